@@ -1,0 +1,113 @@
+"""The port that every broker adapter fills, and what a broker can do.
+
+The Protocol stays small; differences are asked for through :class:`Capabilities`, never sniffed.
+One instance belongs to one thread of one task: receive, stage and settle happen there, because
+receipts do not travel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, NamedTuple, Protocol
+
+from redrive.message import Outgoing, Received
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a broker can do; stages ask here instead of asking which broker it is."""
+
+    knows_empty: bool  # depth is exact enough to end a drain
+    stable_identity: bool  # a copy keeps its broker id until it is settled, so a second staging is provable
+    gives_reason: bool  # a dead letter says why it died
+    single_target: bool  # a redelivery reaches only the subscriber that failed
+    native_dedupe: timedelta | None  # window in which the broker drops a repeated dedup id
+    native_delay: timedelta | None  # longest delay that the broker keeps for one message
+    max_headers: int | None  # application headers per message, ours included
+    max_message_bytes: int | None  # body and headers together
+    publish_batch: int  # messages per publish request
+    failure_headers: frozenset[str]  # stripped before a redelivery
+
+
+class Depth(NamedTuple):
+    """How many messages a queue holds."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+    consumers: int | None = None  # None: the broker does not tell
+
+    @property
+    def total(self) -> int:
+        return self.visible + self.in_flight + self.delayed
+
+
+class QueueInfo(NamedTuple):
+    """What a broker tells about a queue; None where it doesn't."""
+
+    retention: timedelta | None = None
+    lease: timedelta | None = None
+    max_deliveries: int | None = None  # of the origin that dead-letters from here
+    ordered: bool = False
+    dead_letter_queue: str | None = None
+    max_message_bytes: int | None = None
+
+
+class Settled(NamedTuple):
+    """The outcome of a settle: how many copies are gone, and why the others are not."""
+
+    count: int
+    failures: tuple[tuple[object, str], ...] = ()  # (receipt, the broker's words)
+
+
+class Publication(NamedTuple):
+    """The outcome of one publish.
+
+    ``sent``: the broker confirmed that it has the message durably. ``refused``: it certainly has not and
+    never will take it as it is. ``retry``: it certainly has not, and may take it later (throttled, not
+    reachable). ``unknown``: nobody can say.
+    """
+
+    status: Literal["sent", "refused", "retry", "unknown"]
+    broker_message_id: str | None = None
+    detail: str = ""
+
+
+class Broker(Protocol):
+    """What Redrive needs of a broker. Queues are named as in the configuration.
+
+    Every method raises :class:`~redrive.errors.QueueMissing`, :class:`~redrive.errors.PermissionRefused`
+    or :class:`~redrive.errors.BrokerUnavailable`, naming the queue.
+    """
+
+    capabilities: Capabilities
+
+    def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
+        """Up to ``limit`` messages, each leased to us for ``lease`` from now; [] after ``wait`` without any."""
+        ...
+
+    def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
+        """Delete or ack for good. Harmless when repeated. Order of ``receipts`` does not matter."""
+        ...
+
+    def release(self, queue: str, receipts: Sequence[object]) -> None:
+        """Give messages back at once instead of when their lease ends."""
+        ...
+
+    def extend(self, queue: str, receipts: Sequence[object], lease: timedelta) -> None:
+        """Lease the messages to us for ``lease`` from now."""
+        ...
+
+    def publish(self, queue: str, messages: Sequence[Outgoing]) -> list[Publication]:
+        """Send and wait for the broker's word: one result per message, in the same order.
+
+        Never repeats a request whose fate is unknown. Order within one ordering key is kept: when a message
+        of a key is not sent, later ones of that key in the call are answered ``retry``.
+        """
+        ...
+
+    def depth(self, queue: str) -> Depth: ...
+
+    def describe(self, queue: str) -> QueueInfo: ...
+
+    def close(self) -> None: ...

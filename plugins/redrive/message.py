@@ -1,0 +1,143 @@
+"""Messages as Redrive sees them: what was received, what is sent, and the headers that tie the two.
+
+Everything here is immutable and byte-exact. Times are microseconds since the epoch, UTC (:data:`Micros`),
+because millions of them go straight into Arrow columns.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+Micros = int
+
+ID_HEADER = "x-redrive-id"
+ATTEMPT_HEADER = "x-redrive-attempt"
+#: ``id;attempt`` in one header, for brokers that allow only a few (SQS: ten attributes).
+COMPACT_HEADER = "x-redrive"
+TRACKING_HEADERS = frozenset({ID_HEADER, ATTEMPT_HEADER, COMPACT_HEADER})
+
+#: Rows of one staging batch: a message id is ``batch << ROW_BITS | row``.
+ROW_BITS = 20
+MAX_ROWS = 1 << ROW_BITS
+
+
+class Header(NamedTuple):
+    """One application header; ``type`` is the broker's own type name (SQS: ``String``, ``Number.int``)."""
+
+    name: str
+    type: str
+    value: str | bytes
+
+
+class DeadLetter(NamedTuple):
+    """One received copy of a message, as the broker handed it over."""
+
+    broker_message_id: str  # "" where the broker gives none
+    body: bytes
+    headers: tuple[Header, ...] = ()  # application headers in the broker's order
+    properties: tuple[
+        tuple[str, str], ...
+    ] = ()  # the broker's own fields, as text, kept for redelivery and restore
+    enqueued_at: Micros | None = None  # first enqueue, as far back as the broker remembers
+    dead_lettered_at: Micros | None = None
+    first_received_at: Micros | None = None
+    deliveries: int = 0  # how often the broker says that it was delivered
+    origin: str | None = None  # the queue on which it failed
+    ordering_key: str | None = None  # FIFO group, session, partition or ordering key
+    content_type: str | None = None
+    reason: str | None = None  # the broker's own reason code
+    description: str | None = None  # the broker's own error text
+    redelivered: bool = False
+
+
+class Received(NamedTuple):
+    """A letter under lease, with the receipt that settles it; receipts never leave the task that got them."""
+
+    letter: DeadLetter
+    receipt: object
+
+
+class Outgoing(NamedTuple):
+    """One message to publish; ``headers`` are final (failure headers stripped, tracking headers set)."""
+
+    message_id: int
+    redrive_id: str
+    attempt: int
+    body: bytes
+    headers: tuple[Header, ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+    ordering_key: str | None = None
+    content_type: str | None = None
+    dedup_id: str | None = None  # for brokers with native dedupe; the same for every try of one attempt
+    delay_seconds: float = 0.0  # native delay; 0: at once
+
+
+class Tracking(NamedTuple):
+    """What a redelivered message says of itself."""
+
+    redrive_id: str
+    attempt: int
+
+
+def body_hash(body: bytes) -> bytes:
+    """16 bytes of BLAKE2b over the body: what tells a returned copy from a derived message."""
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
+def message_id_of(batch_id: int, row: int) -> int:
+    """The ledger's id of row ``row`` of staging batch ``batch_id``: the same however often it is loaded."""
+    return (batch_id << ROW_BITS) | row
+
+
+def batch_and_row(message_id: int) -> tuple[int, int]:
+    """The inverse of :func:`message_id_of`."""
+    return message_id >> ROW_BITS, message_id & (MAX_ROWS - 1)
+
+
+def redrive_id_of(ledger_id: str, message_id: int) -> str:
+    """The id that a new message carries for life, e.g. ``k3v9q2-00000000100007``.
+
+    It begins with the ledger's own random id, so two ledgers never give the same, and sorts like the
+    message id, so an index over it grows at one end only.
+    """
+    return f"{ledger_id}-{message_id:014x}"
+
+
+def read_tracking(headers: Iterable[Header]) -> Tracking | None:
+    """Our marks on a copy that came back, or None; nonsense in them (another tool's, forged) is None too."""
+    redrive_id = attempt = None
+    for name, _, value in headers:
+        if name == ID_HEADER:
+            redrive_id = _text(value)
+        elif name == ATTEMPT_HEADER:
+            attempt = _text(value)
+        elif name == COMPACT_HEADER:
+            redrive_id, _, attempt = _text(value).rpartition(";")
+    if (
+        redrive_id
+        and attempt
+        and len(redrive_id) <= 64
+        and attempt.isascii()
+        and attempt.isdigit()
+        and len(attempt) <= 6
+    ):
+        return Tracking(redrive_id, int(attempt))
+    return None
+
+
+def tracking_headers(redrive_id: str, attempt: int, *, room: int | None = None) -> tuple[Header, ...]:
+    """The marks of one attempt, in as many headers as there is ``room`` for (None: no limit)."""
+    if room is None or room >= 2:
+        return (Header(ID_HEADER, "String", redrive_id), Header(ATTEMPT_HEADER, "Number", str(attempt)))
+    if room == 1:
+        return (Header(COMPACT_HEADER, "String", f"{redrive_id};{attempt}"),)
+    return ()
+
+
+def clean_headers(headers: Iterable[Header], strip: frozenset[str]) -> tuple[Header, ...]:
+    """``headers`` without the named failure headers and without the marks of an earlier attempt."""
+    return tuple(h for h in headers if h.name not in strip and h.name not in TRACKING_HEADERS)
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
