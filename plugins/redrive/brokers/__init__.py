@@ -1,0 +1,29 @@
+"""Broker adapters. :func:`open_broker` loads the one that a route names, and only that one."""
+
+from redrive.brokers.base import Broker
+from redrive.errors import SettingsError
+
+#: What ``broker:`` in a route may say today.
+KINDS = ("amazon_sqs", "memory")
+#: Agreed in the design, not built yet; named so that the error can say so.
+PLANNED = ("google_pubsub", "rabbitmq", "azure_service_bus", "apache_pulsar")
+
+
+def open_broker(kind: str, connection_id: str, **options: object) -> Broker:
+    """The adapter for ``kind``, connected as the Airflow connection ``connection_id`` says.
+
+    ``options`` go to the adapter (see its constructor). Client libraries are imported here, not before, so
+    that a run that needs no broker pays for none. Raises :class:`~redrive.errors.SettingsError` for an unknown
+    kind and :class:`~redrive.errors.ConnectionMissing` for an undefined connection.
+    """
+    if kind == "amazon_sqs":
+        from redrive.brokers.amazon_sqs import AmazonSqs  # noqa: PLC0415
+
+        return AmazonSqs.open(connection_id, **options)  # type: ignore[arg-type]
+    if kind == "memory":
+        from redrive.brokers.memory import open_memory_broker  # noqa: PLC0415
+
+        return open_memory_broker(connection_id)
+    if kind in PLANNED:
+        raise SettingsError(f"broker: {kind} is not supported yet; this version knows {', '.join(KINDS)}")
+    raise SettingsError(f"broker: {kind!r} is unknown; this version knows {', '.join(KINDS)}")
