@@ -1,5 +1,7 @@
 """Broker adapters. :func:`open_broker` loads the one that a route names, and only that one."""
 
+from typing import Any
+
 from redrive.brokers.base import Broker
 from redrive.errors import SettingsError
 
@@ -9,17 +11,17 @@ KINDS = ("amazon_sqs", "memory")
 PLANNED = ("google_pubsub", "rabbitmq", "azure_service_bus", "apache_pulsar")
 
 
-def open_broker(kind: str, connection_id: str, **options: object) -> Broker:
+def open_broker(kind: str, connection_id: str, **options: Any) -> Broker:
     """The adapter for ``kind``, connected as the Airflow connection ``connection_id`` says.
 
     ``options`` go to the adapter (see its constructor). Client libraries are imported here, not before, so
-    that a run that needs no broker pays for none. Raises :class:`~redrive.errors.SettingsError` for an unknown
-    kind and :class:`~redrive.errors.ConnectionMissing` for an undefined connection.
+    that a run that needs no broker pays for none. Raises :class:`~redrive.errors.SettingsError` for an
+    unknown kind and :class:`~redrive.errors.ConnectionMissing` for an undefined connection.
     """
     if kind == "amazon_sqs":
         from redrive.brokers.amazon_sqs import AmazonSqs  # noqa: PLC0415
 
-        return AmazonSqs.open(connection_id, **options)  # type: ignore[arg-type]
+        return AmazonSqs.open(connection_id, **options)
     if kind == "memory":
         from redrive.brokers.memory import open_memory_broker  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
@@ -92,9 +92,13 @@ class _Stored:
 class _Queue:
     """A queue without order: what is given back goes to the end."""
 
+    sink = False  # what is published here is counted and dropped
+
     def __init__(self, name: str, info: QueueInfo, delay: timedelta) -> None:
         self.name = name
         self.info = info
+        self.unmade: deque[Iterator[_Stored]] = deque()  # letters that come into being when received
+        self.unmade_count = 0
         self.delay = _micros(delay)
         self.ready: deque[_Stored] = deque()
         self.delayed: list[tuple[Micros, int, _Stored]] = []  # heap
@@ -105,18 +109,28 @@ class _Queue:
         self.consumers: set[str] | None = None
 
     def visible(self) -> int:
-        return len(self.ready)
+        return len(self.ready) + self.unmade_count
 
     def add(self, copy: _Stored) -> None:
         self.ready.append(copy)
 
+    def fill(self, copies: Iterator[_Stored], count: int) -> None:
+        self.unmade.append(copies)
+        self.unmade_count += count
+
     def take(self, limit: int) -> list[_Stored]:
         ready = self.ready
-        if limit >= len(ready):
-            taken = list(ready)
-            ready.clear()
-            return taken
-        return [ready.popleft() for _ in range(limit)]
+        if limit < len(ready):
+            return [ready.popleft() for _ in range(limit)]
+        taken = list(ready)
+        ready.clear()
+        while self.unmade and len(taken) < limit:
+            made = list(itertools.islice(self.unmade[0], limit - len(taken)))
+            if not made:
+                self.unmade.popleft()
+            self.unmade_count -= len(made)
+            taken += made
+        return taken
 
     def give_back(self, copies: list[_Stored]) -> None:
         self.ready.extend(copies)
@@ -147,6 +161,10 @@ class _OrderedQueue(_Queue):
         self.count += 1
         if not self.busy[group]:
             self.free[group] = None
+
+    def fill(self, copies: Iterator[_Stored], count: int) -> None:  # noqa: ARG002 - they say it themselves
+        for copy in copies:
+            self.add(copy)
 
     def take(self, limit: int) -> list[_Stored]:
         taken: list[_Stored] = []
@@ -222,23 +240,33 @@ class MemoryWorld:
         retention: timedelta | None = None,
         delay: timedelta = timedelta(0),
         max_message_bytes: int | None = None,
+        sink: bool = False,
     ) -> str:
-        """Make queue ``name`` and return its name; after ``max_deliveries`` a message is dead-lettered."""
+        """Make queue ``name`` and return its name; after ``max_deliveries`` a message is dead-lettered.
+
+        A ``sink`` confirms what is published to it and keeps nothing: ``messages["publish"]`` counts.
+        """
         info = QueueInfo(retention, lease, max_deliveries, ordered, dead_letter_queue, max_message_bytes)
-        self._queues[name] = (_OrderedQueue if ordered else _Queue)(name, info, delay)
+        queue = (_OrderedQueue if ordered else _Queue)(name, info, delay)
+        queue.sink = sink
+        self._queues[name] = queue
         return name
+
+    def fill(self, queue: str, count: int, make: Callable[[int], DeadLetter]) -> None:
+        """Let ``queue`` hold ``count`` letters, ``make(0)``, ``make(1)``, …, each made when it is received.
+
+        So a queue of any length costs no memory (an ordered one does).
+        """
+        with self.lock:
+            target, now = self._queue(queue, "put"), self.clock()
+            target.fill((self._filled(make(number), now) for number in range(count)), count)
 
     def put(self, queue: str, *letters: DeadLetter) -> None:
         """Lay ready-made letters into ``queue`` as they are; an empty broker id or enqueue time is filled."""
         with self.lock:
             target, now = self._queue(queue, "put"), self.clock()
             for letter in letters:
-                sequence = next(self._sequence)
-                filled = letter._replace(
-                    broker_message_id=letter.broker_message_id or f"m-{sequence}",
-                    enqueued_at=now if letter.enqueued_at is None else letter.enqueued_at,
-                )
-                target.add(_Stored(sequence, filled))
+                target.add(self._filled(letter, now))
 
     def peek(self, queue: str) -> list[DeadLetter]:
         """The visible letters of ``queue`` in order, untouched: for assertions."""
@@ -260,6 +288,15 @@ class MemoryWorld:
             found.consumers = (found.consumers or set()) - {name}
 
     # --- what brokers do in here; the caller holds the lock -------------------------------------------
+
+    def _filled(self, letter: DeadLetter, now: Micros) -> _Stored:
+        sequence = next(self._sequence)
+        if not letter.broker_message_id or letter.enqueued_at is None:
+            letter = letter._replace(
+                broker_message_id=letter.broker_message_id or f"m-{sequence}",
+                enqueued_at=now if letter.enqueued_at is None else letter.enqueued_at,
+            )
+        return _Stored(sequence, letter)
 
     def _queue(self, name: str, action: str) -> _Queue:
         faults = self.faults
@@ -352,6 +389,45 @@ class MemoryWorld:
         )
         target.add(_Stored(next(self._sequence), letter))
 
+    def _plain(self, queue: _Queue) -> bool:
+        """Nothing can happen to a message that is published here except that it arrives."""
+        faults = self.faults
+        return not (
+            queue.delay
+            or faults.publishes
+            or faults.lost_responses
+            or faults.refused_bodies
+            or self.capabilities.native_dedupe is not None
+            or self._limited(queue)
+        )
+
+    def _publish_plainly(self, queue: _Queue, messages: Sequence[Outgoing], now: Micros) -> list[Publication]:
+        """What :meth:`_publish` does for a whole call, without the questions: benchmarks live here."""
+        results: list[Publication] = []
+        sink = queue.sink
+        sequences, add, say = self._sequence, queue.add, results.append
+        for message in messages:
+            _, _, _, body, headers, properties, key, content_type, dedup_id, delay = message
+            if delay or dedup_id is not None:
+                say(self._publish(queue, message, now))
+                continue
+            sequence = next(sequences)
+            broker_id = f"m-{sequence}"
+            if sink:
+                say(Publication("sent", broker_id))
+                continue
+            add(
+                _Stored(
+                    sequence,
+                    DeadLetter(
+                        broker_id, body, headers, properties, now, None, None, 0, None, key, content_type
+                    ),
+                )
+            )
+            say(Publication("sent", broker_id))
+        self.messages["publish"] += len(messages)
+        return results
+
     def _publish(self, queue: _Queue, message: Outgoing, now: Micros) -> Publication:
         faults = self.faults
         if faults.publishes:
@@ -390,7 +466,9 @@ class MemoryWorld:
         )
         copy = _Stored(sequence, letter)
         delay = round(message.delay_seconds * 1_000_000) if message.delay_seconds else queue.delay
-        if delay:
+        if queue.sink:
+            pass
+        elif delay:
             heapq.heappush(queue.delayed, (now + delay, sequence, copy))
         else:
             queue.add(copy)
@@ -508,6 +586,8 @@ class MemoryBroker:
         world = self.world
         with world.lock:
             found, now = world._queue(queue, "publish"), world.clock()
+            if world._plain(found):
+                return world._publish_plainly(found, messages, now)
             results: list[Publication] = []
             blocked: set[str] = set()
             for message in messages:
