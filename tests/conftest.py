@@ -1,0 +1,38 @@
+"""Fixtures that all layers share: the servers that tests start."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Ministack, Postgres, Server, ServerMissing, missing
+
+
+def _run(server: Server) -> Iterator[Server]:
+    try:
+        server.start()
+    except ServerMissing as reason:
+        missing(str(reason))
+    try:
+        yield server
+    finally:
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def ministack() -> Iterator[Server]:
+    """One SQS-compatible server for the session; tests make queues with names of their own."""
+    yield from _run(Ministack())
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """One PostgreSQL for the session."""
+    yield from _run(Postgres())
+
+
+@pytest.fixture
+def postgres_database(postgres: Postgres) -> Iterator[str]:
+    """The URL of a fresh, empty PostgreSQL database."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
