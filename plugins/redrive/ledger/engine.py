@@ -1,0 +1,212 @@
+"""The ledger's database: connections, transactions, instants, and bulk loads on SQLite and PostgreSQL.
+
+Every write goes through :meth:`Ledger.write`, one transaction that is durable when the block ends. SQL is
+written once, as text with named parameters (:func:`sql`); the few places where the two databases differ are
+methods here, so that no operation elsewhere asks which one it runs on.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+
+from redrive.errors import LedgerUnavailable, SettingsError
+
+#: Rows per bulk statement: large enough to amortise the call, small enough to stay flat in memory.
+CHUNK_ROWS = 50_000
+
+_BIND = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+
+
+class Instant(sa.types.TypeDecorator[datetime]):
+    """A point in time, UTC. ``timestamptz`` on PostgreSQL; on SQLite text ``YYYY-MM-DD HH:MM:SS.ffffff``,
+    which sorts, compares and reads like a time and works with SQLite's date functions."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(sa.DateTime(timezone=True))
+        return dialect.type_descriptor(sa.Text())
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> Any:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return instant_text(value)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+        return parse_instant(value)
+
+
+def instant_text(value: datetime) -> str:
+    """``value`` as SQLite stores it."""
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def parse_instant(value: datetime | str | None) -> datetime | None:
+    """A stored instant, from either database, as an aware datetime."""
+    if value is None or isinstance(value, datetime):
+        return value
+    return datetime.fromisoformat(value).replace(tzinfo=UTC)
+
+
+@lru_cache(maxsize=512)
+def sql(statement: str) -> sa.TextClause:
+    """``statement`` with its parameters typed by name: ``:now`` and ``:…_at`` are instants."""
+    instants = {name for name in _BIND.findall(statement) if name == "now" or name.endswith("_at")}
+    return sa.text(statement).bindparams(*(sa.bindparam(name, type_=Instant()) for name in sorted(instants)))
+
+
+class Ledger:
+    """The SQL database that holds state and decisions.
+
+    ``url`` is an SQLAlchemy URL, ``sqlite:///…`` or ``postgresql+psycopg://…``; anything else is refused.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parsed = make_url(url)
+        except ArgumentError as error:
+            raise SettingsError("database: not an SQLAlchemy URL") from error
+        if parsed.get_backend_name() == "postgresql" and parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise SettingsError(
+                f"database: {parsed.get_backend_name()} is not supported; use sqlite or postgresql"
+            )
+        self.url = parsed
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        if self.is_sqlite:
+            if parsed.database and parsed.database != ":memory:":
+                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+            self.engine = sa.create_engine(parsed, connect_args={"timeout": 60, "check_same_thread": False})
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        else:
+            self.engine = sa.create_engine(
+                parsed, connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"}, pool_pre_ping=True
+            )
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.url.render_as_string(hide_password=True)})"
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One transaction: committed and durable when the block ends, rolled back when it raises."""
+        with self._reachable(), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A consistent snapshot for reading; takes no write lock."""
+        with self._reachable(), self.engine.connect() as connection:
+            connection = connection.execution_options(redrive_read=True)
+            if not self.is_sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self.engine.dispose()
+
+    # --- where the two databases differ -----------------------------------------------------------------
+
+    def later(self, base: str, seconds: str) -> str:
+        """SQL for the instant ``seconds`` (an expression) after ``base`` (an instant expression or bind)."""
+        if self.is_sqlite:
+            return f"strftime('%Y-%m-%d %H:%M:%f', {base}, '+' || round({seconds}, 3) || ' seconds') || '000'"
+        return f"(cast({base} as timestamptz) + ({seconds}) * interval '1 second')"
+
+    def seconds_between(self, start: str, end: str) -> str:
+        """SQL for the seconds from ``start`` to ``end``, as a float."""
+        if self.is_sqlite:
+            return f"((julianday({end}) - julianday({start})) * 86400.0)"
+        return f"extract(epoch from ({end} - {start}))"
+
+    @property
+    def locked(self) -> str:
+        """SQL suffix that lets concurrent claimers pass each other; SQLite has one writer anyway."""
+        return "" if self.is_sqlite else "for update skip locked"
+
+    def temporary(self, connection: Connection, name: str, columns: str) -> None:
+        """An empty temporary table ``name`` for this transaction's set-based work."""
+        if self.is_sqlite:
+            connection.exec_driver_sql(f"drop table if exists temp.{name}")
+            connection.exec_driver_sql(f"create temp table {name} ({columns})")
+        else:
+            connection.exec_driver_sql(f"drop table if exists pg_temp.{name}")
+            portable = columns.replace("blob", "bytea").replace("instant", "timestamptz")
+            connection.exec_driver_sql(f"create temp table {name} ({portable}) on commit drop")
+
+    def bulk(
+        self, connection: Connection, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        """Load ``rows`` (tuples in the order of ``columns``) the fastest way: COPY, or prepared inserts.
+
+        Instants must already be what the database stores: text on SQLite, aware datetimes on PostgreSQL.
+        """
+        raw: Any = connection.connection.driver_connection
+        if self.is_sqlite:
+            marks = ",".join("?" * len(columns))
+            raw.executemany(f"insert into {table} ({','.join(columns)}) values ({marks})", rows)  # noqa: S608
+            return
+        with raw.cursor() as cursor, cursor.copy(f"copy {table} ({','.join(columns)}) from stdin") as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    def many(self, connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        """Run ``statement`` (with ``?`` marks) once per row through the driver; the number of rows changed."""
+        if not rows:
+            return 0
+        raw: Any = connection.connection.driver_connection
+        if self.is_sqlite:
+            cursor = raw.executemany(statement, rows)
+            return int(cursor.rowcount)
+        with raw.cursor() as cursor:
+            cursor.executemany(statement.replace("?", "%s"), rows)
+            return int(cursor.rowcount)
+
+    def stored(self, value: datetime | None) -> Any:
+        """``value`` as :meth:`bulk` and :meth:`many` need it."""
+        return instant_text(value) if self.is_sqlite and value is not None else value
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except OperationalError as error:
+            where = self.url.render_as_string(hide_password=True)
+            raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                where = self.url.render_as_string(hide_password=True)
+                raise LedgerUnavailable(f"ledger {where}: the connection was lost") from error
+            raise
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # Autocommit at the driver, so that BEGIN IMMEDIATE below is ours: sqlite3's own begin is deferred, and
+    # a deferred transaction that writes after it has read fails instead of waiting when another one wrote.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("pragma journal_mode = wal")
+    cursor.execute("pragma synchronous = full")  # recorded means durable, also when the power fails
+    cursor.execute("pragma foreign_keys = on")
+    cursor.execute("pragma temp_store = memory")
+    cursor.execute("pragma cache_size = -65536")  # 64 MiB
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    mode = "deferred" if connection.get_execution_options().get("redrive_read") else "immediate"
+    connection.exec_driver_sql(f"begin {mode}")

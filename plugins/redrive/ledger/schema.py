@@ -1,0 +1,91 @@
+"""Bring the ledger's schema up to date and check that it is: tables by Alembic, views and triggers from files.
+
+Views and triggers are code, not data: every upgrade drops and makes them anew from ``sql/views``, after the
+migrations. ``sql/views/*.sql`` runs on both databases, ``sql/views/<dialect>/*.sql`` on one.
+"""
+
+import secrets
+from datetime import datetime
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from redrive.errors import SchemaOutdated
+from redrive.ledger.engine import Ledger, sql
+
+SQL_FOLDER = Path(__file__).resolve().parents[3] / "sql"
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that are mistaken for digits
+
+
+def upgrade(ledger: Ledger, now: datetime) -> str:
+    """Create or upgrade the schema; harmless when repeated. Returns the revision that is now in force."""
+    if not ledger.is_sqlite:
+        with ledger.write() as connection:
+            connection.exec_driver_sql("create schema if not exists redrive")
+    with ledger.write() as connection:
+        if not ledger.is_sqlite:  # two upgrades at once: the second waits, then finds nothing to do
+            connection.exec_driver_sql("select pg_advisory_xact_lock(7239581)")
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        for path in _view_files(ledger):
+            for statement in _statements(path):
+                connection.exec_driver_sql(
+                    statement.replace("%", "%%") if not ledger.is_sqlite else statement
+                )
+        connection.execute(
+            sql(
+                "insert into ledger_identity (ledger_id, created_at)"
+                " select :ledger_id, :now where not exists (select 1 from ledger_identity)"
+            ),
+            {"ledger_id": "".join(secrets.choice(_ALPHABET) for _ in range(8)), "now": now},
+        )
+    return head()
+
+
+def check(ledger: Ledger) -> None:
+    """Raise :class:`SchemaOutdated` unless the schema is of this version."""
+    with ledger.read() as connection:
+        current = current_revision(connection)
+    if current != head():
+        raise SchemaOutdated(
+            f"the ledger {ledger!r} is at {current or 'nothing'}, this version needs {head()}: run `redrive db upgrade`"
+        )
+
+
+def current_revision(connection: sa.Connection) -> str | None:
+    """The revision that the database is at; None for an empty one."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def head() -> str:
+    """The revision that this version needs."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None  # noqa: S101 - the migrations ship with the code
+    return revision
+
+
+def ledger_id(connection: sa.Connection) -> str:
+    """The random id that begins every redrive id of this ledger."""
+    return str(connection.execute(sql("select ledger_id from ledger_identity")).scalar_one())
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(SQL_FOLDER / "migrations"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _view_files(ledger: Ledger) -> list[Path]:
+    views = SQL_FOLDER / "views"
+    return sorted(views.glob("*.sql")) + sorted((views / ledger.engine.dialect.name).glob("*.sql"))
+
+
+def _statements(path: Path) -> list[str]:
+    """The statements of a file; they are separated by a line that holds only ``--;``."""
+    return [part.strip() for part in path.read_text().split("\n--;\n") if part.strip()]

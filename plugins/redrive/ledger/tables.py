@@ -1,0 +1,389 @@
+"""The ledger's tables. Migrations build them (``sql/migrations``); a test proves that both are the same.
+
+On PostgreSQL everything lives in schema ``redrive``, which the connection's search path names.
+Times are UTC. A message id is ``batch_id << 20 | row`` of the copy that made it, so an insert that is
+repeated hits the primary key, and messages in id order are payloads in file order.
+"""
+
+import sqlalchemy as sa
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Table, text
+
+from redrive.ledger.engine import Instant
+from redrive.lifecycle import State
+
+#: SQLite gives a rowid only to INTEGER, PostgreSQL counts in BIGINT.
+BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _one_of(column: str, *values: str) -> CheckConstraint:
+    return CheckConstraint(f"{column} in ({', '.join(repr(str(v)) for v in values)})", name=column)
+
+
+def _count(name: str) -> Column[int]:
+    return Column(name, sa.Integer, nullable=False, server_default=text("0"))
+
+
+ledger_identity = Table(
+    "ledger_identity",
+    metadata,
+    Column("ledger_id", sa.Text, primary_key=True),  # begins every redrive id made here
+    Column("created_at", Instant, nullable=False),
+    comment="One row: which ledger this is.",
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("run_id", sa.Text, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("trigger", sa.Text, nullable=False),  # schedule | manual | cli | review | restore | demo …
+    Column("holder", sa.Text, nullable=False),  # who to ask: host, process, Airflow run
+    Column("fence", sa.BigInteger, nullable=False),
+    Column("selection", sa.Text, nullable=False, server_default="{}"),  # JSON
+    Column("status", sa.Text, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("finished_at", Instant),
+    Column("counts", sa.Text, nullable=False, server_default="{}"),  # JSON: what each stage reported
+    Column("airflow_run_id", sa.Text),
+    _one_of("status", "running", "succeeded", "failed", "replaced"),
+    Index("ix_runs_route_started_at", "route", "started_at"),
+)
+
+route_state = Table(
+    "route_state",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("run_id", sa.Text),  # the run that holds the route, if any
+    Column("holder", sa.Text),
+    Column("lease_until", Instant),
+    Column("fence", sa.BigInteger, nullable=False, server_default=text("0")),  # grows with every acquisition
+    Column("paused_at", Instant),
+    Column("paused_by", sa.Text),
+    Column("pause_reason", sa.Text),
+)
+
+source_state = Table(
+    "source_state",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("source", sa.Text, primary_key=True),
+    # Everything that lay in the source before this moment has been staged and loaded: no return that
+    # happened before it can be hidden from us.
+    Column("drained_to", Instant),
+    Column("pending_to", Instant),  # becomes drained_to when the batches of that drain are loaded
+)
+
+staging_batches = Table(
+    "staging_batches",
+    metadata,
+    Column("batch_id", BigId, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("source", sa.Text, nullable=False),
+    Column("kind", sa.Text, nullable=False),
+    Column("shard", sa.Integer, nullable=False),
+    Column("run_id", sa.Text, nullable=False),
+    Column("fence", sa.BigInteger, nullable=False),
+    Column("state", sa.Text, nullable=False),
+    Column("uri", sa.Text, nullable=False),
+    _count("copies"),
+    Column("bytes", sa.BigInteger, nullable=False, server_default=text("0")),
+    _count("settled_copies"),
+    # What the copies turned out to be; all zero until loaded_at, then their sum is ``copies``.
+    _count("new_copies"),
+    _count("returned_copies"),
+    _count("duplicate_copies"),
+    _count("surplus_copies"),
+    _count("suspected_copies"),
+    Column("opened_at", Instant, nullable=False),
+    Column("recorded_at", Instant),
+    Column("settled_at", Instant),
+    Column("loaded_at", Instant),
+    Column("removed_at", Instant),  # the file is gone: abandoned, or past retention
+    # open: being written, settles nothing.  recorded: durable, may be settled.  settled: the source is done
+    # with it.  abandoned: its writer vanished or was too slow; its rows were never recorded.
+    _one_of("state", "open", "recorded", "settled", "abandoned"),
+    _one_of("kind", "dead_letter", "delay", "import"),
+    Index("ix_staging_batches_route_state", "route", "state"),
+    sqlite_autoincrement=True,  # a batch id is never given twice, also after retention
+)
+
+failure_groups = Table(
+    "failure_groups",
+    metadata,
+    Column("group_id", BigId, primary_key=True),
+    Column("fingerprint", sa.Text, nullable=False, unique=True),
+    Column("cause", sa.Text, nullable=False),
+    Column("template", sa.Text, nullable=False),
+    Column("example", sa.Text),
+    Column("messages", sa.BigInteger, nullable=False, server_default=text("0")),
+    Column("first_seen_at", Instant, nullable=False),
+    Column("last_seen_at", Instant, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("message_id", BigId, primary_key=True, autoincrement=False),
+    Column("redrive_id", sa.Text, nullable=False),
+    Column("parent_id", sa.BigInteger),  # the message whose headers this one was derived from
+    Column("route", sa.Text, nullable=False),
+    Column("source", sa.Text, nullable=False),
+    Column("kind", sa.Text, nullable=False),  # of the newest copy: dead_letter | delay | import
+    Column("destination", sa.Text),
+    Column("broker_message_id", sa.Text, nullable=False),
+    Column("body_hash", sa.LargeBinary(16), nullable=False),
+    Column("body_bytes", sa.Integer, nullable=False),
+    Column("copy_id", sa.BigInteger, nullable=False),  # newest copy: (batch, row) like message_id
+    Column("state", sa.Text, nullable=False),
+    Column("cause", sa.Text),
+    Column("group_id", sa.BigInteger),
+    Column("verdict", sa.Text),  # requeue | delay | canary | release | escalate | expire: what the plan wants
+    Column("reason", sa.Text),  # why it is held, escalated, suppressed, discarded
+    _count("attempts"),
+    _count("requeues"),
+    _count("delays"),
+    _count("releases"),
+    _count("send_failures"),
+    _count("deliveries"),
+    Column("first_enqueued_at", Instant),
+    Column("dead_lettered_at", Instant),
+    Column("next_attempt_at", Instant),
+    Column("changed_at", Instant, nullable=False),
+    Column("message_key", sa.Text),
+    Column("order_key", sa.Text),
+    _one_of("state", *State),
+    Index("ix_messages_redrive_id", "redrive_id", unique=True),
+    Index("ix_messages_broker_message_id", "broker_message_id"),
+    Index("ix_messages_route_state", "route", "state", "message_id"),
+    Index(
+        "ix_messages_due",
+        "route",
+        "next_attempt_at",
+        sqlite_where=text("state = 'waiting'"),
+        postgresql_where=text("state = 'waiting'"),
+    ),
+    Index(
+        "ix_messages_order_key",
+        "route",
+        "order_key",
+        "message_id",
+        sqlite_where=text("order_key is not null"),
+        postgresql_where=text("order_key is not null"),
+    ),
+)
+
+repeat_copies = Table(
+    "repeat_copies",
+    metadata,
+    Column("copy_id", BigId, primary_key=True, autoincrement=False),
+    Column("message_id", sa.BigInteger),  # whose copy it is; null while a suspected one waits for a person
+    Column("route", sa.Text, nullable=False),
+    Column("kind", sa.Text, nullable=False),
+    Column("attempt", sa.Integer),
+    Column("source", sa.Text, nullable=False),
+    Column("broker_message_id", sa.Text, nullable=False),
+    Column("enqueued_at", Instant),
+    Column("seen_at", Instant, nullable=False),
+    _one_of("kind", "returned", "duplicate", "surplus", "suspected"),
+    Index("ix_repeat_copies_broker_message_id", "broker_message_id"),
+    Index("ix_repeat_copies_message_id", "message_id"),
+    comment="Staged copies that did not become a message of their own, and what they were.",
+)
+
+delivery_slices = Table(
+    "delivery_slices",
+    metadata,
+    Column("slice_id", BigId, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("run_id", sa.Text, nullable=False),
+    Column("fence", sa.BigInteger, nullable=False),
+    Column("shard", sa.Integer, nullable=False),
+    Column("destination", sa.Text, nullable=False),
+    _count("claimed"),
+    _count("sent"),
+    Column("claimed_at", Instant, nullable=False),
+    Column("deadline_at", Instant, nullable=False),  # no window is sent after it
+    # Windows are sent in message id order. Nothing above high_water was handed to the broker;
+    # everything up to confirmed_to has been marked. A crash leaves what is between the two unknown.
+    Column("high_water", sa.BigInteger, nullable=False, server_default=text("-1")),
+    Column("confirmed_to", sa.BigInteger, nullable=False, server_default=text("-1")),
+    Column("closed_at", Instant),
+    Column("last_sent_at", Instant),
+    Column("observed_from", Instant),  # the destination had worked past the slice by then
+    Column("observed_at", Instant),  # the observation window closed: what had not returned is presumed
+    Index("ix_delivery_slices_route_closed_at", "route", "closed_at"),
+    sqlite_autoincrement=True,
+)
+
+redelivery_attempts = Table(
+    "redelivery_attempts",
+    metadata,
+    Column("message_id", sa.BigInteger, primary_key=True),
+    Column("attempt", sa.Integer, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("group_id", sa.BigInteger),  # at the time of the claim: outcomes count for it
+    Column("slice_id", sa.BigInteger, nullable=False),
+    Column("mode", sa.Text, nullable=False),  # requeue | delay | canary | release
+    Column("destination", sa.Text, nullable=False),
+    Column("broker_message_id", sa.Text),  # given by the broker at the send
+    Column("claimed_at", Instant, nullable=False),
+    Column("sent_at", Instant),
+    Column("unknown_at", Instant),
+    Column("outcome", sa.Text),
+    Column("outcome_at", Instant),
+    Column("return_copy", sa.BigInteger),
+    Column("return_kind", sa.Text),  # dead_letter: it failed again; delay: the consumer asked for later
+    _one_of("outcome", "returned", "presumed", "confirmed", "escalated"),
+    Index("ix_redelivery_attempts_slice_id", "slice_id", "message_id"),
+    sqlite_with_rowid=False,
+)
+
+group_state = Table(
+    "group_state",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("group_id", sa.BigInteger, primary_key=True),
+    # canary: the first few.  ramp: more each time they stay away.  open: all.  failed: the canary came
+    # back, a person must release.  tripped: the breaker is open until cool_down_until, then canary again.
+    Column("stage", sa.Text, nullable=False),
+    _count("allowed"),  # sends that this stage allows
+    _count("sent"),  # counted since the stage began
+    _count("stayed"),
+    _count("returned"),
+    _count("trips"),
+    Column("cool_down_until", Instant),
+    Column("reason", sa.Text),
+    Column("stage_at", Instant, nullable=False),
+    _one_of("stage", "canary", "ramp", "open", "failed", "tripped"),
+)
+
+escalated_messages = Table(
+    "escalated_messages",
+    metadata,
+    Column("escalation_id", BigId, primary_key=True),
+    Column("message_id", sa.BigInteger, nullable=False),
+    Column("route", sa.Text, nullable=False),
+    Column("group_id", sa.BigInteger),
+    Column("cause", sa.Text),
+    Column("reason", sa.Text, nullable=False),
+    Column("error_text", sa.Text),
+    Column("payload", sa.Text),  # the body where it is text …
+    Column("payload_bytes", sa.LargeBinary),  # … else here
+    Column("size_bytes", sa.Integer, nullable=False),
+    Column("content_type", sa.Text),
+    Column("headers", sa.Text, nullable=False, server_default="[]"),  # JSON [[name, type, text], …]
+    Column("source", sa.Text, nullable=False),
+    Column("destination", sa.Text),
+    Column("broker_message_id", sa.Text),
+    Column("message_key", sa.Text),
+    Column("attempts", sa.Integer, nullable=False),
+    Column("first_enqueued_at", Instant),
+    Column("escalated_at", Instant, nullable=False),
+    Column("suggested_decision", sa.Text),
+    Column("status", sa.Text, nullable=False, server_default="open"),
+    Column("decision", sa.Text),
+    Column("decided_by", sa.Text),
+    Column("decided_at", Instant),
+    Column("approved_by", sa.Text),  # the second person, where the route asks for two
+    Column("note", sa.Text),
+    Column("corrected_body", sa.Text),
+    Column("refusal", sa.Text),  # why it was refused or reopened
+    Column("applied_at", Instant),
+    _one_of("status", "open", "decided", "applied", "refused", "reopened"),
+    _one_of("decision", "redeliver", "discard", "edit"),
+    CheckConstraint("decision <> 'edit' or corrected_body is not null", name="edit_needs_body"),
+    CheckConstraint("decision is null or decided_by is not null", name="decision_needs_name"),
+    CheckConstraint(
+        "status not in ('decided', 'applied') or decision is not null", name="status_needs_decision"
+    ),
+    Index("ix_escalated_messages_message_id", "message_id"),
+    Index("ix_escalated_messages_status_group_id", "status", "route", "group_id"),
+    sqlite_autoincrement=True,
+)
+
+standing_decisions = Table(
+    "standing_decisions",
+    metadata,
+    Column("standing_id", BigId, primary_key=True),
+    Column("route", sa.Text),  # null: on every route
+    Column("group_id", sa.BigInteger, ForeignKey("failure_groups.group_id"), nullable=False),
+    Column("decision", sa.Text, nullable=False),
+    Column("decided_by", sa.Text, nullable=False),
+    Column("note", sa.Text, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("until_at", Instant, nullable=False),
+    Column("revoked_at", Instant),
+    Column("revoked_by", sa.Text),
+    _one_of("decision", "redeliver", "discard"),
+    sqlite_autoincrement=True,
+)
+
+queue_observations = Table(
+    "queue_observations",
+    metadata,
+    Column("observation_id", BigId, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("run_id", sa.Text),
+    Column("queue", sa.Text, nullable=False),
+    Column("role", sa.Text, nullable=False),
+    Column("observed_at", Instant, nullable=False),
+    Column("visible", sa.BigInteger),
+    Column("in_flight", sa.BigInteger),
+    Column("delayed", sa.BigInteger),
+    Column("consumers", sa.Integer),
+    Column("oldest_age_seconds", sa.Float),
+    Column("oldest_age_method", sa.Text, nullable=False),
+    Column("oldest_visible_age_seconds", sa.Float),
+    Column("oldest_visible_age_method", sa.Text, nullable=False),
+    Column("coverage", sa.Float),  # share of the queue that the ages were seen on, 0..1
+    _one_of("role", "source", "destination"),
+    _one_of("oldest_age_method", "broker", "ledger", "sample", "unknown"),
+    _one_of("oldest_visible_age_method", "broker", "ledger", "sample", "unknown"),
+    Index("ix_queue_observations_queue_observed_at", "queue", "observed_at"),
+    sqlite_autoincrement=True,
+)
+
+consumer_health = Table(
+    "consumer_health",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("queue", sa.Text, primary_key=True),
+    Column("consumer", sa.Text, primary_key=True),
+    Column("observed_at", Instant, nullable=False),
+    Column("last_progress_at", Instant),
+    Column("unacked", sa.BigInteger),
+    Column("status", sa.Text, nullable=False),
+    Column("isolated_at", Instant),
+    _one_of("status", "healthy", "stuck", "isolated", "gone"),
+)
+
+audit_events = Table(
+    "audit_events",
+    metadata,
+    Column("event_id", BigId, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("route", sa.Text),
+    Column("run_id", sa.Text),
+    Column("actor", sa.Text, nullable=False),  # a person's name, or redrive
+    Column("action", sa.Text, nullable=False),
+    Column("from_state", sa.Text),
+    Column("to_state", sa.Text),
+    Column("count", sa.BigInteger, nullable=False, server_default=text("1")),
+    Column("message_id", sa.BigInteger),  # where a person decided about one message
+    Column("selection", sa.Text),  # JSON: which set the machine moved
+    Column("reason", sa.Text),
+    Index("ix_audit_events_route_at", "route", "at"),
+    Index("ix_audit_events_message_id", "message_id"),
+    sqlite_autoincrement=True,
+)

@@ -1,0 +1,461 @@
+"""First schema
+
+Revision: 0001
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from redrive.ledger.engine import Instant
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "audit_events",
+        sa.Column("event_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("at", Instant(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=True),
+        sa.Column("run_id", sa.Text(), nullable=True),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("from_state", sa.Text(), nullable=True),
+        sa.Column("to_state", sa.Text(), nullable=True),
+        sa.Column("count", sa.BigInteger(), server_default=sa.text("1"), nullable=False),
+        sa.Column("message_id", sa.BigInteger(), nullable=True),
+        sa.Column("selection", sa.Text(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("event_id", name=op.f("pk_audit_events")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_audit_events_message_id", "audit_events", ["message_id"], unique=False)
+    op.create_index("ix_audit_events_route_at", "audit_events", ["route", "at"], unique=False)
+    op.create_table(
+        "consumer_health",
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("consumer", sa.Text(), nullable=False),
+        sa.Column("observed_at", Instant(), nullable=False),
+        sa.Column("last_progress_at", Instant(), nullable=True),
+        sa.Column("unacked", sa.BigInteger(), nullable=True),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("isolated_at", Instant(), nullable=True),
+        sa.CheckConstraint(
+            "status in ('healthy', 'stuck', 'isolated', 'gone')", name=op.f("ck_consumer_health_status")
+        ),
+        sa.PrimaryKeyConstraint("route", "queue", "consumer", name=op.f("pk_consumer_health")),
+    )
+    op.create_table(
+        "delivery_slices",
+        sa.Column("slice_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("shard", sa.Integer(), nullable=False),
+        sa.Column("destination", sa.Text(), nullable=False),
+        sa.Column("claimed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("sent", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("claimed_at", Instant(), nullable=False),
+        sa.Column("deadline_at", Instant(), nullable=False),
+        sa.Column("high_water", sa.BigInteger(), server_default=sa.text("(-1)"), nullable=False),
+        sa.Column("confirmed_to", sa.BigInteger(), server_default=sa.text("(-1)"), nullable=False),
+        sa.Column("closed_at", Instant(), nullable=True),
+        sa.Column("last_sent_at", Instant(), nullable=True),
+        sa.Column("observed_from", Instant(), nullable=True),
+        sa.Column("observed_at", Instant(), nullable=True),
+        sa.PrimaryKeyConstraint("slice_id", name=op.f("pk_delivery_slices")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_delivery_slices_route_closed_at", "delivery_slices", ["route", "closed_at"], unique=False
+    )
+    op.create_table(
+        "escalated_messages",
+        sa.Column("escalation_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("message_id", sa.BigInteger(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("group_id", sa.BigInteger(), nullable=True),
+        sa.Column("cause", sa.Text(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("error_text", sa.Text(), nullable=True),
+        sa.Column("payload", sa.Text(), nullable=True),
+        sa.Column("payload_bytes", sa.LargeBinary(), nullable=True),
+        sa.Column("size_bytes", sa.Integer(), nullable=False),
+        sa.Column("content_type", sa.Text(), nullable=True),
+        sa.Column("headers", sa.Text(), server_default="[]", nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("destination", sa.Text(), nullable=True),
+        sa.Column("broker_message_id", sa.Text(), nullable=True),
+        sa.Column("message_key", sa.Text(), nullable=True),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("first_enqueued_at", Instant(), nullable=True),
+        sa.Column("escalated_at", Instant(), nullable=False),
+        sa.Column("suggested_decision", sa.Text(), nullable=True),
+        sa.Column("status", sa.Text(), server_default="open", nullable=False),
+        sa.Column("decision", sa.Text(), nullable=True),
+        sa.Column("decided_by", sa.Text(), nullable=True),
+        sa.Column("decided_at", Instant(), nullable=True),
+        sa.Column("approved_by", sa.Text(), nullable=True),
+        sa.Column("note", sa.Text(), nullable=True),
+        sa.Column("corrected_body", sa.Text(), nullable=True),
+        sa.Column("refusal", sa.Text(), nullable=True),
+        sa.Column("applied_at", Instant(), nullable=True),
+        sa.CheckConstraint(
+            "decision <> 'edit' or corrected_body is not null",
+            name=op.f("ck_escalated_messages_edit_needs_body"),
+        ),
+        sa.CheckConstraint(
+            "decision in ('redeliver', 'discard', 'edit')", name=op.f("ck_escalated_messages_decision")
+        ),
+        sa.CheckConstraint(
+            "status in ('open', 'decided', 'applied', 'refused', 'reopened')",
+            name=op.f("ck_escalated_messages_status"),
+        ),
+        sa.CheckConstraint(
+            "status not in ('decided', 'applied') or decision is not null",
+            name=op.f("ck_escalated_messages_status_needs_decision"),
+        ),
+        sa.CheckConstraint(
+            "decision is null or decided_by is not null",
+            name=op.f("ck_escalated_messages_decision_needs_name"),
+        ),
+        sa.PrimaryKeyConstraint("escalation_id", name=op.f("pk_escalated_messages")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_escalated_messages_message_id", "escalated_messages", ["message_id"], unique=False)
+    op.create_index(
+        "ix_escalated_messages_status_group_id",
+        "escalated_messages",
+        ["status", "route", "group_id"],
+        unique=False,
+    )
+    op.create_table(
+        "failure_groups",
+        sa.Column("group_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("fingerprint", sa.Text(), nullable=False),
+        sa.Column("cause", sa.Text(), nullable=False),
+        sa.Column("template", sa.Text(), nullable=False),
+        sa.Column("example", sa.Text(), nullable=True),
+        sa.Column("messages", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("first_seen_at", Instant(), nullable=False),
+        sa.Column("last_seen_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("group_id", name=op.f("pk_failure_groups")),
+        sa.UniqueConstraint("fingerprint", name=op.f("uq_failure_groups_fingerprint")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "group_state",
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("group_id", sa.BigInteger(), nullable=False),
+        sa.Column("stage", sa.Text(), nullable=False),
+        sa.Column("allowed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("sent", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("stayed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("returned", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("trips", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("cool_down_until", Instant(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("stage_at", Instant(), nullable=False),
+        sa.CheckConstraint(
+            "stage in ('canary', 'ramp', 'open', 'failed', 'tripped')", name=op.f("ck_group_state_stage")
+        ),
+        sa.PrimaryKeyConstraint("route", "group_id", name=op.f("pk_group_state")),
+    )
+    op.create_table(
+        "ledger_identity",
+        sa.Column("ledger_id", sa.Text(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("ledger_id", name=op.f("pk_ledger_identity")),
+        comment="One row: which ledger this is.",
+    )
+    op.create_table(
+        "messages",
+        sa.Column(
+            "message_id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=False,
+            nullable=False,
+        ),
+        sa.Column("redrive_id", sa.Text(), nullable=False),
+        sa.Column("parent_id", sa.BigInteger(), nullable=True),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("destination", sa.Text(), nullable=True),
+        sa.Column("broker_message_id", sa.Text(), nullable=False),
+        sa.Column("body_hash", sa.LargeBinary(length=16), nullable=False),
+        sa.Column("body_bytes", sa.Integer(), nullable=False),
+        sa.Column("copy_id", sa.BigInteger(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("cause", sa.Text(), nullable=True),
+        sa.Column("group_id", sa.BigInteger(), nullable=True),
+        sa.Column("verdict", sa.Text(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("requeues", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("delays", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("releases", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("send_failures", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("deliveries", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("first_enqueued_at", Instant(), nullable=True),
+        sa.Column("dead_lettered_at", Instant(), nullable=True),
+        sa.Column("next_attempt_at", Instant(), nullable=True),
+        sa.Column("changed_at", Instant(), nullable=False),
+        sa.Column("message_key", sa.Text(), nullable=True),
+        sa.Column("order_key", sa.Text(), nullable=True),
+        sa.CheckConstraint(
+            "state in ('classified', 'waiting', 'held', 'sending', 'sent', 'unknown', 'returned', 'presumed', 'confirmed', 'suppressed', 'escalated', 'discarded', 'expired')",
+            name=op.f("ck_messages_state"),
+        ),
+        sa.PrimaryKeyConstraint("message_id", name=op.f("pk_messages")),
+    )
+    op.create_index("ix_messages_broker_message_id", "messages", ["broker_message_id"], unique=False)
+    op.create_index(
+        "ix_messages_due",
+        "messages",
+        ["route", "next_attempt_at"],
+        unique=False,
+        sqlite_where=sa.text("state = 'waiting'"),
+        postgresql_where=sa.text("state = 'waiting'"),
+    )
+    op.create_index(
+        "ix_messages_order_key",
+        "messages",
+        ["route", "order_key", "message_id"],
+        unique=False,
+        sqlite_where=sa.text("order_key is not null"),
+        postgresql_where=sa.text("order_key is not null"),
+    )
+    op.create_index("ix_messages_redrive_id", "messages", ["redrive_id"], unique=True)
+    op.create_index("ix_messages_route_state", "messages", ["route", "state", "message_id"], unique=False)
+    op.create_table(
+        "queue_observations",
+        sa.Column("observation_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=True),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("observed_at", Instant(), nullable=False),
+        sa.Column("visible", sa.BigInteger(), nullable=True),
+        sa.Column("in_flight", sa.BigInteger(), nullable=True),
+        sa.Column("delayed", sa.BigInteger(), nullable=True),
+        sa.Column("consumers", sa.Integer(), nullable=True),
+        sa.Column("oldest_age_seconds", sa.Float(), nullable=True),
+        sa.Column("oldest_age_method", sa.Text(), nullable=False),
+        sa.Column("oldest_visible_age_seconds", sa.Float(), nullable=True),
+        sa.Column("oldest_visible_age_method", sa.Text(), nullable=False),
+        sa.Column("coverage", sa.Float(), nullable=True),
+        sa.CheckConstraint(
+            "oldest_age_method in ('broker', 'ledger', 'sample', 'unknown')",
+            name=op.f("ck_queue_observations_oldest_age_method"),
+        ),
+        sa.CheckConstraint(
+            "oldest_visible_age_method in ('broker', 'ledger', 'sample', 'unknown')",
+            name=op.f("ck_queue_observations_oldest_visible_age_method"),
+        ),
+        sa.CheckConstraint("role in ('source', 'destination')", name=op.f("ck_queue_observations_role")),
+        sa.PrimaryKeyConstraint("observation_id", name=op.f("pk_queue_observations")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_queue_observations_queue_observed_at",
+        "queue_observations",
+        ["queue", "observed_at"],
+        unique=False,
+    )
+    op.create_table(
+        "redelivery_attempts",
+        sa.Column("message_id", sa.BigInteger(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("group_id", sa.BigInteger(), nullable=True),
+        sa.Column("slice_id", sa.BigInteger(), nullable=False),
+        sa.Column("mode", sa.Text(), nullable=False),
+        sa.Column("destination", sa.Text(), nullable=False),
+        sa.Column("broker_message_id", sa.Text(), nullable=True),
+        sa.Column("claimed_at", Instant(), nullable=False),
+        sa.Column("sent_at", Instant(), nullable=True),
+        sa.Column("unknown_at", Instant(), nullable=True),
+        sa.Column("outcome", sa.Text(), nullable=True),
+        sa.Column("outcome_at", Instant(), nullable=True),
+        sa.Column("return_copy", sa.BigInteger(), nullable=True),
+        sa.Column("return_kind", sa.Text(), nullable=True),
+        sa.CheckConstraint(
+            "outcome in ('returned', 'presumed', 'confirmed', 'escalated')",
+            name=op.f("ck_redelivery_attempts_outcome"),
+        ),
+        sa.PrimaryKeyConstraint("message_id", "attempt", name=op.f("pk_redelivery_attempts")),
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_redelivery_attempts_slice_id", "redelivery_attempts", ["slice_id", "message_id"], unique=False
+    )
+    op.create_table(
+        "repeat_copies",
+        sa.Column(
+            "copy_id",
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+            autoincrement=False,
+            nullable=False,
+        ),
+        sa.Column("message_id", sa.BigInteger(), nullable=True),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=True),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("broker_message_id", sa.Text(), nullable=False),
+        sa.Column("enqueued_at", Instant(), nullable=True),
+        sa.Column("seen_at", Instant(), nullable=False),
+        sa.CheckConstraint(
+            "kind in ('returned', 'duplicate', 'surplus', 'suspected')", name=op.f("ck_repeat_copies_kind")
+        ),
+        sa.PrimaryKeyConstraint("copy_id", name=op.f("pk_repeat_copies")),
+        comment="Staged copies that did not become a message of their own, and what they were.",
+    )
+    op.create_index(
+        "ix_repeat_copies_broker_message_id", "repeat_copies", ["broker_message_id"], unique=False
+    )
+    op.create_index("ix_repeat_copies_message_id", "repeat_copies", ["message_id"], unique=False)
+    op.create_table(
+        "route_state",
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=True),
+        sa.Column("holder", sa.Text(), nullable=True),
+        sa.Column("lease_until", Instant(), nullable=True),
+        sa.Column("fence", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("paused_at", Instant(), nullable=True),
+        sa.Column("paused_by", sa.Text(), nullable=True),
+        sa.Column("pause_reason", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("route", name=op.f("pk_route_state")),
+    )
+    op.create_table(
+        "runs",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("trigger", sa.Text(), nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("selection", sa.Text(), server_default="{}", nullable=False),
+        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("started_at", Instant(), nullable=False),
+        sa.Column("finished_at", Instant(), nullable=True),
+        sa.Column("counts", sa.Text(), server_default="{}", nullable=False),
+        sa.Column("airflow_run_id", sa.Text(), nullable=True),
+        sa.CheckConstraint(
+            "status in ('running', 'succeeded', 'failed', 'replaced')", name=op.f("ck_runs_status")
+        ),
+        sa.PrimaryKeyConstraint("run_id", name=op.f("pk_runs")),
+    )
+    op.create_index("ix_runs_route_started_at", "runs", ["route", "started_at"], unique=False)
+    op.create_table(
+        "source_state",
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("drained_to", Instant(), nullable=True),
+        sa.Column("pending_to", Instant(), nullable=True),
+        sa.PrimaryKeyConstraint("route", "source", name=op.f("pk_source_state")),
+    )
+    op.create_table(
+        "staging_batches",
+        sa.Column("batch_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("shard", sa.Integer(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("uri", sa.Text(), nullable=False),
+        sa.Column("copies", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("bytes", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("settled_copies", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("new_copies", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("returned_copies", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("duplicate_copies", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("surplus_copies", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("suspected_copies", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("opened_at", Instant(), nullable=False),
+        sa.Column("recorded_at", Instant(), nullable=True),
+        sa.Column("settled_at", Instant(), nullable=True),
+        sa.Column("loaded_at", Instant(), nullable=True),
+        sa.Column("removed_at", Instant(), nullable=True),
+        sa.CheckConstraint(
+            "kind in ('dead_letter', 'delay', 'import')", name=op.f("ck_staging_batches_kind")
+        ),
+        sa.CheckConstraint(
+            "state in ('open', 'recorded', 'settled', 'abandoned')", name=op.f("ck_staging_batches_state")
+        ),
+        sa.PrimaryKeyConstraint("batch_id", name=op.f("pk_staging_batches")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_staging_batches_route_state", "staging_batches", ["route", "state"], unique=False)
+    op.create_table(
+        "standing_decisions",
+        sa.Column("standing_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("route", sa.Text(), nullable=True),
+        sa.Column("group_id", sa.BigInteger(), nullable=False),
+        sa.Column("decision", sa.Text(), nullable=False),
+        sa.Column("decided_by", sa.Text(), nullable=False),
+        sa.Column("note", sa.Text(), nullable=False),
+        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("until_at", Instant(), nullable=False),
+        sa.Column("revoked_at", Instant(), nullable=True),
+        sa.Column("revoked_by", sa.Text(), nullable=True),
+        sa.CheckConstraint(
+            "decision in ('redeliver', 'discard')", name=op.f("ck_standing_decisions_decision")
+        ),
+        sa.ForeignKeyConstraint(
+            ["group_id"], ["failure_groups.group_id"], name=op.f("fk_standing_decisions_group_id")
+        ),
+        sa.PrimaryKeyConstraint("standing_id", name=op.f("pk_standing_decisions")),
+        sqlite_autoincrement=True,
+    )
+
+
+def downgrade() -> None:
+    op.drop_table("standing_decisions")
+    op.drop_index("ix_staging_batches_route_state", table_name="staging_batches")
+    op.drop_table("staging_batches")
+    op.drop_table("source_state")
+    op.drop_index("ix_runs_route_started_at", table_name="runs")
+    op.drop_table("runs")
+    op.drop_table("route_state")
+    op.drop_index("ix_repeat_copies_message_id", table_name="repeat_copies")
+    op.drop_index("ix_repeat_copies_broker_message_id", table_name="repeat_copies")
+    op.drop_table("repeat_copies")
+    op.drop_index("ix_redelivery_attempts_slice_id", table_name="redelivery_attempts")
+    op.drop_table("redelivery_attempts")
+    op.drop_index("ix_queue_observations_queue_observed_at", table_name="queue_observations")
+    op.drop_table("queue_observations")
+    op.drop_index("ix_messages_route_state", table_name="messages")
+    op.drop_index("ix_messages_redrive_id", table_name="messages")
+    op.drop_index(
+        "ix_messages_order_key",
+        table_name="messages",
+        sqlite_where=sa.text("order_key is not null"),
+        postgresql_where=sa.text("order_key is not null"),
+    )
+    op.drop_index(
+        "ix_messages_due",
+        table_name="messages",
+        sqlite_where=sa.text("state = 'waiting'"),
+        postgresql_where=sa.text("state = 'waiting'"),
+    )
+    op.drop_index("ix_messages_broker_message_id", table_name="messages")
+    op.drop_table("messages")
+    op.drop_table("ledger_identity")
+    op.drop_table("group_state")
+    op.drop_table("failure_groups")
+    op.drop_index("ix_escalated_messages_status_group_id", table_name="escalated_messages")
+    op.drop_index("ix_escalated_messages_message_id", table_name="escalated_messages")
+    op.drop_table("escalated_messages")
+    op.drop_index("ix_delivery_slices_route_closed_at", table_name="delivery_slices")
+    op.drop_table("delivery_slices")
+    op.drop_table("consumer_health")
+    op.drop_index("ix_audit_events_route_at", table_name="audit_events")
+    op.drop_index("ix_audit_events_message_id", table_name="audit_events")
+    op.drop_table("audit_events")
