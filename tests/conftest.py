@@ -1,10 +1,18 @@
 """Fixtures that all layers share: the servers that tests start."""
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 from tests.servers import Ministack, Postgres, Server, ServerMissing, missing
+
+if "AIRFLOW_HOME" not in os.environ:  # importing Airflow writes there: never into somebody's own
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="redrive-airflow-")
+    atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 
 def _run(server: Server) -> Iterator[Server]:

@@ -1,0 +1,122 @@
+"""Connections are read from the environment by Airflow's own rules, without importing Airflow."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from redrive import connections
+from redrive.connections import Connection
+from redrive.errors import ConnectionMissing, SettingsError
+
+VALUES = {
+    "uri": "postgres://ana:s3cret@db.example.org:5433/orders?sslmode=require",
+    "uri-old-scheme": "postgresql://db/orders",
+    "uri-dashed-type": "google-cloud-platform://",
+    "uri-encoded": "aws://AKIA%2FX:a%40b%3Ac%2F@/?region_name=eu-west-1",
+    "uri-json-extra": "aws://@/?__extra__=%7B%22region_name%22%3A+%22eu-west-1%22%2C+%22n%22%3A+1%7D",
+    "uri-protocol-in-host": "http://https://api.example.org:8443/path",
+    "uri-upper-host": "mysql://u:p@DB.Example.org/s",
+    "uri-socket": "postgres://u:p@%2Fvar%2Frun%2FPG/db",
+    "uri-no-host": "sqlite:///orders.db",
+    "uri-absolute-file": "sqlite:////srv/orders.db",
+    "uri-blank-value": "aws://?a=&b=2",
+    "uri-encoded-schema": "postgres://h/a%20b",
+    "uri-port-only": "amqp://:5672",
+    "json": json.dumps(
+        {"conn_type": "aws", "login": "k", "password": "p", "extra": {"endpoint_url": "http://x:1"}}
+    ),
+    "json-extra-text": json.dumps({"conn_type": "aws", "extra": '{"region_name": "eu-west-1"}'}),
+    "json-port-text": json.dumps({"conn_type": "postgresql", "host": "h", "port": "5432", "schema": "s"}),
+    "json-bare": "{}",
+}
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_a_value_means_what_it_means_to_airflow(value: str) -> None:
+    from airflow.sdk import Connection as Theirs  # noqa: PLC0415
+
+    theirs = Theirs.from_json(value, "c") if value.startswith("{") else Theirs.from_uri(value, "c")
+    ours = connections.parse("c", value)
+
+    fields = ("host", "port", "login", "password", "schema")
+    assert ours.conn_type == (theirs.conn_type or "")
+    assert {f: getattr(ours, f) for f in fields} == {f: getattr(theirs, f) for f in fields}
+    assert ours.extra == theirs.extra_dejson
+
+
+def test_the_environment_is_asked_by_upper_case_id() -> None:
+    found = connections.get("orders_db", {"AIRFLOW_CONN_ORDERS_DB": VALUES["uri"]})
+
+    assert found == Connection(
+        "orders_db", "postgres", "db.example.org", 5433, "ana", "s3cret", "orders", {"sslmode": "require"}
+    )
+
+
+def test_secrets_are_not_in_the_repr() -> None:
+    text = repr(
+        connections.parse(
+            "c", json.dumps({"conn_type": "aws", "password": "pw-1", "extra": {"token": "t-2"}})
+        )
+    )
+
+    assert "pw-1" not in text
+    assert "t-2" not in text
+    assert "extra.token" in text
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['{"conn_type": "aws", "password": "pw-1"', '{"pasword": "pw-1"}', "postgres://u:pw-1@h:port/db",
+     '{"conn_type": "aws", "password": "pw-1", "extra": "pw-1"}'],
+    ids=["broken-json", "unknown-field", "bad-port", "extra-not-json"],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_without_telling_secrets(value: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        connections.get("orders_db", {"AIRFLOW_CONN_ORDERS_DB": value})
+
+    assert "AIRFLOW_CONN_ORDERS_DB" in str(error.value)
+    assert "pw-1" not in str(error.value)
+
+
+@pytest.mark.airflow
+def test_an_undefined_connection_names_the_ways_to_define_it() -> None:
+    with pytest.raises(
+        ConnectionMissing, match=r"nowhere .*AIRFLOW_CONN_NOWHERE.*airflow connections add nowhere"
+    ):
+        connections.get("nowhere", {})
+
+
+def test_the_fast_path_does_not_import_airflow() -> None:
+    code = (
+        "import sys; from redrive import connections;"
+        "connections.get('c', {'AIRFLOW_CONN_C': 'aws://'});"
+        "sys.exit(any(m.split('.')[0] in ('airflow', 'boto3', 'sqlalchemy') for m in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "url"),
+    [
+        (VALUES["uri"], "postgresql+psycopg://ana:s3cret@db.example.org:5433/orders?sslmode=require"),
+        ("mysql://u:p@h:3306/s?charset=utf8", "mysql+pymysql://u:p@h:3306/s"),
+        ("sqlite:///orders.db", "sqlite:///orders.db"),
+        ("sqlite:////srv/orders.db", "sqlite:////srv/orders.db"),
+        ("sqlite://%2Fsrv%2Forders.db", "sqlite:////srv/orders.db"),
+        ('{"conn_type": "generic", "extra": {"sqlalchemy_url": "oracle://h/x"}}', "oracle://h/x"),
+        ('{"conn_type": "mssql", "host": "h", "extra": {"sqlalchemy_scheme": "mssql+pyodbc"}}', "mssql+pyodbc://h"),
+    ],
+    ids=["postgres", "mysql", "sqlite", "sqlite-absolute", "sqlite-host", "whole-url", "scheme"],
+)  # fmt: skip
+def test_a_database_connection_becomes_an_sqlalchemy_url(value: str, url: str) -> None:
+    made = connections.sqlalchemy_url(connections.parse("c", value))
+
+    assert made.render_as_string(hide_password=False) == url
+
+
+def test_a_database_that_nobody_knows_says_how_to_name_it() -> None:
+    with pytest.raises(SettingsError, match=r"connection c: .*'vertica'.*extra.sqlalchemy_url"):
+        connections.sqlalchemy_url(connections.parse("c", "vertica://h/db"))
