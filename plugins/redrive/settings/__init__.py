@@ -1,0 +1,56 @@
+"""The configuration: what ``config/redrive.yaml`` may say, read once, checked whole, frozen.
+
+:func:`load` is the only I/O here: it reads one file. Secrets do not belong into that file; connections are
+named by their Airflow id, and values can come from the environment as ``${VAR}`` or ``${VAR:-default}``.
+``python -m redrive.settings`` writes docs/configuration.md from the models.
+"""
+
+from redrive.settings.file import config_path, home, load, parse
+from redrive.settings.models import (
+    Backoff,
+    Breaker,
+    BrokerName,
+    Canary,
+    CauseOverride,
+    CauseRate,
+    Deliver,
+    Destination,
+    Drain,
+    Isolation,
+    ProcessedCheck,
+    Rate,
+    Route,
+    Rule,
+    Settings,
+    Source,
+    SparkSettings,
+)
+from redrive.settings.words import format_duration, format_size, parse_duration, parse_size
+
+__all__ = [
+    "Backoff",
+    "Breaker",
+    "BrokerName",
+    "Canary",
+    "CauseOverride",
+    "CauseRate",
+    "Deliver",
+    "Destination",
+    "Drain",
+    "Isolation",
+    "ProcessedCheck",
+    "Rate",
+    "Route",
+    "Rule",
+    "Settings",
+    "Source",
+    "SparkSettings",
+    "config_path",
+    "format_duration",
+    "format_size",
+    "home",
+    "load",
+    "parse",
+    "parse_duration",
+    "parse_size",
+]

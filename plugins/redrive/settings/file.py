@@ -1,0 +1,262 @@
+"""Reading the file: YAML, the environment's values, defaults, and every problem with the path of its key."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from redrive.causes import Cause
+from redrive.errors import SettingsError
+from redrive.settings.models import Route, Settings, known_keys
+from redrive.settings.words import format_size, nearest, quoted
+
+_MAX_DEPTH = 30
+_MAX_NODES = 100_000  # a page of nested aliases must not become a billion values
+_MAX_FILE_BYTES = 4 << 20
+_VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|\$\{")
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_Key = tuple[str | int, ...]
+
+
+def home(env: Mapping[str, str] = os.environ) -> Path:
+    """``$REDRIVE_HOME``, from which relative paths count; by default the folder that holds ``plugins``."""
+    return Path(env.get("REDRIVE_HOME") or Path(__file__).resolve().parents[3]).absolute()
+
+
+def config_path(env: Mapping[str, str] = os.environ) -> Path:
+    """The file that :func:`load` reads: ``$REDRIVE_CONFIG``, by default ``config/redrive.yaml``, under home."""
+    return home(env) / (env.get("REDRIVE_CONFIG") or "config/redrive.yaml")
+
+
+def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Settings:
+    """Read, expand and check the configuration.
+
+    ``path`` goes before ``$REDRIVE_CONFIG``. Every problem of the file is listed in one
+    :class:`~redrive.errors.SettingsError`, a line each, beginning with the path of the key.
+    """
+    file = path or config_path(env)
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(_MAX_FILE_BYTES + 1)
+        if len(raw) > _MAX_FILE_BYTES:
+            raise SettingsError(
+                f"{file}: larger than {format_size(_MAX_FILE_BYTES)}; this is not a configuration"
+            )
+        text = raw.decode("utf-8")
+    except OSError as error:
+        raise SettingsError(
+            f"{file}: can't be read ({error.strerror}); write one there, or set REDRIVE_CONFIG"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{file}: is not UTF-8 text") from error
+    return parse(text, env=env, root=home(env))
+
+
+def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
+    """The settings that the YAML ``text`` means; relative paths count from ``root``. No I/O."""
+    problems: list[str] = []
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        problems += [f"{_dotted(key)}: is there twice" for key in _duplicates(node)]
+        given = yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader, C or not
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(f"not YAML: {_one_line(error)}") from None
+    except RecursionError:
+        raise SettingsError("not a configuration: nested too deeply") from None
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise SettingsError("not a configuration: the file has to hold keys and values")
+    expanded = _Expansion(env, problems).of(given, ())
+    if problems:
+        raise SettingsError("\n".join(problems))
+
+    defaults = expanded.get("defaults")
+    routes = expanded.get("routes")
+    merged = dict(expanded)
+    merged["database"] = _sqlite_under(
+        root, expanded.get("database", Settings.model_fields["database"].default)
+    )
+    merged["staging"] = _path_under(root, expanded.get("staging", Settings.model_fields["staging"].default))
+    if isinstance(defaults, dict):
+        problems += _problems_of_defaults(defaults)
+        if isinstance(routes, dict):
+            merged["routes"] = {
+                name: _merge(defaults, route) if isinstance(route, dict) else route
+                for name, route in routes.items()
+            }
+    settings = None
+    try:
+        settings = Settings.model_validate(merged)
+    except ValidationError as error:
+        for detail in error.errors():
+            line = _line(_where(detail, expanded), detail)
+            if line not in problems:
+                problems.append(line)
+    if settings is None or problems:
+        raise SettingsError("\n".join(problems))
+    return settings
+
+
+class _Expansion:
+    """Puts the environment's values into strings, noting what is missing."""
+
+    def __init__(self, env: Mapping[str, str], problems: list[str]) -> None:
+        self.env, self.problems, self.nodes = env, problems, 0
+
+    def of(self, value: Any, key: _Key) -> Any:
+        self.nodes += 1
+        if self.nodes > _MAX_NODES or len(key) > _MAX_DEPTH:
+            raise SettingsError(f"{_dotted(key[:5])}: too large or nested too deeply for a configuration")
+        match value:
+            case str():
+                return self._text(value, key)
+            case dict():
+                for name in value:
+                    if not isinstance(name, str):
+                        self.problems.append(f"{_dotted((*key, str(name)))}: keys are text; put it in quotes")
+                return {str(name): self.of(item, (*key, str(name))) for name, item in value.items()}
+            case list():
+                return [self.of(item, (*key, position)) for position, item in enumerate(value)]
+        return value
+
+    def _text(self, text: str, key: _Key) -> str:
+        def put(match: re.Match[str]) -> str:
+            name, has_default, default = match.groups()
+            if match[0] == "$${":
+                return "${"
+            if name is None:
+                self.problems.append(
+                    f"{_dotted(key)}: write ${{VAR}} or ${{VAR:-default}} (and $${{ for a plain ${{)"
+                )
+                return ""
+            found = self.env.get(name)
+            if has_default:
+                return found or default  # as in a shell: :- also replaces an empty value
+            if found is None:
+                self.problems.append(
+                    f"{_dotted(key)}: the environment variable {name} is not set and has no default"
+                )
+                return ""
+            return str(found)
+
+        return _VARIABLE.sub(put, text)
+
+
+def _duplicates(root: yaml.Node | None) -> Iterator[_Key]:
+    """Keys that a mapping has twice; YAML loaders keep the last without a word."""
+    seen: set[int] = set()
+    pending: list[tuple[yaml.Node | None, _Key]] = [(root, ())]
+    while pending:
+        node, key = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            names: set[str] = set()
+            for name_node, value_node in node.value:
+                name = str(name_node.value)
+                if isinstance(name_node, yaml.ScalarNode) and name in names and name != "<<":
+                    yield (*key, name)
+                names.add(name)
+                pending.append((value_node, (*key, name)))
+        elif isinstance(node, yaml.SequenceNode):
+            pending += [(item, (*key, position)) for position, item in enumerate(node.value)]
+
+
+def _merge(below: Any, above: Any) -> Any:
+    """``above`` over ``below``: mappings key by key, everything else as a whole."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{name: _merge(below.get(name), item) for name, item in above.items()}}
+    return above
+
+
+def _path_under(root: Path, place: Any) -> Any:
+    if not isinstance(place, str) or "://" in place or not place.strip():
+        return place
+    return str(root / Path(place).expanduser())
+
+
+def _sqlite_under(root: Path, url: Any) -> Any:
+    match = re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/:?][^?]*)(\?.*)?", url) if isinstance(url, str) else None
+    return f"{match[1]}{root / match[2]}{match[3] or ''}" if match else url
+
+
+def _problems_of_defaults(defaults: dict[str, Any]) -> Iterator[str]:
+    """Wrong keys and values of ``defaults``, also where no route is there to inherit them."""
+    least = {"broker": "memory", "sources": [{"queue": "any"}]}
+    try:
+        Route.model_validate({**least, **defaults})
+    except ValidationError as error:
+        for detail in error.errors():
+            # What only a whole route can get right is told at the routes.
+            if detail["type"] != "together" or len(detail["loc"]) > 0:
+                yield _line(("defaults", *detail["loc"]), detail)
+
+
+def _where(detail: ErrorDetails, given: dict[str, Any]) -> _Key:
+    """The key at which a person finds the problem: a value that a route inherits is wrong in ``defaults``."""
+    loc: _Key = detail["loc"]
+    if len(loc) > 2 and loc[0] == "routes" and not _has(given, loc) and _has(given, ("defaults", *loc[2:])):
+        return ("defaults", *loc[2:])
+    return loc
+
+
+def _has(value: Any, key: _Key) -> bool:
+    for step in key:
+        if step == "[key]":
+            continue
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+def _line(key: _Key, detail: ErrorDetails) -> str:
+    context = detail.get("ctx", {})
+    is_name = bool(key) and key[-1] == "[key]"
+    key = tuple(step for step in key if step != "[key]")
+    match detail["type"]:
+        case "missing":
+            text = "is required"
+        case "extra_forbidden":
+            known = known_keys(key[:-1])
+            text = f"unknown key{nearest(str(key[-1]), known)}; known: {', '.join(known)}"
+        case "together":
+            key, text = (*key, *str(context["key"]).split(".")), str(context["text"])
+        case "enum" if is_name:
+            causes = [cause.value for cause in Cause]
+            text = f"is not a cause{nearest(str(key[-1]), causes)}; known: {', '.join(causes)}"
+        case "string_pattern_mismatch" if is_name:
+            text = "a route's name has 1 to 40 lower-case letters, digits and underscores"
+        case "value_error":
+            text = str(context["error"])
+        case _:
+            text = detail["msg"].replace("Input should be", "should be")
+            given = detail["input"]
+            # A database's address and Spark's properties may hold secrets, so they are not repeated.
+            if (
+                isinstance(given, str | int | float)
+                and key[:1] != ("database",)
+                and key[:2] != ("spark", "conf")
+            ):
+                text += f", not {quoted(given)}"
+            choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ").split(", ")
+            if isinstance(given, str) and len(choices) > 1:
+                text += nearest(given, choices)
+    return f"{_dotted(key)}: {text}"
+
+
+def _dotted(key: _Key) -> str:
+    return ".".join(str(step) for step in key) or "the file"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,659 @@
+"""The models of the configuration file: one class per mapping, one attribute per key.
+
+``description`` and default of every field become docs/configuration.md, so they are written for its readers.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from redrive import selectors
+from redrive.causes import Cause, Verdict
+from redrive.errors import SelectorError, SettingsError
+from redrive.selectors import Kind, Selector
+from redrive.settings.expressions import check_expression
+from redrive.settings.words import (
+    check_schedule,
+    format_duration,
+    nearest,
+    parse_duration,
+    parse_size,
+    quoted,
+)
+
+
+def _selector(*kinds: Kind) -> BeforeValidator:
+    def parse(value: object) -> Selector:
+        try:
+            selector = value if isinstance(value, Selector) else selectors.parse(value)  # type: ignore[arg-type]
+        except SelectorError as error:
+            raise ValueError(str(error)) from None
+        if selector.kind not in kinds:
+            raise ValueError(
+                f"{selector} can't be used here; possible are {', '.join(k.value for k in kinds)}"
+            )
+        return selector
+
+    return BeforeValidator(parse)
+
+
+def _auto_or_duration(value: object) -> object:
+    return "auto" if value == "auto" else parse_duration(value)
+
+
+def _redaction(value: object) -> str:
+    if value in ("email", "card"):
+        return str(value)
+    try:
+        selectors.parse_path(str(value))
+    except SelectorError:
+        raise ValueError(f"{quoted(value)}: write email, card or a path such as $.customer.name") from None
+    return str(value)
+
+
+_TO_TEXT = PlainSerializer(str, return_type=str)
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), Field(gt=timedelta(0))]
+DurationOrZero = Annotated[timedelta, BeforeValidator(parse_duration), Field(ge=timedelta(0))]
+AutoOrDuration = Annotated[Literal["auto"] | timedelta, BeforeValidator(_auto_or_duration)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+Share = Annotated[float, Field(gt=0, le=1)]
+QueueName = Annotated[str, Field(min_length=1, max_length=500)]
+ConnectionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
+EvidenceSelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
+OrderSelector = Annotated[
+    Selector, _selector(Kind.MESSAGE_GROUP, Kind.KEY, Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT
+]
+KeySelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY, Kind.KEY, Kind.BROKER_ID), _TO_TEXT]
+Expression = Annotated[
+    str, Field(min_length=1, max_length=500), BeforeValidator(lambda v: _checked(v, check_expression))
+]
+Schedule = Annotated[str, BeforeValidator(lambda v: _checked(v, check_schedule))]
+Redaction = Annotated[str, BeforeValidator(_redaction)]
+
+BrokerName = Literal[
+    "amazon_sqs", "google_pubsub", "rabbitmq", "azure_service_bus", "apache_pulsar", "memory"
+]
+
+
+def _checked(value: object, check: Any) -> object:
+    return check(value) if isinstance(value, str) else value
+
+
+def _problem(key: str, text: str) -> PydanticCustomError:
+    """A problem that only several keys together show, told at the key that is most likely wrong."""
+    return PydanticCustomError("together", "{text}", {"key": key, "text": text})
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+        hide_input_in_errors=True,  # values may hold secrets
+    )
+
+
+class SparkSettings(Part):
+    """Where the job that finds causes runs."""
+
+    runner: Literal["local", "submit", "connect", "emr_serverless", "dataproc_serverless"] = Field(
+        default="local",
+        description="`local`: in a process beside the task. `submit`: `spark-submit` to a cluster. "
+        "`connect`: Spark "
+        "Connect. The other two: a batch in the cloud.",
+    )
+    master: str = Field(default="local[*]", description="Spark's master, for `local` and `submit`.")
+    connection: ConnectionId | None = Field(
+        default=None,
+        description="Airflow connection id: of a Spark cluster for `submit` (overrides `master`), of AWS for "
+        "`emr_serverless`, of Google Cloud for `dataproc_serverless`. Default: the provider's own default.",
+    )
+    remote: str | None = Field(
+        default=None,
+        pattern=r"^sc://",
+        description="Spark Connect's address, such as `sc://spark:15002`; for `connect`.",
+    )
+    application_id: str | None = Field(default=None, description="EMR Serverless: the application's id.")
+    execution_role_arn: str | None = Field(
+        default=None, pattern=r"^arn:", description="EMR Serverless: the role that the job takes on."
+    )
+    project: str | None = Field(
+        default=None, description="Dataproc Serverless: the project. Default: the connection's."
+    )
+    region: str | None = Field(
+        default=None,
+        description="The cloud's region. Needed for Dataproc; for EMR the connection's is the default.",
+    )
+    batch_bucket: str | None = Field(
+        default=None,
+        pattern=r"^(s3|gs)://[^/]",
+        description="Cloud runners: where the job's code and logs go, such as `s3://bucket/prefix`.",
+    )
+    driver_memory: str = Field(
+        default="1g", pattern=r"^[0-9]+[kmgt]$", description="Memory of the Spark driver."
+    )
+    timeout: Duration = Field(
+        default=timedelta(hours=1), description="After this long a job counts as failed."
+    )
+    conf: dict[str, str] = Field(default={}, description="More Spark properties; they win over ours.")
+
+    @model_validator(mode="after")
+    def _runner_has_what_it_needs(self) -> Self:
+        needed = {
+            "connect": ("remote",),
+            "emr_serverless": ("application_id", "execution_role_arn", "batch_bucket"),
+            "dataproc_serverless": ("region", "batch_bucket"),
+        }
+        for key in needed.get(self.runner, ()):
+            if getattr(self, key) is None:
+                raise _problem(key, f"is required with runner {self.runner}")
+        scheme = {"emr_serverless": "s3://", "dataproc_serverless": "gs://"}.get(self.runner, "")
+        if scheme and not (self.batch_bucket or "").startswith(scheme):
+            raise _problem("batch_bucket", f"has to be {scheme}… with runner {self.runner}")
+        return self
+
+
+class Source(Part):
+    """One queue that is drained."""
+
+    queue: QueueName = Field(description="Its name, as the broker knows it.")
+    kind: Literal["dead_letter", "delay"] = Field(
+        default="dead_letter",
+        description="`dead_letter`: what is in it has failed. `delay`: it only waits; it goes on after "
+        "`delay`.",
+    )
+    lease: Duration | None = Field(
+        default=None,
+        description="How long the *origin* leases a message to its consumers (SQS: visibility timeout). "
+        "Default: asked of the broker.",
+    )
+    max_deliveries: int | None = Field(
+        default=None,
+        ge=1,
+        description="Deliveries at the origin before a message is dead-lettered. Default: asked of the "
+        "broker.",
+    )
+    retention: Duration | None = Field(
+        default=None, description="How long the broker keeps a message. Default: asked of the broker."
+    )
+    delay: DurationOrZero | None = Field(
+        default=None, description="`delay` sources: how long a message waits, from its enqueue. Needed there."
+    )
+    destination: QueueName | None = Field(
+        default=None, description="Where this source's messages go. Default: the route's `destination`."
+    )
+    poll: DurationOrZero | None = Field(
+        default=None,
+        description="How long an empty receive waits at this source. Default: the route's `drain.wait`.",
+    )
+
+    @model_validator(mode="after")
+    def _delay_belongs_to_delay_sources(self) -> Self:
+        if self.kind == "delay" and self.delay is None:
+            raise _problem("delay", "is required for a source of kind delay")
+        if self.kind != "delay" and self.delay is not None:
+            raise _problem(
+                "delay", "is only for sources of kind delay; the route's backoff delays dead letters"
+            )
+        return self
+
+
+class Destination(Part):
+    """Where messages go back to."""
+
+    queue: QueueName = Field(description="Its name, as the broker knows it.")
+
+
+class Backoff(Part):
+    """How long a delayed message waits: capped, exponential, with full jitter."""
+
+    first: Duration = Field(
+        default=timedelta(minutes=1), description="Longest wait before the first delayed attempt."
+    )
+    factor: float = Field(
+        default=2, ge=1, le=100, description="Each attempt's longest wait is this many times the last."
+    )
+    max: Duration = Field(default=timedelta(hours=6), description="No wait is longer.")
+    native: bool = Field(
+        default=False,
+        description="Let the broker keep the delay where it can; otherwise it is kept in the ledger.",
+    )
+
+    @model_validator(mode="after")
+    def _max_is_not_below_first(self) -> Self:
+        if self.max < self.first:
+            raise _problem(
+                "max", f"{format_duration(self.max)} is shorter than first, {format_duration(self.first)}"
+            )
+        return self
+
+
+class Drain(Part):
+    """How sources are read into staging."""
+
+    shards: int = Field(
+        default=2, ge=1, le=1024, description="Parallel tasks. 1024 is as far as Airflow maps a task."
+    )
+    limit: int = Field(default=100_000, ge=1, description="Messages per run, over all shards and sources.")
+    # A message id has 20 bits for the row of its batch.
+    flush_messages: int = Field(
+        default=5_000, ge=1, le=1_000_000, description="A batch is closed at this many messages,"
+    )
+    flush_bytes: Size = Field(
+        default=64 << 20, ge=1 << 10, le=4 << 30, description="or at this many bytes of bodies,"
+    )
+    lease: Duration = Field(
+        default=timedelta(minutes=5),
+        le=timedelta(hours=12),
+        description="or when half of this is over: how long we lease a copy while its batch is open.",
+    )
+    wait: DurationOrZero = Field(
+        default=timedelta(seconds=2),
+        le=timedelta(seconds=20),
+        description="How long an empty receive waits (long poll).",
+    )
+
+
+class Deliver(Part):
+    """How messages are sent."""
+
+    shards: int = Field(default=1, ge=1, le=1024, description="Parallel tasks.")
+    slice: int = Field(
+        default=1_000, ge=1, le=100_000, description="Messages that are decided on and claimed together."
+    )
+    confirm_window: int = Field(
+        default=200,
+        ge=1,
+        le=10_000,
+        description="Messages sent before the broker's confirmations are awaited: what a crash can leave "
+        "`unknown`.",
+    )
+    run_for: Duration = Field(
+        default=timedelta(minutes=8), description="How long one task goes on, as the destination works off."
+    )
+    tries: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="A message that can't be sent is tried this often, then escalated.",
+    )
+    claim_for: Duration = Field(
+        default=timedelta(minutes=5),
+        description="How long a claimed slice belongs to its task; nothing of it is sent after that.",
+    )
+
+
+class Rate(Part):
+    """How fast the destination gets messages."""
+
+    per_second: float = Field(default=500, gt=0, description="Messages per second and delivery task.")
+    max_in_flight: int = Field(
+        default=5_000,
+        ge=1,
+        description="The destination's depth, measured before each slice, is not filled beyond this.",
+    )
+
+
+class Canary(Part):
+    """How a group of failures is tried: a few messages first."""
+
+    first: int = Field(
+        default=20, ge=1, description="Messages of a new, unclassified or fixed group that go first."
+    )
+    grow: float = Field(
+        default=10, gt=1, description="After a stage that passed, the next is this many times as large."
+    )
+    pass_: Share = Field(
+        default=0.95, alias="pass", description="A stage passes if at least this share of it did not return."
+    )
+    observe: AutoOrDuration = Field(
+        default="auto",
+        description="How long a return is waited for. `auto`: the 99th percentile of the route's times to "
+        "return; until "
+        "known, the lease times max_deliveries.",
+    )
+
+
+class Breaker(Part):
+    """When redelivery of a group, or to a destination, is stopped."""
+
+    return_rate: Share = Field(default=0.5, description="A group of which a larger share returns is held.")
+    min_samples: int = Field(
+        default=20, ge=1, description="Outcomes that have to be known before that is judged."
+    )
+    cool_down: Duration = Field(
+        default=timedelta(minutes=15),
+        description="After this a held group may try again; it grows each time.",
+    )
+    max_held_share: Share = Field(
+        default=0.6,
+        description="From five groups on: when more than this share of open messages would be held, the "
+        "whole route "
+        "pauses, because then the destination is sick.",
+    )
+
+
+_NOT_A_BIND = re.compile(r"'[^']*'|--[^\n]*|/\*.*?\*/|::", re.DOTALL)
+_BIND = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)")
+
+
+class ProcessedCheck(Part):
+    """How to find out whether a message was processed although it is here."""
+
+    connection: ConnectionId = Field(description="Airflow connection id of the consumer's database.")
+    query: str = Field(
+        max_length=10_000,
+        description="A `select` of the keys that were processed, out of `:keys`, which is bound to the list"
+        " of keys: "
+        "`select message_id from processed where message_id in :keys`.",
+    )
+    key: KeySelector = Field(
+        description="The key in a message: `attribute:NAME`, `body:$.path`, `key` or `broker_id`. It has to"
+        " survive trips."
+    )
+    settle_after: DurationOrZero = Field(
+        default=timedelta(minutes=5),
+        description="Not asked earlier than this after dead-lettering: a commit may be under way.",
+    )
+    timeout: Duration = Field(
+        default=timedelta(seconds=10),
+        description="A check that takes longer counts as failed; its messages are held.",
+    )
+
+    @field_validator("query")
+    @classmethod
+    def _query_binds_the_keys(cls, query: str) -> str:
+        bare = _NOT_A_BIND.sub(" ", query)
+        binds = _BIND.findall(bare)
+        if binds != ["keys"]:
+            raise ValueError(
+                "has to name :keys exactly once and no other parameter, as in … where message_id in :keys"
+                + (f"; found {', '.join(f':{bind}' for bind in binds)}" if binds else "; found none")
+            )
+        if not re.match(r"\s*(select|with)\b", bare, re.IGNORECASE) or ";" in bare.rstrip().rstrip(";"):
+            raise ValueError("has to be one select statement")
+        return query
+
+
+class Rule(Part):
+    """A route's own knowledge of its failures."""
+
+    match: Expression = Field(
+        description="A regular expression that is looked for in the failure text; it has to mean the same "
+        "in Java."
+    )
+    cause: Cause = Field(description="The cause of failures that match.")
+
+
+class CauseRate(Part):
+    """A lower rate for one cause; what is left out is as in the route's `rate`."""
+
+    per_second: float | None = Field(default=None, gt=0, description="Messages per second and delivery task.")
+    max_in_flight: int | None = Field(
+        default=None, ge=1, description="Depth of the destination that is not exceeded."
+    )
+
+
+class CauseOverride(Part):
+    """What this route does differently for one cause."""
+
+    verdict: Verdict | None = Field(default=None, description="Instead of the cause's own verdict.")
+    rate: CauseRate | None = Field(default=None, description="Instead of the route's rate.")
+
+
+class Isolation(Part):
+    """What is done about consumers that hold messages and get nowhere."""
+
+    ack_timeout: Duration = Field(
+        default=timedelta(minutes=5),
+        description="A consumer that holds messages and acked none for this long is stuck.",
+    )
+    action: Literal["none", "close_connection"] = Field(
+        default="none", description="`close_connection` (RabbitMQ) hands its messages to the other consumers."
+    )
+
+
+def _canary(value: object) -> object:
+    # YAML reads a bare off as false.
+    if value is False or value == "off":
+        return None
+    if value is None:
+        raise ValueError("write off, or leave the key out for the default")
+    return {} if value is True or value == "on" else value
+
+
+class Route(Part):
+    """From where dead messages come, and how they go back."""
+
+    title: str = Field(
+        default="", max_length=200, description="What people call it; shown in Airflow and reports."
+    )
+    enabled: bool = Field(
+        default=True, description="A route that is not enabled gets no schedule; it can still be run by hand."
+    )
+    schedule: Schedule | None = Field(
+        default="*/10 * * * *",
+        description="Five cron fields, or `@hourly` and the like, in UTC; `null`: only by hand.",
+    )
+    broker: BrokerName = Field(description="The adapter. `memory` is for tests.")
+    connection: ConnectionId | None = Field(
+        default=None, description="Airflow connection id of the broker. Needed, except for `memory`."
+    )
+    sources: tuple[Source, ...] = Field(
+        min_length=1, max_length=100, description="The queues that are drained."
+    )
+    destination: Destination | None = Field(
+        default=None, description="Default: where each message came from."
+    )
+    fan_out: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="What to do when only a topic with several subscribers can be reached: `allow` sends to"
+        " all of them, "
+        "`refuse` lets a person decide.",
+    )
+    requeue_attempts: int = Field(
+        default=2,
+        ge=0,
+        le=1000,
+        description="Unexpected, passing errors go straight back, at most this often;",
+    )
+    delay_attempts: int = Field(
+        default=5,
+        ge=0,
+        le=1000,
+        description="then with growing delay, at most this often; then a person decides.",
+    )
+    backoff: Backoff = Field(default=Backoff(), description="How long delayed messages wait.")
+    drain: Drain = Field(default=Drain(), description="How sources are read into staging.")
+    deliver: Deliver = Field(default=Deliver(), description="How messages are sent.")
+    rate: Rate = Field(default=Rate(), description="How fast the destination gets messages.")
+    canary: Annotated[Canary | None, BeforeValidator(_canary)] = Field(
+        default=Canary(), description="How a group is tried; `off`: it isn't."
+    )
+    breaker: Breaker = Field(default=Breaker(), description="When redelivery is stopped.")
+    order_by: OrderSelector | None = Field(
+        default=None,
+        description="Messages with the same value keep their order: `message_group`, `key`, "
+        "`attribute:NAME` or `body:$.path`.",
+    )
+    on_unknown: Literal["auto", "resend", "review"] = Field(
+        default="auto",
+        description="After a crash between send and confirmation: `resend`, `review`, or `auto`: resend "
+        "where the broker "
+        "deduplicates or a `processed_check` exists, else review.",
+    )
+    processed_check: ProcessedCheck | None = Field(
+        default=None, description="How to find out whether a message was processed; asked for every cause."
+    )
+    evidence: tuple[EvidenceSelector, ...] = Field(
+        default=(),
+        max_length=20,
+        description="Where failure texts are, before the broker's own and the usual places.",
+    )
+    rules: tuple[Rule, ...] = Field(
+        default=(), max_length=50, description="Own rules, tried before the built-in ones, in order."
+    )
+    causes: dict[Cause, CauseOverride] = Field(
+        default={}, description="What is done differently for a cause."
+    )
+    isolation: Isolation = Field(default=Isolation(), description="What is done about stuck consumers.")
+    approvals: Literal[1, 2] = Field(
+        default=1, description="People who have to agree before a decision is applied."
+    )
+    redact: tuple[Redaction, ...] = Field(
+        default=(),
+        max_length=50,
+        description="Masked where payloads are shown: `email`, `card`, or a path such as `$.customer.name`.",
+    )
+    notify: tuple[ConnectionId, ...] = Field(
+        default=(),
+        max_length=20,
+        description="Airflow connection ids of HTTP webhooks that are told when people are needed.",
+    )
+    slo: Duration = Field(
+        default=timedelta(hours=24),
+        description="From first enqueue to a confirmed or presumed outcome; reports compare with it.",
+    )
+    give_up_after: Duration = Field(
+        default=timedelta(days=14), description="Older messages become `expired` and go to review."
+    )
+    retention: Duration = Field(
+        default=timedelta(days=30),
+        description="How long finished messages stay in the ledger and in staging.",
+    )
+
+    @model_validator(mode="after")
+    def _keys_fit_each_other(self) -> Self:
+        if self.connection is None and self.broker != "memory":
+            raise _problem("connection", f"is required with broker {self.broker}")
+        seen: set[str] = set()
+        for position, source in enumerate(self.sources):
+            if source.queue in seen:
+                raise _problem(f"sources.{position}.queue", f"{source.queue!r} is listed twice")
+            seen.add(source.queue)
+            target = source.destination or (self.destination.queue if self.destination else None)
+            if source.kind == "delay" and target is None:
+                raise _problem(
+                    f"sources.{position}.destination",
+                    "is required for a delay source, because its messages do not say where they go next",
+                )
+            if target == source.queue:
+                raise _problem(f"sources.{position}.queue", f"{target!r} is also its destination: a loop")
+        if self.isolation.action == "close_connection" and self.broker != "rabbitmq":
+            raise _problem("isolation.action", f"close_connection is not possible with broker {self.broker}")
+        return self
+
+    def destination_of(self, source: str) -> str | None:
+        """Where messages of the queue ``source`` go by configuration; None: where each came from."""
+        own = next((s.destination for s in self.sources if s.queue == source), None)
+        return own or (self.destination.queue if self.destination else None)
+
+
+RouteName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
+
+
+class Settings(Part):
+    """The whole file."""
+
+    database: str = Field(
+        default="sqlite:///var/redrive.db",
+        repr=False,  # holds a password
+        description="The ledger: `sqlite:///path` or `postgresql://user:password@host/name`. A relative "
+        "path counts from "
+        "`$REDRIVE_HOME`. Take passwords from the environment.",
+    )
+    staging: str = Field(
+        default="var/staging",
+        description="Where payloads are kept as Parquet: a folder, `s3://bucket/prefix` or "
+        "`gs://bucket/prefix`. A "
+        "relative path counts from `$REDRIVE_HOME`.",
+    )
+    spark: SparkSettings = Field(default=SparkSettings(), description="Where the job that finds causes runs.")
+    defaults: dict[str, Any] = Field(
+        default={}, description="Anything that a route may say; each route can say otherwise."
+    )
+    routes: dict[RouteName, Route] = Field(
+        default={}, description="By name: lower-case letters, digits and underscores, at most 40."
+    )
+
+    @field_validator("database")
+    @classmethod
+    def _database_is_one_that_we_know(cls, url: str) -> str:
+        scheme, separator, rest = url.partition("://")
+        dialect, _, driver = scheme.partition("+")
+        if (
+            not separator
+            or dialect not in ("sqlite", "postgresql", "postgres")
+            or driver not in ("", "psycopg")
+        ):
+            raise ValueError("has to be sqlite:///path or postgresql://user:password@host/name")
+        if dialect == "sqlite" and rest.split("?")[0] in ("", "/", "/:memory:"):
+            raise ValueError("has to name a file: a ledger in memory forgets what was sent")
+        return url if dialect == "sqlite" else f"postgresql+psycopg://{rest}"
+
+    @field_validator("staging")
+    @classmethod
+    def _staging_is_where_arrow_can_write(cls, place: str) -> str:
+        scheme, separator, rest = place.partition("://")
+        if separator and (scheme not in ("s3", "gs", "file") or not rest.strip("/")):
+            raise ValueError(f"{quoted(place)}: write a folder, s3://bucket/prefix or gs://bucket/prefix")
+        if not place.strip():
+            raise ValueError("names no place")
+        return place if place == "/" else place.rstrip("/")
+
+    @model_validator(mode="after")
+    def _clouds_can_reach_staging(self) -> Self:
+        scheme = {"emr_serverless": "s3://", "dataproc_serverless": "gs://"}.get(self.spark.runner)
+        if scheme and not self.staging.startswith(scheme):
+            raise _problem("staging", f"has to be {scheme}…, where runner {self.spark.runner} can read it")
+        return self
+
+    def route(self, name: str) -> Route:
+        """The route of that name; the error lists those there are."""
+        try:
+            return self.routes[name]
+        except KeyError:
+            known = ", ".join(sorted(self.routes)) or "none"
+            hint = nearest(name, self.routes)
+            raise SettingsError(f"routes.{name}: there is no such route{hint}; there are: {known}") from None
+
+
+def known_keys(key: tuple[str | int, ...]) -> list[str]:
+    """The keys that the mapping at ``key`` may have, as they are written in the file."""
+    if key[:1] == ("defaults",):
+        key = ("routes", "any", *key[1:])
+    kind: Any = Settings
+    for step in key:
+        models = list(parts_of(kind))
+        if models:
+            kind = next(
+                (f.annotation for n, f in models[0].model_fields.items() if (f.alias or n) == step), None
+            )
+        else:
+            kind = (
+                get_args(kind)[-1] if get_args(kind) and get_args(kind)[-1] is not ... else get_args(kind)[0]
+            )
+    found = next(parts_of(kind), None)
+    return [field.alias or name for name, field in found.model_fields.items()] if found else []
+
+
+def parts_of(kind: Any) -> Iterator[type[Part]]:
+    if isinstance(kind, type) and issubclass(kind, Part):
+        yield kind
+    elif getattr(kind, "__origin__", None) not in (dict, tuple):
+        for part in get_args(kind):
+            yield from parts_of(part)

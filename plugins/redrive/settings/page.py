@@ -1,0 +1,115 @@
+"""docs/configuration.md, written from the models so that it can't tell anything else than the code."""
+
+from datetime import timedelta
+from typing import Any, Final, Literal, get_args
+
+from pydantic_core import PydanticUndefined
+
+from redrive.causes import Cause, Verdict
+from redrive.selectors import Selector
+from redrive.settings.models import Part, Settings, Size, parts_of
+from redrive.settings.words import format_duration, format_size
+
+_PAGE_HEAD = """\
+# Configuration
+
+<!-- Written by `python -m redrive.settings > docs/configuration.md`; a test holds it to the code. -->
+
+`config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names, says what is drained and how it goes back. It is read
+once per process and checked as a whole: an unknown key or a bad value is refused with the path of the key, and nothing
+runs.
+
+- `${VAR}` is replaced by the environment's value, `${VAR:-default}` by the default where the variable is unset or
+  empty; `$${` is a plain `${`. A variable that is missing and has no default is an error.
+- Relative paths count from `$REDRIVE_HOME`, by default the root of the repository.
+- Durations: `500ms`, `30s`, `5m`, `6h`, `4d`, `1w`, `1h30m`, or ISO 8601 such as `PT5M`. Sizes: `64MiB`, `5MB`, or bytes.
+- Selectors point into a message: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body), `key` and
+  `message_group` (the ordering key), `broker_id`.
+- Connections are named by their Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI), also for the
+  command line. No secret belongs into this file.
+- `defaults` is merged into every route: mappings key by key, everything else as a whole.
+
+A key without a default is marked *required*.
+"""
+
+
+def configuration_page() -> str:
+    """The text of docs/configuration.md."""
+    sections: list[str] = [_PAGE_HEAD]
+    pending: list[tuple[str, type[Part]]] = [("", Settings)]
+    while pending:
+        prefix, model = pending.pop(0)
+        title = prefix or "the file"
+        rows = [f"## `{title}`" if prefix else "## The file", "", (model.__doc__ or "").strip(), ""]
+        rows += ["| key | value | default | what it does |", "|---|---|---|---|"]
+        for name, field in model.model_fields.items():
+            key = field.alias or name
+            description = (field.description or "").replace("|", "\\|")
+            rows.append(
+                f"| `{key}` | {_kind_text(field.annotation)} | {_default_text(field)} | {description} |"
+            )
+            for part in parts_of(_inner(field.annotation)):
+                step = {"routes": "routes.NAME", "causes": "causes.CAUSE"}.get(key, key)
+                is_list = getattr(field.annotation, "__origin__", None) is tuple
+                pending.append((f"{prefix}.{step}".lstrip(".") + ("[]" if is_list else ""), part))
+        sections.append("\n".join(rows) + "\n")
+    return "\n".join(sections)
+
+
+def _inner(kind: Any) -> Any:
+    if getattr(kind, "__origin__", None) in (dict, tuple):
+        arguments = [argument for argument in get_args(kind) if argument is not ...]
+        return arguments[-1]
+    return kind
+
+
+_PLAIN: Final[dict[Any, str]] = {
+    str: "text",
+    int: "number",
+    float: "number",
+    bool: "true, false",
+    timedelta: "duration",
+    Selector: "selector",
+    Cause: "a cause",
+}
+
+
+def _kind_text(kind: Any) -> str:
+    origin, arguments = getattr(kind, "__origin__", None), get_args(kind)
+    if kind is Verdict:
+        return ", ".join(f"`{verdict.value}`" for verdict in Verdict)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if origin is Literal:
+        return ", ".join(f"`{argument}`" for argument in arguments)
+    if origin is tuple:
+        return f"list of {_kind_text(arguments[0])}"
+    if origin is dict:
+        return "mapping"
+    if isinstance(kind, type) and issubclass(kind, Part):
+        return "mapping"
+    if hasattr(kind, "__metadata__"):
+        return "size" if any(m is _SIZE_MARK for m in kind.__metadata__) else _kind_text(arguments[0])
+    return ", ".join(_kind_text(argument) for argument in arguments if argument is not type(None))
+
+
+_SIZE_MARK: Final = get_args(Size)[1]
+
+
+def _default_text(field: Any) -> str:
+    default = field.default
+    if default is PydanticUndefined:
+        return "*required*"
+    if isinstance(default, timedelta):
+        return f"`{format_duration(default)}`"
+    if isinstance(default, Part):
+        return "see below"
+    if default is None:
+        return "–"
+    if default in ((), {}, ""):
+        return "empty"
+    if default is True or default is False:
+        return f"`{str(default).lower()}`"
+    if isinstance(default, int) and any(m is _SIZE_MARK for m in field.metadata):
+        return f"`{format_size(default)}`"
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
