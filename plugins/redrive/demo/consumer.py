@@ -31,7 +31,7 @@ from typing import Any
 import sqlalchemy
 
 from redrive.demo.orders import Attributes, text_attribute
-from redrive.demo.services import Shop
+from redrive.demo.services import SKUS, Shop
 from redrive.demo.world import DEAD, DELAY, ORDERS, Queues
 
 Order = dict[str, Any]
@@ -59,6 +59,10 @@ class NoHandler(LookupError):
 
 class CustomerNotFound(LookupError):
     """The customer does not exist."""
+
+
+class NotInCatalogue(LookupError):
+    """Nobody sells this."""
 
 
 class InvalidOrder(ValueError):
@@ -223,6 +227,13 @@ def update_customer(order: Order, shop: Shop) -> None:
         )
         if changed.rowcount == 0:
             raise CustomerNotFound(f"customer {order['customer_id']} not found")
+
+
+@handles("order.configure")
+def configure_order(order: Order, _shop: Shop) -> None:
+    for item in order["items"]:
+        if item["sku"] not in SKUS:
+            raise NotInCatalogue(f"SKU {item['sku']} not in catalogue")
 
 
 @handles("fulfilment.release")
