@@ -1,0 +1,165 @@
+"""From what a message says to its cause and its group: the one path that Spark and ``redrive explain`` share.
+
+Spark brings texts down to distinct :class:`Case` values (masked text, broker reason, hint) and counts;
+:func:`judge` gives each its cause, rule, confidence, template and fingerprint. ``explain`` does the same
+with the lines of its input. Parity is by construction: only cutting and masking exist twice.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from redrive import failure_text, grouping
+from redrive.cause_rules import find, find_reason
+from redrive.causes import Cause, default_verdict
+from redrive.message import Header
+from redrive.template_mining import KnownGroup
+
+#: A hint that a route's own rule matched: ``route:N``, N counted from 1 in the order of the configuration.
+ROUTE_HINT = "route:"
+#: A hint that the time per delivery points to a lease that ran out.
+LEASE_HINT = "lease"
+#: Time per delivery from this share of the lease on counts as a lease that ran out.
+LEASE_SHARE = 0.9
+#: Brokers that keep no reason, so that time is the only evidence of a message without an error text.
+LEASE_BROKERS = frozenset({"amazon_sqs", "google_pubsub"})
+
+
+class RouteRule(NamedTuple):
+    """One entry of a route's ``rules``: where ``match`` is found in the unmasked text, ``cause`` it is."""
+
+    match: str
+    cause: Cause
+
+
+class Case(NamedTuple):
+    """What is distinct about failures, as far as cause and group go."""
+
+    masked: str  # "" where nothing is said
+    reason: str = ""  # one of failure_text.BROKER_REASONS or ""
+    hint: str = ""  # "", LEASE_HINT or ROUTE_HINT + number
+
+
+class Judgement(NamedTuple):
+    """Why a case failed and where it belongs."""
+
+    cause: Cause
+    rule: str  # stable id of the rule that decided
+    confidence: float  # 0 to 1
+    template: str
+    fingerprint: str
+
+
+def judge(
+    cases: Mapping[Case, int], rules: Sequence[RouteRule] = (), known: Iterable[KnownGroup] = ()
+) -> dict[Case, Judgement]:
+    """The judgement of every case; the values of ``cases`` are numbers of messages.
+
+    Memory is proportional to the number of cases. A group has one cause: templates are mined within a cause.
+    """
+    findings = {case: _cause_of(case, rules) for case in cases}
+    by_cause: dict[Cause, dict[str, int]] = {}
+    for case, (cause, _, _) in findings.items():
+        texts = by_cause.setdefault(cause, {})
+        text = case.masked or _nothing_said(case)
+        texts[text] = texts.get(text, 0) + cases[case]
+    known_of: dict[str, list[KnownGroup]] = {}
+    for group in known:
+        known_of.setdefault(group.cause, []).append(group)
+    found = {cause: grouping.templates(texts, known_of.get(cause, ())) for cause, texts in by_cause.items()}
+    judgements: dict[Case, Judgement] = {}
+    for case, (cause, rule, confidence) in findings.items():
+        place = found[cause][case.masked or _nothing_said(case)]
+        judgements[case] = Judgement(
+            cause, rule, confidence, place.template, place.fingerprint or grouping.fingerprint(cause, place.template)
+        )
+    return judgements
+
+
+def explain(
+    lines: Iterable[Mapping[str, Any]],
+    rules: Sequence[RouteRule] = (),
+    known_groups: Iterable[KnownGroup] = (),
+) -> Iterator[dict[str, Any]]:
+    """Each line with ``cause, rule, confidence, verdict, group, template``, in order, grouped as one batch.
+
+    A line has ``text`` and may have ``reason`` (the broker's) and ``attributes`` (name to value). Lines are
+    kept until the last is read, because grouping needs all of them; texts are kept once each.
+    """
+    patterns = [re.compile(rule.match, re.ASCII) for rule in rules]
+    known = list(known_groups)
+    kept: list[tuple[dict[str, Any], Case]] = []
+    counts: dict[Case, int] = {}
+    seen: dict[tuple[str, str], Case] = {}
+    for line in lines:
+        evidence = failure_text.pick(
+            [Header(str(name), "String", str(value)) for name, value in _attributes(line)],
+            b"",
+            given=_text(line.get("text")),
+            reason=_text(line.get("reason")),
+        )
+        case = seen.get(evidence)
+        if case is None:
+            hint = next((f"{ROUTE_HINT}{n}" for n, p in enumerate(patterns, 1) if p.search(evidence.text)), "")
+            case = Case(grouping.mask(evidence.text), evidence.reason, hint)
+            seen[evidence] = case
+        counts[case] = counts.get(case, 0) + 1
+        kept.append((dict(line), case))
+    judgements = judge(counts, rules, known)
+    for line, case in kept:
+        cause, rule, confidence, template, fingerprint = judgements[case]
+        yield line | {
+            "cause": cause.value,
+            "rule": rule,
+            "confidence": round(confidence, 3),
+            "verdict": default_verdict(cause).value,
+            "group": fingerprint,
+            "template": template,
+        }
+
+
+def _cause_of(case: Case, rules: Sequence[RouteRule]) -> tuple[Cause, str, float]:
+    if case.hint.startswith(ROUTE_HINT):
+        rule = rules[int(case.hint.removeprefix(ROUTE_HINT)) - 1]
+        return rule.cause, case.hint, 1.0
+    if case.masked:
+        finding = find(case.masked)
+        # "Too often" and "too old" in a text say no more than the broker's own reason does.
+        by_reason = find_reason(case.reason)
+        if finding is not None and not (finding.last_resort and by_reason is not None):
+            return finding.cause, finding.rule, finding.confidence
+        if by_reason is not None:
+            return by_reason.cause, by_reason.rule, by_reason.confidence
+        return Cause.UNCLASSIFIED, "none", 0.0
+    by_reason = find_reason(case.reason)
+    if by_reason is not None:
+        return by_reason.cause, by_reason.rule, by_reason.confidence
+    if case.hint == LEASE_HINT:
+        return Cause.LEASE_EXPIRED, "lease.time_per_delivery", 0.6
+    return Cause.MAX_DELIVERIES, "broker.nothing_said", 0.3
+
+
+def _nothing_said(case: Case) -> str:
+    if case.reason:
+        return f"no failure text, broker reason {case.reason}"
+    if case.hint == LEASE_HINT:
+        return "no failure text, time per delivery reaches the lease"
+    return "no failure text"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _attributes(line: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    attributes = line.get("attributes")
+    return list(attributes.items()) if isinstance(attributes, Mapping) else []
+
+
+#: What an example may not show: e-mail addresses, things like card numbers, bearer tokens and passwords.
+REDACTIONS: tuple[tuple[str, str], ...] = (
+    (r"[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++", "<email>"),
+    (r"(?<![0-9A-Za-z.])[0-9](?:[ -]?[0-9]){12,18}(?![0-9A-Za-z.])", "<card>"),
+    (r"(?i)(?<![a-z])(?:bearer|basic) [a-z0-9._~+/=-]{12,}+", "<credentials>"),
+    (r"(?i)(?<=password=|passwd=|secret=|pwd=)[^ \t\n;&,\"']++", "<secret>"),
+)

@@ -1,0 +1,110 @@
+"""What each message says about its failure: the Columns of :func:`redrive.failure_text.pick`."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from redrive import failure_text as ft
+from redrive.selectors import Selector
+from transforms.selecting import body_text, selected
+
+_BLANKS = " \t\n\r"
+
+
+def _trim(text: Column) -> Column:
+    return F.btrim(text, F.lit(_BLANKS))
+
+
+def _none_if_empty(text: Column) -> Column:
+    return F.when(text != "", text)
+
+
+def from_headers() -> Column:
+    """The texts of all headers in which frameworks leave an exception, in reading order; "" if there is none."""
+    names = F.array(*[F.lit(name) for name in ft.EVIDENCE_HEADERS])
+    known = F.filter("headers", lambda header: F.lower(header["name"]).isin(*ft.EVIDENCE_HEADERS))
+    # Of a header that occurs more than once the last counts: sort it first within its rank, keep the first.
+    ranked = F.array_sort(
+        F.filter(
+            F.transform(
+                known,
+                lambda header, position: F.struct(
+                    F.array_position(names, F.lower(header["name"])).alias("rank"),
+                    (-position).alias("position"),
+                    _trim(
+                        F.substring(
+                            F.coalesce(
+                                header["text"], F.try_validate_utf8(header["data"].cast("string")), F.lit("")
+                            ),
+                            1,
+                            ft.MAX_PART,
+                        )
+                    ).alias("text"),
+                ),
+            ),
+            lambda part: part["text"] != "",
+        )
+    )
+    last = F.filter(
+        ranked,
+        lambda part, position: (position == 0) | (F.get(ranked, position - 1)["rank"] != part["rank"]),
+    )
+    worded = F.transform(
+        last,
+        lambda part: F.when(
+            (part["rank"] <= len(ft.CODE_HEADERS)) & part["text"].rlike(ft.BARE_CODE.replace("$", r"\z")),
+            F.concat(F.lit(ft.CODE_WORD), part["text"]),
+        ).otherwise(part["text"]),
+    )
+    # Most messages carry no such header: one look at the names settles that.
+    return F.when(F.size(known) > 0, F.array_join(worded, "\n")).otherwise("")
+
+
+def from_body() -> Column:
+    """The texts of an error envelope in a JSON body; "" if there is none."""
+    text = body_text(ft.MAX_BODY_BYTES)
+    document = F.try_parse_json(text)
+    parts = []
+    for path in ft.ENVELOPE_PATHS:
+        place = "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+        is_text = F.schema_of_variant(F.try_variant_get(document, place, "variant")) == "STRING"
+        value = _trim(F.substring(F.try_variant_get(document, place, "string"), 1, ft.MAX_PART))
+        parts.append(F.when(is_text & (value != ""), value))
+    joined = F.array_join(F.array_distinct(F.array_compact(F.array(*parts))), "\n")
+    return F.coalesce(F.when(text.rlike(ft.ENVELOPE_FIELD), joined), F.lit(""))
+
+
+def cut(text: Column) -> Column:
+    """The Column of :func:`redrive.failure_text.cut`."""
+    short = F.when(
+        F.char_length(text) > ft.HEAD + ft.TAIL,
+        F.concat(F.substring(text, 1, ft.HEAD), F.lit(ft.GAP), F.substring(text, -ft.TAIL, ft.TAIL)),
+    ).otherwise(text)
+    return _trim(short)
+
+
+def with_evidence(staged: DataFrame, selectors: Sequence[Selector]) -> DataFrame:
+    """``staged`` with ``text`` (cut; "" where nothing is said) and ``broker_reason`` (known words only)."""
+    own = _trim(F.substring(F.coalesce("reason", F.lit("")), 1, ft.MAX_REASON))
+    said = _trim(F.substring(F.coalesce("description", F.lit("")), 1, ft.MAX_PART))
+    known = F.lower(own).isin(*sorted(ft.BROKER_REASONS))
+    generic = said.rlike(ft.GENERIC_DESCRIPTION.replace("$", r"\z"))
+    first = [_none_if_empty(_trim(selected(selector))) for selector in selectors]
+    rest = [
+        _none_if_empty(from_headers()),
+        F.when(~generic & (said != ""), said),
+        _none_if_empty(from_body()),
+        said,
+    ]
+    staged = staged.withColumn("said", F.coalesce(*first, *rest)).withColumn("own", own)
+    worded = (
+        F.when((F.col("own") == "") | known, F.col("said"))
+        .when(F.col("said") == "", F.col("own"))
+        .otherwise(F.concat("own", F.lit(": "), "said"))
+    )
+    return (
+        staged.withColumn("text", cut(worded))
+        .withColumn("broker_reason", F.when(known, F.lower("own")).otherwise(""))
+        .drop("said", "own")
+    )
