@@ -30,7 +30,7 @@ def home(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def config_path(env: Mapping[str, str] = os.environ) -> Path:
-    """The file that :func:`load` reads: ``$REDRIVE_CONFIG``, by default ``config/redrive.yaml``, under home."""
+    """What :func:`load` reads: ``$REDRIVE_CONFIG``, by default ``config/redrive.yaml``, counted from home."""
     return home(env) / (env.get("REDRIVE_CONFIG") or "config/redrive.yaml")
 
 
@@ -95,7 +95,7 @@ def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
-        for detail in error.errors():
+        for detail in _first_causes(error):
             line = _line(_where(detail, expanded), detail)
             if line not in problems:
                 problems.append(line)
@@ -194,10 +194,24 @@ def _problems_of_defaults(defaults: dict[str, Any]) -> Iterator[str]:
     try:
         Route.model_validate({**least, **defaults})
     except ValidationError as error:
-        for detail in error.errors():
-            # What only a whole route can get right is told at the routes.
-            if detail["type"] != "together" or len(detail["loc"]) > 0:
+        for detail in _first_causes(error):
+            # What only a whole route can get right, or complete, is told at the routes.
+            if detail["loc"] and detail["type"] != "missing":
                 yield _line(("defaults", *detail["loc"]), detail)
+
+
+def _first_causes(error: ValidationError) -> list[ErrorDetails]:
+    """Its problems, without those that only follow: a list whose items are wrong also counts as too short."""
+    details = error.errors()
+    return [
+        detail
+        for detail in details
+        if detail["type"] != "too_short"
+        or not any(
+            len(other["loc"]) > len(detail["loc"]) and other["loc"][: len(detail["loc"])] == detail["loc"]
+            for other in details
+        )
+    ]
 
 
 def _where(detail: ErrorDetails, given: dict[str, Any]) -> _Key:

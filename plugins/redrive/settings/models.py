@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -50,7 +51,22 @@ def _selector(*kinds: Kind) -> BeforeValidator:
 
 
 def _auto_or_duration(value: object) -> object:
-    return "auto" if value == "auto" else parse_duration(value)
+    return "auto" if value == "auto" else _positive(parse_duration(value))
+
+
+def _positive(value: timedelta) -> timedelta:
+    if not value:
+        raise ValueError("has to be longer than nothing")
+    return value
+
+
+def _at_most(longest: timedelta) -> AfterValidator:
+    def check(value: timedelta) -> timedelta:
+        if value > longest:
+            raise ValueError(f"{format_duration(value)} is too long; at most {format_duration(longest)}")
+        return value
+
+    return AfterValidator(check)
 
 
 def _redaction(value: object) -> str:
@@ -64,8 +80,8 @@ def _redaction(value: object) -> str:
 
 
 _TO_TEXT = PlainSerializer(str, return_type=str)
-Duration = Annotated[timedelta, BeforeValidator(parse_duration), Field(gt=timedelta(0))]
-DurationOrZero = Annotated[timedelta, BeforeValidator(parse_duration), Field(ge=timedelta(0))]
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), AfterValidator(_positive)]
+DurationOrZero = Annotated[timedelta, BeforeValidator(parse_duration)]
 AutoOrDuration = Annotated[Literal["auto"] | timedelta, BeforeValidator(_auto_or_duration)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -256,14 +272,12 @@ class Drain(Part):
     flush_bytes: Size = Field(
         default=64 << 20, ge=1 << 10, le=4 << 30, description="or at this many bytes of bodies,"
     )
-    lease: Duration = Field(
+    lease: Annotated[Duration, _at_most(timedelta(hours=12))] = Field(
         default=timedelta(minutes=5),
-        le=timedelta(hours=12),
         description="or when half of this is over: how long we lease a copy while its batch is open.",
     )
-    wait: DurationOrZero = Field(
+    wait: Annotated[DurationOrZero, _at_most(timedelta(seconds=20))] = Field(
         default=timedelta(seconds=2),
-        le=timedelta(seconds=20),
         description="How long an empty receive waits (long poll).",
     )
 

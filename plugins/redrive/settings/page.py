@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any, Final, Literal, get_args
 
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from redrive.causes import Cause, Verdict
@@ -15,18 +16,19 @@ _PAGE_HEAD = """\
 
 <!-- Written by `python -m redrive.settings > docs/configuration.md`; a test holds it to the code. -->
 
-`config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names, says what is drained and how it goes back. It is read
-once per process and checked as a whole: an unknown key or a bad value is refused with the path of the key, and nothing
-runs.
+`config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names, says what is drained and how it goes back.
+It is read once per process and checked as a whole: an unknown key or a bad value is refused with the path
+of the key, and nothing runs.
 
-- `${VAR}` is replaced by the environment's value, `${VAR:-default}` by the default where the variable is unset or
-  empty; `$${` is a plain `${`. A variable that is missing and has no default is an error.
+- `${VAR}` is replaced by the environment's value, `${VAR:-default}` by the default where the variable is
+  unset or empty; `$${` is a plain `${`. A variable that is missing and has no default is an error.
 - Relative paths count from `$REDRIVE_HOME`, by default the root of the repository.
-- Durations: `500ms`, `30s`, `5m`, `6h`, `4d`, `1w`, `1h30m`, or ISO 8601 such as `PT5M`. Sizes: `64MiB`, `5MB`, or bytes.
-- Selectors point into a message: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body), `key` and
-  `message_group` (the ordering key), `broker_id`.
-- Connections are named by their Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI), also for the
-  command line. No secret belongs into this file.
+- Durations: `500ms`, `30s`, `5m`, `6h`, `4d`, `1w`, `1h30m`, or ISO 8601 such as `PT5M`.
+  Sizes: `64MiB`, `5MB`, or a number of bytes.
+- Selectors point into a message: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body),
+  `key` and `message_group` (the ordering key), `broker_id`.
+- Connections are named by their Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI),
+  also for the command line. No secret belongs into this file.
 - `defaults` is merged into every route: mappings key by key, everything else as a whole.
 
 A key without a default is marked *required*.
@@ -45,9 +47,7 @@ def configuration_page() -> str:
         for name, field in model.model_fields.items():
             key = field.alias or name
             description = (field.description or "").replace("|", "\\|")
-            rows.append(
-                f"| `{key}` | {_kind_text(field.annotation)} | {_default_text(field)} | {description} |"
-            )
+            rows.append(f"| `{key}` | {_field_kind(field)} | {_default_text(field)} | {description} |")
             for part in parts_of(_inner(field.annotation)):
                 step = {"routes": "routes.NAME", "causes": "causes.CAUSE"}.get(key, key)
                 is_list = getattr(field.annotation, "__origin__", None) is tuple
@@ -71,45 +71,49 @@ _PLAIN: Final[dict[Any, str]] = {
     timedelta: "duration",
     Selector: "selector",
     Cause: "a cause",
+    Verdict: ", ".join(f"`{verdict.value}`" for verdict in Verdict),
 }
-
-
-def _kind_text(kind: Any) -> str:
-    origin, arguments = getattr(kind, "__origin__", None), get_args(kind)
-    if kind is Verdict:
-        return ", ".join(f"`{verdict.value}`" for verdict in Verdict)
-    if kind in _PLAIN:
-        return _PLAIN[kind]
-    if origin is Literal:
-        return ", ".join(f"`{argument}`" for argument in arguments)
-    if origin is tuple:
-        return f"list of {_kind_text(arguments[0])}"
-    if origin is dict:
-        return "mapping"
-    if isinstance(kind, type) and issubclass(kind, Part):
-        return "mapping"
-    if hasattr(kind, "__metadata__"):
-        return "size" if any(m is _SIZE_MARK for m in kind.__metadata__) else _kind_text(arguments[0])
-    return ", ".join(_kind_text(argument) for argument in arguments if argument is not type(None))
-
-
 _SIZE_MARK: Final = get_args(Size)[1]
 
 
-def _default_text(field: Any) -> str:
-    default = field.default
-    if default is PydanticUndefined:
-        return "*required*"
-    if isinstance(default, timedelta):
-        return f"`{format_duration(default)}`"
+def _field_kind(field: FieldInfo) -> str:
+    # A size is a plain number to Python; only its parser tells.
+    return "size" if _SIZE_MARK in field.metadata else _kind_text(field.annotation)
+
+
+def _kind_text(kind: Any) -> str:
+    """What a value is, in a reader's words."""
+    origin, arguments = getattr(kind, "__origin__", None), get_args(kind)
+    if kind in _PLAIN:
+        text = _PLAIN[kind]
+    elif origin is dict or (isinstance(kind, type) and issubclass(kind, Part)):
+        text = "mapping"
+    elif origin is tuple:
+        text = f"list of {_kind_text(arguments[0])}"
+    elif origin is Literal:
+        text = ", ".join(f"`{argument}`" for argument in arguments)
+    elif hasattr(kind, "__metadata__"):
+        text = _kind_text(arguments[0])
+    else:
+        text = ", ".join(_kind_text(argument) for argument in arguments if argument is not type(None))
+    return text
+
+
+def _default_text(field: FieldInfo) -> str:
+    """A default as it would be written in the file."""
+    default: Any = field.default
+    match default:
+        case timedelta():
+            text = format_duration(default)
+        case bool():
+            text = str(default).lower()
+        case int() if _SIZE_MARK in field.metadata:
+            text = format_size(default)
+        case float():
+            text = f"{default:g}"
+        case _:
+            text = str(default)
+    words = {PydanticUndefined: "*required*", None: "none", (): "none", "": "none"}
     if isinstance(default, Part):
         return "see below"
-    if default is None:
-        return "–"
-    if default in ((), {}, ""):
-        return "empty"
-    if default is True or default is False:
-        return f"`{str(default).lower()}`"
-    if isinstance(default, int) and any(m is _SIZE_MARK for m in field.metadata):
-        return f"`{format_size(default)}`"
-    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+    return "none" if default == {} else words.get(default, f"`{text}`")

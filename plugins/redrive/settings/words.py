@@ -34,29 +34,31 @@ _SIZE_UNITS: Final = {
 
 
 def parse_duration(value: object) -> timedelta:
-    """``30s``, ``1h30m``, ``4d``, ``PT5M`` as a timedelta of at most ten years; ValueError says what is wrong."""
+    """``30s``, ``1h30m``, ``4d``, ``PT5M`` as a timedelta of at most ten years, else ValueError."""
     if isinstance(value, timedelta):
         return value
     text = value.strip() if isinstance(value, str) else ""
-    duration: timedelta | None = None
-    if _SHORT.fullmatch(text):
-        duration = sum((float(n) * _UNITS[unit] for n, unit in _SHORT_PART.findall(text)), timedelta())
-    elif iso := _ISO.fullmatch(text):
-        weeks, days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
-        duration = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
-    if duration is None:
-        raise ValueError(f"{quoted(value)} is not a duration; write 30s, 5m, 6h, 4d, 1w or PT5M")
+    iso = _ISO.fullmatch(text)
+    try:
+        if _SHORT.fullmatch(text):
+            duration = sum((float(n) * _UNITS[unit] for n, unit in _SHORT_PART.findall(text)), timedelta())
+        elif iso:
+            weeks, days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
+            duration = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+        else:
+            raise ValueError(f"{quoted(value)} is not a duration; write 30s, 5m, 6h, 4d, 1w or PT5M")
+    except OverflowError:
+        duration = timedelta.max
     if duration > _LONGEST:
         raise ValueError(f"{quoted(value)} is longer than ten years")
     return duration
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest way to write it: ``90s``, ``5m``, ``0s``."""
-    for unit in ("w", "d", "h", "m", "s"):
+    """As people write it: ``90s``, ``5m``, ``14d``, ``0s``."""
+    for unit in ("d", "h", "m", "s"):
         count, rest = divmod(duration, _UNITS[unit])
-        # Whole weeks from the second on only: people say 7d, and 14d, and 30d.
-        if not rest and count and unit != "w":
+        if count and not rest:
             return f"{count}{unit}"
     return f"{duration / _UNITS['ms']:g}ms" if duration else "0s"
 

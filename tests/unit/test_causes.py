@@ -1,0 +1,83 @@
+"""Every cause says what it means, what is done first and how to prevent it."""
+
+import pytest
+
+from redrive.causes import (
+    MAY_HAVE_SUCCEEDED,
+    PASSING,
+    PROFILES,
+    Cause,
+    Verdict,
+    advice,
+    default_verdict,
+    meaning,
+)
+
+# The table of the design, cause by cause.
+VERDICTS = {
+    "transient_network": "requeue",
+    "transient_database": "requeue",
+    "dependency_unavailable": "delay",
+    "throttled": "delay",
+    "consistency_lag": "delay",
+    "resource_exhausted": "delay",
+    "consumer_stuck": "hold",
+    "lease_expired": "suppress_or_requeue",
+    "duplicate": "suppress_or_escalate",
+    "max_deliveries": "canary",
+    "unclassified": "canary",
+    "message_expired": "escalate",
+    "malformed_payload": "escalate",
+    "missing_data": "escalate",
+    "auth_failure": "escalate",
+    "oversized": "escalate",
+    "routing_failure": "escalate",
+    "application_bug": "escalate",
+}
+
+
+def test_the_causes_and_their_verdicts_are_those_of_the_table() -> None:
+    assert {cause.value: default_verdict(cause).value for cause in Cause} == VERDICTS
+
+
+def test_every_cause_has_a_profile() -> None:
+    assert set(PROFILES) == set(Cause)
+
+
+def test_nothing_is_discarded_by_default() -> None:
+    assert Verdict.DISCARD not in {default_verdict(cause) for cause in Cause}
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_a_meaning_is_one_sentence_and_advice_one_paragraph(cause: Cause) -> None:
+    assert meaning(cause).endswith(".")
+    assert ". " not in meaning(cause)
+    assert "\n" not in advice(cause)
+    assert "  " not in advice(cause)
+    assert len(advice(cause)) > 100
+
+
+@pytest.mark.parametrize(
+    ("broker", "knob"),
+    [
+        ("amazon_sqs", "VisibilityTimeout"),
+        ("google_pubsub", "max_lease_duration"),
+        ("google_pubsub", "max_messages"),
+        ("rabbitmq", "consumer_timeout"),
+        ("azure_service_bus", "LockDuration"),
+        ("apache_pulsar", "unacked_messages_timeout_ms"),
+    ],
+)
+def test_advice_on_an_expired_lease_names_the_brokers_knobs(broker: str, knob: str) -> None:
+    assert knob in advice(Cause.LEASE_EXPIRED, broker)
+    assert knob not in advice(Cause.LEASE_EXPIRED)
+
+
+def test_an_unknown_broker_gets_the_general_advice() -> None:
+    assert advice(Cause.LEASE_EXPIRED, "carrier_pigeon") == advice(Cause.LEASE_EXPIRED)
+
+
+def test_only_causes_that_pass_are_sent_back_without_a_person_or_a_proof() -> None:
+    unattended = {c for c in Cause if default_verdict(c) in (Verdict.REQUEUE, Verdict.DELAY, Verdict.HOLD)}
+    assert unattended == PASSING
+    assert Cause.LEASE_EXPIRED in MAY_HAVE_SUCCEEDED
