@@ -56,7 +56,7 @@ class QueueInfo(NamedTuple):
 class Settled(NamedTuple):
     """The outcome of a settle: how many copies are gone, and why the others are not."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls on an outcome
     failures: tuple[tuple[object, str], ...] = ()  # (receipt, the broker's words)
 
 
@@ -82,8 +82,12 @@ class Broker(Protocol):
 
     capabilities: Capabilities
 
+    def capabilities_for(self, queue: str) -> Capabilities:
+        """What holds for ``queue``, where queues of one broker differ (SQS: FIFO dedupes, standard not)."""
+        ...
+
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
-        """Up to ``limit`` messages, each leased to us for ``lease`` from now; [] after ``wait`` without any."""
+        """Up to ``limit`` messages, each leased to us for ``lease``; [] after ``wait`` without any."""
         ...
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:

@@ -503,6 +503,10 @@ class MemoryBroker:
         self.world = world
         self.capabilities = world.capabilities
 
+    def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all queues are alike
+        """See :class:`~redrive.brokers.base.Broker`."""
+        return self.capabilities
+
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """See :class:`~redrive.brokers.base.Broker`; an empty queue is waited for at most the patience."""
         world = self.world
@@ -611,7 +615,7 @@ class MemoryBroker:
             return Depth(found.visible(), len(found.in_flight), len(found.delayed), consumers)
 
     def describe(self, queue: str) -> QueueInfo:
-        """See :class:`~redrive.brokers.base.Broker`; ``max_deliveries``: of the queues that feed it."""
+        """See :class:`~redrive.brokers.base.Broker`; ``max_deliveries``: of what feeds it, else its own."""
         world = self.world
         with world.lock:
             found = world._queue(queue, "describe")
@@ -620,7 +624,7 @@ class MemoryBroker:
                 for other in world._queues.values()
                 if other.info.dead_letter_queue == queue and other.info.max_deliveries is not None
             ]
-            return found.info._replace(max_deliveries=min(feeding, default=None))
+            return found.info._replace(max_deliveries=min(feeding, default=found.info.max_deliveries))
 
     def close(self) -> None:
         """Nothing to close: what is leased comes back when its lease ends, as after a crash."""

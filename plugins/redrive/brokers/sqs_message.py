@@ -1,0 +1,190 @@
+"""What a message looks like on Amazon SQS: its parts, its size, what SQS will not take."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from redrive.message import DeadLetter, Header, Micros, Outgoing, Received
+
+BATCH = 10
+MAX_ATTRIBUTES = 10
+MAX_BYTES = 1024 * 1024
+#: Queues made before August 2025 keep this bound; nothing smaller than it is worth a question to the queue.
+OLD_MAX_BYTES = 256 * 1024
+MAX_DELAY = timedelta(minutes=15)
+MAX_LEASE = timedelta(hours=12)
+MAX_WAIT = timedelta(seconds=20)
+DEDUPE_WINDOW = timedelta(minutes=5)
+
+#: Attributes that say why a message died, removed before it is sent again. The first groups are what AWS
+#: services write; the last is what consumers that dead-letter by themselves usually write. Words that could
+#: be business data (``error``, ``RequestID``) are not here: a route names its own under ``evidence``.
+FAILURE_ATTRIBUTES = frozenset(
+    {
+        # Lambda, asynchronous invocation
+        *("ErrorCode", "ErrorMessage"),
+        # EventBridge rules
+        *("RULE_ARN", "TARGET_ARN", "ERROR_CODE", "ERROR_MESSAGE"),
+        *("RETRY_ATTEMPTS", "EXHAUSTED_RETRY_CONDITION"),
+        # EventBridge Scheduler
+        *("SCHEDULE_ARN", "SCHEDULED_TIME", "EXECUTION_ID", "IS_PAYLOAD_TRUNCATED"),
+        # custom
+        *("x-error", "x-error-code", "x-error-message", "x-error-type", "x-error-stack"),
+        *("x-exception", "x-exception-class", "x-exception-type", "x-exception-message"),
+        *("x-exception-stacktrace", "x-failure-reason", "x-failure-text"),
+    }
+)
+
+# What a message may consist of, as SQS documents it: XML 1.0's characters.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_KEPT_PROPERTIES = (
+    "MessageDeduplicationId",
+    "AWSTraceHeader",
+    "SequenceNumber",
+    "DeadLetterQueueSourceArn",
+)
+_CONTENT_TYPE_NAMES = frozenset({"content-type", "contenttype", "content_type"})
+
+
+class Entry(NamedTuple):
+    """One message of a send request."""
+
+    place: int  # its place among the messages of the call; also its id in the request
+    fields: dict[str, Any]  # as the API wants them
+    size: int  # bytes as SQS counts them
+    group: str | None  # on FIFO queues
+
+
+def dedup_id(
+    original: str | None, redrive_id: str, attempt: int, *, last_used: Micros | None, claimed_at: Micros
+) -> str:
+    """The deduplication id of one attempt: the same for each of its tries, never one that SQS remembers.
+
+    The first attempt keeps the ``original`` id where that was last sent (``last_used``) longer than SQS's
+    window before the attempt was claimed; otherwise, and later, the id is ``redrive_id.attempt``. All
+    arguments belong to the attempt, none to the moment of the try.
+    """
+    forgotten = last_used is not None and claimed_at - last_used > DEDUPE_WINDOW // timedelta(microseconds=1)
+    if attempt == 1 and original and forgotten:
+        return original
+    return f"{redrive_id}.{attempt}"
+
+
+def received(message: Mapping[str, Any]) -> Received:
+    """A message of a receive request's answer."""
+    system = message.get("Attributes", {})
+    headers = tuple(
+        Header(
+            name, value["DataType"], value["BinaryValue"] if "BinaryValue" in value else value["StringValue"]
+        )
+        for name, value in message.get("MessageAttributes", {}).items()
+    )
+    content_type = next(
+        (h.value for h in headers if h.name.lower() in _CONTENT_TYPE_NAMES and isinstance(h.value, str)), None
+    )
+    deliveries = int(system.get("ApproximateReceiveCount", 0))
+    letter = DeadLetter(
+        broker_message_id=message["MessageId"],
+        # Half surrogate pairs can't be in UTF-8, but a server may let them through: keep what came.
+        body=message.get("Body", "").encode("utf-8", "surrogatepass"),
+        headers=headers,
+        properties=tuple((name, system[name]) for name in _KEPT_PROPERTIES if name in system),
+        enqueued_at=_micros(system.get("SentTimestamp")),
+        first_received_at=_micros(system.get("ApproximateFirstReceiveTimestamp")),
+        deliveries=deliveries,
+        origin=queue_of_arn(system.get("DeadLetterQueueSourceArn")),
+        ordering_key=system.get("MessageGroupId"),
+        content_type=content_type,
+        redelivered=deliveries > 1,
+    )
+    return Received(letter, message["ReceiptHandle"])
+
+
+def entry(place: int, message: Outgoing, *, fifo: bool) -> Entry | str:
+    """``message`` as an entry of a send request, or why SQS will never take it."""
+    try:
+        body = message.body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return f"the body is not UTF-8 (byte {error.start}); SQS carries text only"
+    size = len(message.body) + sum(_header_size(header) for header in message.headers)
+    if objection := next(_objections(message, body, size, fifo=fifo), None):
+        return objection
+    fields: dict[str, Any] = {"Id": str(place), "MessageBody": body}
+    if message.headers:
+        fields["MessageAttributes"] = {header.name: _attribute(header) for header in message.headers}
+    if trace := dict(message.properties).get("AWSTraceHeader"):
+        fields["MessageSystemAttributes"] = {"AWSTraceHeader": {"DataType": "String", "StringValue": trace}}
+    group = message.ordering_key
+    if fifo:
+        # A message without a group has no order to keep: a group of its own.
+        group = group or message.redrive_id
+        # Never left to content-based deduplication: that would drop an honest second attempt.
+        fields["MessageDeduplicationId"] = message.dedup_id or f"{message.redrive_id}.{message.attempt}"
+    if group:
+        fields["MessageGroupId"] = group
+    if message.delay_seconds > 0:
+        fields["DelaySeconds"] = math.ceil(message.delay_seconds)
+    return Entry(place, fields, size, group if fifo else None)
+
+
+def packs(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Requests of at most ten messages and one mebibyte, in order."""
+    pack: list[Entry] = []
+    total = 0
+    for item in entries:
+        if pack and (len(pack) == BATCH or total + item.size > MAX_BYTES):
+            yield pack
+            pack, total = [], 0
+        pack.append(item)
+        total += item.size
+    if pack:
+        yield pack
+
+
+def _objections(message: Outgoing, body: str, size: int, *, fifo: bool) -> Iterator[str]:
+    if not body:
+        yield "the body is empty; SQS takes no empty message"
+    if len(message.headers) > MAX_ATTRIBUTES:
+        yield f"{len(message.headers)} attributes; SQS takes at most {MAX_ATTRIBUTES}"
+    if len({header.name for header in message.headers}) < len(message.headers):
+        yield "two attributes have the same name; SQS keeps one of each"
+    if forbidden := _FORBIDDEN.search(body):
+        yield f"the body holds U+{ord(forbidden[0]):04X} (character {forbidden.start()}), which SQS refuses"
+    for header in message.headers:
+        if not header.value:
+            yield f"attribute {header.name} is empty; SQS takes no empty attribute"
+        if isinstance(header.value, str) and (forbidden := _FORBIDDEN.search(header.value)):
+            yield f"attribute {header.name} holds U+{ord(forbidden[0]):04X}, which SQS refuses"
+    if size > MAX_BYTES:
+        yield f"{size} bytes with attributes; SQS takes at most {MAX_BYTES}"
+    if message.delay_seconds > 0 and fifo:
+        yield "a FIFO queue has no delay per message"
+    if message.delay_seconds > MAX_DELAY.total_seconds():
+        yield f"a delay of {message.delay_seconds:g} s; SQS keeps at most {MAX_DELAY.total_seconds():g} s"
+
+
+def _attribute(header: Header) -> dict[str, Any]:
+    kind = header.type or ("Binary" if isinstance(header.value, bytes) else "String")
+    if kind == "Binary" or kind.startswith("Binary."):
+        value = header.value if isinstance(header.value, bytes) else header.value.encode()
+        return {"DataType": kind, "BinaryValue": value}
+    text = header.value if isinstance(header.value, str) else header.value.decode("utf-8", "replace")
+    if kind.split(".")[0] not in ("String", "Number"):  # another broker's type name
+        kind = "String"
+    return {"DataType": kind, "StringValue": text}
+
+
+def _header_size(header: Header) -> int:
+    value = header.value if isinstance(header.value, bytes) else header.value.encode("utf-8", "surrogatepass")
+    return len(header.name.encode()) + len((header.type or "String").encode()) + len(value)
+
+
+def queue_of_arn(arn: str | None) -> str | None:
+    """The queue's name, which is the last part of its ARN."""
+    return arn.rpartition(":")[2] if arn else None
+
+
+def _micros(milliseconds: str | None) -> Micros | None:
+    return int(milliseconds) * 1000 if milliseconds and milliseconds != "0" else None
