@@ -1,0 +1,21 @@
+"""# Keep the promises
+
+`audit` proves, for every route, that copies, messages and states add up, in the ledger and against the staging files
+themselves. It **fails where a promise is broken** and says where and by how much: that is the one alert to have.
+It also closes batches that a killed drain left open. `retention` then forgets what finished longer ago than each
+route's `retention`; it does not run while the audit fails, so that nothing is removed that would explain it.
+
+By hand: `redrive audit`.
+"""
+
+from airflow.sdk import chain
+
+from redrive import airflow_tasks as tasks
+
+with tasks.upkeep_dag(
+    "redrive_audit",
+    schedule=tasks.AUDIT_SCHEDULE,
+    description="Proves that everything adds up, and forgets what is old",
+    page=__doc__,
+):
+    chain(tasks.audit(), tasks.retention())

@@ -1,0 +1,485 @@
+"""What the DAG files are made of: the DAGs' settings, and one small function per task.
+
+A task loads the configuration, rebuilds its run from XCom, calls one stage and returns that stage's counts.
+XCom carries counts and ids, never a message. The stages (and with them the ledger, the broker and their
+clients) are imported inside the functions, because the scheduler imports this module at every parse.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from airflow.sdk import (
+    DAG,
+    ExceptionRetryPolicy,
+    Param,
+    RetryAction,
+    RetryRule,
+    get_current_context,
+    task,
+)
+from airflow.sdk.exceptions import AirflowSkipException
+
+from redrive import settings as configuration
+from redrive import spark_operators
+from redrive.causes import Cause
+from redrive.errors import (
+    BalanceBroken,
+    IllegalMove,
+    LeaseLost,
+    PermissionRefused,
+    QueueMissing,
+    RouteBusy,
+    RoutePaused,
+    SchemaOutdated,
+    UsageError,
+)
+from redrive.settings import Route, Settings, format_duration
+
+if TYPE_CHECKING:
+    from redrive.stages.pipeline import Run
+    from redrive.stages.selection import Selection
+
+log = logging.getLogger(__name__)
+
+#: A run whose tasks write nothing for this long has lost its route to whoever asks next.
+LEASE: Final = timedelta(minutes=15)
+START: Final = datetime(2025, 1, 1, tzinfo=UTC)  # any fixed day in the past; nothing is caught up
+REVIEW_SCHEDULE: Final = "*/5 * * * *"
+AUDIT_SCHEDULE: Final = "17 * * * *"  # not at the full hour, when everybody's jobs start
+TAG: Final = "redrive"
+
+#: What the same task can't do better the next time.
+HOPELESS: Final = (
+    UsageError,  # wrong configuration, connection or parameter
+    SchemaOutdated,
+    QueueMissing,
+    PermissionRefused,
+    IllegalMove,
+    LeaseLost,  # another run has the route now
+    RouteBusy,
+    RoutePaused,
+    BalanceBroken,
+)
+
+Counts = dict[str, Any]
+
+
+# --- the DAGs -------------------------------------------------------------------------------------------------
+
+
+def load_settings() -> Settings:
+    """The configuration, from the one file that a DAG file reads.
+
+    A :class:`~redrive.errors.SettingsError` passes through, so that Airflow shows it as the file's import
+    error, with the path of every wrong key.
+    """
+    return configuration.load()
+
+
+def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
+    """An empty DAG ``redrive_<name>`` with everything but its tasks; ``page`` is what every route's page says."""
+    route = settings.route(name)
+    return DAG(
+        dag_id=f"redrive_{name}",
+        dag_display_name=route.title or f"redrive_{name}",
+        description=f"Brings dead messages of {', '.join(s.queue for s in route.sources)} back",
+        doc_md=f"{page or ''}\n{route_page(settings, name)}",
+        schedule=route.schedule if route.enabled else None,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        tags=[TAG, route.broker],
+        params=route_params(),
+        default_args=default_args(),
+    )
+
+
+def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None) -> DAG:
+    """An empty DAG that serves all routes."""
+    return DAG(
+        dag_id=dag_id,
+        description=description,
+        doc_md=page,
+        schedule=schedule,
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        tags=[TAG],
+        default_args=default_args(),
+    )
+
+
+def default_args() -> dict[str, Any]:
+    """What every task does about failure: a few growing waits, but none for what can't get better."""
+    return {
+        "owner": "redrive",
+        "retries": 3,
+        "retry_delay": timedelta(seconds=20),
+        "retry_exponential_backoff": 2.0,
+        "max_retry_delay": timedelta(minutes=5),
+        "retry_policy": ExceptionRetryPolicy(
+            [RetryRule(exception=list(HOPELESS), action=RetryAction.FAIL, reason="trying again can't help")]
+        ),
+        "execution_timeout": timedelta(minutes=30),
+        "on_failure_callback": tell_of_failure,
+    }
+
+
+#: RFC 3339, or only its date; Airflow's form sends the first, people type the second.
+_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+
+
+def route_params() -> dict[str, Param]:
+    """The parameters of a run, as in ``redrive run --help``; all may be left out."""
+    return {
+        "limit": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="At most",
+            description="Drain at most this many messages. Empty: what the route's `drain.limit` says.",
+        ),
+        "dry_run": Param(
+            False,
+            type="boolean",
+            title="Dry run",
+            description="Change nothing: plan what is staged already and report what would be sent.",
+        ),
+        "causes": Param(
+            [],
+            type="array",
+            items={"type": "string", "enum": [cause.value for cause in Cause]},
+            uniqueItems=True,
+            examples=[cause.value for cause in Cause],
+            title="Causes",
+            description="Redeliver only messages that failed for one of these. Empty: all.",
+        ),
+        "groups": Param(
+            [],
+            type="array",
+            items={"type": "integer", "minimum": 1},
+            uniqueItems=True,
+            title="Groups",
+            description="Redeliver only messages of these failure groups, e.g. `[7, 12]`. Empty: all.",
+        ),
+        "since": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=_TIME,
+            title="Since",
+            description="Only messages dead-lettered at or after this time (UTC unless it says otherwise).",
+        ),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=_TIME,
+            title="Until",
+            description="Only messages dead-lettered before this time (UTC unless it says otherwise).",
+        ),
+    }
+
+
+def route_page(settings: Settings, name: str) -> str:
+    """The facts of one route, for the end of its page."""
+    route = settings.route(name)
+    target = route.destination.queue if route.destination else "where each message came from"
+    rows: list[tuple[str, object]] = [
+        ("broker", f"`{route.broker}`, connection `{route.connection}`"),
+        *(("drained", f"`{source.queue}` ({source.kind})") for source in route.sources),
+        ("sent to", f"`{target}`" if route.destination else target),
+        ("schedule", _schedule(route)),
+        ("straight back", f"at most {route.requeue_attempts} times"),
+        ("with growing delay", f"at most {route.delay_attempts} times, then a person"),
+        ("drained at once", f"{route.drain.limit:,} messages over {route.drain.shards} shards"),
+        ("sent for at most", f"{format_duration(route.deliver.run_for)} a run"),
+        ("Spark", f"`{settings.spark.runner}`"),
+    ]
+    lines = "\n".join(f"| {key} | {value} |" for key, value in rows)
+    return (
+        f"## Route `{name}`\n\n| | |\n|---|---|\n{lines}\n\n"
+        f"On the command line: `redrive status {name}`, `redrive run {name} --dry-run`, `redrive pause {name}`.\n"
+    )
+
+
+def _schedule(route: Route) -> str:
+    if not route.enabled:
+        return "not enabled: only by hand"
+    return f"`{route.schedule}` UTC" if route.schedule else "only by hand"
+
+
+def tell_of_failure(context: Mapping[str, Any]) -> None:
+    """One line in the task's log, for whoever looks there first."""
+    ti, error = context["ti"], context.get("exception")
+    log.error(
+        "%s.%s failed: %s: %s. Nothing is lost: what was staged and not settled comes back, and the next run "
+        "goes on where this one ended.",
+        ti.dag_id,
+        ti.task_id,
+        type(error).__name__,
+        error,
+    )
+
+
+# --- the tasks of a route -------------------------------------------------------------------------------------
+
+
+def _begin(route: str) -> Counts:
+    """Takes the route for this run, for 15 minutes at a time; nobody else works on it meanwhile.
+
+    Where another run holds it, or it is paused, a scheduled run is skipped: the next one comes anyway. A run
+    that somebody started by hand fails, and says who holds the route and until when.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    context = get_current_context()
+    dag_run = context["dag_run"]
+    refuse_unknown(dag_run.conf or {}, route_params())
+    kind = str(getattr(dag_run.run_type, "value", dag_run.run_type))
+    try:
+        run = pipeline.begin(
+            configuration.load(),
+            route,
+            trigger=kind,
+            holder=f"airflow {dag_run.dag_id} {dag_run.run_id}",
+            selection=selection(context["params"]),
+            lease=LEASE,
+            dry_run=bool(context["params"]["dry_run"]),
+            dag_run_id=dag_run.run_id,
+        )
+    except (RouteBusy, RoutePaused) as refusal:
+        if kind == "manual":
+            raise
+        raise AirflowSkipException(str(refusal)) from refusal
+    return run.to_json()
+
+
+def _observe(run: Counts) -> Counts:
+    """Measures every queue of the route: how deep, how old, who consumes."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.observe(configuration.load(), _run(run))
+
+
+def _drain(run: Counts, shard: int, shards: int) -> Counts:
+    """Moves messages from the sources into staging: written, recorded, and only then settled."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.drain(configuration.load(), _run(run), shard=shard, shards=shards)
+
+
+def _prepare(run: Counts) -> str | None:
+    """Writes down what Spark has to classify. Nothing new: ``classify`` is skipped, no Spark starts."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = configuration.load()
+    manifest = pipeline.prepare_classification(settings, _run(run))
+    if manifest is not None and settings.spark.runner in spark_operators.CLOUD_RUNNERS:
+        from redrive import spark  # noqa: PLC0415
+
+        get_current_context()["ti"].xcom_push(key=spark_operators.CODE_KEY, value=list(spark.publish(settings)))
+    return manifest
+
+
+def _load() -> Counts:
+    """Takes Spark's result into the ledger: messages, causes, groups, and what came back."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    # Pulled by name: Airflow allows a task that follows a setup task directly no rule but all_success.
+    run = get_current_context()["ti"].xcom_pull(task_ids="begin")
+    return pipeline.load(configuration.load(), _run(run))
+
+
+def _resolve(run: Counts) -> Counts:
+    """Finds out what became of earlier redeliveries: returned, confirmed, presumed, unknown."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.resolve(configuration.load(), _run(run))
+
+
+def _plan(run: Counts) -> Counts:
+    """Decides for every message: back at once, later, held, suppressed, or to a person."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.plan(configuration.load(), _run(run))
+
+
+def _deliver(run: Counts, shard: int, shards: int) -> Counts:
+    """Sends what is due, slice by slice: claim, send, wait for the broker's word, mark."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.deliver(configuration.load(), _run(run), shard=shard, shards=shards)
+
+
+def _escalate(run: Counts) -> Counts:
+    """Hands what needs a person over to the review table."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.escalate(configuration.load(), _run(run))
+
+
+def _report(run: Counts) -> Counts:
+    """Sums up the run; its counts are the task's XCom."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.report(configuration.load(), _run(run))
+
+
+def _finish(run: Counts) -> Counts:
+    """Closes the run and gives the route back, also after a failure."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    # The report is the last task of a run in which everything succeeded, so its XCom tells.
+    reported = get_current_context()["ti"].xcom_pull(task_ids="report")
+    status = "failed" if reported is None else "succeeded"
+    pipeline.finish(configuration.load(), _run(run), status)
+    return {"status": status}
+
+
+# --- the tasks of the DAGs that serve all routes --------------------------------------------------------------
+
+
+def _apply_decisions() -> list[str]:
+    """Applies what reviewers wrote into the review table, each decision exactly once.
+
+    Its XCom is the names of the routes that got something to send. A route that fails does not hold the
+    others back; the task fails for it at the end, and its retry finds the others done.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = configuration.load()
+    released: list[str] = []
+    failures: list[Exception] = []
+    for route in settings.routes:
+        try:
+            counts = pipeline.apply_decisions(settings, route)
+        except Exception as failure:
+            log.exception("route %s", route)
+            failures.append(failure)
+        else:
+            log.info("route %s: %s", route, counts)
+            if counts["released"]:
+                released.append(route)
+    if failures:
+        raise failures[0]
+    return released
+
+
+def _deliver_released(route: str) -> Counts:
+    """Sends what is due on one route, as a short run of its own; skipped where another run holds the route."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+    from redrive.stages.selection import Selection  # noqa: PLC0415
+
+    settings = configuration.load()
+    dag_run = get_current_context()["dag_run"]
+    try:
+        run = pipeline.begin(
+            settings,
+            route,
+            trigger="review",
+            holder=f"airflow {dag_run.dag_id} {dag_run.run_id}",
+            selection=Selection(limit=None, causes=(), groups=(), since=None, until=None),
+            lease=LEASE,
+            dag_run_id=f"{dag_run.run_id} {route}",
+        )
+    except (RouteBusy, RoutePaused) as refusal:
+        raise AirflowSkipException(f"{refusal}; its run sends them instead") from refusal
+    status: Literal["succeeded", "failed"] = "failed"
+    try:
+        counts = pipeline.deliver(settings, run, shard=0, shards=1)
+        pipeline.escalate(settings, run)
+        status = "succeeded"
+    finally:
+        pipeline.finish(settings, run, status)
+    return {"route": route, **counts}
+
+
+def _audit() -> Counts:
+    """Proves that copies, messages and states add up, against the ledger and against staging itself."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.audit(configuration.load())
+
+
+def _retention() -> Counts:
+    """Forgets finished messages older than the route's ``retention``, and removes their staging files."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    return pipeline.retention(configuration.load())
+
+
+# --- parts of tasks -------------------------------------------------------------------------------------------
+
+
+def selection(params: Mapping[str, Any]) -> "Selection":
+    """The selection that the parameters of a run mean; :class:`UsageError` names a parameter that is wrong."""
+    from redrive.stages.selection import Selection  # noqa: PLC0415
+
+    since, until = moment("since", params["since"]), moment("until", params["until"])
+    if since and until and since >= until:
+        raise UsageError(f"since: {params['since']} is not before until ({params['until']})")
+    return Selection(
+        limit=params["limit"],
+        causes=tuple(params["causes"]),
+        groups=tuple(params["groups"]),
+        since=since,
+        until=until,
+    )
+
+
+def moment(name: str, text: str | None) -> datetime | None:
+    """A time in ISO 8601 as an aware datetime; one without an offset is UTC."""
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{name}: {text!r} is not a time; write 2026-11-20T08:00:00Z or 2026-11-20") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def refuse_unknown(conf: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse parameters that do not exist; Airflow takes them, and a mistyped ``limit`` would drain it all."""
+    names = sorted(known)
+    if unknown := sorted(set(conf) - set(names)):
+        raise UsageError(f"{', '.join(unknown)}: no such parameter; there are {', '.join(names)}")
+
+
+def shards(count: int) -> list[dict[str, int]]:
+    """The arguments of each mapped instance of a sharded task."""
+    return [{"shard": shard, "shards": count} for shard in range(count)]
+
+
+def _run(run: Counts) -> "Run":
+    from redrive.stages.pipeline import Run  # noqa: PLC0415
+
+    return Run.from_json(run)
+
+
+def _task(function: Callable[..., object], **options: Any) -> Any:
+    """``function`` as a task of its own name; its docstring is the task's documentation."""
+    return task(task_id=function.__name__.lstrip("_"), multiple_outputs=False, **options)(function)
+
+
+begin = _task(_begin, execution_timeout=timedelta(minutes=5))
+observe = _task(_observe, execution_timeout=timedelta(minutes=10))
+drain = _task(_drain, execution_timeout=timedelta(hours=6))
+#: Its XCom decides whether ``classify`` runs; what comes after ``classify`` looks after itself.
+prepare = task.short_circuit(task_id="prepare", multiple_outputs=False, ignore_downstream_trigger_rules=False)(_prepare)
+classify = spark_operators.classify
+#: Runs also where ``classify`` was skipped, but not where the whole run is.
+load = _task(_load, trigger_rule="none_failed_min_one_success", execution_timeout=timedelta(hours=2))
+resolve = _task(_resolve, execution_timeout=timedelta(hours=1))
+plan = _task(_plan, execution_timeout=timedelta(hours=1))
+deliver = _task(_deliver, execution_timeout=timedelta(hours=6))
+escalate = _task(_escalate, execution_timeout=timedelta(hours=1))
+report = _task(_report, execution_timeout=timedelta(minutes=10))
+finish = _task(_finish, execution_timeout=timedelta(minutes=5))
+
+apply_decisions = _task(_apply_decisions)
+deliver_released = _task(_deliver_released, execution_timeout=timedelta(hours=6))
+audit = _task(_audit, execution_timeout=timedelta(hours=2))
+retention = _task(_retention, execution_timeout=timedelta(hours=2))

@@ -1,0 +1,314 @@
+"""How the Spark job that finds causes is started: what it is called with, what code it needs, and where.
+
+Without Airflow, :func:`classify` runs the job to its end: as a process beside this one (``local``), through
+``spark-submit`` (``submit``) or over Spark Connect (``connect``). The DAGs start the same job with Airflow's
+own operators (:mod:`redrive.spark_operators`), from the same arguments. Neither imports PySpark here: an idle
+run must not pay for it.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redrive import settings as configuration
+from redrive.errors import ClassificationFailed, SettingsError, StagingError
+from redrive.settings import Settings, SparkSettings
+
+if TYPE_CHECKING:
+    from redrive.connections import Connection
+
+APPLICATION_NAME = "redrive-classify"
+_LAST_LINES = 20
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # one content, one archive: times would change its hash
+
+
+class Code(NamedTuple):
+    """Where a cluster finds the job: the script, and a zip of the packages that it imports."""
+
+    application: str
+    py_files: str
+
+
+def application(home: Path | None = None) -> Path:
+    """The job's script."""
+    return (home or configuration.home()) / "spark_jobs" / "classify_messages.py"
+
+
+def arguments(manifest_uri: str) -> list[str]:
+    """What the script is called with."""
+    return ["--manifest", manifest_uri]
+
+
+def properties(spark: SparkSettings) -> dict[str, str]:
+    """Spark properties of every runner; the configuration's ``spark.conf`` wins."""
+    ours = {"spark.sql.session.timeZone": "UTC"}
+    # The cloud runners have minimum sizes of their own above our default, so there it has to be asked for.
+    if spark.runner in ("local", "submit") or "driver_memory" in spark.model_fields_set:
+        ours["spark.driver.memory"] = spark.driver_memory
+    if spark.runner == "local":
+        ours |= {
+            "spark.ui.enabled": "false",  # would listen on every interface
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }
+    return ours | spark.conf
+
+
+# --- the code, as one zip whose name tells its content ------------------------------------------------------
+
+
+def package(home: Path | None = None) -> Path:
+    """The zip of ``redrive`` and the job's own packages, built into ``var/spark`` unless it is there already.
+
+    Its name carries the hash of its content, so a job never runs with code of another version, and two
+    tasks that build it at the same time write the same file.
+    """
+    root = home or configuration.home()
+    files = sorted(_sources(root))
+    digest = hashlib.sha256()
+    for name, path in files:
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    target = root / "var" / "spark" / f"redrive-{digest.hexdigest()[:16]}.zip"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, unfinished = tempfile.mkstemp(dir=target.parent, suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as out:
+            for name, path in files:
+                out.writestr(zipfile.ZipInfo(name, _ZIP_EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
+        Path(unfinished).chmod(0o644)  # mkstemp's 0600 would hide it from a job of another user
+        Path(unfinished).replace(target)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def publish(settings: Settings, home: Path | None = None) -> Code:
+    """Copy the job's code to ``spark.batch_bucket``, where the cloud runners read it; returns the addresses.
+
+    The names carry a hash of the content, so a running job never has its code changed under it and what is
+    there already isn't sent again.
+    """
+    bucket = settings.spark.batch_bucket
+    if bucket is None:
+        raise SettingsError(f"spark.batch_bucket: is required with runner {settings.spark.runner}")
+    script, archive = application(home), package(home)
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()[:16]
+    place = f"{bucket.rstrip('/')}/code"
+    return Code(_upload(script, f"{place}/classify_messages-{digest}.py"), _upload(archive, f"{place}/{archive.name}"))
+
+
+def _sources(root: Path) -> Iterator[tuple[str, Path]]:
+    """(name in the archive, file): our library, and the packages beside the script."""
+    for folder in (root / "plugins", root / "spark_jobs"):
+        for package_folder in folder.iterdir():
+            if not (package_folder / "__init__.py").exists() or package_folder.name == "redrive_ui":
+                continue
+            for path in package_folder.rglob("*"):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    yield path.relative_to(folder).as_posix(), path
+
+
+def _upload(source: Path, uri: str) -> str:
+    from pyarrow import ArrowException, fs  # noqa: PLC0415
+
+    try:
+        target, path = fs.FileSystem.from_uri(uri)
+        if target.get_file_info(path).type == fs.FileType.NotFound:
+            with target.open_output_stream(path) as stream:
+                stream.write(source.read_bytes())
+    except (OSError, ArrowException) as error:
+        raise StagingError(f"can't write the job's code to {uri}: {error}") from error
+    return uri
+
+
+# --- running it without Airflow's operators -----------------------------------------------------------------
+
+
+def classify(settings: Settings, manifest_uri: str) -> None:
+    """Run the job over one manifest and wait for its end.
+
+    Raises :class:`ClassificationFailed` with the log's path and its last lines when the job fails or takes
+    longer than ``spark.timeout``, and :class:`SettingsError` for the cloud runners: only Airflow starts those.
+    """
+    match settings.spark.runner:
+        case "local":
+            # Plain Python, no spark-submit: it saves a start of the JVM.
+            command = [sys.executable, str(application()), *arguments(manifest_uri)]
+            _run(command, _local_environment(settings.spark), settings.spark)
+        case "submit":
+            _run(submit_command(settings, manifest_uri), {"PYSPARK_PYTHON": sys.executable}, settings.spark)
+        case "connect":
+            classify_over_connect(settings, manifest_uri)
+        case runner:
+            raise SettingsError(
+                f"spark.runner: {runner} is started by Airflow only; run the DAG instead, "
+                "or use local, submit or connect for the command line"
+            )
+
+
+def submit_command(settings: Settings, manifest_uri: str) -> list[str]:
+    """The ``spark-submit`` call for a cluster: its master is said, never assumed."""
+    master, deploy_mode = settings.spark.master, None
+    if settings.spark.connection is not None:
+        from redrive import connections  # noqa: PLC0415
+
+        connection = connections.get(settings.spark.connection)
+        master, deploy_mode = master_of(connection), connection.extra.get("deploy-mode")
+    command = [str(Path(sysconfig.get_path("scripts")) / "spark-submit")]
+    command += ["--master", master, "--name", APPLICATION_NAME, "--py-files", str(package())]
+    if deploy_mode:
+        command += ["--deploy-mode", str(deploy_mode)]
+    for key, value in properties(settings.spark).items():
+        command += ["--conf", f"{key}={value}"]
+    return [*command, str(application()), *arguments(manifest_uri)]
+
+
+def master_of(connection: "Connection") -> str:
+    """The master's URL that a Spark connection means, by the rules of Airflow's provider."""
+    if not connection.host:
+        # The provider would build "yarn://" or "spark://" of this and fail where nobody looks for the reason.
+        if connection.conn_type in ("yarn", "local"):
+            return connection.conn_type
+        raise SettingsError(f"connection {connection.conn_id}: its host has to name Spark's master")
+    whole = connection.conn_type == "spark" and ("://" in connection.host or connection.port is None)
+    master = connection.host if whole else f"{connection.conn_type}://{connection.host}"
+    return f"{master}:{connection.port}" if connection.port else master
+
+
+def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
+    """Run the job in this process against a Spark Connect server, which does the work."""
+    import json  # noqa: PLC0415
+
+    from pyarrow import fs  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    remote = settings.spark.remote
+    if remote is None:
+        raise SettingsError("spark.remote: is required with runner connect")
+    run = _job_function()
+    try:
+        source, path = fs.FileSystem.from_uri(
+            manifest_uri if "://" in manifest_uri else Path(manifest_uri).absolute().as_uri()
+        )
+        with source.open_input_stream(path) as stream:
+            manifest = json.loads(stream.read())
+    except (OSError, ValueError) as error:
+        raise StagingError(f"{manifest_uri}: can't be read: {error}") from error
+    session = SparkSession.builder.remote(remote).appName(APPLICATION_NAME).getOrCreate()
+    try:
+        run(manifest, session)
+    except Exception as error:
+        raise ClassificationFailed(f"Spark Connect at {remote}: {_first_line(error)}") from error
+    finally:
+        session.stop()
+
+
+def _job_function() -> Callable[[Mapping[str, Any], Any], object]:
+    """``run(manifest, spark)`` of the job's script, whose folder is not a package."""
+    import importlib.util  # noqa: PLC0415
+
+    script = application()
+    folder = str(script.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location("classify_messages", script)
+    if spec is None or spec.loader is None:
+        raise ClassificationFailed(f"{script} is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    run: Callable[[Mapping[str, Any], Any], object] = module.run
+    return run
+
+
+def _local_environment(spark: SparkSettings) -> dict[str, str]:
+    """What a plain Python process needs so that its session becomes a local one with our properties."""
+    options = ["--master", spark.master, "--name", APPLICATION_NAME]
+    for key, value in properties(spark).items():
+        options += ["--conf", f"{key}={value}"]
+    import shlex  # noqa: PLC0415
+
+    return {
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def java_missing() -> str | None:
+    """Why Spark can't start here for want of Java; None where a Java is found."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return None
+    if home:
+        return f"JAVA_HOME is {home}, where there is no bin/java"
+    return None if shutil.which("java") else "Spark needs Java 17 or newer; there is no java on the PATH"
+
+
+def _run(command: list[str], extra: Mapping[str, str], spark: SparkSettings) -> None:
+    if trouble := java_missing():
+        raise ClassificationFailed(trouble)
+    log = _new_log()
+    import_path = os.pathsep.join(
+        filter(None, [str(configuration.home() / "plugins"), os.environ.get("PYTHONPATH", "")])
+    )
+    with log.open("wb") as sink:
+        process = subprocess.Popen(  # noqa: S603  our own script, with our own Python or Spark
+            command,
+            env=os.environ | {"PYTHONPATH": import_path} | dict(extra),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            code = process.wait(spark.timeout.total_seconds())
+        except subprocess.TimeoutExpired:
+            raise ClassificationFailed(
+                f"the Spark job was stopped after spark.timeout ({spark.timeout}); log: {log}\n{_tail(log)}"
+            ) from None
+        finally:
+            _stop(process)
+    if code:
+        raise ClassificationFailed(f"the Spark job ended with {code}; log: {log}\n{_tail(log)}")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End the job if it still runs; the JVM ends with it, because its standard input closes."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+
+
+def _new_log() -> Path:
+    folder = configuration.home() / "var" / "spark" / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
+    descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"classify-{stamp}-", suffix=".log")
+    os.close(descriptor)
+    return Path(name)
+
+
+def _tail(log: Path) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

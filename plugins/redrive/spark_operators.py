@@ -1,0 +1,177 @@
+"""The Airflow operators that start the Spark job, one per runner, from the same configuration.
+
+Imported by DAG files only. Each expects two tasks before it: ``begin``, whose XCom is the run, and
+``prepare``, whose XCom is the manifest's address (and, for the cloud runners, under ``code`` where the code
+was published).
+The cloud providers are imported where they are used, because their SDKs cost seconds at every parse.
+"""
+
+import json
+import math
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
+from typing import Any, ClassVar
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import task
+
+from redrive import connections, spark
+from redrive import settings as configuration
+from redrive.settings import Settings
+
+TASK_ID = "classify"
+CLOUD_RUNNERS = frozenset({"emr_serverless", "dataproc_serverless"})
+CODE_KEY = "code"
+
+_MANIFEST = "{{ ti.xcom_pull(task_ids='prepare') }}"
+_APPLICATION = "{{ ti.xcom_pull(task_ids='prepare', key='code')[0] }}"
+_PY_FILES = "{{ ti.xcom_pull(task_ids='prepare', key='code')[1] }}"
+#: One name per try of one run: a repeated request starts nothing new, and a retry after a job that failed is
+#: not answered with that same failed job. A job that runs twice changes nothing, so that is the safe side.
+_REQUEST = (
+    "redrive-{{ ti.xcom_pull(task_ids='begin')['run_id'] | string | lower | replace('_', '-') }}-{{ ti.try_number }}"
+)
+#: The connection id under which a master that the configuration names itself is handed to the provider.
+_OWN_CONNECTION = "redrive_spark_master"
+_POLL_SECONDS = 15
+
+
+def classify(settings: Settings) -> Any:
+    """The task ``classify`` of the configured runner; without a manifest it is skipped and no Spark starts."""
+    match settings.spark.runner:
+        case "local" | "submit":
+            return _submit(settings)
+        case "connect":
+            over_connect = task(task_id=TASK_ID, execution_timeout=settings.spark.timeout)(_over_connect)
+            return over_connect(_MANIFEST)
+        case "emr_serverless":
+            return _on_emr(settings)
+        case "dataproc_serverless":
+            return _on_dataproc(settings)
+
+
+class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types for mypy
+    """``spark-submit`` of the job, on this machine or to a cluster; the code travels as a zip of its own.
+
+    ``connection`` None: to ``master``. A connection that is named and isn't there is an error; the provider
+    would quietly submit to ``yarn`` instead.
+    """
+
+    def __init__(self, *, master: str, connection: str | None, **kwargs: Any) -> None:
+        super().__init__(conn_id=connection or _OWN_CONNECTION, **kwargs)
+        self.master = master
+        self.connection = connection
+
+    def execute(self, context: Any) -> None:
+        # All of this is found out where the task runs: the worker may not be the machine that parsed the DAG.
+        self.py_files = str(spark.package())
+        self.application = str(spark.application())
+        if shutil.which("spark-submit") is None:
+            scripts = sysconfig.get_path("scripts")
+            os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        if self.master.startswith("local") and self.connection is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        super().execute(context)
+
+    def _get_hook(self) -> SparkSubmitHook:
+        if self.connection is None:
+            os.environ[connections.variable_of(_OWN_CONNECTION)] = json.dumps(
+                {"conn_type": "spark", "host": self.master, "extra": {"deploy-mode": "client"}}
+            )
+        else:
+            connections.get(self.connection)  # raises ConnectionMissing
+        return super()._get_hook()
+
+
+def _submit(settings: Settings) -> ClassifyOperator:
+    connection = settings.spark.connection if settings.spark.runner == "submit" else None
+    return ClassifyOperator(
+        task_id=TASK_ID,
+        master=settings.spark.master,
+        connection=connection,
+        name=spark.APPLICATION_NAME,
+        application_args=spark.arguments(_MANIFEST),
+        conf=spark.properties(settings.spark),
+        execution_timeout=settings.spark.timeout,
+        # Off: it makes a retry look for the job of the try before, which YARN allows with more settings only.
+        # A job that runs twice changes nothing.
+        durable=False,
+        doc="Finds the cause of every staged message in Spark. Skipped when nothing new is staged.",
+    )
+
+
+def _over_connect(manifest: str) -> None:
+    """Finds the cause of every staged message over Spark Connect. Skipped when nothing new is staged."""
+    spark.classify_over_connect(configuration.load(), manifest)
+
+
+def _on_emr(settings: Settings) -> Any:
+    from airflow.providers.amazon.aws.operators.emr import EmrServerlessStartJobOperator  # noqa: PLC0415
+
+    class ClassifyOnEmr(EmrServerlessStartJobOperator):  # type: ignore[misc]
+        """The provider's operator, with a request token that belongs to the run and the try."""
+
+        template_fields: ClassVar = (*EmrServerlessStartJobOperator.template_fields, "client_request_token")
+
+    chosen = settings.spark
+    options = ["--py-files", _PY_FILES]
+    for key, value in spark.properties(chosen).items():
+        options += ["--conf", f"{key}={value}"]
+    return ClassifyOnEmr(
+        task_id=TASK_ID,
+        application_id=chosen.application_id,
+        execution_role_arn=chosen.execution_role_arn,
+        job_driver={
+            "sparkSubmit": {
+                "entryPoint": _APPLICATION,
+                "entryPointArguments": spark.arguments(_MANIFEST),
+                # Templates hold quotes of their own, so they must not go through shlex.
+                "sparkSubmitParameters": " ".join(o if o == _PY_FILES else shlex.quote(o) for o in options),
+            }
+        },
+        configuration_overrides={
+            "monitoringConfiguration": {"s3MonitoringConfiguration": {"logUri": f"{_bucket(settings)}/logs/"}}
+        },
+        client_request_token=_REQUEST,
+        name=spark.APPLICATION_NAME,
+        deferrable=True,
+        waiter_delay=_POLL_SECONDS,
+        waiter_max_attempts=math.ceil(chosen.timeout.total_seconds() / _POLL_SECONDS),
+        **({"aws_conn_id": chosen.connection} if chosen.connection else {}),
+        **({"region_name": chosen.region} if chosen.region else {}),
+    )
+
+
+def _on_dataproc(settings: Settings) -> Any:
+    from airflow.providers.google.cloud.operators.dataproc import DataprocCreateBatchOperator  # noqa: PLC0415
+
+    chosen = settings.spark
+    return DataprocCreateBatchOperator(
+        task_id=TASK_ID,
+        region=chosen.region,
+        # A batch id that exists already is attached to, so the id alone makes a repeated request harmless.
+        batch_id=_REQUEST,
+        batch={
+            "pyspark_batch": {
+                "main_python_file_uri": _APPLICATION,
+                "args": spark.arguments(_MANIFEST),
+                "python_file_uris": [_PY_FILES],
+            },
+            "runtime_config": {"properties": spark.properties(chosen)},
+            "environment_config": {"execution_config": {"ttl": f"{chosen.timeout.total_seconds():.0f}s"}},
+        },
+        deferrable=True,
+        polling_interval_seconds=_POLL_SECONDS,
+        **({"project_id": chosen.project} if chosen.project else {}),
+        **({"gcp_conn_id": chosen.connection} if chosen.connection else {}),
+    )
+
+
+def _bucket(settings: Settings) -> str:
+    return (settings.spark.batch_bucket or "").rstrip("/")
