@@ -20,10 +20,16 @@ def _none_if_empty(text: Column) -> Column:
     return F.when(text != "", text)
 
 
+def _texts(values: Sequence[str]) -> Column:
+    # One parsed expression: a call into the JVM for each literal would take longer than a small batch.
+    return F.expr("array(" + ", ".join(f"'{value}'" for value in values) + ")")
+
+
 def from_headers() -> Column:
     """The texts of all headers in which frameworks leave an exception, in reading order; "" if there is none."""
-    names = F.array(*[F.lit(name) for name in ft.EVIDENCE_HEADERS])
-    known = F.filter("headers", lambda header: F.lower(header["name"]).isin(*ft.EVIDENCE_HEADERS))
+    names = _texts(ft.EVIDENCE_HEADERS)
+    quoted = ", ".join(f"'{name}'" for name in ft.EVIDENCE_HEADERS)
+    known = F.expr(f"filter(headers, header -> lower(header.name) IN ({quoted}))")
     # Of a header that occurs more than once the last counts: sort it first within its rank, keep the first.
     ranked = F.array_sort(
         F.filter(
@@ -65,14 +71,22 @@ def from_body() -> Column:
     """The texts of an error envelope in a JSON body; "" if there is none."""
     text = body_text(ft.MAX_BODY_BYTES)
     document = F.try_parse_json(text)
-    parts = []
-    for path in ft.ENVELOPE_PATHS:
-        place = "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-        is_text = F.schema_of_variant(F.try_variant_get(document, place, "variant")) == "STRING"
-        value = _trim(F.substring(F.try_variant_get(document, place, "string"), 1, ft.MAX_PART))
-        parts.append(F.when(is_text & (value != ""), value))
-    joined = F.array_join(F.array_distinct(F.array_compact(F.array(*parts))), "\n")
+    # One lambda over the places instead of an expression for each: the plan stays small, and so does the time
+    # that Spark takes to compile it.
+    places = _texts([_place(path) for path in ft.ENVELOPE_PATHS])
+    parts = F.transform(
+        places,
+        lambda place: F.when(
+            F.schema_of_variant(F.try_variant_get(document, place, "variant")) == "STRING",
+            _trim(F.substring(F.try_variant_get(document, place, "string"), 1, ft.MAX_PART)),
+        ),
+    )
+    joined = F.array_join(F.array_distinct(F.filter(parts, lambda part: part != "")), "\n")
     return F.coalesce(F.when(text.rlike(ft.ENVELOPE_FIELD), joined), F.lit(""))
+
+
+def _place(path: Sequence[str | int]) -> str:
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 
 def cut(text: Column) -> Column:
