@@ -99,9 +99,7 @@ def place_order(order: Order, shop: Shop) -> None:
         if required not in order:
             raise InvalidOrder(f"required field {required!r} is missing")
     with shop.orders() as database:
-        database.execute(
-            "insert into orders values (?, ?, ?)", (order["order_id"], order["customer_id"], _now())
-        )
+        database.execute("insert into orders values (?, ?, ?)", (order["order_id"], order["customer_id"], _now()))
 
 
 @handles("payment.capture")
@@ -265,8 +263,7 @@ def update_price(order: Order, shop: Shop) -> None:
         (version,) = replica.execute("select version from prices where sku = ?", (order["sku"],)).fetchone()
     if version < order["price_version"]:
         raise StaleRead(
-            f"version conflict: replica has {order['sku']} at version {version}, "
-            f"expected {order['price_version']}"
+            f"version conflict: replica has {order['sku']} at version {version}, expected {order['price_version']}"
         )
 
 
@@ -313,17 +310,30 @@ class Consumer:
     def work_off(self, *, patience: float, limit: float) -> Counter[str]:
         """Consume until ``orders`` is empty, wait ``patience`` seconds for stragglers, then stop.
 
-        Whoever still works then is killed in the middle, as a deployment does it: neither deleted nor
-        dead-lettered. Gives up after ``limit`` seconds in any case.
+        Gives up after ``limit`` seconds in any case. Returns the tally.
         """
         deadline = time.monotonic() + limit
+        self._consume(
+            lambda taken: time.monotonic() < deadline and bool(taken or self.queues.counts(ORDERS).total),
+            lambda: min(deadline, time.monotonic() + patience),
+        )
+        return self.tally
+
+    def run(self, stop: threading.Event) -> None:
+        """Consume until ``stop`` is set."""
+        self._consume(lambda _taken: not stop.is_set(), time.monotonic)
+
+    def _consume(self, goes_on: Callable[[int], bool], until: Callable[[], float]) -> None:
+        """Take messages while ``goes_on(how many came last)``, then wait for stragglers ``until`` a moment.
+
+        Whoever still works then is killed in the middle, as a deployment does it: neither deleted nor
+        dead-lettered.
+        """
         with ThreadPoolExecutor(self._workers, thread_name_prefix="order-consumer") as pool:
             try:
-                while time.monotonic() < deadline and (
-                    self._take_some(pool) or self.queues.counts(ORDERS).total
-                ):
+                while goes_on(self._take_some(pool)):
                     pass
-                deadline = min(deadline, time.monotonic() + patience)
+                deadline = until()
                 while self._busy and time.monotonic() < deadline:
                     time.sleep(0.05)
             finally:
@@ -332,7 +342,6 @@ class Consumer:
                 if self._busy:
                     # Nothing but closing their connections wakes threads that wait without a timeout.
                     self.shop.hang_up()
-        return self.tally
 
     def _take_some(self, pool: ThreadPoolExecutor) -> int:
         """Receive as many messages as there are idle workers, so none waits here under its lease."""
@@ -394,9 +403,11 @@ class Consumer:
 
     def _record(self, order: Order, attributes: Attributes) -> None:
         with self.shop.orders() as database:
+            message_id, now = attributes["message_id"]["StringValue"], _now()
+            database.execute("insert into work_log values (?, ?)", (message_id, now))
             database.execute(
                 "insert or ignore into processed values (?, ?, ?, ?)",
-                (attributes["message_id"]["StringValue"], order["order_id"], order["type"], _now()),
+                (message_id, order["order_id"], order["type"], now),
             )
 
     def _forward(self, queue: str, message: dict[str, Any], attributes: Attributes) -> None:
@@ -409,9 +420,7 @@ class Consumer:
             MessageAttributes=attributes,
             MessageSystemAttributes=system,
         )
-        self.queues.client.delete_message(
-            QueueUrl=self.queues.url(ORDERS), ReceiptHandle=message["ReceiptHandle"]
-        )
+        self.queues.client.delete_message(QueueUrl=self.queues.url(ORDERS), ReceiptHandle=message["ReceiptHandle"])
 
 
 def with_error(attributes: Attributes, error: BaseException) -> Attributes:

@@ -5,6 +5,7 @@ this module only writes business messages. The same seed gives the same messages
 """
 
 import base64
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -59,10 +60,13 @@ class Kind:
     extra_attributes: int = 0  # beyond the usual five
 
 
-def make_orders(count: int, seed: int) -> list[OrderMessage]:
-    """``count`` messages in a mixed order, at least one of each kind; duplicates come last, as they do."""
+def make_orders(count: int, seed: int, *, first_number: int = 1000) -> list[OrderMessage]:
+    """``count`` messages in a mixed order, at least one of each kind; duplicates come last, as they do.
+
+    Order numbers count up from ``first_number``.
+    """
     dice = random.Random(seed)  # noqa: S311  a demo's variety, no secret
-    numbered = _numbers()
+    numbered = itertools.count(first_number)
     messages = [
         _message(kind, next(numbered), dice)
         for kind, copies in zip(KINDS, _shares(count), strict=True)
@@ -88,8 +92,7 @@ def publish(queues: Queues, messages: Sequence[OrderMessage]) -> int:
         answer = queues.client.send_message_batch(
             QueueUrl=url,
             Entries=[
-                {"Id": str(n), "MessageBody": m.body, "MessageAttributes": m.attributes}
-                for n, m in enumerate(batch)
+                {"Id": str(n), "MessageBody": m.body, "MessageAttributes": m.attributes} for n, m in enumerate(batch)
             ],
         )
         if answer.get("Failed"):
@@ -240,8 +243,7 @@ def _message(kind: Kind, number: int, dice: random.Random) -> OrderMessage:
         "customer_id": dice.choice(services.CUSTOMERS),
         "customer": {"name": dice.choice(NAMES), "email": f"c{dice.randrange(9999)}@example.com"},
         "items": [
-            {"sku": dice.choice(services.SKUS), "quantity": dice.randrange(1, 5)}
-            for _ in range(dice.randrange(1, 4))
+            {"sku": dice.choice(services.SKUS), "quantity": dice.randrange(1, 5)} for _ in range(dice.randrange(1, 4))
         ],
         "currency": "EUR",
         "total": f"{dice.randrange(500, 50_000) / 100:.2f}",
@@ -304,10 +306,3 @@ def _batches(messages: Sequence[OrderMessage]) -> Iterator[list[OrderMessage]]:
         size += message.size()
     if batch:
         yield batch
-
-
-def _numbers() -> Iterator[int]:
-    number = 1000
-    while True:
-        number += 1
-        yield number

@@ -44,6 +44,8 @@ create table processed (
     order_id text,
     order_type text,
     handled_at text not null);
+-- Every time that work was done to its end, so that work done twice shows.
+create table work_log (message_id text not null, handled_at text not null);
 """
 
 
@@ -139,9 +141,7 @@ class Shop:
         """Mend what people would have mended overnight; the carrier is still down."""
         self._answers = dict.fromkeys(BROKEN, OK) | STILL_BROKEN
         self._payments_socket.listen(64)
-        self._payments = _PartnerServer(
-            (LOOPBACK, 0), _Partner, shop=self, listening_socket=self._payments_socket
-        )
+        self._payments = _PartnerServer((LOOPBACK, 0), _Partner, shop=self, listening_socket=self._payments_socket)
         _serve(self._payments)
         self.customs_url = self.partners_url
         self.mail_spool = self._folder / "mail.txt"
@@ -191,9 +191,7 @@ class Shop:
         with closing(sqlite3.connect(self.bookings_db)) as bookings, bookings:
             bookings.execute("create table if not exists bookings (order_id text, amount text)")
         with closing(sqlite3.connect(self.replica_db)) as replica, replica:
-            replica.execute(
-                "create table if not exists prices (sku text primary key, version integer not null)"
-            )
+            replica.execute("create table if not exists prices (sku text primary key, version integer not null)")
             # The replica stopped following one version ago.
             replica.executemany(
                 "insert or replace into prices values (?, ?)",

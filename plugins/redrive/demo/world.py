@@ -144,10 +144,16 @@ def embedded_server(program: Path, workspace: Path, *, keep: bool = False) -> It
 def make_queues(endpoint: str) -> Queues:
     """Create ``orders`` with its redrive policy, ``orders-dlq`` and ``orders-delay``; may be repeated."""
     import boto3  # noqa: PLC0415
+    import botocore.session  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
 
     refuse_remote(endpoint)
-    client = boto3.client(
+    # (file key, environment variable, default, conversion): nothing of the user's AWS set-up plays a part.
+    nowhere = (None, None, os.devnull, None)
+    core = botocore.session.Session(
+        {"profile": (None, None, None, None), "config_file": nowhere, "credentials_file": nowhere}
+    )
+    client = boto3.session.Session(botocore_session=core).client(
         "sqs",
         endpoint_url=endpoint,
         region_name=REGION,

@@ -1,0 +1,160 @@
+"""The demo's place on disk: what it owns there, what it may remove, and the environment of its runs."""
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from redrive.connections import variable_of
+from redrive.demo import world
+from redrive.errors import UsageError
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger
+from redrive.settings import Settings
+
+ROUTE = "orders"
+BROKER_CONNECTION, DATABASE_CONNECTION = "sqs_demo", "orders_db"
+#: The folder that holds dags/, plugins/ and config/: the demo runs this code, whatever $REDRIVE_CONFIG says.
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """``var/redrive.db``, ``var/staging`` and ``var/demo`` below ``home``."""
+
+    home: Path
+
+    @property
+    def folder(self) -> Path:
+        """Logs, the shop's databases, and the marker."""
+        return self.home / "var" / "demo"
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.home / "var" / "redrive.db"
+
+    @property
+    def ledger_url(self) -> str:
+        return f"sqlite:///{self.ledger_file}"
+
+    @property
+    def staging(self) -> Path:
+        return self.home / "var" / "staging"
+
+    @property
+    def marker(self) -> Path:
+        """Says which ledger the demo made."""
+        return self.folder / "made-by-demo.json"
+
+    def claim(self, *, fresh: bool) -> None:
+        """Make the folder the demo's; with ``fresh``, remove what an earlier demo left.
+
+        Raises :class:`UsageError` without touching anything if a ledger or staged payloads are there that no
+        demo made: they may be somebody's messages.
+        """
+        self._refuse_foreign()
+        if fresh:
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                self.ledger_file.with_name(self.ledger_file.name + suffix).unlink(missing_ok=True)
+            shutil.rmtree(self.staging, ignore_errors=True)
+            # The marker goes last, so that a removal that was cut short can be repeated.
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.marker.exists():
+            # Before the ledger exists: a demo that dies in between must not lock the next one out.
+            self.marker.write_text(json.dumps({"ledger": str(self.ledger_file), "ledger_id": None}))
+
+    def open_ledger(self, now: datetime) -> Ledger:
+        """Create or upgrade the ledger, and write into the marker which one it is."""
+        ledger = Ledger(self.ledger_url)
+        schema.upgrade(ledger, now)
+        with ledger.read() as connection:
+            ledger_id = schema.ledger_id(connection)
+        self.marker.write_text(json.dumps({"ledger": str(self.ledger_file), "ledger_id": ledger_id}))
+        return ledger
+
+    def environment(self, endpoint: str, orders_db: Path, base: Mapping[str, str]) -> dict[str, str]:
+        """``base`` with everything pointed at this workspace, and at nothing else.
+
+        Whatever the user's shell says about AWS, Redrive or the two connections is left out, so that the demo
+        can't read or write somebody's real queues.
+        """
+        kept = {key: value for key, value in base.items() if not key.startswith(("AWS_", "REDRIVE_"))}
+        return (
+            kept
+            | connections(endpoint, orders_db)
+            | {
+                "REDRIVE_HOME": str(self.home),
+                "REDRIVE_CONFIG": str(ROOT / "config" / "redrive.yaml"),
+                "REDRIVE_DATABASE_URL": self.ledger_url,
+                "REDRIVE_STAGING_URI": str(self.staging),
+            }
+        )
+
+    def _refuse_foreign(self) -> None:
+        if self.ledger_file.exists():
+            made_by_demo = self._marked_id()
+            if made_by_demo is not None and made_by_demo in ("", _ledger_id(self.ledger_file)):
+                return
+            what = self.ledger_file
+        elif self.staging.is_dir() and any(self.staging.iterdir()) and not self.marker.exists():
+            what = self.staging
+        else:
+            return
+        raise UsageError(
+            f"{what} was not made by the demo, so the demo leaves it alone; "
+            "move it away, or run the demo elsewhere: REDRIVE_HOME=/some/folder redrive demo"
+        )
+
+    def _marked_id(self) -> str | None:
+        """The ledger id in the marker; "" if the demo died before it knew it, None without a marker."""
+        try:
+            return json.loads(self.marker.read_text())["ledger_id"] or ""
+        except (OSError, ValueError, KeyError):
+            return None
+
+
+def connections(endpoint: str, orders_db: Path) -> dict[str, str]:
+    """The Airflow connections of the demo's route, and no proxy on the way to them."""
+    world.refuse_remote(endpoint)
+    broker = {
+        "conn_type": "aws",
+        "login": world.ACCESS_KEY,
+        "password": world.SECRET_KEY,
+        "extra": {"region_name": world.REGION, "endpoint_url": endpoint},
+    }
+    loopback = "127.0.0.1,localhost"
+    return {
+        variable_of(BROKER_CONNECTION): json.dumps(broker),
+        variable_of(DATABASE_CONNECTION): json.dumps({"conn_type": "sqlite", "host": str(orders_db)}),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "NO_PROXY": loopback,
+        "no_proxy": loopback,
+    }
+
+
+def refuse_other_configuration(settings: Settings) -> None:
+    """Raise :class:`UsageError` if config/redrive.yaml has been changed into somebody's own."""
+    route = settings.routes.get(ROUTE)
+    if route is None or (route.broker, route.connection) != ("amazon_sqs", BROKER_CONNECTION):
+        raise UsageError(
+            f"config/redrive.yaml no longer has the demo's route {ROUTE!r} on connection "
+            f"{BROKER_CONNECTION!r}, so the demo would touch queues that are not its own; "
+            "restore the file to run the demo"
+        )
+
+
+def _ledger_id(file: Path) -> str | None:
+    try:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as ledger:
+            row = ledger.execute("select ledger_id from ledger_identity").fetchone()
+    except sqlite3.Error:
+        return None
+    return str(row[0]) if row else None
