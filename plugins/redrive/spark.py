@@ -28,7 +28,27 @@ if TYPE_CHECKING:
     from redrive.connections import Connection
 
 APPLICATION_NAME = "redrive-classify"
+#: What the job needs of its session; a test holds it to the job's own list, which can't be imported here.
+_SESSION: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "4",
+    "spark.sql.files.maxPartitionBytes": "64m",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_LOCAL: Mapping[str, str] = {
+    "spark.log.level": "WARN",
+    "spark.ui.enabled": "false",  # would listen on every interface
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.shuffle.partitions": "4",
+}
 _LAST_LINES = 20
+_KEPT_LOGS = 100
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # one content, one archive: times would change its hash
 
 
@@ -50,17 +70,13 @@ def arguments(manifest_uri: str) -> list[str]:
 
 
 def properties(spark: SparkSettings) -> dict[str, str]:
-    """Spark properties of every runner; the configuration's ``spark.conf`` wins."""
-    ours = {"spark.sql.session.timeZone": "UTC"}
+    """Spark properties of a submitted job; the configuration's ``spark.conf`` wins."""
+    ours = dict(_SESSION)
+    if spark.runner == "local":
+        ours |= _LOCAL
     # The cloud runners have minimum sizes of their own above our default, so there it has to be asked for.
     if spark.runner in ("local", "submit") or "driver_memory" in spark.model_fields_set:
         ours["spark.driver.memory"] = spark.driver_memory
-    if spark.runner == "local":
-        ours |= {
-            "spark.ui.enabled": "false",  # would listen on every interface
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-        }
     return ours | spark.conf
 
 
@@ -145,12 +161,8 @@ def classify(settings: Settings, manifest_uri: str) -> None:
     longer than ``spark.timeout``, and :class:`SettingsError` for the cloud runners: only Airflow starts those.
     """
     match settings.spark.runner:
-        case "local":
-            # Plain Python, no spark-submit: it saves a start of the JVM.
-            command = [sys.executable, str(application()), *arguments(manifest_uri)]
-            _run(command, _local_environment(settings.spark), settings.spark)
-        case "submit":
-            _run(submit_command(settings, manifest_uri), {"PYSPARK_PYTHON": sys.executable}, settings.spark)
+        case "local" | "submit":
+            _run(submit_command(settings, manifest_uri), settings.spark)
         case "connect":
             classify_over_connect(settings, manifest_uri)
         case runner:
@@ -161,9 +173,9 @@ def classify(settings: Settings, manifest_uri: str) -> None:
 
 
 def submit_command(settings: Settings, manifest_uri: str) -> list[str]:
-    """The ``spark-submit`` call for a cluster: its master is said, never assumed."""
+    """The ``spark-submit`` call, on this machine or to a cluster: the master is said, never assumed."""
     master, deploy_mode = settings.spark.master, None
-    if settings.spark.connection is not None:
+    if settings.spark.runner == "submit" and settings.spark.connection is not None:
         from redrive import connections  # noqa: PLC0415
 
         connection = connections.get(settings.spark.connection)
@@ -234,21 +246,6 @@ def _job_function() -> Callable[[Mapping[str, Any], Any], object]:
     return run
 
 
-def _local_environment(spark: SparkSettings) -> dict[str, str]:
-    """What a plain Python process needs so that its session becomes a local one with our properties."""
-    options = ["--master", spark.master, "--name", APPLICATION_NAME]
-    for key, value in properties(spark).items():
-        options += ["--conf", f"{key}={value}"]
-    import shlex  # noqa: PLC0415
-
-    return {
-        "PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"]),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-
-
 def java_missing() -> str | None:
     """Why Spark can't start here for want of Java; None where a Java is found."""
     home = os.environ.get("JAVA_HOME")
@@ -259,17 +256,18 @@ def java_missing() -> str | None:
     return None if shutil.which("java") else "Spark needs Java 17 or newer; there is no java on the PATH"
 
 
-def _run(command: list[str], extra: Mapping[str, str], spark: SparkSettings) -> None:
+def _run(command: list[str], spark: SparkSettings) -> None:
     if trouble := java_missing():
         raise ClassificationFailed(trouble)
     log = _new_log()
-    import_path = os.pathsep.join(
-        filter(None, [str(configuration.home() / "plugins"), os.environ.get("PYTHONPATH", "")])
-    )
+    # The same Python here and in the job; a cluster's executors have their own.
+    ours = {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    if spark.runner == "local":
+        ours |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with log.open("wb") as sink:
         process = subprocess.Popen(  # noqa: S603  our own script, with our own Python or Spark
             command,
-            env=os.environ | {"PYTHONPATH": import_path} | dict(extra),
+            env=os.environ | ours,
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
@@ -287,7 +285,7 @@ def _run(command: list[str], extra: Mapping[str, str], spark: SparkSettings) -> 
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End the job if it still runs; the JVM ends with it, because its standard input closes."""
+    """End the job if it still runs."""
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -299,6 +297,8 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 def _new_log() -> Path:
     folder = configuration.home() / "var" / "spark" / "logs"
     folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob("classify-*.log"))[:-_KEPT_LOGS]:
+        old.unlink(missing_ok=True)
     stamp = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
     descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"classify-{stamp}-", suffix=".log")
     os.close(descriptor)
