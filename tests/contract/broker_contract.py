@@ -1,0 +1,393 @@
+"""What Redrive relies on in every broker, written once.
+
+A broker's test class inherits :class:`BrokerContract` and supplies fixtures only; what it can't carry it says
+in the class attributes. A promise that holds for one broker only is tested in that broker's own file.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from redrive.brokers.base import Broker, Publication
+from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
+from redrive.message import Header, Outgoing, Received, Tracking, read_tracking, tracking_headers
+
+NO_WAIT = timedelta(0)
+LEASE = timedelta(seconds=60)
+
+BODIES = {
+    "text": b'{"order": 17}',
+    "umlauts": "Größe: 42 €, 漢字, 🙂".encode(),
+    "line-ends": b"a\r\nb\tc\n",
+    "hostile": b"'; drop table orders; -- <script>${jndi:ldap://x}</script> {{7*7}} %s%n",
+    "spaces": b"  ",
+}
+
+
+def outgoing(body: bytes = b"hello", number: int = 1, **fields: object) -> Outgoing:
+    """A message to publish, with only the facts that matter."""
+    return Outgoing(number, f"k3v9q2-{number:014x}", 1, body, **fields)  # type: ignore[arg-type]
+
+
+#: Every call of the port, on one queue.
+CALLS: dict[str, Callable[[Broker, str], object]] = {
+    "receive": lambda broker, queue: broker.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE),
+    "settle": lambda broker, queue: broker.settle(queue, ["receipt"]),
+    "release": lambda broker, queue: broker.release(queue, ["receipt"]),
+    "extend": lambda broker, queue: broker.extend(queue, ["receipt"], LEASE),
+    "publish": lambda broker, queue: broker.publish(queue, [outgoing()]),
+    "depth": lambda broker, queue: broker.depth(queue),
+    "describe": lambda broker, queue: broker.describe(queue),
+}
+
+
+class BrokerContract:
+    """Supply ``broker``, ``make_queue``, ``let_pass``, ``refused_broker`` and ``unreachable_broker``."""
+
+    carries_binary = True
+    carries_empty = True
+    keeps_content_type = True
+    max_body = 1_000_000
+    short_lease = timedelta(seconds=1)
+
+    # --- what a broker's tests supply ------------------------------------------------------------------
+
+    @pytest.fixture
+    def broker(self) -> Broker:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def make_queue(self) -> Callable[..., str]:
+        """``make_queue(ordered=False, dead_letter_queue=None, max_deliveries=None)`` -> name of a new queue."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def let_pass(self) -> Callable[[timedelta], None]:
+        """Let time pass for the broker."""
+        return lambda duration: time.sleep(duration.total_seconds())
+
+    @pytest.fixture
+    def refused_broker(self) -> Broker:
+        """A broker that the server allows nothing."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def unreachable_broker(self) -> Broker:
+        """A broker whose server isn't there."""
+        raise NotImplementedError
+
+    # --- words that the tests use ----------------------------------------------------------------------
+
+    @pytest.fixture
+    def queue(self, make_queue: Callable[..., str]) -> str:
+        return make_queue()
+
+    @staticmethod
+    def take(broker: Broker, queue: str, count: int, lease: timedelta = LEASE) -> list[Received]:
+        """Receive until ``count`` messages are here, or nothing more comes."""
+        taken: list[Received] = []
+        while len(taken) < count:
+            got = broker.receive(
+                queue, limit=count - len(taken), wait=timedelta(seconds=0 if taken else 1), lease=lease
+            )
+            if not got:
+                break
+            taken += got
+        return taken
+
+    @staticmethod
+    def send(broker: Broker, queue: str, *messages: Outgoing) -> list[Publication]:
+        results = broker.publish(queue, messages)
+        assert [result.status for result in results] == ["sent"] * len(messages)
+        return results
+
+    # --- messages arrive as they were sent -------------------------------------------------------------
+
+    @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+    def test_a_body_survives_byte_for_byte(self, broker: Broker, queue: str, body: bytes) -> None:
+        self.send(broker, queue, outgoing(body))
+
+        assert [r.letter.body for r in self.take(broker, queue, 1)] == [body]
+
+    @pytest.mark.parametrize("body", [b"\xff\xfe\x00 not text", b"null \x00 byte", b"\xef\xbf\xbf noncharacter"],
+                             ids=["not-utf8", "nul", "nonchar"])  # fmt: skip
+    def test_a_binary_body_survives_or_is_refused(self, broker: Broker, queue: str, body: bytes) -> None:
+        [result, after] = broker.publish(queue, [outgoing(body, 1), outgoing(b"after", 2)])
+
+        if self.carries_binary:
+            assert result.status == "sent"
+            assert {r.letter.body for r in self.take(broker, queue, 2)} == {body, b"after"}
+        else:
+            assert result.status == "refused"
+            assert result.detail
+            assert after.status == "sent"  # one message that can't be sent does not block its batch
+
+    def test_an_empty_body_survives_or_is_refused(self, broker: Broker, queue: str) -> None:
+        [result] = broker.publish(queue, [outgoing(b"")])
+
+        if self.carries_empty:
+            assert [r.letter.body for r in self.take(broker, queue, 1)] == [b""]
+        else:
+            assert result.status == "refused"
+            assert "empty" in result.detail
+
+    def test_a_large_body_survives(self, broker: Broker, queue: str) -> None:
+        body = bytes(range(32, 127)) * (self.max_body // 95)
+        self.send(broker, queue, outgoing(body))
+
+        assert self.take(broker, queue, 1)[0].letter.body == body
+
+    def test_large_bodies_are_sent_in_one_call(self, broker: Broker, queue: str) -> None:
+        bodies = {bytes([65 + n]) * (self.max_body // 3) for n in range(12)}
+        self.send(broker, queue, *(outgoing(body, n) for n, body in enumerate(bodies)))
+
+        assert {r.letter.body for r in self.take(broker, queue, 12)} == bodies
+
+    def test_a_body_that_is_too_large_is_refused_with_its_size(self, broker: Broker, queue: str) -> None:
+        bound = broker.capabilities.max_message_bytes
+        if bound is None:
+            pytest.skip("this broker has no bound")
+        results = broker.publish(queue, [outgoing(b"x" * (bound + 1), 1), outgoing(b"small", 2)])
+
+        assert [r.status for r in results] == ["refused", "sent"]
+        assert str(bound) in results[0].detail
+
+    def test_headers_survive_with_their_types(self, broker: Broker, queue: str) -> None:
+        headers = (
+            Header("customer", "String", "Müller & Söhne"),
+            Header("amount", "Number", "12.50"),
+            Header("count", "Number.int", "7"),
+            Header("thumbnail", "Binary.png", b"\x89PNG\x00\xff"),
+        )
+        self.send(broker, queue, outgoing(headers=headers))
+
+        assert set(self.take(broker, queue, 1)[0].letter.headers) == set(headers)
+
+    def test_tracking_headers_survive(self, broker: Broker, queue: str) -> None:
+        self.send(broker, queue, outgoing(headers=(Header("a", "String", "b"), *tracking_headers("k3v9q2-17", 3))))
+
+        assert read_tracking(self.take(broker, queue, 1)[0].letter.headers) == Tracking("k3v9q2-17", 3)
+
+    def test_too_many_headers_are_refused(self, broker: Broker, queue: str) -> None:
+        bound = broker.capabilities.max_headers
+        if bound is None:
+            pytest.skip("this broker has no bound")
+        many = tuple(Header(f"h{n}", "String", "v") for n in range(bound + 1))
+        results = broker.publish(queue, [outgoing(headers=many), outgoing(number=2, headers=many[:-1])])
+
+        assert [r.status for r in results] == ["refused", "sent"]
+        assert str(bound) in results[0].detail
+
+    def test_an_ordering_key_survives(self, broker: Broker, make_queue: Callable[..., str]) -> None:
+        queue = make_queue(ordered=True)
+        self.send(broker, queue, outgoing(ordering_key="customer-7"))
+
+        assert self.take(broker, queue, 1)[0].letter.ordering_key == "customer-7"
+
+    def test_a_content_type_survives(self, broker: Broker, queue: str) -> None:
+        if not self.keeps_content_type:
+            pytest.skip("this broker has no content type of its own")
+        self.send(broker, queue, outgoing(content_type="application/json"))
+
+        assert self.take(broker, queue, 1)[0].letter.content_type == "application/json"
+
+    def test_a_letter_tells_its_id_and_times(self, broker: Broker, queue: str) -> None:
+        [result] = self.send(broker, queue, outgoing())
+        [received] = self.take(broker, queue, 1)
+
+        assert received.letter.broker_message_id == result.broker_message_id != ""
+        assert received.letter.enqueued_at is not None
+        assert received.letter.enqueued_at > 1_600_000_000_000_000
+        assert received.letter.deliveries == 1
+        assert not received.letter.redelivered
+
+    # --- receive, settle, release ----------------------------------------------------------------------
+
+    def test_a_settled_message_is_gone(self, broker: Broker, queue: str) -> None:
+        self.send(broker, queue, outgoing())
+        [received] = self.take(broker, queue, 1)
+
+        assert broker.settle(queue, [received.receipt]).count == 1
+        assert broker.depth(queue).total == 0
+
+    def test_settling_twice_harms_nothing(self, broker: Broker, queue: str) -> None:
+        self.send(broker, queue, outgoing(number=1), outgoing(number=2))
+        first, _ = self.take(broker, queue, 2)
+        broker.settle(queue, [first.receipt])
+        broker.settle(queue, [first.receipt])
+
+        assert broker.depth(queue).total == 1
+
+    def test_settling_nothing_is_nothing(self, broker: Broker, queue: str) -> None:
+        assert broker.settle(queue, []).count == 0
+        assert broker.publish(queue, []) == []
+        broker.release(queue, [])
+        broker.extend(queue, [], LEASE)
+
+    def test_one_bad_receipt_does_not_spoil_the_others(
+        self, broker: Broker, queue: str, let_pass: Callable[[timedelta], None]
+    ) -> None:
+        self.send(broker, queue, outgoing(number=1))
+        [lost] = self.take(broker, queue, 1, self.short_lease)
+        let_pass(self.short_lease * 1.5)
+        self.send(broker, queue, *(outgoing(number=n) for n in range(2, 14)))
+        good = [r.receipt for r in self.take(broker, queue, 13)]  # the lost one under a new receipt among them
+
+        settled = broker.settle(queue, [*good[:3], lost.receipt, *good[3:]])
+
+        assert settled.count == 13
+        assert [receipt for receipt, _ in settled.failures] == [lost.receipt]
+        assert settled.failures[0][1]
+        assert broker.depth(queue).total == 0
+
+    def test_a_leased_message_is_hidden_and_counted(self, broker: Broker, queue: str) -> None:
+        self.send(broker, queue, outgoing(), outgoing(number=2))
+        self.take(broker, queue, 1)
+
+        assert len(self.take(broker, queue, 2)) == 1
+        depth = broker.depth(queue)
+        assert (depth.visible, depth.in_flight, depth.delayed, depth.total) == (0, 2, 0, 2)
+
+    def test_a_released_message_comes_back_at_once(self, broker: Broker, queue: str) -> None:
+        self.send(broker, queue, outgoing())
+        [first] = self.take(broker, queue, 1)
+        broker.release(queue, [first.receipt])
+        [again] = self.take(broker, queue, 1)
+
+        assert again.letter.broker_message_id == first.letter.broker_message_id
+        assert again.letter.deliveries == 2
+        assert again.letter.redelivered
+
+    def test_what_a_killed_consumer_held_comes_back_after_the_lease(
+        self, broker: Broker, queue: str, let_pass: Callable[[timedelta], None]
+    ) -> None:
+        self.send(broker, queue, *(outgoing(b"%d" % n, n) for n in range(3)))
+        self.take(broker, queue, 3, self.short_lease)
+        let_pass(self.short_lease * 1.5)
+
+        back = self.take(broker, queue, 3)
+        assert {r.letter.body for r in back} == {b"0", b"1", b"2"}
+        assert {r.letter.deliveries for r in back} == {2}
+
+    def test_an_extended_lease_keeps_a_message_away(
+        self, broker: Broker, queue: str, let_pass: Callable[[timedelta], None]
+    ) -> None:
+        self.send(broker, queue, outgoing(b"kept", 1), outgoing(b"let go", 2))
+        taken = self.take(broker, queue, 2, self.short_lease)
+        kept = next(r for r in taken if r.letter.body == b"kept")
+        broker.extend(queue, [kept.receipt], LEASE)
+        let_pass(self.short_lease * 1.5)
+
+        assert [r.letter.body for r in self.take(broker, queue, 2)] == [b"let go"]
+        assert broker.settle(queue, [kept.receipt]).count == 1
+
+    def test_an_empty_queue_gives_nothing(self, broker: Broker, queue: str) -> None:
+        assert broker.receive(queue, limit=100, wait=NO_WAIT, lease=LEASE) == []
+        assert broker.depth(queue).total == 0
+
+    def test_the_limit_is_kept(self, broker: Broker, queue: str) -> None:
+        self.send(broker, queue, *(outgoing(number=n) for n in range(40)))
+
+        assert broker.receive(queue, limit=0, wait=NO_WAIT, lease=LEASE) == []
+        assert 1 <= len(broker.receive(queue, limit=7, wait=NO_WAIT, lease=LEASE)) <= 7
+        assert 1 <= len(broker.receive(queue, limit=25, wait=NO_WAIT, lease=LEASE)) <= 25
+
+    def test_many_messages_arrive_once_each(self, broker: Broker, queue: str) -> None:
+        self.send(broker, queue, *(outgoing(b"%d" % n, n) for n in range(137)))
+        taken = self.take(broker, queue, 137)
+
+        assert sorted(int(r.letter.body) for r in taken) == list(range(137))
+        assert broker.settle(queue, [r.receipt for r in taken]).count == 137
+        assert broker.depth(queue).total == 0
+
+    # --- order, delay, dead-lettering ------------------------------------------------------------------
+
+    def test_order_within_a_key_is_kept(self, broker: Broker, make_queue: Callable[..., str]) -> None:
+        queue = make_queue(ordered=True)
+        keys = ("a", "b", "a", "a", "b", "a") * 4
+        self.send(broker, queue, *(outgoing(b"%d" % n, n, ordering_key=k) for n, k in enumerate(keys)))
+        seen: dict[str | None, list[int]] = {}
+        while got := self.take(broker, queue, 5):
+            for received in got:
+                seen.setdefault(received.letter.ordering_key, []).append(int(received.letter.body))
+            broker.settle(queue, [r.receipt for r in got])
+
+        assert seen == {key: [n for n, k in enumerate(keys) if k == key] for key in ("a", "b")}
+
+    def test_behind_a_message_that_was_not_sent_its_key_waits(
+        self, broker: Broker, make_queue: Callable[..., str]
+    ) -> None:
+        queue = make_queue(ordered=True)
+        bound = broker.capabilities.max_message_bytes
+        if bound is None:
+            pytest.skip("this broker refuses nothing by itself")
+        bodies = [(b"1", "a"), (b"x" * (bound + 1), "a"), (b"3", "a"), (b"4", "b")]
+        results = broker.publish(queue, [outgoing(body, n, ordering_key=k) for n, (body, k) in enumerate(bodies)])
+
+        assert [r.status for r in results] == ["sent", "refused", "retry", "sent"]
+
+    def test_a_delayed_message_is_counted_and_comes_later(
+        self, broker: Broker, queue: str, let_pass: Callable[[timedelta], None]
+    ) -> None:
+        if broker.capabilities.native_delay is None:
+            pytest.skip("this broker keeps no delay")
+        self.send(broker, queue, outgoing(delay_seconds=1))
+
+        assert broker.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE) == []
+        assert broker.depth(queue).delayed == 1
+        let_pass(timedelta(seconds=1.5))
+        assert len(self.take(broker, queue, 1)) == 1
+
+    def test_a_dead_letter_names_the_queue_on_which_it_failed(
+        self, broker: Broker, make_queue: Callable[..., str], let_pass: Callable[[timedelta], None]
+    ) -> None:
+        dead = make_queue()
+        live = make_queue(dead_letter_queue=dead, max_deliveries=2)
+        [sent] = self.send(broker, live, outgoing(b"fails", headers=(Header("a", "String", "b"),)))
+        for _ in range(2):
+            assert len(self.take(broker, live, 1, self.short_lease)) == 1
+            let_pass(self.short_lease * 1.5)
+        assert self.take(broker, live, 1) == []
+
+        [received] = self.take(broker, dead, 1)
+        assert received.letter.origin == live
+        assert received.letter.body == b"fails"
+        assert received.letter.headers == (Header("a", "String", "b"),)
+        assert received.letter.deliveries >= 2
+        if broker.capabilities.stable_identity:
+            assert received.letter.broker_message_id == sent.broker_message_id
+
+    def test_a_queue_tells_where_it_dead_letters(self, broker: Broker, make_queue: Callable[..., str]) -> None:
+        dead = make_queue()
+        live = make_queue(dead_letter_queue=dead, max_deliveries=3)
+
+        told = broker.describe(live)
+        assert (told.dead_letter_queue, told.max_deliveries, told.ordered) == (dead, 3, False)
+        assert told.lease is not None
+        assert broker.describe(make_queue(ordered=True)).ordered
+
+    # --- errors ---------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+    def test_a_missing_queue_is_named(self, broker: Broker, call: Callable[[Broker, str], object]) -> None:
+        with pytest.raises(QueueMissing, match="no-such-queue"):
+            call(broker, "no-such-queue")
+
+    @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+    def test_a_refusal_names_the_queue(self, refused_broker: Broker, call: Callable[[Broker, str], object]) -> None:
+        with pytest.raises(PermissionRefused, match="orders-dlq"):
+            call(refused_broker, "orders-dlq")
+
+    @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+    def test_a_broker_that_is_not_there_is_told(
+        self, unreachable_broker: Broker, call: Callable[[Broker, str], object]
+    ) -> None:
+        with pytest.raises(BrokerUnavailable, match="orders-dlq"):
+            call(unreachable_broker, "orders-dlq")
+
+    def test_closing_leaves_leases_to_run_out(self, broker: Broker, queue: str, make_queue: Callable[..., str]) -> None:
+        self.send(broker, queue, outgoing())
+        self.take(broker, queue, 1)
+        broker.close()

@@ -1,0 +1,503 @@
+"""The SQS adapter: the contract on an SQS-compatible server, and what only SQS does."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from redrive.brokers import open_broker
+from redrive.brokers.amazon_sqs import AmazonSqs
+from redrive.brokers.sqs_message import FAILURE_ATTRIBUTES, MAX_BYTES, dedup_id
+from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
+from redrive.message import Header, clean_headers, tracking_headers
+from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
+from tests.contract.scripted_sqs import Drop, Hang, Refuse, ScriptedSqs, all_sent
+from tests.servers import Ministack, free_port
+
+MINUTE = 60_000_000
+
+
+def connection(url: str, **extra: object) -> str:
+    return json.dumps(
+        {
+            "conn_type": "aws",
+            "login": "test",
+            "password": "test",
+            "extra": {"region_name": "us-east-1", "endpoint_url": url, **extra},
+        }
+    )
+
+
+def adapter(url: str, **options: object) -> AmazonSqs:
+    """The adapter on ``url``; it does not really sleep between tries unless told to."""
+    options.setdefault("sleep", lambda seconds: None)
+    return AmazonSqs.open("sqs_test", env={"AIRFLOW_CONN_SQS_TEST": connection(url)}, **options)
+
+
+@pytest.fixture
+def sqs(ministack: Ministack) -> Iterator[AmazonSqs]:
+    broker = adapter(ministack.url)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def create(sqs: AmazonSqs) -> Callable[..., str]:
+    def create(
+        *,
+        ordered: bool = False,
+        dead_letter_queue: str | None = None,
+        max_deliveries: int | None = None,
+        **attributes: str,
+    ) -> str:
+        name = f"q-{uuid.uuid4().hex[:12]}{'.fifo' if ordered else ''}"
+        if ordered:
+            attributes |= {"FifoQueue": "true"}
+        if dead_letter_queue:
+            arn = f"arn:aws:sqs:us-east-1:000000000000:{dead_letter_queue}"
+            policy = {"deadLetterTargetArn": arn, "maxReceiveCount": max_deliveries}
+            attributes |= {"RedrivePolicy": json.dumps(policy)}
+        sqs._client.create_queue(QueueName=name, Attributes=attributes)
+        return name
+
+    return create
+
+
+@pytest.mark.server
+class TestAmazonSqs(BrokerContract):
+    """On ministack: a stand-in that speaks SQS's protocol over HTTP, because tests can't reach AWS."""
+
+    carries_binary = False
+    carries_empty = False
+    keeps_content_type = False  # only as an attribute
+
+    @pytest.fixture
+    def broker(self, sqs: AmazonSqs) -> AmazonSqs:
+        return sqs
+
+    @pytest.fixture
+    def make_queue(self, create: Callable[..., str]) -> Callable[..., str]:
+        return create
+
+    @pytest.fixture
+    def refused_broker(self) -> Iterator[AmazonSqs]:
+        with ScriptedSqs() as script:
+            for operation in list(script.always):
+                if operation != "GetQueueUrl":
+                    script.always[operation] = Refuse("AccessDenied", 403)
+            broker = adapter(script.url)
+            yield broker
+            broker.close()
+
+    @pytest.fixture
+    def unreachable_broker(self) -> AmazonSqs:
+        return adapter(f"http://127.0.0.1:{free_port()}")
+
+    def test_a_round_trip_costs_three_requests_per_ten_messages(
+        self, sqs: AmazonSqs, create: Callable[..., str]
+    ) -> None:
+        dead, live = create(), create()
+        self.send(sqs, dead, *(outgoing(b"%d" % n, n) for n in range(200)))
+        fresh = adapter(sqs._client.meta.endpoint_url)
+
+        received = fresh.receive(dead, limit=200, wait=timedelta(seconds=5), lease=LEASE)
+        assert len(received) == 200
+        assert fresh.settle(dead, [r.receipt for r in received]).count == 200
+        self.send(fresh, live, *(outgoing(r.letter.body, n) for n, r in enumerate(received)))
+
+        assert fresh.requests["ReceiveMessage"] == 20
+        assert fresh.requests["DeleteMessageBatch"] == 20
+        assert fresh.requests["SendMessageBatch"] == 20
+        assert fresh.requests.total() <= 0.31 * 200
+        fresh.close()
+
+    def test_queues_are_named_by_url_and_arn_too(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        name = create()
+        self.send(sqs, name, outgoing())
+        url = sqs._client.get_queue_url(QueueName=name)["QueueUrl"]
+
+        assert sqs.depth(url).visible == 1
+        assert sqs.depth(f"arn:aws:sqs:us-east-1:000000000000:{name}").visible == 1
+
+    def test_fifo_ids_come_back_and_a_used_one_is_dropped(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        queue = create(ordered=True)
+        self.send(sqs, queue, outgoing(ordering_key="g", dedup_id="order-17"))
+        self.send(sqs, queue, outgoing(ordering_key="g", dedup_id="order-17"))  # "sent", says SQS
+        [received] = self.take(sqs, queue, 5)
+
+        properties = dict(received.letter.properties)
+        assert properties["MessageDeduplicationId"] == "order-17"
+        assert "SequenceNumber" in properties
+
+    def test_a_second_attempt_is_not_dropped_where_content_would_be_deduplicated(
+        self, sqs: AmazonSqs, create: Callable[..., str]
+    ) -> None:
+        queue = create(ordered=True, ContentBasedDeduplication="true")
+        for attempt in (1, 2):
+            self.send(sqs, queue, outgoing(b"same", ordering_key="g")._replace(attempt=attempt))
+
+        assert sqs.depth(queue).visible == 2
+
+    def test_a_message_without_a_group_gets_one_of_its_own_on_a_fifo_queue(
+        self, sqs: AmazonSqs, create: Callable[..., str]
+    ) -> None:
+        queue = create(ordered=True)
+        self.send(sqs, queue, *(outgoing(number=n) for n in range(3)))
+
+        assert len({r.letter.ordering_key for r in self.take(sqs, queue, 3)}) == 3
+
+    def test_a_group_on_a_standard_queue_is_kept(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        queue = create()
+        self.send(sqs, queue, outgoing(ordering_key="tenant-7"))
+
+        assert self.take(sqs, queue, 1)[0].letter.ordering_key == "tenant-7"
+
+    def test_a_queue_with_a_smaller_bound_refuses_with_it(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        queue = create(MaximumMessageSize="262144")
+        results = sqs.publish(queue, [outgoing(b"x" * 300_000), outgoing(number=2)])
+
+        assert [r.status for r in results] == ["refused", "sent"]
+        assert "262144" in results[0].detail
+
+    def test_a_queue_with_a_tiny_bound_refuses_by_itself(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        queue = create(MaximumMessageSize="1024")
+        results = sqs.publish(queue, [outgoing(b"x" * 2000), outgoing(number=2)])
+
+        assert [r.status for r in results] == ["refused", "sent"]
+        assert "1024" in results[0].detail
+
+    def test_a_description_tells_retention_and_bounds(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        told = sqs.describe(create(MessageRetentionPeriod="86400", VisibilityTimeout="45"))
+
+        assert told.retention == timedelta(days=1)
+        assert told.lease == timedelta(seconds=45)
+        assert told.max_message_bytes == MAX_BYTES
+
+    def test_the_registry_opens_it_by_connection_id(
+        self, ministack: Ministack, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_SQS_DEMO", connection(ministack.url))
+        broker = open_broker("amazon_sqs", "sqs_demo")
+
+        assert broker.depth(create()).total == 0
+        broker.close()
+
+    @pytest.mark.airflow
+    def test_a_connection_that_needs_more_goes_through_airflows_hook(
+        self, ministack: Ministack, create: Callable[..., str]
+    ) -> None:
+        env = {
+            "AIRFLOW_CONN_SQS_ROLE": connection(
+                "http://127.0.0.1:1", service_config={"sqs": {"endpoint_url": ministack.url}}
+            )
+        }
+        broker = AmazonSqs.open("sqs_role", env=env)
+
+        assert broker.depth(create()).total == 0
+        assert broker._client.meta.config.retries["total_max_attempts"] == 1
+        broker.close()
+
+
+# --- what an SQS-compatible server can't be made to do ----------------------------------------------------
+
+
+@pytest.fixture
+def script() -> Iterator[ScriptedSqs]:
+    with ScriptedSqs() as server:
+        yield server
+
+
+@pytest.fixture
+def broker(script: ScriptedSqs) -> Iterator[AmazonSqs]:
+    """One request at a time, so that the script's order is the order of the calls."""
+    opened = adapter(script.url, concurrency=1, read_timeout=1)
+    yield opened
+    opened.close()
+
+
+def statuses(broker: AmazonSqs, queue: str, count: int, **fields: object) -> list[str]:
+    messages = [outgoing(b"%d" % n, n, **fields) for n in range(count)]
+    return [result.status for result in broker.publish(queue, messages)]
+
+
+def test_a_throttled_send_is_repeated_after_a_while(script: ScriptedSqs) -> None:
+    pauses: list[float] = []
+    broker = adapter(script.url, sleep=pauses.append)
+    script.then("SendMessageBatch", *[Refuse("RequestThrottled", 400)] * 5)
+
+    assert statuses(broker, "orders", 3) == ["sent"] * 3
+    assert len(pauses) == 5
+    assert all(0 <= pause <= 10 for pause in pauses)
+    assert len(set(pauses)) == 5  # jitter
+    broker.close()
+
+
+def test_a_send_that_stays_throttled_may_be_tried_later(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.always["SendMessageBatch"] = Refuse("ThrottlingException", 400)
+
+    assert statuses(broker, "orders", 3) == ["retry"] * 3
+
+
+def test_an_unavailable_service_has_not_taken_the_messages(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.always["SendMessageBatch"] = Refuse("ServiceUnavailable", 503)
+
+    assert statuses(broker, "orders", 2) == ["retry"] * 2
+
+
+@pytest.mark.parametrize("fault", [Hang(), Drop(), Refuse("InternalFailure", 500)], ids=["hang", "drop", "500"])
+def test_a_lost_answer_is_unknown_for_exactly_its_messages_and_never_repeated(
+    script: ScriptedSqs, broker: AmazonSqs, fault: Hang | Drop | Refuse
+) -> None:
+    script.then("SendMessageBatch", all_sent, fault, all_sent)
+
+    assert statuses(broker, "orders", 30) == ["sent"] * 10 + ["unknown"] * 10 + ["sent"] * 10
+    assert len(script.requests("SendMessageBatch")) == 3
+
+
+def test_a_server_that_is_not_there_has_taken_nothing(script: ScriptedSqs) -> None:
+    broker = adapter(script.url)
+    broker.depth("orders")  # knows the queue's URL now
+    broker._client.meta.events.register_first("before-send.sqs.SendMessageBatch", _refuse_connection)
+
+    assert statuses(broker, "orders", 2) == ["retry"] * 2
+    broker.close()
+
+
+def _refuse_connection(request: object, **_: object) -> None:
+    request.url = f"http://127.0.0.1:{free_port()}/"  # type: ignore[attr-defined]
+
+
+def test_failed_entries_are_told_apart(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    def partly(request: dict[str, list[dict[str, str]]]) -> dict[str, object]:
+        ids = [entry["Id"] for entry in request["Entries"]]
+        return {
+            "Successful": [{"Id": ids[0], "MessageId": "m-0", "MD5OfMessageBody": "0"}],
+            "Failed": [
+                {"Id": ids[1], "Code": "InvalidParameterValue", "Message": "no", "SenderFault": True},
+                {"Id": ids[2], "Code": "InternalError", "Message": "later", "SenderFault": False},
+                {"Id": ids[3], "Code": "RequestThrottled", "Message": "slow", "SenderFault": True},
+            ],
+        }
+
+    script.then("SendMessageBatch", partly)
+    results = broker.publish("orders", [outgoing(number=n) for n in range(5)])
+
+    assert [r.status for r in results] == ["sent", "refused", "retry", "retry", "unknown"]
+    assert results[1].detail == "InvalidParameterValue: no"
+
+
+def test_one_message_that_spoils_a_whole_request_is_found(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    def refuse_seven(request: dict[str, list[dict[str, str]]]) -> dict[str, object] | Refuse:
+        if any(entry["MessageBody"] == "7" for entry in request["Entries"]):
+            return Refuse("InvalidMessageContents")
+        return all_sent(request)
+
+    script.always["SendMessageBatch"] = refuse_seven  # type: ignore[assignment]
+
+    assert statuses(broker, "orders", 10) == ["sent"] * 7 + ["refused"] + ["sent"] * 2
+
+
+def test_lost_permission_midway_is_told_without_forgetting_what_was_sent(
+    script: ScriptedSqs, broker: AmazonSqs
+) -> None:
+    script.then("SendMessageBatch", all_sent)
+    script.always["SendMessageBatch"] = Refuse("AccessDenied", 403)
+
+    assert statuses(broker, "orders", 20) == ["sent"] * 10 + ["retry"] * 10
+
+
+def test_an_error_for_all_is_raised(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.always["SendMessageBatch"] = Refuse("ExpiredToken", 403)
+
+    with pytest.raises(PermissionRefused, match="SendMessageBatch on queue orders: ExpiredToken"):
+        broker.publish("orders", [outgoing()])
+
+
+@pytest.mark.parametrize("fault", [Drop(), Refuse("ServiceUnavailable", 503)], ids=["unknown", "retry"])
+def test_a_fifo_group_waits_behind_what_was_not_sent(
+    script: ScriptedSqs, broker: AmazonSqs, fault: Drop | Refuse
+) -> None:
+    script.then("SendMessageBatch", *[fault] * (1 if isinstance(fault, Drop) else 8))
+    messages = [outgoing(number=n, ordering_key="a" if n < 12 else "b") for n in range(14)]
+    results = broker.publish("orders.fifo", messages)
+
+    lost = "unknown" if isinstance(fault, Drop) else "retry"
+    assert [r.status for r in results] == [lost] * 10 + ["retry"] * 2 + ["sent"] * 2
+
+
+def test_a_trace_header_goes_back_as_system_attribute(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.then(
+        "ReceiveMessage",
+        {
+            "Messages": [
+                {
+                    "MessageId": "m-1",
+                    "ReceiptHandle": "r-1",
+                    "Body": "x",
+                    "Attributes": {
+                        "AWSTraceHeader": "Root=1-5e1b4151",
+                        "SentTimestamp": "1700000000123",
+                        "ApproximateFirstReceiveTimestamp": "1700000001000",
+                        "ApproximateReceiveCount": "6",
+                        "DeadLetterQueueSourceArn": "arn:aws:sqs:eu-west-1:123456789012:orders",
+                    },
+                }
+            ]
+        },
+    )
+    [received] = broker.receive("orders-dlq", limit=1, wait=NO_WAIT, lease=LEASE)
+    letter = received.letter
+    broker.publish("orders", [outgoing(letter.body, properties=letter.properties)])
+
+    assert (letter.origin, letter.deliveries) == ("orders", 6)
+    assert letter.enqueued_at == 1_700_000_000_123_000
+    assert letter.first_received_at == 1_700_000_001_000_000
+    [request] = script.requests("SendMessageBatch")
+    assert request["Entries"][0]["MessageSystemAttributes"] == {
+        "AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5e1b4151"}
+    }
+
+
+def test_half_a_surrogate_pair_is_kept_and_refused_on_the_way_back(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.then("ReceiveMessage", {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": "\ud83d!"}]})
+    [received] = broker.receive("orders-dlq", limit=1, wait=NO_WAIT, lease=LEASE)
+
+    assert received.letter.body == b"\xed\xa0\xbd!"
+    assert broker.publish("orders", [outgoing(received.letter.body)])[0].status == "refused"
+
+
+def test_a_lease_is_asked_for_with_the_receive(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    broker.receive("orders-dlq", limit=5, wait=NO_WAIT, lease=timedelta(seconds=90))
+
+    [request] = script.requests("ReceiveMessage")
+    assert request["VisibilityTimeout"] == 90
+    assert request["MaxNumberOfMessages"] == 5
+    assert request["MessageSystemAttributeNames"] == ["All"]
+    assert request["MessageAttributeNames"] == ["All"]
+
+
+def test_messages_that_have_come_are_not_lost_to_a_later_error(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    ten = {"Messages": [{"MessageId": f"m-{n}", "ReceiptHandle": f"r-{n}", "Body": "x"} for n in range(10)]}
+    script.then("ReceiveMessage", ten, Refuse("AccessDenied", 403))
+
+    assert len(broker.receive("orders-dlq", limit=50, wait=NO_WAIT, lease=LEASE)) == 10
+
+
+def test_failed_deletes_are_repeated_if_they_may_pass(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    def partly(request: dict[str, list[dict[str, str]]]) -> dict[str, object]:
+        ids = [entry["Id"] for entry in request["Entries"]]
+        return {
+            "Successful": [{"Id": i} for i in ids[2:]],
+            "Failed": [
+                {"Id": ids[0], "Code": "InternalError", "Message": "later", "SenderFault": False},
+                {"Id": ids[1], "Code": "ReceiptHandleIsInvalid", "Message": "bad", "SenderFault": True},
+            ],
+        }
+
+    script.then("DeleteMessageBatch", partly)
+    settled = broker.settle("orders-dlq", [f"r-{n}" for n in range(10)])
+
+    assert settled.count == 9
+    assert settled.failures == (("r-1", "ReceiptHandleIsInvalid: bad"),)
+    again = script.requests("DeleteMessageBatch")[1]
+    assert [entry["ReceiptHandle"] for entry in again["Entries"]] == ["r-0"]
+
+
+def test_a_batch_that_can_not_be_deleted_does_not_hide_the_others(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.then("DeleteMessageBatch", all_sent)
+    script.always["DeleteMessageBatch"] = Refuse("RequestThrottled")
+    settled = broker.settle("orders-dlq", [f"r-{n}" for n in range(20)])
+
+    assert settled.count == 10
+    assert {receipt for receipt, _ in settled.failures} == {f"r-{n}" for n in range(10, 20)}
+
+
+def test_an_idempotent_call_is_repeated_and_then_given_up(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.then("GetQueueAttributes", Drop(), Refuse("InternalFailure", 500), Refuse("RequestThrottled"))
+    assert broker.depth("orders").total == 0
+
+    script.always["GetQueueAttributes"] = Refuse("RequestThrottled")
+    with pytest.raises(BrokerUnavailable, match="GetQueueAttributes on queue orders: RequestThrottled"):
+        broker.depth("orders")
+
+
+@pytest.mark.parametrize("code", ["QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue"])
+def test_both_names_of_a_missing_queue_are_known(script: ScriptedSqs, broker: AmazonSqs, code: str) -> None:
+    script.always["GetQueueUrl"] = Refuse(code)
+
+    with pytest.raises(QueueMissing, match="GetQueueUrl on queue orders"):
+        broker.depth("orders")
+
+
+def test_max_deliveries_comes_from_the_queues_that_dead_letter_here(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    policies = {"a": '{"maxReceiveCount": "5"}', "b": '{"maxReceiveCount": 3}'}
+    script.always["ListDeadLetterSourceQueues"] = {"queueUrls": [f"{script.url}/0/{name}" for name in policies]}
+    script.always["GetQueueAttributes"] = lambda request: {
+        "Attributes": {"RedrivePolicy": policies.get(request["QueueUrl"][-1], "{}")}
+    }
+
+    assert broker.describe("orders-dlq").max_deliveries == 3
+
+
+def test_every_request_is_counted(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    script.then("GetQueueAttributes", Refuse("RequestThrottled"))
+    broker.depth("orders")
+
+    assert broker.requests == {"GetQueueUrl": 1, "GetQueueAttributes": 2}
+
+
+def test_fifo_queues_can_do_other_things_than_standard_ones(broker: AmazonSqs) -> None:
+    assert broker.capabilities_for("orders").native_dedupe is None
+    assert broker.capabilities_for("orders").native_delay == timedelta(minutes=15)
+    assert broker.capabilities_for("orders.fifo").native_dedupe == timedelta(minutes=5)
+    assert broker.capabilities_for("orders.fifo").native_delay is None
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (json.dumps({"conn_type": "postgres"}), "'postgres', not aws"),
+        (json.dumps({"conn_type": "aws", "login": "a", "password": "b"}), "region_name"),
+        (connection("no url"), "no url"),
+        (connection("http://127.0.0.1:1", profile_name="no-such-profile"), "no-such-profile"),
+    ],
+    ids=["type", "region", "endpoint", "profile"],
+)
+def test_a_wrong_connection_says_what_is_wrong(value: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    with pytest.raises(SettingsError, match=f"connection sqs_test.*{words}"):
+        AmazonSqs.open("sqs_test", env={"AIRFLOW_CONN_SQS_TEST": value})
+
+
+# --- deduplication ids and failure attributes --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("original", "attempt", "last_used", "expected"),
+    [
+        ("order-17", 1, 94 * MINUTE, "order-17"),
+        ("order-17", 1, 95 * MINUTE, "r-1.1"),
+        ("order-17", 1, None, "r-1.1"),
+        ("order-17", 2, 0, "r-1.2"),
+        (None, 1, 0, "r-1.1"),
+    ],
+    ids=["forgotten", "still-remembered", "unknown", "second-attempt", "none"],
+)
+def test_a_deduplication_id_is_never_one_that_sqs_remembers(
+    original: str | None, attempt: int, last_used: int | None, expected: str
+) -> None:
+    made = dedup_id(original, "r-1", attempt, last_used=last_used, claimed_at=100 * MINUTE)
+
+    assert made == expected
+
+
+def test_failure_attributes_go_and_business_attributes_stay() -> None:
+    business = (Header("RequestID", "String", "req-7"), Header("error", "String", "budget overrun"))
+    failed = (Header("ErrorCode", "Number", "200"), Header("ERROR_MESSAGE", "String", "boom"))
+
+    cleaned = clean_headers([*business, *failed, *tracking_headers("r-1", 1)], FAILURE_ATTRIBUTES)
+    assert cleaned == business
