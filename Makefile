@@ -1,0 +1,96 @@
+# The commands of the house. `make` alone lists them.
+#
+# Everything lives in this folder: Python in .venv, the SQS-compatible server in .venv-ministack (its
+# dependencies contradict Airflow's), data in var/. A second call of a target does only what is new.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+UV_VERSION := 0.13.8
+PORT ?= 8080
+BIN := .venv/bin
+# The pins were made for 3.11, so it is preferred where several are installed.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p && break; done)
+export REDRIVE_MINISTACK ?= $(CURDIR)/.venv-ministack/bin/ministack
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/.uv-$(UV_VERSION):
+	@PYTHON='$(PYTHON)' ./.ci/prerequisites
+	'$(PYTHON)' -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@touch $@
+
+.venv/.requirements: requirements.txt .venv/.uv-$(UV_VERSION)
+	@echo "Installing requirements.txt into .venv (about 2.5 GB, once)"
+	VIRTUAL_ENV='$(CURDIR)/.venv' $(BIN)/uv pip install --quiet -r requirements.txt
+	@touch $@
+
+.venv/.project: pyproject.toml .venv/.requirements
+	VIRTUAL_ENV='$(CURDIR)/.venv' $(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@
+
+.venv-ministack/.requirements: requirements-ministack.txt .venv/.uv-$(UV_VERSION)
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venv-ministack
+	VIRTUAL_ENV='$(CURDIR)/.venv-ministack' $(BIN)/uv pip install --quiet -r requirements-ministack.txt
+	@touch $@
+
+.PHONY: setup
+setup: .venv/.project .venv-ministack/.requirements ## Make the environment in .venv, with the redrive command
+	@echo "Ready: $(BIN)/redrive --help"
+
+.PHONY: run
+run: setup ## Run the whole loop on a demo queue and show what happened
+	$(BIN)/redrive demo
+
+.PHONY: up
+up: setup ## Start Airflow on 127.0.0.1:$PORT (8080) with the demo scheduled
+	PORT='$(PORT)' $(BIN)/redrive up
+
+.PHONY: brokers
+brokers: setup ## Prepare the servers that tests use
+	./tests/install_system_packages.sh
+
+.PHONY: test
+test: brokers lint ## Check everything
+	$(BIN)/pytest
+
+.PHONY: lint
+lint: setup ## Check form, types and layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: setup ## Bring the code into form
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+.PHONY: bench
+bench: setup ## Measure what our own code costs
+	$(BIN)/python -m benchmarks
+
+.PHONY: docs
+docs: setup ## Write docs/configuration.md from the models
+	$(BIN)/python -m redrive.settings > docs/configuration.md
+
+.PHONY: lock
+lock: setup ## Resolve requirements*.in anew
+	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements.in -o requirements.txt
+	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-ministack.in -o requirements-ministack.txt
+
+.PHONY: env
+env: ## Write .env with fresh secrets for docker-compose.yml
+	@./docker/make_env
+
+.PHONY: clean
+clean: ## Remove the environments and caches; var/ with the ledger stays
+	rm -rf .venv .venv-ministack .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+		spark-warehouse metastore_db derby.log plugins/*.egg-info
+	find dags plugins spark_jobs sql tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

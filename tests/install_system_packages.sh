@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Installs what tests need from the system: PostgreSQL's server programs (tests start their own on a free
+# port) and docker-compose (which checks docker-compose.yml). Only what is missing, and only where it may.
+set -euo pipefail
+
+wanted=()
+command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || wanted+=(postgresql)
+command -v docker-compose >/dev/null || wanted+=(docker-compose)
+if [ "${#wanted[@]}" -eq 0 ]; then
+    exit 0
+fi
+
+skips() {
+    echo "Not installed: ${wanted[*]} ($1)."
+    echo "Tests that need them will skip, or fail where REDRIVE_REQUIRE_BROKERS=all."
+    exit 0
+}
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null && sudo -n true 2>/dev/null || skips "neither root nor sudo without a password"
+    as_root=(sudo -n)
+fi
+command -v apt-get >/dev/null || skips "no apt-get here"
+
+echo "Installing ${wanted[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq || skips "apt-get update failed"
+for package in "${wanted[@]}"; do
+    # One at a time: a distribution without docker-compose should still get PostgreSQL.
+    "${as_root[@]}" apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+        echo "Not installed: $package; tests that need it will skip or fail."
+done
