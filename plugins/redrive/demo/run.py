@@ -33,6 +33,7 @@ SLOW_SECONDS = world.VISIBILITY_SECONDS * world.MAX_RECEIVES + 0.6
 RUNS = 3
 LONGEST_WAIT_SECONDS = 12.0
 LOG_TAIL_LINES = 30
+MARKS = {"success": "[green]✓[/]", "skipped": "[dim]·[/]", "up_for_retry": "[yellow]↻[/]"}
 
 
 def main(*, messages: int, seed: int, keep_broker: bool, fresh: bool, console: Console) -> int:
@@ -46,8 +47,8 @@ def main(*, messages: int, seed: int, keep_broker: bool, fresh: bool, console: C
         raise UsageError(f"--messages {messages}: at least one")
     place = Workspace(settings.home())
     _refuse_without_java()
-    place.claim(fresh=fresh)
-    with _terminable(), ExitStack() as stack:
+    with place.alone(), _terminable(), ExitStack() as stack:
+        place.claim(fresh=fresh)
         demo = Demo(place, console, stack, keep_broker=keep_broker)
         return demo.play(messages, seed)
 
@@ -60,8 +61,10 @@ def living_shop(home: Path) -> Iterator[Mapping[str, str]]:
     left as it is. The shop breaks once, is repaired, and goes on with new orders every five minutes.
     """
     place = Workspace(home)
-    place.folder.mkdir(parents=True, exist_ok=True)
-    with world.embedded_server(world.find_ministack(workspace.ROOT), place.folder) as endpoint:
+    with (
+        place.alone(),
+        world.embedded_server(world.find_ministack(workspace.ROOT), place.folder) as endpoint,
+    ):
         queues = world.make_queues(endpoint)
         with services.Shop(place.folder / "shop", slow_seconds=SLOW_SECONDS) as shop:
             stop = threading.Event()
@@ -153,7 +156,7 @@ class Demo:
                     status.update(Text(f"{task} …"))
                 else:
                     seconds = time.monotonic() - starts.get(task, began)
-                    mark = {"success": "[green]✓[/]", "skipped": "[dim]·[/]"}.get(state, "[red]✗[/]")
+                    mark = MARKS.get(state, "[red]✗[/]")
                     self.console.print(f"  {mark} {task:<24} {seconds:5.1f} s", highlight=False)
 
             code = local_airflow.dags_test(DAG, {}, environment, on_progress)

@@ -1,11 +1,12 @@
 """The demo's place on disk: what it owns there, what it may remove, and the environment of its runs."""
 
+import fcntl
 import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +51,20 @@ class Workspace:
     def marker(self) -> Path:
         """Says which ledger the demo made."""
         return self.folder / "made-by-demo.json"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other demos out of this workspace; raises :class:`UsageError` if one is in it."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with (self.home / "var" / "demo.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(
+                    f"a demo or `make up` already runs in {self.home / 'var'}; end it first, "
+                    "or run this one elsewhere: REDRIVE_HOME=/some/folder redrive demo"
+                ) from None
+            yield
 
     def claim(self, *, fresh: bool) -> None:
         """Make the folder the demo's; with ``fresh``, remove what an earlier demo left.
