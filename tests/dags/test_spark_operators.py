@@ -1,0 +1,168 @@
+"""The task ``classify`` of every runner: what Airflow's operator is given."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+
+from redrive import settings as configuration
+from redrive.errors import ConnectionMissing
+
+ROOT = Path(__file__).resolve().parents[2]
+
+EMR = """
+spark: {runner: emr_serverless, application_id: 00abc, execution_role_arn: "arn:aws:iam::1:role/spark",
+        batch_bucket: "s3://work/redrive/", connection: aws_prod, region: eu-west-1, timeout: 30m,
+        conf: {spark.app.note: "two words"}}
+staging: s3://work/staging
+"""
+DATAPROC = """
+spark: {runner: dataproc_serverless, region: europe-west1, batch_bucket: "gs://work", project: shop, timeout: 30m}
+staging: gs://work/staging
+"""
+
+
+def the_task(text: str) -> Any:
+    from redrive import spark_operators  # noqa: PLC0415  imports Airflow
+
+    return spark_operators.classify(configuration.parse(text, env={}, root=ROOT))
+
+
+class Ti:
+    """A task instance that has pulled: run 7 of the route, a manifest, and where the code is."""
+
+    try_number = 2
+
+    def xcom_pull(self, task_ids: str, key: str = "return_value") -> object:
+        return {
+            ("begin", "return_value"): {"run_id": "Orders_2026-11-20T08"},
+            ("prepare", "return_value"): "s3://work/staging/m.json",
+            ("prepare", "code"): ["s3://work/code/job.py", "s3://work/code/lib.zip"],
+        }[task_ids, key]
+
+
+def rendered(value: Any) -> Any:
+    """``value`` with its templates filled, as Airflow would."""
+    match value:
+        case str():
+            return jinja2.Environment(autoescape=False).from_string(value).render(ti=Ti())
+        case dict():
+            return {key: rendered(item) for key, item in value.items()}
+        case list():
+            return [rendered(item) for item in value]
+    return value
+
+
+class TestLocalAndSubmit:
+    def test_the_manifest_comes_from_prepare(self) -> None:
+        classify = the_task("spark: {}")
+        assert rendered(classify.application_args) == ["--manifest", "s3://work/staging/m.json"]
+        assert "application_args" in classify.template_fields
+
+    def test_local_needs_no_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_REDRIVE_SPARK_MASTER", "")  # so that it is gone after the test
+        classify = the_task("spark: {runner: local, master: 'local[3]'}")
+        assert classify._get_hook()._connection["master"] == "local[3]"
+
+    def test_a_master_of_the_configuration_is_used_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_REDRIVE_SPARK_MASTER", "")
+        connection = the_task("spark: {runner: submit, master: 'spark://m:7077'}")._get_hook()._connection
+        assert (connection["master"], connection["deploy_mode"]) == ("spark://m:7077", "client")
+
+    def test_a_connection_goes_before_the_master(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "yarn"}')
+        hook = the_task("spark: {runner: submit, connection: cluster}")._get_hook()
+        assert hook._connection["master"] == "yarn"
+
+    def test_a_missing_connection_is_an_error_and_not_yarn(self) -> None:
+        with pytest.raises(ConnectionMissing, match="nowhere"):
+            the_task("spark: {runner: submit, connection: nowhere}")._get_hook()
+
+    def test_code_and_submit_program_are_found_where_the_task_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator  # noqa: PLC0415
+
+        monkeypatch.setenv("PATH", "/nowhere")
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        seen: dict[str, str] = {}
+        monkeypatch.setattr(
+            SparkSubmitOperator,
+            "execute",
+            lambda self, context: seen.update(zip=self.py_files, path=os.environ["PATH"]),
+        )
+        the_task("spark: {}").execute({})
+        assert Path(seen["zip"]).exists()
+        assert any(Path(folder, "spark-submit").exists() for folder in seen["path"].split(os.pathsep))
+
+
+@pytest.fixture(scope="module")
+def call() -> dict[str, Any]:
+    """What the operator asks of EMR."""
+    classify = the_task(EMR)
+    assert {"client_request_token", "job_driver"} <= set(classify.template_fields)
+    return {
+        "operator": classify,
+        "token": rendered(classify.client_request_token),
+        "driver": rendered(classify.job_driver)["sparkSubmit"],
+    }
+
+
+class TestEmrServerless:
+    def test_runs_the_published_code_over_the_manifest(self, call: dict[str, Any]) -> None:
+        assert call["driver"]["entryPoint"] == "s3://work/code/job.py"
+        assert call["driver"]["entryPointArguments"] == ["--manifest", "s3://work/staging/m.json"]
+
+    def test_gives_library_and_properties(self, call: dict[str, Any]) -> None:
+        words = shlex.split(call["driver"]["sparkSubmitParameters"])
+        assert words[:2] == ["--py-files", "s3://work/code/lib.zip"]
+        assert "spark.app.note=two words" in words
+        assert not [word for word in words if word.startswith("spark.driver.memory")], "EMR's own default fits"
+
+    def test_a_repeated_request_starts_nothing_and_a_retry_does(self, call: dict[str, Any]) -> None:
+        assert call["token"] == "redrive-orders-2026-11-20t08-2"
+        assert len(call["token"]) <= 64
+
+    def test_waits_without_a_worker_as_long_as_a_job_may_take(self, call: dict[str, Any]) -> None:
+        operator = call["operator"]
+        assert operator.deferrable
+        assert operator.waiter_delay * operator.waiter_max_attempts == 1800
+
+    def test_knows_account_region_and_logs(self, call: dict[str, Any]) -> None:
+        operator = call["operator"]
+        assert (operator.aws_conn_id, operator.region_name) == ("aws_prod", "eu-west-1")
+        logs = operator.configuration_overrides["monitoringConfiguration"]["s3MonitoringConfiguration"]
+        assert logs == {"logUri": "s3://work/redrive/logs/"}
+
+
+class TestDataprocServerless:
+    def test_runs_the_published_code_over_the_manifest(self) -> None:
+        batch = rendered(the_task(DATAPROC).batch)
+        assert batch["pyspark_batch"] == {
+            "main_python_file_uri": "s3://work/code/job.py",
+            "args": ["--manifest", "s3://work/staging/m.json"],
+            "python_file_uris": ["s3://work/code/lib.zip"],
+        }
+        assert batch["environment_config"]["execution_config"]["ttl"] == "1800s"
+
+    def test_a_repeated_request_finds_its_batch_by_a_legal_id(self) -> None:
+        classify = the_task(DATAPROC)
+        batch_id = rendered(classify.batch_id)
+        assert batch_id == "redrive-orders-2026-11-20t08-2"
+        assert 4 <= len(batch_id) <= 63
+        assert set(batch_id) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+    def test_waits_without_a_worker(self) -> None:
+        assert the_task(DATAPROC).deferrable
+
+
+def test_connect_runs_in_the_task_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr("redrive.spark.classify_over_connect", lambda _settings, manifest: called.append(manifest))
+    classify = the_task("spark: {runner: connect, remote: 'sc://spark:15002'}").operator
+    assert rendered(list(classify.op_args)) == ["s3://work/staging/m.json"]
+    classify.python_callable("m.json")
+    assert called == ["m.json"]

@@ -1,0 +1,243 @@
+"""How the Spark job is started: with what arguments, with what code, and what a failure tells."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from redrive import connections, spark
+from redrive import settings as configuration
+from redrive.errors import ClassificationFailed, ConnectionMissing, SettingsError
+from redrive.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def settings_with(text: str) -> Settings:
+    return configuration.parse(f"spark: {text}", env={}, root=ROOT)
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project root with a library of one module and a job that a test can write."""
+    (tmp_path / "plugins" / "redrive").mkdir(parents=True)
+    (tmp_path / "plugins" / "redrive" / "__init__.py").write_text("")
+    (tmp_path / "spark_jobs" / "transforms").mkdir(parents=True)
+    (tmp_path / "spark_jobs" / "transforms" / "__init__.py").write_text("")
+    (tmp_path / "spark_jobs" / "classify_messages.py").write_text("")
+    monkeypatch.setenv("REDRIVE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def spark_submit_is(house: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put a Python script where spark-submit would be."""
+    scripts = house / "bin"
+    scripts.mkdir()
+    program = scripts / "spark-submit"
+    program.write_text(f"#!{sys.executable}\n{textwrap.dedent(script)}")
+    program.chmod(0o755)
+    monkeypatch.setattr(spark.sysconfig, "get_path", lambda _name: str(scripts))
+    monkeypatch.setattr(spark, "java_missing", lambda: None)
+
+
+class TestTheCode:
+    def test_travels_as_a_zip_of_the_library_and_the_jobs_packages(self, house: Path) -> None:
+        with zipfile.ZipFile(spark.package()) as archive:
+            assert archive.namelist() == ["redrive/__init__.py", "transforms/__init__.py"]
+
+    def test_is_named_by_its_content(self, house: Path) -> None:
+        before = spark.package()
+        assert spark.package() == before
+        (house / "plugins" / "redrive" / "__init__.py").write_text("changed = True")
+        after = spark.package()
+        assert after != before
+        assert before.exists(), "a job that runs with it must not lose it"
+
+    def test_holds_no_compiled_files_and_leaves_no_half_written_ones(self, house: Path) -> None:
+        (house / "plugins" / "redrive" / "__pycache__").mkdir()
+        (house / "plugins" / "redrive" / "__pycache__" / "x.pyc").write_bytes(b"x")
+        archive = spark.package()
+        assert [name for name in zipfile.ZipFile(archive).namelist() if "pyc" in name] == []
+        assert list(archive.parent.glob("*.part")) == []
+
+    def test_can_be_imported_from_the_zip(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REDRIVE_HOME", str(ROOT))
+        with zipfile.ZipFile(spark.package()) as archive:
+            names = set(archive.namelist())
+        assert {"redrive/causes.py", "redrive/errors.py", "transforms/__init__.py"} <= names
+        assert not [name for name in names if name.startswith("redrive_ui/")]
+
+    def test_is_published_for_the_cloud_runners_once(self, house: Path) -> None:
+        bucket = house / "bucket"
+        (bucket / "code").mkdir(parents=True)
+        settings = settings_with("{runner: local}")
+        there = settings.spark.model_copy(update={"batch_bucket": bucket.as_uri()})
+        settings = settings.model_copy(update={"spark": there})
+
+        code = spark.publish(settings)
+        written = {path.name: path.stat().st_mtime_ns for path in (bucket / "code").iterdir()}
+        assert spark.publish(settings) == code
+        assert {path.name: path.stat().st_mtime_ns for path in (bucket / "code").iterdir()} == written
+        assert {Path(code.application).name, Path(code.py_files).name} == set(written)
+
+
+class TestTheCommand:
+    def test_says_the_master_the_code_and_the_manifest(self, house: Path) -> None:
+        command = spark.submit_command(settings_with("{runner: submit, master: 'spark://m:7077'}"), "s3://b/m.json")
+        assert command[command.index("--master") + 1] == "spark://m:7077"
+        assert command[command.index("--py-files") + 1] == str(spark.package())
+        assert command[-3:] == [str(house / "spark_jobs" / "classify_messages.py"), "--manifest", "s3://b/m.json"]
+
+    def test_takes_the_master_of_a_connection(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_CLUSTER",
+            '{"conn_type": "spark", "host": "k8s://https://k", "port": 443, "extra": {"deploy-mode": "cluster"}}',
+        )
+        command = spark.submit_command(settings_with("{runner: submit, connection: cluster}"), "m.json")
+        assert command[command.index("--master") + 1] == "k8s://https://k:443"
+        assert command[command.index("--deploy-mode") + 1] == "cluster"
+
+    def test_never_falls_back_to_yarn_when_the_connection_is_missing(self, house: Path) -> None:
+        with pytest.raises(ConnectionMissing, match="nowhere"):
+            spark.submit_command(settings_with("{runner: submit, connection: nowhere}"), "m.json")
+
+    @pytest.mark.parametrize(
+        ("connection", "master"),
+        [
+            pytest.param("spark://host:7077", "spark://host:7077", id="standalone as a URI"),
+            pytest.param('{"conn_type": "spark", "host": "local[2]"}', "local[2]", id="local"),
+            pytest.param('{"conn_type": "spark", "host": "yarn"}', "yarn", id="yarn as a host"),
+            pytest.param("yarn://", "yarn", id="yarn as a type"),
+        ],
+    )
+    def test_reads_a_master_as_the_airflow_provider_does(self, connection: str, master: str) -> None:
+        assert spark.master_of(connections.parse("x", connection)) == master
+
+    def test_a_connection_without_a_host_is_refused(self) -> None:
+        with pytest.raises(SettingsError, match="x: its host"):
+            spark.master_of(connections.parse("x", '{"conn_type": "spark"}'))
+
+    def test_properties_of_the_configuration_win(self) -> None:
+        settings = settings_with("{driver_memory: 3g, conf: {spark.sql.shuffle.partitions: '7'}}")
+        properties = spark.properties(settings.spark)
+        assert properties["spark.sql.shuffle.partitions"] == "7"
+        assert properties["spark.driver.memory"] == "3g"
+
+    def test_the_job_gets_the_session_that_it_asks_for(self) -> None:
+        tree = ast.parse((ROOT / "spark_jobs" / "classify_messages.py").read_text())
+        asked = next(
+            ast.literal_eval(node.value)
+            for node in tree.body
+            if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "SESSION_CONF" and node.value
+        )
+        given = spark.properties(settings_with("{runner: submit}").spark)
+        assert asked.items() <= given.items()
+
+
+class TestARun:
+    def test_waits_for_the_end(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark_submit_is(house, monkeypatch, "import sys, pathlib; pathlib.Path(sys.argv[-1]).write_text('classified')")
+        spark.classify(settings_with("{}"), str(house / "seen"))
+        assert (house / "seen").read_text() == "classified"
+
+    def test_that_fails_tells_its_log_and_its_last_words(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark_submit_is(house, monkeypatch, "print('first'); raise SystemExit('no such file: batch-7')")
+        with pytest.raises(ClassificationFailed, match="no such file: batch-7") as failure:
+            spark.classify(settings_with("{}"), "m.json")
+        log = next((house / "var" / "spark" / "logs").iterdir())
+        assert str(log) in str(failure.value)
+        assert log.stat().st_mode & 0o077 == 0, "error texts of a customer's messages are nobody else's business"
+
+    def test_that_hangs_is_stopped(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark_submit_is(
+            house,
+            monkeypatch,
+            "import os, sys, time, pathlib; pathlib.Path(sys.argv[-1]).write_text(str(os.getpid())); time.sleep(60)",
+        )
+        with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):
+            spark.classify(settings_with("{timeout: 2s}"), str(house / "pid"))
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((house / "pid").read_text()), 0)
+
+    def test_without_java_says_so_before_anything_starts(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(house))
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        with pytest.raises(ClassificationFailed, match="Java 17"):
+            spark.classify(settings_with("{}"), "m.json")
+
+    def test_keeps_a_bounded_number_of_logs(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark_submit_is(house, monkeypatch, "")
+        logs = house / "var" / "spark" / "logs"
+        logs.mkdir(parents=True)
+        for number in range(150):
+            (logs / f"classify-20200101T0000{number:03}-x.log").write_text("")
+        spark.classify(settings_with("{}"), "m.json")
+        assert len(list(logs.iterdir())) <= 101
+
+    @pytest.mark.parametrize(
+        "runner",
+        [
+            "{runner: emr_serverless, application_id: a, execution_role_arn: 'arn:aws:iam::1:role/r', batch_bucket: 's3://b'}",
+            "{runner: dataproc_serverless, region: europe-west1, batch_bucket: 'gs://b'}",
+        ],
+        ids=["emr", "dataproc"],
+    )
+    def test_in_a_cloud_is_left_to_airflow(self, runner: str) -> None:
+        place = "s3://b/staging" if "emr" in runner else "gs://b/staging"
+        settings = configuration.parse(f"spark: {runner}\nstaging: {place}", env={}, root=ROOT)
+        with pytest.raises(SettingsError, match=r"spark\.runner.*Airflow"):
+            spark.classify(settings, "m.json")
+
+    def test_over_connect_runs_the_job_in_this_process(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Session:
+            stopped = False
+
+            def stop(self) -> None:
+                self.stopped = True
+
+        class Builder:
+            def __init__(self) -> None:
+                self.session, self.address = Session(), ""
+
+            def remote(self, address: str) -> "Builder":
+                self.address = address
+                return self
+
+            def appName(self, _name: str) -> "Builder":  # noqa: N802  PySpark's name
+                return self
+
+            def getOrCreate(self) -> Session:  # noqa: N802  PySpark's name
+                return self.session
+
+        builder = Builder()
+        monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
+        (house / "spark_jobs" / "classify_messages.py").write_text(
+            "from pathlib import Path\ndef run(manifest, spark): Path(manifest['output']).write_text('classified')"
+        )
+        (house / "m.json").write_text(json.dumps({"output": str(house / "out")}))
+
+        spark.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
+
+        assert builder.address == "sc://spark:15002"
+        assert builder.session.stopped
+        assert (house / "out").read_text() == "classified"
+
+
+def test_importing_it_costs_no_spark_and_no_airflow() -> None:
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import redrive.spark, sys; print({'pyspark', 'airflow', 'boto3', 'pyarrow'} & set(sys.modules))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == "set()"
