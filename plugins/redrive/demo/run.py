@@ -33,7 +33,7 @@ SLOW_SECONDS = world.VISIBILITY_SECONDS * world.MAX_RECEIVES + 0.6
 RUNS = 3
 LONGEST_WAIT_SECONDS = 12.0
 LOG_TAIL_LINES = 30
-MARKS = {"success": "[green]✓[/]", "skipped": "[dim]·[/]", "up_for_retry": "[yellow]↻[/]"}
+MARKS = {"success": ("✓", "green"), "skipped": ("·", "dim"), "up_for_retry": ("↻", "yellow")}
 
 
 def main(*, messages: int, seed: int, keep_broker: bool, fresh: bool, console: Console) -> int:
@@ -72,7 +72,8 @@ def living_shop(home: Path) -> Iterator[Mapping[str, str]]:
             trade.start()
             try:
                 ours = workspace.connections(endpoint, shop.orders_db)
-                yield {name: value for name, value in ours.items() if name not in os.environ}
+                known = {name: value for name, value in ours.items() if name not in os.environ}
+                yield known | workspace.past_proxies(os.environ)
             finally:
                 stop.set()
                 shop.hang_up()
@@ -120,8 +121,7 @@ class Demo:
         return self._tell_the_end(ledger, queues, shop, sent)
 
     def _environment(self, endpoint: str, shop: services.Shop) -> dict[str, str]:
-        ignored = [name for name in workspace.connections(endpoint, shop.orders_db) if _is_connection(name)]
-        for name in ignored:
+        for name in workspace.connections(endpoint, shop.orders_db):
             if name in os.environ:
                 self._say(f"${name} is set; the demo leaves it alone and uses its own server")
         base = self.place.environment(endpoint, shop.orders_db, os.environ)
@@ -156,8 +156,8 @@ class Demo:
                     status.update(Text(f"{task} …"))
                 else:
                     seconds = time.monotonic() - starts.get(task, began)
-                    mark = MARKS.get(state, "[red]✗[/]")
-                    self.console.print(f"  {mark} {task:<24} {seconds:5.1f} s", highlight=False)
+                    mark, style = MARKS.get(state, ("✗", "red"))
+                    self.console.print(Text.assemble("  ", (mark, style), f" {task:<24} {seconds:5.1f} s"))
 
             code = local_airflow.dags_test(DAG, {}, environment, on_progress)
         if code:
@@ -248,10 +248,6 @@ def _until_due(connection: Connection, now: datetime) -> float:
     ).scalar_one()
     moment = parse_instant(due)
     return min(LONGEST_WAIT_SECONDS, max(0.0, (moment - now).total_seconds())) if moment else 0.0
-
-
-def _is_connection(name: str) -> bool:
-    return name.startswith("AIRFLOW_CONN_")
 
 
 def _refuse_without_java() -> None:

@@ -103,7 +103,11 @@ class Workspace:
         return (
             kept
             | connections(endpoint, orders_db)
+            | past_proxies(kept)
             | {
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "AWS_CONFIG_FILE": os.devnull,
+                "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
                 "REDRIVE_HOME": str(self.home),
                 "REDRIVE_CONFIG": str(ROOT / "config" / "redrive.yaml"),
                 "REDRIVE_DATABASE_URL": self.ledger_url,
@@ -135,7 +139,7 @@ class Workspace:
 
 
 def connections(endpoint: str, orders_db: Path) -> dict[str, str]:
-    """The Airflow connections of the demo's route, and no proxy on the way to them."""
+    """The environment variables of the two Airflow connections of the demo's route."""
     world.refuse_remote(endpoint)
     broker = {
         "conn_type": "aws",
@@ -143,16 +147,17 @@ def connections(endpoint: str, orders_db: Path) -> dict[str, str]:
         "password": world.SECRET_KEY,
         "extra": {"region_name": world.REGION, "endpoint_url": endpoint},
     }
-    loopback = "127.0.0.1,localhost"
     return {
         variable_of(BROKER_CONNECTION): json.dumps(broker),
         variable_of(DATABASE_CONNECTION): json.dumps({"conn_type": "sqlite", "host": str(orders_db)}),
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": os.devnull,
-        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-        "NO_PROXY": loopback,
-        "no_proxy": loopback,
     }
+
+
+def past_proxies(base: Mapping[str, str]) -> dict[str, str]:
+    """What keeps loopback traffic out of the proxies that ``base`` names, beside what it excepts already."""
+    excepted = base.get("no_proxy") or base.get("NO_PROXY") or ""
+    hosts = ",".join(filter(None, [excepted, "127.0.0.1,localhost"]))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def refuse_other_configuration(settings: Settings) -> None:
