@@ -1,0 +1,267 @@
+"""The shape of a route's DAG: what follows what, what is retried, what a run may be asked for."""
+
+import itertools
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.definitions.retry_policy import RetryAction
+from airflow.sdk.exceptions import AirflowSkipException, ParamValidationError
+
+from redrive import airflow_tasks as tasks
+from redrive import settings as configuration
+from redrive.errors import (
+    BrokerUnavailable,
+    IllegalMove,
+    LeaseLost,
+    LedgerUnavailable,
+    PermissionRefused,
+    QueueMissing,
+    RouteBusy,
+    RoutePaused,
+    SettingsError,
+    UsageError,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+routes:
+  orders:
+    title: Orders of the shop
+    broker: amazon_sqs
+    connection: sqs_demo
+    sources: [{queue: orders-dlq}, {queue: orders-delay, kind: delay, delay: 5m, destination: orders}]
+    destination: {queue: orders}
+    drain: {shards: 3}
+    deliver: {shards: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DAG]:
+    """Every DAG of a configuration with one route, by id."""
+    from airflow.dag_processing.dagbag import DagBag  # noqa: PLC0415
+
+    file = tmp_path_factory.mktemp("config") / "redrive.yaml"
+    file.write_text(CONFIG)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REDRIVE_CONFIG", str(file))
+        bag = DagBag(ROOT / "dags")
+    assert bag.import_errors == {}
+    return dict(bag.dags)
+
+
+@pytest.fixture(scope="module")
+def orders(dags: dict[str, DAG]) -> DAG:
+    return dags["redrive_orders"]
+
+
+class TestTheLoop:
+    def test_goes_through_all_stages_in_order(self, orders: DAG) -> None:
+        order = [
+            "begin", "observe", "drain", "prepare", "classify", "load", "resolve", "plan", "deliver",
+            "escalate", "report", "finish",
+        ]  # fmt: skip
+        assert [task.task_id for task in orders.topological_sort()] == order
+        for earlier, later in itertools.pairwise(order):
+            assert later in orders.get_task(earlier).downstream_task_ids
+
+    def test_one_run_at_a_time_and_nothing_caught_up(self, dags: dict[str, DAG]) -> None:
+        for dag in dags.values():
+            assert dag.max_active_runs == 1
+            assert dag.catchup is False
+            assert "redrive" in dag.tags
+
+    def test_gives_the_route_back_whatever_happened(self, orders: DAG) -> None:
+        begin, finish = orders.get_task("begin"), orders.get_task("finish")
+        assert begin.is_setup
+        assert finish.is_teardown
+        assert finish.trigger_rule == "all_done_setup_success"
+        assert begin.task_id in finish.upstream_task_ids
+
+    def test_a_failed_stage_fails_the_run_although_the_teardown_succeeds(self, orders: DAG) -> None:
+        assert orders.get_task("finish").on_failure_fail_dagrun is False
+        assert orders.get_task("report").trigger_rule == "all_success"
+
+    def test_goes_on_where_spark_was_skipped_but_not_where_the_run_was(self, orders: DAG) -> None:
+        load = orders.get_task("load")
+        assert load.trigger_rule == "none_failed_min_one_success"
+        assert load.upstream_task_ids == {"classify", "drain"}
+
+    def test_skips_only_spark_where_nothing_is_staged(self, orders: DAG) -> None:
+        prepare = orders.get_task("prepare")
+        assert prepare.ignore_downstream_trigger_rules is False
+        assert prepare.downstream_task_ids == {"classify"}
+
+    @pytest.mark.parametrize(("stage", "shards"), [("drain", 3), ("deliver", 2)])
+    def test_maps_over_shards(self, orders: DAG, stage: str, shards: int) -> None:
+        assert orders.get_task(stage).op_kwargs_expand_input.value == [
+            {"shard": shard, "shards": shards} for shard in range(shards)
+        ]
+
+    def test_every_task_ends_some_time(self, dags: dict[str, DAG]) -> None:
+        for dag in dags.values():
+            for task in dag.tasks:
+                assert task.execution_timeout is not None, task.task_id
+
+    def test_its_page_says_what_it_moves(self, orders: DAG) -> None:
+        assert orders.doc_md is not None
+        assert "orders-dlq" in orders.doc_md
+        assert "at most 2 times" in orders.doc_md
+        assert "redrive pause ROUTE" in orders.doc_md
+        assert orders.dag_display_name == "Orders of the shop"
+
+    def test_survives_the_trip_to_the_scheduler(self, dags: dict[str, DAG]) -> None:
+        from airflow.serialization.serialized_objects import DagSerialization  # noqa: PLC0415
+
+        for dag in dags.values():
+            there = json.loads(json.dumps(DagSerialization.to_dict(dag)))
+            assert DagSerialization.from_dict(there).task_dict.keys() == dag.task_dict.keys()
+
+
+class TestRetries:
+    @pytest.mark.parametrize(
+        "error", [SettingsError, QueueMissing, PermissionRefused, IllegalMove, LeaseLost, RouteBusy, RoutePaused]
+    )
+    def test_what_cannot_work_fails_at_once(self, orders: DAG, error: type[Exception]) -> None:
+        for task in orders.tasks:
+            decision = task.retry_policy.evaluate(error("x"), try_number=1, max_tries=3)
+            assert decision.action is RetryAction.FAIL, task.task_id
+
+    @pytest.mark.parametrize("error", [BrokerUnavailable, LedgerUnavailable, ConnectionError])
+    def test_what_may_pass_is_tried_again(self, orders: DAG, error: type[Exception]) -> None:
+        decision = orders.get_task("drain").retry_policy.evaluate(error("x"), try_number=1, max_tries=3)
+        assert decision.action is not RetryAction.FAIL
+
+    def test_waits_grow_and_are_bounded(self, orders: DAG) -> None:
+        task = orders.get_task("observe")
+        assert task.retries >= 2
+        assert task.retry_exponential_backoff > 1
+        assert task.max_retry_delay <= timedelta(minutes=15)
+
+
+class TestParams:
+    def test_all_may_be_left_out(self, orders: DAG) -> None:
+        assert orders.params.dump() == {
+            "limit": None, "dry_run": False, "causes": [], "groups": [], "since": None, "until": None,
+        }  # fmt: skip
+
+    def test_each_explains_itself(self, orders: DAG) -> None:
+        for name in orders.params:
+            param = orders.params.get_param(name)
+            assert param.description, name
+            assert param.schema["title"], name
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("limit", 0),
+            ("limit", "ten"),
+            ("limit", 1.5),
+            ("dry_run", "yes"),
+            ("causes", ["throtled"]),
+            ("causes", "throttled"),
+            ("groups", ["7"]),
+            ("groups", [0]),
+            ("since", "yesterday"),
+            ("until", 20261120),
+        ],
+    )
+    def test_nonsense_is_refused(self, name: str, value: object) -> None:
+        with pytest.raises(ParamValidationError):
+            tasks.route_params()[name].resolve(value)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("limit", 500),
+            ("limit", None),
+            ("causes", ["throttled", "lease_expired"]),
+            ("groups", [7, 12]),
+            ("since", "2026-11-20T08:00:00Z"),
+            ("since", "2026-11-20T08:00:00.000+01:00"),
+            ("until", "2026-11-20"),
+            ("until", None),
+        ],
+    )
+    def test_sense_is_taken(self, name: str, value: object) -> None:
+        assert tasks.route_params()[name].resolve(value) == value
+
+
+class TestSelection:
+    ALL: dict[str, Any] = {"limit": None, "causes": [], "groups": [], "since": None, "until": None}  # noqa: RUF012
+
+    def test_of_nothing_is_everything(self) -> None:
+        chosen = tasks.selection(self.ALL)
+        assert (chosen.limit, chosen.causes, chosen.groups, chosen.since, chosen.until) == (None, (), (), None, None)
+
+    def test_takes_over_what_was_asked(self) -> None:
+        chosen = tasks.selection(
+            {
+                "limit": 9,
+                "causes": ["throttled"],
+                "groups": [7],
+                "since": "2026-11-20",
+                "until": "2026-11-20T09:00+01:00",
+            }
+        )
+        assert (chosen.limit, chosen.causes, chosen.groups) == (9, ("throttled",), (7,))
+        assert chosen.since == datetime(2026, 11, 20, tzinfo=UTC)
+        assert chosen.until == datetime(2026, 11, 20, 8, tzinfo=UTC)
+
+    def test_an_empty_span_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="since"):
+            tasks.selection(self.ALL | {"since": "2026-11-20", "until": "2026-11-19"})
+
+    def test_a_day_that_does_not_exist_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="2026-02-30"):
+            tasks.selection(self.ALL | {"since": "2026-02-30"})
+
+
+class TestBegin:
+    """The first task, with a route that another run holds."""
+
+    @pytest.fixture
+    def begin(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """Begin a run of the given type and parameters; the route answers with an error, or None."""
+        from redrive.stages import pipeline  # noqa: PLC0415
+
+        def start(run_type: str, refusal: Exception | None = None, **conf: object) -> Any:
+            params = {name: param.value for name, param in tasks.route_params().items()} | conf
+            dag_run = SimpleNamespace(dag_id="redrive_orders", run_id="r1", run_type=run_type, conf=conf)
+            monkeypatch.setattr(tasks, "get_current_context", lambda: {"dag_run": dag_run, "params": params})
+            monkeypatch.setattr(configuration, "load", lambda: None)
+
+            def answer(*_: object, **given: object) -> Any:
+                if refusal:
+                    raise refusal
+                return SimpleNamespace(to_json=lambda: given)
+
+            monkeypatch.setattr(pipeline, "begin", answer)
+            return tasks.begin.function("orders")
+
+        return start
+
+    @pytest.mark.parametrize("refusal", [RouteBusy("held by run 7 until 08:15"), RoutePaused("paused by ana")])
+    def test_a_scheduled_run_is_skipped_with_the_reason(self, begin: Any, refusal: Exception) -> None:
+        with pytest.raises(AirflowSkipException, match=str(refusal)):
+            begin("scheduled", refusal)
+
+    @pytest.mark.parametrize("refusal", [RouteBusy("held by run 7 until 08:15"), RoutePaused("paused by ana")])
+    def test_a_run_by_hand_fails_with_the_reason(self, begin: Any, refusal: Exception) -> None:
+        with pytest.raises(type(refusal), match=str(refusal)):
+            begin("manual", refusal)
+
+    def test_says_who_it_is(self, begin: Any) -> None:
+        given = begin("scheduled")
+        assert given["dag_run_id"] == "r1"
+        assert "redrive_orders" in given["holder"]
+        assert given["lease"] == timedelta(minutes=15)
+
+    def test_a_mistyped_parameter_is_refused(self, begin: Any) -> None:
+        with pytest.raises(UsageError, match="limits: no such parameter"):
+            begin("manual", limits=5)
