@@ -102,9 +102,7 @@ schedule: "*/10 * * * *"
     assert orders.destination_of("orders-delay") == "orders"
     # What the design shows is what a route has that says nothing, apart from what only the route can know.
     shown = orders.model_dump(exclude={"connection", "sources", "destination", "processed_check", "evidence"})
-    plain = route().model_dump(
-        exclude={"connection", "sources", "destination", "processed_check", "evidence"}
-    )
+    plain = route().model_dump(exclude={"connection", "sources", "destination", "processed_check", "evidence"})
     assert {key for key in shown if shown[key] != plain[key]} == {"rules", "causes", "redact"}
 
 
@@ -492,6 +490,7 @@ def test_what_is_not_a_schedule(text: str) -> None:
         r"x{2}(y{3,})",
         r"(?:a+b){2}",
         r"[a\]+]+c",
+        r"[a\[]",
         r"(?<!not )found",
         r"a+?b*?",
     ],
@@ -525,6 +524,9 @@ def test_expressions_that_rules_may_use(text: str) -> None:
         r"a\Z",
         "[[a]",
         "[a&&b]",
+        "[a[b]",
+        r"\U00000041",
+        r"\N{DIGIT ONE}",
         "(?x)a b",
         "*a",
         "(?#c)a",

@@ -35,7 +35,7 @@ def check_expression(text: str) -> str:
         raise ValueError(problem)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # [[a] and [a&&b] mean sets of sets in Java; Python only warns
+            warnings.simplefilter("error")  # [a&&b] means an intersection in Java; Python only warns
             re.compile(text)
     except (re.error, Warning, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from None
@@ -88,12 +88,15 @@ def _most(repetition: re.Match[str]) -> float:
 
 def _foreign(kind: str | None, word: str) -> str | None:
     """Why a token means something else in the other dialect; None if it doesn't."""
+    reason = None
     if kind == "foreign":
-        return f"{word!r}: named groups, conditions and such differ between Python and Java; write (?:"
-    if kind == "brace":
-        return "a bare { is refused by Java; write \\{"
-    if kind == "escape" and word[1:].isdigit() and word != r"\0":
-        return "back references can't be matched in bounded time"
-    if kind == "escape" and word in (r"\Z", r"\z"):
-        return r"\Z and \z mean different things in Python and Java; write $"
-    return None
+        reason = f"{word!r}: named groups, conditions and such differ between Python and Java; write (?:"
+    elif kind == "brace":
+        reason = "a bare { is refused by Java; write \\{"
+    elif kind == "set" and "[" in re.sub(r"\\.", "", word[1:]):
+        reason = "a bare [ inside [...] begins a set of sets in Java; write \\["
+    elif kind == "escape" and word[1:].isdigit() and word != r"\0":
+        reason = "back references can't be matched in bounded time"
+    elif kind == "escape" and word[1:] in ("Z", "z", "U", "N"):
+        reason = f"{word} means different things in Python and Java" + ("; write $" if word[1] in "Zz" else "")
+    return reason

@@ -45,9 +45,7 @@ def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Setti
         with file.open("rb") as stream:
             raw = stream.read(_MAX_FILE_BYTES + 1)
         if len(raw) > _MAX_FILE_BYTES:
-            raise SettingsError(
-                f"{file}: larger than {format_size(_MAX_FILE_BYTES)}; this is not a configuration"
-            )
+            raise SettingsError(f"{file}: larger than {format_size(_MAX_FILE_BYTES)}; this is not a configuration")
         text = raw.decode("utf-8")
     except OSError as error:
         raise SettingsError(
@@ -80,16 +78,13 @@ def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
     defaults = expanded.get("defaults")
     routes = expanded.get("routes")
     merged = dict(expanded)
-    merged["database"] = _sqlite_under(
-        root, expanded.get("database", Settings.model_fields["database"].default)
-    )
+    merged["database"] = _sqlite_under(root, expanded.get("database", Settings.model_fields["database"].default))
     merged["staging"] = _path_under(root, expanded.get("staging", Settings.model_fields["staging"].default))
     if isinstance(defaults, dict):
         problems += _problems_of_defaults(defaults)
         if isinstance(routes, dict):
             merged["routes"] = {
-                name: _merge(defaults, route) if isinstance(route, dict) else route
-                for name, route in routes.items()
+                name: _merge(defaults, route) if isinstance(route, dict) else route for name, route in routes.items()
             }
     settings = None
     try:
@@ -132,17 +127,13 @@ class _Expansion:
             if match[0] == "$${":
                 return "${"
             if name is None:
-                self.problems.append(
-                    f"{_dotted(key)}: write ${{VAR}} or ${{VAR:-default}} (and $${{ for a plain ${{)"
-                )
+                self.problems.append(f"{_dotted(key)}: write ${{VAR}} or ${{VAR:-default}} (and $${{ for a plain ${{)")
                 return ""
             found = self.env.get(name)
             if has_default:
                 return found or default  # as in a shell: :- also replaces an empty value
             if found is None:
-                self.problems.append(
-                    f"{_dotted(key)}: the environment variable {name} is not set and has no default"
-                )
+                self.problems.append(f"{_dotted(key)}: the environment variable {name} is not set and has no default")
                 return ""
             return str(found)
 
@@ -256,11 +247,7 @@ def _line(key: _Key, detail: ErrorDetails) -> str:
             text = detail["msg"].replace("Input should be", "should be")
             given = detail["input"]
             # A database's address and Spark's properties may hold secrets, so they are not repeated.
-            if (
-                isinstance(given, str | int | float)
-                and key[:1] != ("database",)
-                and key[:2] != ("spark", "conf")
-            ):
+            if isinstance(given, str | int | float) and key[:1] != ("database",) and key[:2] != ("spark", "conf"):
                 text += f", not {quoted(given)}"
             choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ").split(", ")
             if isinstance(given, str) and len(choices) > 1:

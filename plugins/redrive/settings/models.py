@@ -42,9 +42,7 @@ def _selector(*kinds: Kind) -> BeforeValidator:
         except SelectorError as error:
             raise ValueError(str(error)) from None
         if selector.kind not in kinds:
-            raise ValueError(
-                f"{selector} can't be used here; possible are {', '.join(k.value for k in kinds)}"
-            )
+            raise ValueError(f"{selector} can't be used here; possible are {', '.join(k.value for k in kinds)}")
         return selector
 
     return BeforeValidator(parse)
@@ -88,9 +86,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 QueueName = Annotated[str, Field(min_length=1, max_length=500)]
 ConnectionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
 EvidenceSelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
-OrderSelector = Annotated[
-    Selector, _selector(Kind.MESSAGE_GROUP, Kind.KEY, Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT
-]
+OrderSelector = Annotated[Selector, _selector(Kind.MESSAGE_GROUP, Kind.KEY, Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
 KeySelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY, Kind.KEY, Kind.BROKER_ID), _TO_TEXT]
 Expression = Annotated[
     str, Field(min_length=1, max_length=500), BeforeValidator(lambda v: _checked(v, check_expression))
@@ -98,9 +94,7 @@ Expression = Annotated[
 Schedule = Annotated[str, BeforeValidator(lambda v: _checked(v, check_schedule))]
 Redaction = Annotated[str, BeforeValidator(_redaction)]
 
-BrokerName = Literal[
-    "amazon_sqs", "google_pubsub", "rabbitmq", "azure_service_bus", "apache_pulsar", "memory"
-]
+BrokerName = Literal["amazon_sqs", "google_pubsub", "rabbitmq", "azure_service_bus", "apache_pulsar", "memory"]
 
 
 def _checked(value: object, check: Any) -> object:
@@ -159,12 +153,8 @@ class SparkSettings(Part):
         pattern=r"^(s3|gs)://[^/]",
         description="Cloud runners: where the job's code and logs go, such as `s3://bucket/prefix`.",
     )
-    driver_memory: str = Field(
-        default="1g", pattern=r"^[0-9]+[kmgt]$", description="Memory of the Spark driver."
-    )
-    timeout: Duration = Field(
-        default=timedelta(hours=1), description="After this long a job counts as failed."
-    )
+    driver_memory: str = Field(default="1g", pattern=r"^[0-9]+[kmgt]$", description="Memory of the Spark driver.")
+    timeout: Duration = Field(default=timedelta(hours=1), description="After this long a job counts as failed.")
     conf: dict[str, str] = Field(default={}, description="More Spark properties; they win over ours.")
 
     @model_validator(mode="after")
@@ -189,8 +179,7 @@ class Source(Part):
     queue: QueueName = Field(description="Its name, as the broker knows it.")
     kind: Literal["dead_letter", "delay"] = Field(
         default="dead_letter",
-        description="`dead_letter`: what is in it has failed. `delay`: it only waits; it goes on after "
-        "`delay`.",
+        description="`dead_letter`: what is in it has failed. `delay`: it only waits; it goes on after `delay`.",
     )
     lease: Duration | None = Field(
         default=None,
@@ -200,8 +189,7 @@ class Source(Part):
     max_deliveries: int | None = Field(
         default=None,
         ge=1,
-        description="Deliveries at the origin before a message is dead-lettered. Default: asked of the "
-        "broker.",
+        description="Deliveries at the origin before a message is dead-lettered. Default: asked of the broker.",
     )
     retention: Duration | None = Field(
         default=None, description="How long the broker keeps a message. Default: asked of the broker."
@@ -222,9 +210,7 @@ class Source(Part):
         if self.kind == "delay" and self.delay is None:
             raise _problem("delay", "is required for a source of kind delay")
         if self.kind != "delay" and self.delay is not None:
-            raise _problem(
-                "delay", "is only for sources of kind delay; the route's backoff delays dead letters"
-            )
+            raise _problem("delay", "is only for sources of kind delay; the route's backoff delays dead letters")
         return self
 
 
@@ -237,9 +223,7 @@ class Destination(Part):
 class Backoff(Part):
     """How long a delayed message waits: capped, exponential, with full jitter."""
 
-    first: Duration = Field(
-        default=timedelta(minutes=1), description="Longest wait before the first delayed attempt."
-    )
+    first: Duration = Field(default=timedelta(minutes=1), description="Longest wait before the first delayed attempt.")
     factor: float = Field(
         default=2, ge=1, le=100, description="Each attempt's longest wait is this many times the last."
     )
@@ -252,26 +236,20 @@ class Backoff(Part):
     @model_validator(mode="after")
     def _max_is_not_below_first(self) -> Self:
         if self.max < self.first:
-            raise _problem(
-                "max", f"{format_duration(self.max)} is shorter than first, {format_duration(self.first)}"
-            )
+            raise _problem("max", f"{format_duration(self.max)} is shorter than first, {format_duration(self.first)}")
         return self
 
 
 class Drain(Part):
     """How sources are read into staging."""
 
-    shards: int = Field(
-        default=2, ge=1, le=1024, description="Parallel tasks. 1024 is as far as Airflow maps a task."
-    )
+    shards: int = Field(default=2, ge=1, le=1024, description="Parallel tasks. 1024 is as far as Airflow maps a task.")
     limit: int = Field(default=100_000, ge=1, description="Messages per run, over all shards and sources.")
     # A message id has 20 bits for the row of its batch.
     flush_messages: int = Field(
         default=5_000, ge=1, le=1_000_000, description="A batch is closed at this many messages,"
     )
-    flush_bytes: Size = Field(
-        default=64 << 20, ge=1 << 10, le=4 << 30, description="or at this many bytes of bodies,"
-    )
+    flush_bytes: Size = Field(default=64 << 20, ge=1 << 10, le=4 << 30, description="or at this many bytes of bodies,")
     lease: Annotated[Duration, _at_most(timedelta(hours=12))] = Field(
         default=timedelta(minutes=5),
         description="or when half of this is over: how long we lease a copy while its batch is open.",
@@ -293,8 +271,7 @@ class Deliver(Part):
         default=200,
         ge=1,
         le=10_000,
-        description="Messages sent before the broker's confirmations are awaited: what a crash can leave "
-        "`unknown`.",
+        description="Messages sent before the broker's confirmations are awaited: what a crash can leave `unknown`.",
     )
     run_for: Duration = Field(
         default=timedelta(minutes=8), description="How long one task goes on, as the destination works off."
@@ -325,9 +302,7 @@ class Rate(Part):
 class Canary(Part):
     """How a group of failures is tried: a few messages first."""
 
-    first: int = Field(
-        default=20, ge=1, description="Messages of a new, unclassified or fixed group that go first."
-    )
+    first: int = Field(default=20, ge=1, description="Messages of a new, unclassified or fixed group that go first.")
     grow: float = Field(
         default=10, gt=1, description="After a stage that passed, the next is this many times as large."
     )
@@ -346,9 +321,7 @@ class Breaker(Part):
     """When redelivery of a group, or to a destination, is stopped."""
 
     return_rate: Share = Field(default=0.5, description="A group of which a larger share returns is held.")
-    min_samples: int = Field(
-        default=20, ge=1, description="Outcomes that have to be known before that is judged."
-    )
+    min_samples: int = Field(default=20, ge=1, description="Outcomes that have to be known before that is judged.")
     cool_down: Duration = Field(
         default=timedelta(minutes=15),
         description="After this a held group may try again; it grows each time.",
@@ -407,8 +380,7 @@ class Rule(Part):
     """A route's own knowledge of its failures."""
 
     match: Expression = Field(
-        description="A regular expression that is looked for in the failure text; it has to mean the same "
-        "in Java."
+        description="A regular expression that is looked for in the failure text; it has to mean the same in Java."
     )
     cause: Cause = Field(description="The cause of failures that match.")
 
@@ -417,9 +389,7 @@ class CauseRate(Part):
     """A lower rate for one cause; what is left out is as in the route's `rate`."""
 
     per_second: float | None = Field(default=None, gt=0, description="Messages per second and delivery task.")
-    max_in_flight: int | None = Field(
-        default=None, ge=1, description="Depth of the destination that is not exceeded."
-    )
+    max_in_flight: int | None = Field(default=None, ge=1, description="Depth of the destination that is not exceeded.")
 
 
 class CauseOverride(Part):
@@ -453,9 +423,7 @@ def _canary(value: object) -> object:
 class Route(Part):
     """From where dead messages come, and how they go back."""
 
-    title: str = Field(
-        default="", max_length=200, description="What people call it; shown in Airflow and reports."
-    )
+    title: str = Field(default="", max_length=200, description="What people call it; shown in Airflow and reports.")
     enabled: bool = Field(
         default=True, description="A route that is not enabled gets no schedule; it can still be run by hand."
     )
@@ -467,12 +435,8 @@ class Route(Part):
     connection: ConnectionId | None = Field(
         default=None, description="Airflow connection id of the broker. Needed, except for `memory`."
     )
-    sources: tuple[Source, ...] = Field(
-        min_length=1, max_length=100, description="The queues that are drained."
-    )
-    destination: Destination | None = Field(
-        default=None, description="Default: where each message came from."
-    )
+    sources: tuple[Source, ...] = Field(min_length=1, max_length=100, description="The queues that are drained.")
+    destination: Destination | None = Field(default=None, description="Default: where each message came from.")
     fan_out: Literal["refuse", "allow"] = Field(
         default="refuse",
         description="What to do when only a topic with several subscribers can be reached: `allow` sends to"
@@ -521,13 +485,9 @@ class Route(Part):
     rules: tuple[Rule, ...] = Field(
         default=(), max_length=50, description="Own rules, tried before the built-in ones, in order."
     )
-    causes: dict[Cause, CauseOverride] = Field(
-        default={}, description="What is done differently for a cause."
-    )
+    causes: dict[Cause, CauseOverride] = Field(default={}, description="What is done differently for a cause.")
     isolation: Isolation = Field(default=Isolation(), description="What is done about stuck consumers.")
-    approvals: Literal[1, 2] = Field(
-        default=1, description="People who have to agree before a decision is applied."
-    )
+    approvals: Literal[1, 2] = Field(default=1, description="People who have to agree before a decision is applied.")
     redact: tuple[Redaction, ...] = Field(
         default=(),
         max_length=50,
@@ -609,11 +569,7 @@ class Settings(Part):
     def _database_is_one_that_we_know(cls, url: str) -> str:
         scheme, separator, rest = url.partition("://")
         dialect, _, driver = scheme.partition("+")
-        if (
-            not separator
-            or dialect not in ("sqlite", "postgresql", "postgres")
-            or driver not in ("", "psycopg")
-        ):
+        if not separator or dialect not in ("sqlite", "postgresql", "postgres") or driver not in ("", "psycopg"):
             raise ValueError("has to be sqlite:///path or postgresql://user:password@host/name")
         if dialect == "sqlite" and rest.split("?")[0] in ("", "/", "/:memory:"):
             raise ValueError("has to name a file: a ledger in memory forgets what was sent")
@@ -654,13 +610,9 @@ def known_keys(key: tuple[str | int, ...]) -> list[str]:
     for step in key:
         models = list(parts_of(kind))
         if models:
-            kind = next(
-                (f.annotation for n, f in models[0].model_fields.items() if (f.alias or n) == step), None
-            )
+            kind = next((f.annotation for n, f in models[0].model_fields.items() if (f.alias or n) == step), None)
         else:
-            kind = (
-                get_args(kind)[-1] if get_args(kind) and get_args(kind)[-1] is not ... else get_args(kind)[0]
-            )
+            kind = get_args(kind)[-1] if get_args(kind) and get_args(kind)[-1] is not ... else get_args(kind)[0]
     found = next(parts_of(kind), None)
     return [field.alias or name for name, field in found.model_fields.items()] if found else []
 

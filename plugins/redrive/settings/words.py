@@ -93,9 +93,7 @@ def check_schedule(text: str) -> str:
     if text in _CRON_PRESETS:
         return text
     if len(fields) != 5:
-        raise ValueError(
-            f"{quoted(text)} is not a schedule; write five cron fields or {', '.join(_CRON_PRESETS)}"
-        )
+        raise ValueError(f"{quoted(text)} is not a schedule; write five cron fields or {', '.join(_CRON_PRESETS)}")
     for field, (lowest, highest) in zip(fields, _CRON_BOUNDS, strict=True):
         for part in field.split(","):
             match = _CRON_PART.fullmatch(part)
