@@ -56,24 +56,21 @@ class Profile:
 
 _PROFILES: dict[Cause, Profile] = {
     Cause.TRANSIENT_NETWORK: Profile(
-        "A connection was reset, refused, timed out or could not be set up with something that is normally "
-        "there.",
+        "A connection was reset, refused, timed out or could not be set up with something that is normally there.",
         Verdict.REQUEUE,
         "Retry inside the consumer, two or three times with jitter, before the message is given back; set "
         "connect and read timeouts well below the lease; close idle pooled connections before the load "
         "balancer does; and spread restarts of the dependency, so that not every replica is away at once.",
     ),
     Cause.TRANSIENT_DATABASE: Profile(
-        "A deadlock, serialization failure, lock wait, failover or momentarily empty pool stopped a "
-        "transaction.",
+        "A deadlock, serialization failure, lock wait, failover or momentarily empty pool stopped a transaction.",
         Verdict.REQUEUE,
         "Retry the whole transaction in the consumer on SQLSTATE 40001 and 40P01; take locks in one order; "
         "keep transactions short, with no remote call inside; and give the pool at least one connection per"
         " concurrent handler.",
     ),
     Cause.DEPENDENCY_UNAVAILABLE: Profile(
-        "A service that the consumer needs answered 502, 503 or 504, was in maintenance, or a circuit was "
-        "open.",
+        "A service that the consumer needs answered 502, 503 or 504, was in maintenance, or a circuit was open.",
         Verdict.DELAY,
         "Stop receiving while the dependency is down: a circuit breaker should pause the consumer and not "
         "fail its messages. Let the readiness check of the consumer follow what it can't work without, and "
@@ -88,8 +85,7 @@ _PROFILES: dict[Cause, Profile] = {
         "the next throttling.",
     ),
     Cause.CONSISTENCY_LAG: Profile(
-        "What the message refers to was not visible yet, or a version conflicted: replica lag or a lost "
-        "race.",
+        "What the message refers to was not visible yet, or a version conflicted: replica lag or a lost race.",
         Verdict.DELAY,
         "Publish only after the commit (an outbox does that), read from the primary or with "
         "read-your-writes where a message announces a write, carry the version in the message, and retry "
@@ -110,8 +106,7 @@ _PROFILES: dict[Cause, Profile] = {
         "memory so that the consumer is not the first to be evicted.",
     ),
     Cause.LEASE_EXPIRED: Profile(
-        "The lock, lease, ack deadline or visibility ran out while the consumer was working; it may have "
-        "succeeded.",
+        "The lock, lease, ack deadline or visibility ran out while the consumer was working; it may have succeeded.",
         Verdict.SUPPRESS_OR_REQUEUE,
         "Fetch fewer messages at a time, because the last of a batch waits under lease for all before it; "
         "shorten the work or split it; lengthen or renew the lease to at least twice the slowest handling; "
@@ -173,8 +168,7 @@ _PROFILES: dict[Cause, Profile] = {
         " where the message is produced against the smallest limit on its way, and split batches.",
     ),
     Cause.ROUTING_FAILURE: Profile(
-        "There was no queue, handler or session for it, too many hops, or the destination was disabled or "
-        "full.",
+        "There was no queue, handler or session for it, too many hops, or the destination was disabled or full.",
         Verdict.ESCALATE,
         "Declare queues, bindings and subscriptions in code and before producers start, publish so that an "
         "unroutable message is reported (mandatory), watch maximum lengths and quotas, and keep a handler "
@@ -235,8 +229,7 @@ _KNOBS: dict[tuple[Cause, str], str] = {
         "On Pulsar the number is `maxRedeliverCount` of the consumer's dead-letter policy."
     ),
     (Cause.CONSUMER_STUCK, "google_pubsub"): (
-        "On Pub/Sub a hung callback keeps its lease until `max_lease_duration`: set it to what the work may"
-        " take."
+        "On Pub/Sub a hung callback keeps its lease until `max_lease_duration`: set it to what the work may take."
     ),
     (Cause.CONSUMER_STUCK, "rabbitmq"): (
         "On RabbitMQ `heartbeat` finds dead connections and `consumer_timeout` consumers that never ack."
@@ -250,15 +243,13 @@ _KNOBS: dict[tuple[Cause, str], str] = {
         "send: give it more than its source."
     ),
     (Cause.MESSAGE_EXPIRED, "rabbitmq"): (
-        "On RabbitMQ look at `x-message-ttl` and per-message `expiration`; the latter ends only at the "
-        "queue's head."
+        "On RabbitMQ look at `x-message-ttl` and per-message `expiration`; the latter ends only at the queue's head."
     ),
     (Cause.MESSAGE_EXPIRED, "azure_service_bus"): (
         "On Service Bus look at `DefaultMessageTimeToLive` and the message's own `time_to_live`."
     ),
     (Cause.OVERSIZED, "amazon_sqs"): (
-        "On SQS the limit is `MaximumMessageSize` of the queue, attributes included, and the same for a "
-        "whole batch."
+        "On SQS the limit is `MaximumMessageSize` of the queue, attributes included, and the same for a whole batch."
     ),
     (Cause.ROUTING_FAILURE, "rabbitmq"): (
         "On RabbitMQ `maxlen` comes from `x-max-length` with `x-overflow`; `reject-publish` tells the "
@@ -267,9 +258,7 @@ _KNOBS: dict[tuple[Cause, str], str] = {
 }
 
 #: Causes in which the work may have been done although the message died.
-MAY_HAVE_SUCCEEDED = frozenset(
-    {Cause.LEASE_EXPIRED, Cause.DUPLICATE, Cause.CONSUMER_STUCK, Cause.MAX_DELIVERIES}
-)
+MAY_HAVE_SUCCEEDED = frozenset({Cause.LEASE_EXPIRED, Cause.DUPLICATE, Cause.CONSUMER_STUCK, Cause.MAX_DELIVERIES})
 
 #: Causes that pass by themselves: an unexpected failure of the moment, not of the message.
 PASSING = frozenset(

@@ -92,9 +92,7 @@ def parse(text: str) -> Selector:
     match kind:
         case "attribute" if colon:
             if not rest or len(rest) > MAX_NAME_LENGTH:
-                raise SelectorError(
-                    f"{text[:80]!r}: the name of the attribute has 1 to {MAX_NAME_LENGTH} characters"
-                )
+                raise SelectorError(f"{text[:80]!r}: the name of the attribute has 1 to {MAX_NAME_LENGTH} characters")
             return Selector(Kind.ATTRIBUTE, name=rest)
         case "body" if colon:
             return Selector(Kind.BODY, path=parse_path(rest))
@@ -115,8 +113,7 @@ def parse_path(text: str) -> tuple[str | int, ...]:
         step = _STEP.match(text, at)
         if step is None:
             raise SelectorError(
-                f"{text[:80]!r}: can't read {text[at : at + 20]!r}; "
-                "steps are .name, ['any name'] and [0], no wildcards"
+                f"{text[:80]!r}: can't read {text[at : at + 20]!r}; steps are .name, ['any name'] and [0], no wildcards"
             )
         name, quoted, position = step.groups()
         steps.append(int(position) if position is not None else name or quoted)
@@ -176,11 +173,7 @@ def _compact(value: Any) -> str:
     if isinstance(value, _Number):
         return value
     if isinstance(value, dict):
-        return (
-            "{"
-            + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{_compact(v)}" for k, v in value.items())
-            + "}"
-        )
+        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{_compact(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(_compact(v) for v in value) + "]"
     return json.dumps(value, ensure_ascii=False)

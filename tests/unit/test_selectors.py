@@ -65,9 +65,7 @@ def test_what_is_not_a_selector_is_refused(text: str) -> None:
 
 
 def test_a_refusal_says_what_to_write() -> None:
-    with pytest.raises(
-        SelectorError, match=r"attribute:NAME, body:\$\.path, key, message_group or broker_id"
-    ):
+    with pytest.raises(SelectorError, match=r"attribute:NAME, body:\$\.path, key, message_group or broker_id"):
         parse("header:error")
 
 
