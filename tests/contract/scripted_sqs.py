@@ -98,7 +98,7 @@ class ScriptedSqs:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     def then(self, operation: str, *answers: Answer) -> Self:
         """The next answers of ``operation``, in order."""

@@ -1,6 +1,7 @@
 """The SQS adapter: the contract on an SQS-compatible server, and what only SQS does."""
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -71,7 +72,6 @@ class TestAmazonSqs(BrokerContract):
 
     carries_binary = False
     carries_empty = False
-    keeps_content_type = False  # only as an attribute
 
     @pytest.fixture
     def broker(self, sqs: AmazonSqs) -> AmazonSqs:
@@ -94,6 +94,15 @@ class TestAmazonSqs(BrokerContract):
     @pytest.fixture
     def unreachable_broker(self) -> AmazonSqs:
         return adapter(f"http://127.0.0.1:{free_port()}")
+
+    def test_a_content_type_survives(self, broker: AmazonSqs, queue: str) -> None:
+        """SQS has none of its own: an attribute of that name is taken for it, and stays an attribute."""
+        header = Header("Content-Type", "String", "application/json")
+        self.send(broker, queue, outgoing(headers=(header,)))
+        [received] = self.take(broker, queue, 1)
+
+        assert received.letter.content_type == "application/json"
+        assert received.letter.headers == (header,)
 
     def test_a_round_trip_costs_three_requests_per_ten_messages(
         self, sqs: AmazonSqs, create: Callable[..., str]
@@ -368,6 +377,42 @@ def test_half_a_surrogate_pair_is_kept_and_refused_on_the_way_back(script: Scrip
     assert broker.publish("orders", [outgoing(received.letter.body)])[0].status == "refused"
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"headers": (Header("a:b", "String", "v"),)}, "'a:b'"),
+        ({"headers": (Header("AWS.trace", "String", "v"),)}, "'AWS.trace'"),
+        ({"headers": (Header("a", "String", ""),)}, "attribute a is empty"),
+        ({"headers": (Header("a", "String", "\x01"),)}, r"attribute a holds U\+0001"),
+        ({"headers": (Header("a", "String", "1"), Header("a", "String", "2"))}, "same name"),
+        ({"headers": (Header("a", "Binary", b"x" * MAX_BYTES),)}, f"at most {MAX_BYTES}"),
+        ({"delay_seconds": 901}, "at most 900 s"),
+    ],
+    ids=["name", "reserved-name", "empty", "control-character", "twice", "size", "delay"],
+)
+def test_what_sqs_never_takes_is_refused_without_asking(
+    script: ScriptedSqs, broker: AmazonSqs, fields: dict[str, object], words: str
+) -> None:
+    [result] = broker.publish("orders", [outgoing(**fields)])
+
+    assert result.status == "refused"
+    assert re.search(words, result.detail)
+    assert script.requests("SendMessageBatch") == []
+
+
+def test_a_delay_per_message_is_refused_on_a_fifo_queue(broker: AmazonSqs) -> None:
+    assert statuses(broker, "orders.fifo", 1, delay_seconds=5, ordering_key="a") == ["refused"]
+
+
+def test_another_brokers_header_types_become_strings(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    headers = (Header("a", "int", "7"), Header("b", "", "text"), Header("c", "", b"\x00"))
+    broker.publish("orders", [outgoing(headers=headers)])
+
+    [request] = script.requests("SendMessageBatch")
+    kinds = {name: value["DataType"] for name, value in request["Entries"][0]["MessageAttributes"].items()}
+    assert kinds == {"a": "String", "b": "String", "c": "Binary"}
+
+
 def test_a_lease_is_asked_for_with_the_receive(script: ScriptedSqs, broker: AmazonSqs) -> None:
     broker.receive("orders-dlq", limit=5, wait=NO_WAIT, lease=timedelta(seconds=90))
 
@@ -493,6 +538,21 @@ def test_a_deduplication_id_is_never_one_that_sqs_remembers(
     made = dedup_id(original, "r-1", attempt, last_used=last_used, claimed_at=100 * MINUTE)
 
     assert made == expected
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"), [(6 * MINUTE, "order-17"), (4 * MINUTE, "k3v9q2-00000000000001.1")], ids=["old", "new"]
+)
+def test_the_adapter_makes_the_id_of_an_attempt(
+    script: ScriptedSqs, broker: AmazonSqs, age: int, expected: str
+) -> None:
+    kept = (("MessageDeduplicationId", "order-17"),)
+    broker.publish(
+        "orders.fifo",
+        [outgoing(ordering_key="a", properties=kept, enqueued_at=100 * MINUTE, claimed_at=100 * MINUTE + age)],
+    )
+
+    assert script.requests("SendMessageBatch")[0]["Entries"][0]["MessageDeduplicationId"] == expected
 
 
 def test_failure_attributes_go_and_business_attributes_stay() -> None:

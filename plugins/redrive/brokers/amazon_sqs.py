@@ -241,9 +241,7 @@ class AmazonSqs:
         batches = [receipts[at : at + BATCH] for at in range(0, len(receipts), BATCH)]
         failures: list[tuple[object, str]] = []
         errors: list[BrokerError] = []
-        for batch, result in zip(
-            batches, self._together(lambda batch: _attempt(one, batch), batches), strict=True
-        ):
+        for batch, result in zip(batches, self._together(lambda batch: _attempt(one, batch), batches), strict=True):
             if isinstance(result, BrokerError):
                 errors.append(result)
                 failures += [(receipt, str(result)) for receipt in batch]
@@ -262,8 +260,7 @@ class AmazonSqs:
 
         def once() -> list[tuple[object, str]]:
             entries = [
-                {"Id": str(number), "ReceiptHandle": receipt, **fields}
-                for number, receipt in enumerate(open_receipts)
+                {"Id": str(number), "ReceiptHandle": receipt, **fields} for number, receipt in enumerate(open_receipts)
             ]
             answer = self._call(action, queue, QueueUrl=url, Entries=entries)
             passing: list[tuple[object, str]] = []
@@ -360,9 +357,7 @@ class AmazonSqs:
                 errors += [error] if error else []
         return errors
 
-    def _send(
-        self, queue: str, url: str, pack: Sequence[Entry]
-    ) -> tuple[dict[int, Publication], BrokerError | None]:
+    def _send(self, queue: str, url: str, pack: Sequence[Entry]) -> tuple[dict[int, Publication], BrokerError | None]:
         """One request: an outcome per message, and the error if it concerns the queue and not the messages."""
         while_throttled = tenacity.Retrying(
             retry=tenacity.retry_if_exception(_certainly_not_taken), reraise=True, **self._backoff()
@@ -390,9 +385,7 @@ class AmazonSqs:
         """SQS refused a request as a whole, so it took nothing; find the message that is to blame."""
         middle = len(pack) // 2
         outcome, error = self._send(queue, url, pack[:middle])
-        blocked = {
-            item.group for item in pack[:middle] if item.group and outcome[item.place].status != "sent"
-        }
+        blocked = {item.group for item in pack[:middle] if item.group and outcome[item.place].status != "sent"}
         going = [item for item in pack[middle:] if error is None and item.group not in blocked]
         outcome |= {item.place: _BEHIND for item in pack[middle:]}
         if going:
@@ -481,9 +474,7 @@ class AmazonSqs:
     def _call(self, action: str, queue: str, **parameters: Any) -> dict[str, Any]:
         """One call that may safely be repeated; raises the errors of :mod:`redrive.errors`."""
         method = getattr(self._client, xform_name(action))
-        again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_may_pass), reraise=True, **self._backoff()
-        )
+        again = tenacity.Retrying(retry=tenacity.retry_if_exception(_may_pass), reraise=True, **self._backoff())
         try:
             answer: dict[str, Any] = again(method, **parameters)
         except _NO_CREDENTIALS as error:
@@ -539,9 +530,7 @@ def _client(connection: Connection, read_timeout: float) -> Any:
             region_name=extra.get("region_name"),
             profile_name=extra.get("profile_name"),
         )
-        return session.client(
-            "sqs", endpoint_url=extra.get("endpoint_url"), verify=extra.get("verify"), config=config
-        )
+        return session.client("sqs", endpoint_url=extra.get("endpoint_url"), verify=extra.get("verify"), config=config)
     except boto.NoRegionError:
         raise SettingsError(f"connection {connection.conn_id}: no region; give extra.region_name") from None
     except (boto.ProfileNotFound, boto.PartialCredentialsError, ValueError) as error:

@@ -407,8 +407,7 @@ class MemoryWorld:
         sink = queue.sink
         sequences, add, say = self._sequence, queue.add, results.append
         for message in messages:
-            _, _, _, body, headers, properties, key, content_type, dedup_id, delay = message
-            if delay or dedup_id is not None:
+            if message.delay_seconds or message.dedup_id is not None:
                 say(self._publish(queue, message, now))
                 continue
             sequence = next(sequences)
@@ -416,14 +415,20 @@ class MemoryWorld:
             if sink:
                 say(Publication("sent", broker_id))
                 continue
-            add(
-                _Stored(
-                    sequence,
-                    DeadLetter(
-                        broker_id, body, headers, properties, now, None, None, 0, None, key, content_type
-                    ),
-                )
+            letter = DeadLetter(
+                broker_id,
+                message.body,
+                message.headers,
+                message.properties,
+                now,
+                None,
+                None,
+                0,
+                None,
+                message.ordering_key,
+                message.content_type,
             )
+            add(_Stored(sequence, letter))
             say(Publication("sent", broker_id))
         self.messages["publish"] += len(messages)
         return results
@@ -572,9 +577,7 @@ class MemoryBroker:
             if extended:
                 heapq.heappush(found.leases, (until, next(world._sequence), extended))
 
-    def dead_letter(
-        self, queue: str, receipts: Sequence[object], *, reason: str, description: str = ""
-    ) -> None:
+    def dead_letter(self, queue: str, receipts: Sequence[object], *, reason: str, description: str = "") -> None:
         """Reject leased messages for good, as a consumer does; they go to the dead-letter queue."""
         world = self.world
         with world.lock:
@@ -659,8 +662,6 @@ def _system_micros() -> Micros:
 
 def _size(body: bytes, headers: Iterable[Header]) -> int:
     return len(body) + sum(
-        len(h.name.encode())
-        + len(h.type.encode())
-        + len(h.value if isinstance(h.value, bytes) else h.value.encode())
+        len(h.name.encode()) + len(h.type.encode()) + len(h.value if isinstance(h.value, bytes) else h.value.encode())
         for h in headers
     )

@@ -39,6 +39,7 @@ FAILURE_ATTRIBUTES = frozenset(
 
 # What a message may consist of, as SQS documents it: XML 1.0's characters.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NAME = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.\-]{1,256}(?<!\.)")
 _KEPT_PROPERTIES = (
     "MessageDeduplicationId",
     "AWSTraceHeader",
@@ -58,15 +59,22 @@ class Entry(NamedTuple):
 
 
 def dedup_id(
-    original: str | None, redrive_id: str, attempt: int, *, last_used: Micros | None, claimed_at: Micros
+    original: str | None,
+    redrive_id: str,
+    attempt: int,
+    *,
+    last_used: Micros | None,
+    claimed_at: Micros | None,
 ) -> str:
     """The deduplication id of one attempt: the same for each of its tries, never one that SQS remembers.
 
     The first attempt keeps the ``original`` id where that was last sent (``last_used``) longer than SQS's
-    window before the attempt was claimed; otherwise, and later, the id is ``redrive_id.attempt``. All
-    arguments belong to the attempt, none to the moment of the try.
+    window before the attempt was claimed; otherwise, where a time is not known, and for later attempts, the
+    id is ``redrive_id.attempt``. All arguments belong to the attempt, none to the moment of the try: a resend
+    after an unknown outcome must give the same ``claimed_at``.
     """
-    forgotten = last_used is not None and claimed_at - last_used > DEDUPE_WINDOW // timedelta(microseconds=1)
+    window = DEDUPE_WINDOW // timedelta(microseconds=1)
+    forgotten = last_used is not None and claimed_at is not None and claimed_at - last_used > window
     if attempt == 1 and original and forgotten:
         return original
     return f"{redrive_id}.{attempt}"
@@ -76,9 +84,7 @@ def received(message: Mapping[str, Any]) -> Received:
     """A message of a receive request's answer."""
     system = message.get("Attributes", {})
     headers = tuple(
-        Header(
-            name, value["DataType"], value["BinaryValue"] if "BinaryValue" in value else value["StringValue"]
-        )
+        Header(name, value["DataType"], value["BinaryValue"] if "BinaryValue" in value else value["StringValue"])
         for name, value in message.get("MessageAttributes", {}).items()
     )
     content_type = next(
@@ -121,7 +127,13 @@ def entry(place: int, message: Outgoing, *, fifo: bool) -> Entry | str:
         # A message without a group has no order to keep: a group of its own.
         group = group or message.redrive_id
         # Never left to content-based deduplication: that would drop an honest second attempt.
-        fields["MessageDeduplicationId"] = message.dedup_id or f"{message.redrive_id}.{message.attempt}"
+        fields["MessageDeduplicationId"] = message.dedup_id or dedup_id(
+            dict(message.properties).get("MessageDeduplicationId"),
+            message.redrive_id,
+            message.attempt,
+            last_used=message.enqueued_at,
+            claimed_at=message.claimed_at,
+        )
     if group:
         fields["MessageGroupId"] = group
     if message.delay_seconds > 0:
@@ -153,6 +165,8 @@ def _objections(message: Outgoing, body: str, size: int, *, fifo: bool) -> Itera
     if forbidden := _FORBIDDEN.search(body):
         yield f"the body holds U+{ord(forbidden[0]):04X} (character {forbidden.start()}), which SQS refuses"
     for header in message.headers:
+        if not _NAME.fullmatch(header.name) or header.name.lower().startswith(("aws.", "amazon.")):
+            yield f"attribute {header.name!r} has a name that SQS does not allow"
         if not header.value:
             yield f"attribute {header.name} is empty; SQS takes no empty attribute"
         if isinstance(header.value, str) and (forbidden := _FORBIDDEN.search(header.value)):
