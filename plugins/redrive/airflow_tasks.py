@@ -356,6 +356,8 @@ def _apply_decisions() -> list[str]:
     for route in settings.routes:
         try:
             counts = pipeline.apply_decisions(settings, route)
+        except (RouteBusy, RoutePaused) as refusal:
+            log.info("%s; its decisions wait for the next time", refusal)
         except Exception as failure:
             log.exception("route %s", route)
             failures.append(failure)

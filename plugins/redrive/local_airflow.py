@@ -5,7 +5,6 @@ secrets, which are readable by their owner only. Nothing listens on anything but
 Airflow on one machine; production runs Redrive's DAGs in an Airflow of its own (docs/airflow.md).
 """
 
-import ctypes
 import json
 import os
 import secrets
@@ -23,6 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from redrive import settings as configuration
 from redrive.errors import RedriveError, UsageError
 from redrive.settings import Settings
 
@@ -39,7 +39,18 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 _STOP_SECONDS = 20.0
-_PR_SET_PDEATHSIG = 1
+#: The code is where it is installed, also where ``$REDRIVE_HOME`` puts the state elsewhere.
+_CODE = Path(__file__).resolve().parents[2]
+#: Runs the command that follows it, after asking Linux for SIGTERM when we die, even by SIGKILL. As a program
+#: of its own and not a ``preexec_fn``, because that may hang where other threads run.
+_LEASH = """\
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(143)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class AirflowFailed(RedriveError):
@@ -68,16 +79,17 @@ def airflow_home(home: Path) -> Path:
 def environment(home: Path, port: int, *, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of every local Airflow process; makes the folder, the password and the secrets.
 
-    ``home`` is the project's root (``$REDRIVE_HOME``), ``port`` the api-server's. ``base`` is what to start
+    ``home`` is where ``var/`` is (``$REDRIVE_HOME``), ``port`` the api-server's. ``base`` is what to start
     from (default: this process's environment), so connections such as ``AIRFLOW_CONN_SQS_DEMO`` pass through;
     settings of another Airflow (``AIRFLOW__…``) do not, or they would point this one at that one's database.
     Repeated calls give the same password and secrets. Port 0 is for runs without a server (:func:`dags_test`).
     """
     state = airflow_home(home)
     _private_folder(state)
-    kept = {
-        key: value for key, value in (os.environ if base is None else base).items() if not key.startswith("AIRFLOW__")
-    }
+    given = os.environ if base is None else base
+    kept = {key: value for key, value in given.items() if not key.startswith(("AIRFLOW__", "AIRFLOW_CONFIG"))}
+    # Airflow's parts talk to each other over loopback; a proxy of the user's must not be asked for that.
+    direct = ",".join(filter(None, [kept.get("no_proxy") or kept.get("NO_PROXY"), f"{HOST},localhost"]))
     scripts = sysconfig.get_path("scripts")
     url = f"http://{HOST}:{port}"
     passwords = state / "simple_auth_manager_passwords.json"
@@ -85,11 +97,13 @@ def environment(home: Path, port: int, *, base: Mapping[str, str] | None = None)
         _write_private(passwords, json.dumps({USER: secrets.token_urlsafe(12)}))
     return kept | {
         "PATH": os.pathsep.join([scripts, kept.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join([str(home / "plugins"), *filter(None, [kept.get("PYTHONPATH", "")])]),
+        "PYTHONPATH": os.pathsep.join([str(_CODE / "plugins"), *filter(None, [kept.get("PYTHONPATH", "")])]),
+        "NO_PROXY": direct,
+        "no_proxy": direct,
         "REDRIVE_HOME": str(home),
         "AIRFLOW_HOME": str(state),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(home / "plugins"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(_CODE / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(_CODE / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
@@ -182,20 +196,25 @@ def up(
 ) -> int:
     """``redrive up``: run Airflow with every DAG scheduled until Ctrl-C; returns the exit code.
 
-    ``port`` defaults to ``$PORT`` or 8080. ``world`` starts what the example routes need (the demo's broker) and
-    gives the environment by which its connections are found; None: nothing is started.
+    ``port`` defaults to ``$PORT`` or 8080. ``world`` starts what the example routes need and gives the
+    environment by which their connections are found; by default that is the demo's broker and shop, where a
+    route uses their connections and the environment doesn't define them. An empty ledger is made; one of
+    another version is refused with :class:`~redrive.errors.SchemaOutdated`.
     """
     chosen = port if port is not None else _port_from(os.environ.get("PORT"))
     refuse_taken(chosen)
     signal.signal(signal.SIGTERM, _interrupt)  # `kill` and a closing terminal stop the children as Ctrl-C does
     signal.signal(signal.SIGHUP, _interrupt)
+    home = configuration.home()
     try:
         with ExitStack() as stack:
             base = dict(os.environ)
-            if world is not None:
-                base |= stack.enter_context(world(settings.home))
+            if world := world or _demo_world(settings):
+                say("starting the demo's broker and shop ...")
+                base |= stack.enter_context(world(home))
+            _make_ledger(settings)
             say("starting Airflow: about 20 seconds ...")
-            airflow, watch = stack.enter_context(started(settings.home, chosen, base=base))
+            airflow, watch = stack.enter_context(started(home, chosen, base=base))
             watch.until_healthy(airflow, timeout=180)
             for line in _greeting(airflow, settings):
                 say(line)
@@ -203,6 +222,36 @@ def up(
     except KeyboardInterrupt:
         say("stopped")
     return 0
+
+
+def _demo_world(settings: Settings) -> Callable[[Path], AbstractContextManager[Mapping[str, str]]] | None:
+    """The demo's world, if a route needs it: its connections are the demo's and nobody defines them."""
+    from redrive.connections import variable_of  # noqa: PLC0415
+    from redrive.demo.workspace import BROKER_CONNECTION  # noqa: PLC0415
+
+    wanted = any(route.connection == BROKER_CONNECTION for route in settings.routes.values())
+    if not wanted or os.environ.get(variable_of(BROKER_CONNECTION)):
+        return None
+    from redrive.demo.run import living_shop  # noqa: PLC0415
+
+    return living_shop
+
+
+def _make_ledger(settings: Settings) -> None:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from redrive.ledger import schema  # noqa: PLC0415
+    from redrive.ledger.engine import Ledger  # noqa: PLC0415
+
+    ledger = Ledger(settings.database)
+    try:
+        with ledger.read() as connection:
+            empty = schema.current_revision(connection) is None
+        if empty:
+            schema.upgrade(ledger, datetime.now(UTC))
+        schema.check(ledger)
+    finally:
+        ledger.close()
 
 
 class Watch:
@@ -287,8 +336,9 @@ def refuse_taken(port: int) -> None:
 
 def unhealthy(url: str) -> list[str]:
     """The parts of the Airflow at ``url`` that do not report health; ``["api-server"]`` if it doesn't answer."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=5) as answer:  # noqa: S310  loopback
+        with direct.open(f"{url}/api/v2/monitor/health", timeout=5) as answer:
             report = json.load(answer)
     except (OSError, ValueError):
         return ["api-server"]
@@ -347,14 +397,14 @@ def _port_from(text: str | None) -> int:
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], out: "IO[bytes] | int") -> "subprocess.Popen[bytes]":
     """Start a child in a process group of its own, so that Ctrl-C reaches it through us and in our order."""
+    leash = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid())]
     return subprocess.Popen(  # noqa: S603  the airflow of this very environment
-        list(command),
+        [*leash, *command],
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_die_with_parent,  # noqa: PLW1509  no other thread holds a lock while we start Airflow
     )
 
 
@@ -376,12 +426,6 @@ def _child(
                 process.wait()
         if process.stdout is not None:
             process.stdout.close()
-
-
-def _die_with_parent() -> None:
-    """Linux: ask the kernel for SIGTERM when our parent dies, even by SIGKILL. Elsewhere: nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _signal_group(process: "subprocess.Popen[bytes]", what: signal.Signals) -> None:

@@ -52,6 +52,11 @@ _KEPT_LOGS = 100
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # one content, one archive: times would change its hash
 
 
+#: The code is where it is installed, also where ``$REDRIVE_HOME`` puts the state elsewhere.
+_LIBRARY = Path(__file__).resolve().parent
+_JOBS = _LIBRARY.parents[1] / "spark_jobs"
+
+
 class Code(NamedTuple):
     """Where a cluster finds the job: the script, and a zip of the packages that it imports."""
 
@@ -59,9 +64,9 @@ class Code(NamedTuple):
     py_files: str
 
 
-def application(home: Path | None = None) -> Path:
+def application() -> Path:
     """The job's script."""
-    return (home or configuration.home()) / "spark_jobs" / "classify_messages.py"
+    return _JOBS / "classify_messages.py"
 
 
 def arguments(manifest_uri: str) -> list[str]:
@@ -83,19 +88,18 @@ def properties(spark: SparkSettings) -> dict[str, str]:
 # --- the code, as one zip whose name tells its content ------------------------------------------------------
 
 
-def package(home: Path | None = None) -> Path:
+def package() -> Path:
     """The zip of ``redrive`` and the job's own packages, built into ``var/spark`` unless it is there already.
 
     Its name carries the hash of its content, so a job never runs with code of another version, and two
     tasks that build it at the same time write the same file.
     """
-    root = home or configuration.home()
-    files = sorted(_sources(root))
+    files = sorted(_sources())
     digest = hashlib.sha256()
     for name, path in files:
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
-    target = root / "var" / "spark" / f"redrive-{digest.hexdigest()[:16]}.zip"
+    target = configuration.home() / "var" / "spark" / f"redrive-{digest.hexdigest()[:16]}.zip"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +116,7 @@ def package(home: Path | None = None) -> Path:
     return target
 
 
-def publish(settings: Settings, home: Path | None = None) -> Code:
+def publish(settings: Settings) -> Code:
     """Copy the job's code to ``spark.batch_bucket``, where the cloud runners read it; returns the addresses.
 
     The names carry a hash of the content, so a running job never has its code changed under it and what is
@@ -121,21 +125,19 @@ def publish(settings: Settings, home: Path | None = None) -> Code:
     bucket = settings.spark.batch_bucket
     if bucket is None:
         raise SettingsError(f"spark.batch_bucket: is required with runner {settings.spark.runner}")
-    script, archive = application(home), package(home)
+    script, archive = application(), package()
     digest = hashlib.sha256(script.read_bytes()).hexdigest()[:16]
     place = f"{bucket.rstrip('/')}/code"
     return Code(_upload(script, f"{place}/classify_messages-{digest}.py"), _upload(archive, f"{place}/{archive.name}"))
 
 
-def _sources(root: Path) -> Iterator[tuple[str, Path]]:
+def _sources() -> Iterator[tuple[str, Path]]:
     """(name in the archive, file): our library, and the packages beside the script."""
-    for folder in (root / "plugins", root / "spark_jobs"):
-        for package_folder in folder.iterdir():
-            if not (package_folder / "__init__.py").exists() or package_folder.name == "redrive_ui":
-                continue
-            for path in package_folder.rglob("*"):
-                if path.is_file() and "__pycache__" not in path.parts:
-                    yield path.relative_to(folder).as_posix(), path
+    packages = [_LIBRARY, *(folder for folder in _JOBS.iterdir() if (folder / "__init__.py").exists())]
+    for folder in packages:
+        for path in folder.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path.relative_to(folder.parent).as_posix(), path
 
 
 def _upload(source: Path, uri: str) -> str:
