@@ -3,9 +3,9 @@
 FROM apache/airflow:3.3.2-python3.11
 
 USER root
-# Spark's driver runs beside the task and needs Java.
+# Spark's driver runs beside the task and needs Java 17 or 21, whichever this Debian calls its default.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && apt-get install -y --no-install-recommends default-jre-headless \
     && rm -rf /var/lib/apt/lists/* \
     # A volume that is mounted here takes on this owner, so that Airflow and Spark (both 50000:0) may write.
     && install -d -o 50000 -g 0 -m 2775 /opt/redrive /opt/redrive/var /opt/redrive/state /opt/airflow/logs
