@@ -96,6 +96,10 @@ class BalanceBroken(LedgerError):
     """Copies, messages and states do not add up; the text says where and by how much."""
 
 
+class CheckFailed(RedriveError):
+    """A processed check gave no answer; the messages that it was asked about are held, not guessed about."""
+
+
 # --- runs ---------------------------------------------------------------------------------------------
 
 

@@ -35,9 +35,7 @@ class DeadLetter(NamedTuple):
     broker_message_id: str  # "" where the broker gives none
     body: bytes
     headers: tuple[Header, ...] = ()  # application headers in the broker's order
-    properties: tuple[
-        tuple[str, str], ...
-    ] = ()  # the broker's own fields, as text, kept for redelivery and restore
+    properties: tuple[tuple[str, str], ...] = ()  # the broker's own fields, as text, kept for redelivery and restore
     enqueued_at: Micros | None = None  # first enqueue, as far back as the broker remembers
     dead_lettered_at: Micros | None = None
     first_received_at: Micros | None = None
@@ -68,8 +66,10 @@ class Outgoing(NamedTuple):
     properties: tuple[tuple[str, str], ...] = ()
     ordering_key: str | None = None
     content_type: str | None = None
-    dedup_id: str | None = None  # for brokers with native dedupe; the same for every try of one attempt
+    dedup_id: str | None = None  # for brokers with native dedupe; None: the adapter makes one per attempt
     delay_seconds: float = 0.0  # native delay; 0: at once
+    claimed_at: Micros | None = None  # of the attempt, the same for every try of it
+    enqueued_at: Micros | None = None  # when the original was sent: its dedup id was last used then
 
 
 class Tracking(NamedTuple):

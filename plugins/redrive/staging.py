@@ -23,7 +23,9 @@ GROUP_ROWS = 5_000
 GROUP_BYTES = 8 * 1024 * 1024
 
 _TIME = pa.timestamp("us", tz="UTC")
-_HEADER = pa.struct([("name", pa.string()), ("type", pa.string()), ("text", pa.string()), ("data", pa.binary())])
+_HEADER = pa.struct(
+    [("name", pa.string()), ("type", pa.string()), ("text", pa.string()), ("data", pa.binary())]
+)
 _PROPERTY = pa.struct([("name", pa.string()), ("value", pa.string())])
 
 #: One row per copy. The first six columns are the same in all rows of a file.
@@ -103,7 +105,9 @@ class Staging:
         """``relative`` as Arrow filesystems name it."""
         return f"{self.root}/{relative}"
 
-    def writer(self, relative: str, *, batch_id: int, route: str, source: str, kind: str, broker: str) -> "BatchWriter":
+    def writer(
+        self, relative: str, *, batch_id: int, route: str, source: str, kind: str, broker: str
+    ) -> "BatchWriter":
         """Begin the file of one batch."""
         constants = {"batch_id": batch_id, "route": route, "source": source, "kind": kind, "broker": broker}
         return BatchWriter(self, relative, constants)
@@ -187,7 +191,15 @@ class BatchWriter:
                 SCHEMA,
                 compression="zstd",
                 compression_level=1,
-                use_dictionary=["route", "source", "kind", "broker", "origin", "content_type", "ordering_key"],
+                use_dictionary=[
+                    "route",
+                    "source",
+                    "kind",
+                    "broker",
+                    "origin",
+                    "content_type",
+                    "ordering_key",
+                ],
                 write_statistics=["batch_id", "row"],
             )
 
@@ -214,27 +226,32 @@ class BatchWriter:
                 _fsync(self._path.rpartition("/")[0])
         return Written(self.copies, self.bytes)
 
-    def abort(self) -> None:
-        """Give up: close what is open and remove the file, whatever state it is in."""
+    def abort(self, *, remove: bool) -> None:
+        """Give up: close what is open, in whatever state it is, and ``remove`` the file."""
         for closing in (self._writer.close, self._stream.close):
             try:
                 closing()
             except (pa.ArrowException, OSError, ValueError):
-                pass  # the file is removed anyway; a half-written one can't be closed properly
-        try:
-            self._staging.filesystem.delete_file(self._path)
-        except (FileNotFoundError, OSError):
-            pass  # never became visible (object stores), or is gone already
+                pass  # a half-written file can't be closed properly
+        if remove:
+            try:
+                self._staging.filesystem.delete_file(self._path)
+            except OSError:
+                pass  # never became visible (object stores), or is gone already
 
     def _write_group(self) -> None:
         letters, self._letters = self._letters, []
         received, self._received = self._received, []
         self._pending_bytes = 0
         with _staging_errors(self._path):
-            self._writer.write_table(_to_table(letters, received, self._constants, self.copies - len(letters)))
+            self._writer.write_table(
+                _to_table(letters, received, self._constants, self.copies - len(letters))
+            )
 
 
-def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict[str, Any], first: int) -> pa.Table:
+def _to_table(
+    letters: list[DeadLetter], received: list[Micros], constants: dict[str, Any], first: int
+) -> pa.Table:
     # Column by column from plain lists: about ten times cheaper than a dict per row.
     count = len(letters)
     (ids, bodies, headers, properties, enqueued, dead, first_received, deliveries) = ([] for _ in range(8))
@@ -260,7 +277,9 @@ def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict
         tracking = read_tracking(c) if c else None
         redrive_ids.append(tracking.redrive_id if tracking else None)
         attempts.append(tracking.attempt if tracking else None)
-    constant = [pa.repeat(pa.scalar(constants[name], SCHEMA.field(name).type), count) for name in SCHEMA.names[:5]]
+    constant = [
+        pa.repeat(pa.scalar(constants[name], SCHEMA.field(name).type), count) for name in SCHEMA.names[:5]
+    ]
     columns = [
         *constant,
         pa.array(range(first, first + count), pa.int32()),
@@ -290,10 +309,12 @@ def _strings(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:  # lone surrogates, from a broker that does not check its text
-        return pa.array([v if v is None else v.encode("utf-8", "replace").decode() for v in values], pa.string())
+        return pa.array(
+            [v if v is None else v.encode("utf-8", "replace").decode() for v in values], pa.string()
+        )
 
 
-def _times(values: list[Micros | None]) -> pa.Array:
+def _times(values: Sequence[Micros | None]) -> pa.Array:
     return pa.array(values, pa.int64()).cast(_TIME)
 
 
@@ -340,7 +361,9 @@ def _to_letters(table: pa.Table) -> Iterator[tuple[int, DeadLetter]]:
             DeadLetter(
                 plain["broker_message_id"][index],
                 plain["body"][index],
-                tuple(Header(n, t, text if text is not None else data) for n, t, text, data in headers[index]),
+                tuple(
+                    Header(n, t, text if text is not None else data) for n, t, text, data in headers[index]
+                ),
                 tuple(properties[index]),
                 plain["enqueued_at"][index],
                 plain["dead_lettered_at"][index],

@@ -43,7 +43,7 @@ class Instant(sa.types.TypeDecorator[datetime]):
             return value
         return instant_text(value)
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's
         return parse_instant(value)
 
 
@@ -80,9 +80,7 @@ class Ledger:
         if parsed.get_backend_name() == "postgresql" and parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-            raise SettingsError(
-                f"database: {parsed.get_backend_name()} is not supported; use sqlite or postgresql"
-            )
+            raise SettingsError(f"database: {parsed.get_backend_name()} is not supported; use sqlite or postgresql")
         self.url = parsed
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         if self.is_sqlite:
@@ -108,12 +106,11 @@ class Ledger:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A consistent snapshot for reading; takes no write lock."""
-        with self._reachable(), self.engine.connect() as connection:
-            connection = connection.execution_options(redrive_read=True)
-            if not self.is_sqlite:
-                connection = connection.execution_options(isolation_level="REPEATABLE READ")
-            with connection.begin():
-                yield connection
+        options: dict[str, Any] = {"redrive_read": True}
+        if not self.is_sqlite:
+            options["isolation_level"] = "REPEATABLE READ"
+        with self._reachable(), self.engine.connect().execution_options(**options) as connection, connection.begin():
+            yield connection
 
     def close(self) -> None:
         """Give all connections back."""
@@ -148,9 +145,7 @@ class Ledger:
             portable = columns.replace("blob", "bytea").replace("instant", "timestamptz")
             connection.exec_driver_sql(f"create temp table {name} ({portable}) on commit drop")
 
-    def bulk(
-        self, connection: Connection, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
-    ) -> None:
+    def bulk(self, connection: Connection, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Load ``rows`` (tuples in the order of ``columns``) the fastest way: COPY, or prepared inserts.
 
         Instants must already be what the database stores: text on SQLite, aware datetimes on PostgreSQL.
@@ -158,7 +153,7 @@ class Ledger:
         raw: Any = connection.connection.driver_connection
         if self.is_sqlite:
             marks = ",".join("?" * len(columns))
-            raw.executemany(f"insert into {table} ({','.join(columns)}) values ({marks})", rows)  # noqa: S608
+            raw.executemany(f"insert into {table} ({','.join(columns)}) values ({marks})", rows)
             return
         with raw.cursor() as cursor, cursor.copy(f"copy {table} ({','.join(columns)}) from stdin") as copy:
             for row in rows:

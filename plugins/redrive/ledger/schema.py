@@ -34,9 +34,7 @@ def upgrade(ledger: Ledger, now: datetime) -> str:
         command.upgrade(config, "head")
         for path in _view_files(ledger):
             for statement in _statements(path):
-                connection.exec_driver_sql(
-                    statement.replace("%", "%%") if not ledger.is_sqlite else statement
-                )
+                connection.exec_driver_sql(statement.replace("%", "%%") if not ledger.is_sqlite else statement)
         connection.execute(
             sql(
                 "insert into ledger_identity (ledger_id, created_at)"

@@ -157,7 +157,8 @@ messages = Table(
     _count("send_failures"),
     _count("deliveries"),
     Column("first_enqueued_at", Instant),
-    Column("dead_lettered_at", Instant),
+    Column("dead_lettered_at", Instant),  # of the newest copy, where the broker tells
+    Column("received_at", Instant),  # when the newest copy was drained
     Column("next_attempt_at", Instant),
     Column("changed_at", Instant, nullable=False),
     Column("message_key", sa.Text),
@@ -237,6 +238,8 @@ redelivery_attempts = Table(
     Column("mode", sa.Text, nullable=False),  # requeue | delay | canary | release
     Column("destination", sa.Text, nullable=False),
     Column("broker_message_id", sa.Text),  # given by the broker at the send
+    Column("tracked", sa.Boolean, nullable=False, server_default=sa.true()),  # false: no room for our headers
+    Column("body_hash", sa.LargeBinary(16)),  # where it is not the message's own: an edited body
     Column("claimed_at", Instant, nullable=False),
     Column("sent_at", Instant),
     Column("unknown_at", Instant),
@@ -246,6 +249,12 @@ redelivery_attempts = Table(
     Column("return_kind", sa.Text),  # dead_letter: it failed again; delay: the consumer asked for later
     _one_of("outcome", "returned", "presumed", "confirmed", "escalated"),
     Index("ix_redelivery_attempts_slice_id", "slice_id", "message_id"),
+    Index(
+        "ix_redelivery_attempts_untracked",
+        "broker_message_id",
+        sqlite_where=text("not tracked"),
+        postgresql_where=text("not tracked"),
+    ),
     sqlite_with_rowid=False,
 )
 
@@ -304,9 +313,7 @@ escalated_messages = Table(
     _one_of("decision", "redeliver", "discard", "edit"),
     CheckConstraint("decision <> 'edit' or corrected_body is not null", name="edit_needs_body"),
     CheckConstraint("decision is null or decided_by is not null", name="decision_needs_name"),
-    CheckConstraint(
-        "status not in ('decided', 'applied') or decision is not null", name="status_needs_decision"
-    ),
+    CheckConstraint("status not in ('decided', 'applied') or decision is not null", name="status_needs_decision"),
     Index("ix_escalated_messages_message_id", "message_id"),
     Index("ix_escalated_messages_status_group_id", "status", "route", "group_id"),
     sqlite_autoincrement=True,

@@ -70,9 +70,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("slice_id", name=op.f("pk_delivery_slices")),
         sqlite_autoincrement=True,
     )
-    op.create_index(
-        "ix_delivery_slices_route_closed_at", "delivery_slices", ["route", "closed_at"], unique=False
-    )
+    op.create_index("ix_delivery_slices_route_closed_at", "delivery_slices", ["route", "closed_at"], unique=False)
     op.create_table(
         "escalated_messages",
         sa.Column("escalation_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -105,33 +103,25 @@ def upgrade() -> None:
         sa.Column("refusal", sa.Text(), nullable=True),
         sa.Column("applied_at", Instant(), nullable=True),
         sa.CheckConstraint(
-            "decision <> 'edit' or corrected_body is not null",
-            name=op.f("ck_escalated_messages_edit_needs_body"),
+            "decision <> 'edit' or corrected_body is not null", name=op.f("ck_escalated_messages_edit_needs_body")
         ),
+        sa.CheckConstraint("decision in ('redeliver', 'discard', 'edit')", name=op.f("ck_escalated_messages_decision")),
         sa.CheckConstraint(
-            "decision in ('redeliver', 'discard', 'edit')", name=op.f("ck_escalated_messages_decision")
-        ),
-        sa.CheckConstraint(
-            "status in ('open', 'decided', 'applied', 'refused', 'reopened')",
-            name=op.f("ck_escalated_messages_status"),
+            "status in ('open', 'decided', 'applied', 'refused', 'reopened')", name=op.f("ck_escalated_messages_status")
         ),
         sa.CheckConstraint(
             "status not in ('decided', 'applied') or decision is not null",
             name=op.f("ck_escalated_messages_status_needs_decision"),
         ),
         sa.CheckConstraint(
-            "decision is null or decided_by is not null",
-            name=op.f("ck_escalated_messages_decision_needs_name"),
+            "decision is null or decided_by is not null", name=op.f("ck_escalated_messages_decision_needs_name")
         ),
         sa.PrimaryKeyConstraint("escalation_id", name=op.f("pk_escalated_messages")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_escalated_messages_message_id", "escalated_messages", ["message_id"], unique=False)
     op.create_index(
-        "ix_escalated_messages_status_group_id",
-        "escalated_messages",
-        ["status", "route", "group_id"],
-        unique=False,
+        "ix_escalated_messages_status_group_id", "escalated_messages", ["status", "route", "group_id"], unique=False
     )
     op.create_table(
         "failure_groups",
@@ -175,10 +165,7 @@ def upgrade() -> None:
     op.create_table(
         "messages",
         sa.Column(
-            "message_id",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            autoincrement=False,
-            nullable=False,
+            "message_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False
         ),
         sa.Column("redrive_id", sa.Text(), nullable=False),
         sa.Column("parent_id", sa.BigInteger(), nullable=True),
@@ -203,6 +190,7 @@ def upgrade() -> None:
         sa.Column("deliveries", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("first_enqueued_at", Instant(), nullable=True),
         sa.Column("dead_lettered_at", Instant(), nullable=True),
+        sa.Column("received_at", Instant(), nullable=True),
         sa.Column("next_attempt_at", Instant(), nullable=True),
         sa.Column("changed_at", Instant(), nullable=False),
         sa.Column("message_key", sa.Text(), nullable=True),
@@ -262,10 +250,7 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index(
-        "ix_queue_observations_queue_observed_at",
-        "queue_observations",
-        ["queue", "observed_at"],
-        unique=False,
+        "ix_queue_observations_queue_observed_at", "queue_observations", ["queue", "observed_at"], unique=False
     )
     op.create_table(
         "redelivery_attempts",
@@ -277,6 +262,8 @@ def upgrade() -> None:
         sa.Column("mode", sa.Text(), nullable=False),
         sa.Column("destination", sa.Text(), nullable=False),
         sa.Column("broker_message_id", sa.Text(), nullable=True),
+        sa.Column("tracked", sa.Boolean(), server_default=sa.text("1"), nullable=False),
+        sa.Column("body_hash", sa.LargeBinary(length=16), nullable=True),
         sa.Column("claimed_at", Instant(), nullable=False),
         sa.Column("sent_at", Instant(), nullable=True),
         sa.Column("unknown_at", Instant(), nullable=True),
@@ -285,23 +272,23 @@ def upgrade() -> None:
         sa.Column("return_copy", sa.BigInteger(), nullable=True),
         sa.Column("return_kind", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "outcome in ('returned', 'presumed', 'confirmed', 'escalated')",
-            name=op.f("ck_redelivery_attempts_outcome"),
+            "outcome in ('returned', 'presumed', 'confirmed', 'escalated')", name=op.f("ck_redelivery_attempts_outcome")
         ),
         sa.PrimaryKeyConstraint("message_id", "attempt", name=op.f("pk_redelivery_attempts")),
         sqlite_with_rowid=False,
     )
+    op.create_index("ix_redelivery_attempts_slice_id", "redelivery_attempts", ["slice_id", "message_id"], unique=False)
     op.create_index(
-        "ix_redelivery_attempts_slice_id", "redelivery_attempts", ["slice_id", "message_id"], unique=False
+        "ix_redelivery_attempts_untracked",
+        "redelivery_attempts",
+        ["broker_message_id"],
+        unique=False,
+        sqlite_where=sa.text("not tracked"),
+        postgresql_where=sa.text("not tracked"),
     )
     op.create_table(
         "repeat_copies",
-        sa.Column(
-            "copy_id",
-            sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
-            autoincrement=False,
-            nullable=False,
-        ),
+        sa.Column("copy_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
         sa.Column("message_id", sa.BigInteger(), nullable=True),
         sa.Column("route", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
@@ -316,9 +303,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("copy_id", name=op.f("pk_repeat_copies")),
         comment="Staged copies that did not become a message of their own, and what they were.",
     )
-    op.create_index(
-        "ix_repeat_copies_broker_message_id", "repeat_copies", ["broker_message_id"], unique=False
-    )
+    op.create_index("ix_repeat_copies_broker_message_id", "repeat_copies", ["broker_message_id"], unique=False)
     op.create_index("ix_repeat_copies_message_id", "repeat_copies", ["message_id"], unique=False)
     op.create_table(
         "route_state",
@@ -345,9 +330,7 @@ def upgrade() -> None:
         sa.Column("finished_at", Instant(), nullable=True),
         sa.Column("counts", sa.Text(), server_default="{}", nullable=False),
         sa.Column("airflow_run_id", sa.Text(), nullable=True),
-        sa.CheckConstraint(
-            "status in ('running', 'succeeded', 'failed', 'replaced')", name=op.f("ck_runs_status")
-        ),
+        sa.CheckConstraint("status in ('running', 'succeeded', 'failed', 'replaced')", name=op.f("ck_runs_status")),
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_runs")),
     )
     op.create_index("ix_runs_route_started_at", "runs", ["route", "started_at"], unique=False)
@@ -383,9 +366,7 @@ def upgrade() -> None:
         sa.Column("settled_at", Instant(), nullable=True),
         sa.Column("loaded_at", Instant(), nullable=True),
         sa.Column("removed_at", Instant(), nullable=True),
-        sa.CheckConstraint(
-            "kind in ('dead_letter', 'delay', 'import')", name=op.f("ck_staging_batches_kind")
-        ),
+        sa.CheckConstraint("kind in ('dead_letter', 'delay', 'import')", name=op.f("ck_staging_batches_kind")),
         sa.CheckConstraint(
             "state in ('open', 'recorded', 'settled', 'abandoned')", name=op.f("ck_staging_batches_state")
         ),
@@ -405,12 +386,8 @@ def upgrade() -> None:
         sa.Column("until_at", Instant(), nullable=False),
         sa.Column("revoked_at", Instant(), nullable=True),
         sa.Column("revoked_by", sa.Text(), nullable=True),
-        sa.CheckConstraint(
-            "decision in ('redeliver', 'discard')", name=op.f("ck_standing_decisions_decision")
-        ),
-        sa.ForeignKeyConstraint(
-            ["group_id"], ["failure_groups.group_id"], name=op.f("fk_standing_decisions_group_id")
-        ),
+        sa.CheckConstraint("decision in ('redeliver', 'discard')", name=op.f("ck_standing_decisions_decision")),
+        sa.ForeignKeyConstraint(["group_id"], ["failure_groups.group_id"], name=op.f("fk_standing_decisions_group_id")),
         sa.PrimaryKeyConstraint("standing_id", name=op.f("pk_standing_decisions")),
         sqlite_autoincrement=True,
     )
@@ -427,6 +404,12 @@ def downgrade() -> None:
     op.drop_index("ix_repeat_copies_message_id", table_name="repeat_copies")
     op.drop_index("ix_repeat_copies_broker_message_id", table_name="repeat_copies")
     op.drop_table("repeat_copies")
+    op.drop_index(
+        "ix_redelivery_attempts_untracked",
+        table_name="redelivery_attempts",
+        sqlite_where=sa.text("not tracked"),
+        postgresql_where=sa.text("not tracked"),
+    )
     op.drop_index("ix_redelivery_attempts_slice_id", table_name="redelivery_attempts")
     op.drop_table("redelivery_attempts")
     op.drop_index("ix_queue_observations_queue_observed_at", table_name="queue_observations")

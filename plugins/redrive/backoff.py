@@ -1,0 +1,42 @@
+"""Backoff: a cap that grows, and full jitter below it.
+
+Full jitter (a delay drawn evenly from zero to the cap) spreads a crowd best; see Marc Brooker, "Exponential
+Backoff And Jitter", AWS Architecture Blog, 2015. The draw is not random but a function of (message id, attempt), so
+that a plan that is computed again gives the same times, in Python and in SQL alike.
+"""
+
+from datetime import timedelta
+
+# Multiples of the golden ratio's fraction modulo a prime are spread more evenly than random draws (a
+# low-discrepancy sequence), also over any run of consecutive ids.
+_PRIME = 1_000_003
+_BY_ID = 618_036
+_BY_ATTEMPT = 414_215
+
+
+def cap(number: int, *, first: timedelta, factor: float, longest: timedelta) -> timedelta:
+    """The longest delay before delayed attempt ``number`` (1, 2, …): ``first * factor**(number - 1)``, at most
+    ``longest``."""
+    if number < 1:
+        raise ValueError(f"delayed attempts are counted from 1, not {number}")
+    seconds = first.total_seconds()
+    for _ in range(number - 1):
+        seconds *= factor
+        if seconds >= longest.total_seconds():
+            break
+    return min(timedelta(seconds=min(seconds, longest.total_seconds())), longest)
+
+
+def dice(message_id: int, attempt: int) -> float:
+    """A number in [0, 1), always the same for one attempt of one message."""
+    return ((message_id % _PRIME) * _BY_ID + attempt * _BY_ATTEMPT) % _PRIME / _PRIME
+
+
+def dice_sql(message_id: str, attempt: str) -> str:
+    """:func:`dice` as an SQL expression over integer expressions, for SQLite and PostgreSQL."""
+    return f"((({message_id} % {_PRIME}) * {_BY_ID} + {attempt} * {_BY_ATTEMPT}) % {_PRIME} / {_PRIME}.0)"
+
+
+def delay(message_id: int, attempt: int, *, limit: timedelta) -> timedelta:
+    """The delay before ``attempt`` (the one about to be made), evenly spread in [0, ``limit``)."""
+    return limit * dice(message_id, attempt)

@@ -1,0 +1,59 @@
+"""Does it add up? The balance of a route, and everything in the ledger that contradicts it."""
+
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.engine import sql
+
+
+def of_route(connection: Connection, route: str) -> dict[str, Any]:
+    """The route's row of ``message_balance``; {} for a route that never staged anything."""
+    row = connection.execute(sql("select * from message_balance where route = :route"), {"route": route}).first()
+    return {key: value if isinstance(value, str) else int(value) for key, value in row._mapping.items()} if row else {}
+
+
+def problems(connection: Connection, route: str | None = None) -> list[str]:
+    """Every way in which the ledger's numbers contradict each other; [] when they add up."""
+    found: list[str] = []
+    only = " where route = :route" if route else ""
+    values = {"route": route} if route else {}
+    for row in connection.execute(sql(f"select * from message_balance{only}"), values):
+        for column in ("copies_difference", "messages_difference", "settled_difference"):
+            if value := getattr(row, column):
+                found += [f"route {row.route}: {column} is {value}, not 0"]
+    for name, statement in _CONTRADICTIONS.items():
+        rows = connection.execute(
+            sql(
+                statement.replace("/*route*/", "and m.route = :route" if route else "").replace(
+                    "/*repeat*/", "and r.route = :route" if route else ""
+                )
+            ),
+            values,
+        ).one()
+        if rows[0]:
+            found.append(f"{f'route {route}: ' if route else ''}{rows[0]} {name}")
+    return found
+
+
+_CONTRADICTIONS = {
+    "escalated messages without an open review row": (
+        "select count(*) from messages m where m.state = 'escalated' /*route*/ and not exists"
+        " (select 1 from escalated_messages e where e.message_id = m.message_id and e.status <> 'applied')"
+    ),
+    "messages in state sending that no open slice holds": (
+        "select count(*) from messages m where m.state = 'sending' /*route*/ and not exists"
+        " (select 1 from redelivery_attempts a inner join delivery_slices s on s.slice_id = a.slice_id"
+        " where a.message_id = m.message_id and a.attempt = m.attempts and s.closed_at is null)"
+    ),
+    "messages whose current attempt is missing": (
+        "select count(*) from messages m where m.state in ('sending', 'sent', 'unknown', 'presumed', 'confirmed')"
+        " /*route*/ and not exists (select 1 from redelivery_attempts a where a.message_id = m.message_id"
+        " and a.attempt = m.attempts)"
+    ),
+    "copies that are neither a message nor a kept repeat": (
+        "select coalesce(sum(m.returned_copies + m.duplicate_copies + m.surplus_copies + m.suspected_copies), 0)"
+        " - (select count(*) from repeat_copies r where r.copy_id > 0 /*repeat*/)"
+        " from staging_batches m where m.batch_id > 0 /*route*/"
+    ),
+}

@@ -1,0 +1,196 @@
+"""Staging batches in the ledger: open, recorded, settled, abandoned; each step a compare-and-set.
+
+open -> recorded happens only after the file is durable, and only while the run still holds the route; nothing
+is settled before it. An open batch whose writer vanished is abandoned by the same compare-and-set, so a writer
+that comes back to life finds its row gone and settles nothing.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive.errors import BatchLost
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import tell
+from redrive.message import MAX_ROWS
+
+#: (route, source, batch id) -> where the batch is written, relative to the staging folder.
+PathOf = Callable[[str, str, int], str]
+
+
+class Batch(NamedTuple):
+    """One staging file as the ledger knows it."""
+
+    batch_id: int
+    route: str
+    source: str
+    kind: str
+    uri: str  # relative to the staging folder
+    copies: int
+    state: str
+
+
+def open_batch(
+    ledger: Ledger, lease: RouteLease, *, source: str, kind: str, shard: int, path_of: PathOf, now: datetime
+) -> tuple[int, str]:
+    """Announce a batch before its file is begun; returns its id and path."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        batch_id = int(
+            connection.execute(
+                sql(
+                    "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, opened_at)"
+                    " values (:route, :source, :kind, :shard, :run_id, :fence, 'open', '', :now) returning batch_id"
+                ),
+                {
+                    "route": lease.route,
+                    "source": source,
+                    "kind": kind,
+                    "shard": shard,
+                    "run_id": lease.run_id,
+                    "fence": lease.fence,
+                    "now": now,
+                },
+            ).scalar_one()
+        )
+        path = path_of(lease.route, source, batch_id)
+        connection.execute(
+            sql("update staging_batches set uri = :uri where batch_id = :batch_id"),
+            {"uri": path, "batch_id": batch_id},
+        )
+    return batch_id, path
+
+
+def record(ledger: Ledger, lease: RouteLease, batch_id: int, *, copies: int, size: int, now: datetime) -> None:
+    """The file is durable: from here on its copies count, and may be settled.
+
+    Raises :class:`BatchLost` when the batch was abandoned, :class:`LeaseLost` when the run was replaced.
+    """
+    assert copies <= MAX_ROWS  # noqa: S101 - settings bound flush_messages; a larger batch would break message ids
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        changed = connection.execute(
+            sql(
+                "update staging_batches set state = 'recorded', copies = :copies, bytes = :size, recorded_at = :now"
+                " where batch_id = :batch_id and state = 'open' and fence = :fence"
+            ),
+            {"copies": copies, "size": size, "now": now, "batch_id": batch_id, "fence": lease.fence},
+        ).rowcount
+        if changed != 1:
+            raise BatchLost(f"batch {batch_id} of route {lease.route} is no longer open for run {lease.run_id}")
+
+
+def settled(ledger: Ledger, batch_id: int, *, count: int, now: datetime) -> None:
+    """The source is done with ``count`` copies of the batch. True whoever holds the route now, so no fence."""
+    with ledger.write() as connection:
+        connection.execute(
+            sql(
+                "update staging_batches set state = 'settled', settled_copies = :count, settled_at = :now"
+                " where batch_id = :batch_id and state = 'recorded'"
+            ),
+            {"count": count, "now": now, "batch_id": batch_id},
+        )
+
+
+def abandon(
+    ledger: Ledger,
+    *,
+    route: str | None,
+    before_fence: int | None,
+    opened_before: datetime | None,
+    now: datetime,
+) -> list[Batch]:
+    """Give up open batches whose writer is gone: of an older fence of the route, or opened too long ago.
+
+    Returns them; the caller removes their files (after this, so that a file is never missed).
+    """
+    with ledger.write() as connection:
+        rows = connection.execute(
+            sql(
+                "update staging_batches set state = 'abandoned' where state = 'open'"
+                + (" and route = :route" if route else "")
+                + (" and fence < :fence" if before_fence is not None else "")
+                + (" and opened_at < :opened_at" if opened_before else "")
+                + " returning batch_id, route, source, kind, uri, copies, state"
+            ),
+            {"route": route, "fence": before_fence, "opened_at": opened_before}
+            if opened_before
+            else {"route": route, "fence": before_fence},
+        ).all()
+        for row in rows:
+            tell(
+                connection,
+                at=now,
+                action="abandon batch",
+                route=row.route,
+                count=1,
+                selection={"batch_id": row.batch_id},
+                reason="its writer is gone; nothing of it was recorded or settled",
+            )
+    return [Batch(*row) for row in rows]
+
+
+def abandon_one(ledger: Ledger, batch_id: int, now: datetime) -> bool:
+    """Its own writer gives up an open batch after an error. False: it is recorded, or was abandoned already."""
+    with ledger.write() as connection:
+        return bool(
+            connection.execute(
+                sql(
+                    "update staging_batches set state = 'abandoned', removed_at = :now"
+                    " where batch_id = :batch_id and state = 'open'"
+                ),
+                {"batch_id": batch_id, "now": now},
+            ).rowcount
+        )
+
+
+def removed(ledger: Ledger, batch_ids: list[int], now: datetime) -> None:
+    """The files of these batches are gone."""
+    with ledger.write() as connection:
+        for batch_id in batch_ids:
+            connection.execute(
+                sql("update staging_batches set removed_at = :now where batch_id = :batch_id"),
+                {"now": now, "batch_id": batch_id},
+            )
+
+
+def unloaded(connection: Connection, route: str) -> list[Batch]:
+    """Recorded batches of the route that have not been loaded, oldest first."""
+    rows = connection.execute(
+        sql(
+            "select batch_id, route, source, kind, uri, copies, state from staging_batches"
+            " where route = :route and state in ('recorded', 'settled') and loaded_at is null order by batch_id"
+        ),
+        {"route": route},
+    ).all()
+    return [Batch(*row) for row in rows]
+
+
+def paths(connection: Connection, batch_ids: set[int]) -> dict[int, str]:
+    """Where the files of these batches are, relative to the staging folder."""
+    ids = sorted(batch_ids)
+    found: dict[int, str] = {}
+    for start in range(0, len(ids), 500):
+        part = ids[start : start + 500]
+        rows = connection.execute(
+            sql(
+                f"select batch_id, uri from staging_batches where batch_id in ({','.join(map(str, part))})"
+            )  # ints only
+        ).all()
+        found.update({row.batch_id: row.uri for row in rows})
+    return found
+
+
+def recorded(connection: Connection, route: str | None) -> list[Batch]:
+    """Every batch whose copies count, oldest first."""
+    rows = connection.execute(
+        sql(
+            "select batch_id, route, source, kind, uri, copies, state from staging_batches"
+            " where state in ('recorded', 'settled')" + (" and route = :route" if route else "") + " order by batch_id"
+        ),
+        {"route": route} if route else {},
+    ).all()
+    return [Batch(*row) for row in rows]

@@ -1,0 +1,340 @@
+"""The review table: messages that people decide about, and what their decisions do.
+
+A message is escalated in the transaction that writes its review row with the payload. A decision is applied exactly
+once: ``redeliver`` and ``edit`` let the message wait for delivery, and the row becomes ``applied`` only when the
+broker has it; ``discard`` is applied at once. What can't be done is refused with the reason in the row.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move, tell
+from redrive.lifecycle import State
+
+
+class Candidate(NamedTuple):
+    """A message that is to be escalated."""
+
+    message_id: int
+    state: str
+    copy_id: int
+    source: str
+    destination: str | None
+    cause: str | None
+    group_id: int | None
+    reason: str | None
+    attempts: int
+    first_enqueued_at: Any
+    broker_message_id: str
+    message_key: str | None
+    body_bytes: int
+
+
+class Review(NamedTuple):
+    """What a reviewer needs to see of it."""
+
+    candidate: Candidate
+    body: bytes
+    content_type: str | None
+    headers: Sequence[tuple[str, str, str]]
+    error_text: str | None
+    suggested: str
+
+
+class Decided(NamedTuple):
+    """One decision to apply."""
+
+    escalation_id: int
+    message_id: int
+    route: str
+    decision: str
+    decided_by: str
+    approved_by: str | None
+    note: str | None
+    content_type: str | None
+    corrected_body: str | None
+    state: str | None  # of the message; None when it is gone
+
+
+def candidates(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
+    """Messages to escalate after message id ``after``, at most ``limit`` and ``max_bytes`` of bodies (at least one)."""
+    rows = connection.execute(
+        sql(
+            "select message_id, state, copy_id, source, destination, cause, group_id, reason, attempts,"
+            " first_enqueued_at, broker_message_id, message_key, body_bytes from messages where route = :route"
+            " and (state = 'expired' or (verdict = 'escalate'"
+            " and state in ('classified', 'waiting', 'held', 'unknown', 'suppressed')))"
+            " and message_id > :after order by message_id limit :limit"
+        ),
+        {"route": route, "after": after, "limit": limit},
+    )
+    chosen: list[Candidate] = []
+    size = 0
+    for row in rows:
+        size += row.body_bytes
+        if chosen and size > max_bytes:
+            break
+        chosen.append(Candidate(*row))
+    return chosen
+
+
+def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
+    """Write review rows and move the messages, in one transaction; those that moved meanwhile are left alone."""
+    if not reviews:
+        return 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        ledger.temporary(connection, "chosen", "message_id bigint primary key, state text")
+        ledger.bulk(
+            connection,
+            "chosen",
+            ("message_id", "state"),
+            [(r.candidate.message_id, r.candidate.state) for r in reviews],
+        )
+        stored = ledger.stored(now)
+        rows = []
+        for review in reviews:
+            one = review.candidate
+            text = _as_text(review.body)
+            rows.append(
+                (
+                    one.message_id, lease.route, one.group_id, one.cause, one.reason or one.state,
+                    _storable(review.error_text), text, None if text is not None else review.body, len(review.body),
+                    review.content_type, json.dumps(review.headers), one.source, one.destination,
+                    one.broker_message_id, one.message_key, one.attempts, one.first_enqueued_at, stored,
+                    review.suggested,
+                )
+            )  # fmt: skip
+        columns = (
+            "message_id", "route", "group_id", "cause", "reason", "error_text", "payload", "payload_bytes",
+            "size_bytes", "content_type", "headers", "source", "destination", "broker_message_id", "message_key",
+            "attempts", "first_enqueued_at", "escalated_at", "suggested_decision",
+        )  # fmt: skip
+        ledger.many(
+            connection,
+            f"insert into escalated_messages ({', '.join(columns)}) select {', '.join(['?'] * len(columns))}"
+            " where exists (select 1 from messages inner join chosen on chosen.message_id = messages.message_id"
+            " and chosen.state = messages.state where messages.message_id = ?)"
+            if ledger.is_sqlite
+            else f"insert into escalated_messages ({', '.join(columns)}) select {_typed_marks()}"
+            " where exists (select 1 from messages inner join chosen on chosen.message_id = messages.message_id"
+            " and chosen.state = messages.state where messages.message_id = ?)",
+            [(*row, row[0]) for row in rows],
+        )
+        return sum(
+            move(
+                connection,
+                State(state),
+                State.ESCALATED,
+                now=now,
+                where="message_id in (select message_id from chosen where state = :from_state)",
+                values={"from_state": state},
+                set_="next_attempt_at = null",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="escalate",
+            )
+            for state in sorted({r.candidate.state for r in reviews})
+        )
+
+
+def _typed_marks() -> str:
+    # PostgreSQL can't infer the types of bare parameters in a SELECT list.
+    types = (
+        "bigint", "text", "bigint", "text", "text", "text", "text", "bytea", "int", "text", "text", "text", "text",
+        "text", "text", "int", "timestamptz", "timestamptz", "text",
+    )  # fmt: skip
+    return ", ".join(f"?::{name}" for name in types)
+
+
+def suppress(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> int:
+    """Messages on their way to people turn out to be processed already."""
+    if not message_ids:
+        return 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        ledger.temporary(connection, "chosen", "message_id bigint primary key")
+        ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])
+        return sum(
+            move(
+                connection,
+                state,
+                State.SUPPRESSED,
+                now=now,
+                where="message_id in (select message_id from chosen)",
+                set_="reason = 'processed already', verdict = null, next_attempt_at = null",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="suppress",
+                reason="processed_check says that it was processed",
+            )
+            for state in (State.CLASSIFIED, State.WAITING, State.HELD)
+        )
+
+
+def decided(connection: Connection, route: str | None, *, approvals: int, after: int, limit: int) -> list[Decided]:
+    """Decisions that wait to be applied, oldest first; those that lack the second person are left out."""
+    rows = connection.execute(
+        sql(
+            "select escalation_id, reviews.message_id, reviews.route, decision, decided_by, approved_by, note,"
+            " content_type, corrected_body, messages.state from escalated_messages reviews"
+            " left join messages on messages.message_id = reviews.message_id"
+            " where status = 'decided' and applied_at is null and escalation_id > :after"
+            # a released message that waits for delivery was applied as far as it can be
+            " and (messages.state is null or messages.state = 'escalated')"
+            + (" and reviews.route = :route" if route else "")
+            + (" and approved_by is not null and approved_by <> decided_by" if approvals > 1 else "")
+            + " order by escalation_id limit :limit"
+        ),
+        {"route": route, "after": after, "limit": limit} if route else {"after": after, "limit": limit},
+    )
+    return [Decided(*row) for row in rows]
+
+
+def apply(
+    ledger: Ledger,
+    lease: RouteLease,
+    *,
+    redeliver: Sequence[Decided],
+    discard: Sequence[Decided],
+    refuse: Sequence[tuple[Decided, str]],
+    now: datetime,
+) -> dict[str, int]:
+    """Apply decisions in one transaction. Rows that changed since they were read are left for the next time."""
+    done = {"released": 0, "discarded": 0, "refused": 0}
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for one in redeliver:
+            if not _still(ledger, connection, one):
+                continue
+            done["released"] += move(
+                connection,
+                State.ESCALATED,
+                State.WAITING,
+                now=now,
+                where="message_id = :message_id",
+                values={"message_id": one.message_id},
+                set_=(
+                    "verdict = 'release', releases = releases + 1, send_failures = 0, next_attempt_at = :now,"
+                    " reason = null"
+                ),
+                route=one.route,
+                run_id=lease.run_id,
+                action=one.decision,
+                actor=one.decided_by,
+                reason=one.note,
+            )
+        for one in discard:
+            if not _still(ledger, connection, one):
+                continue
+            done["discarded"] += move(
+                connection,
+                State.ESCALATED,
+                State.DISCARDED,
+                now=now,
+                where="message_id = :message_id",
+                values={"message_id": one.message_id},
+                set_="reason = 'discarded by a reviewer'",
+                route=one.route,
+                run_id=lease.run_id,
+                action="discard",
+                actor=one.decided_by,
+                reason=one.note,
+            )
+            connection.execute(
+                sql("update escalated_messages set status = 'applied', applied_at = :now where escalation_id = :id"),
+                {"now": now, "id": one.escalation_id},
+            )
+        for one, why in refuse:
+            done["refused"] += connection.execute(
+                sql(
+                    "update escalated_messages set status = 'refused', refusal = :why"
+                    " where escalation_id = :id and status = 'decided'"
+                ),
+                {"why": why, "id": one.escalation_id},
+            ).rowcount
+            tell(
+                connection,
+                at=now,
+                action="refuse decision",
+                route=one.route,
+                run_id=lease.run_id,
+                message_id=one.message_id,
+                reason=why,
+            )
+    return done
+
+
+def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
+    """The gate of groups that people released goes back to a canary: a fix is a claim, not a fact."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        return int(
+            connection.execute(
+                sql(
+                    "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
+                    " reason = 'released by a person', stage_at = :now, cool_down_until = null"
+                    " where route = :route and stage in ('failed', 'tripped', 'open') and group_id in"
+                    " (select group_id from messages where route = :route and verdict = 'release'"
+                    " and state in ('waiting', 'held')) and stage_at < (select max(changed_at) from messages where"
+                    " route = :route and verdict = 'release' and messages.group_id = group_state.group_id)"
+                ),
+                {
+                    "stage": "open" if first is None else "canary",
+                    "allowed": first or 0,
+                    "now": now,
+                    "route": lease.route,
+                },
+            ).rowcount
+        )
+
+
+def corrected(connection: Connection, message_ids: Sequence[int]) -> dict[int, str]:
+    """Bodies that people corrected, for messages of this list that are being sent by an edit."""
+    found: dict[int, str] = {}
+    for start in range(0, len(message_ids), 500):
+        part = ",".join(str(int(i)) for i in message_ids[start : start + 500])
+        rows = connection.execute(
+            sql(
+                "select message_id, corrected_body from escalated_messages where decision = 'edit'"
+                f" and status in ('decided', 'applied') and corrected_body is not null and message_id in ({part})"
+                " order by escalation_id"
+            )
+        )
+        found.update({row.message_id: row.corrected_body for row in rows})
+    return found
+
+
+def _still(ledger: Ledger, connection: Connection, one: Decided) -> bool:
+    """Whether the row still says what was read; locks it, so that a reviewer's late change waits for us."""
+    row = connection.execute(
+        sql(
+            "select decision, corrected_body, status from escalated_messages where escalation_id = :id"
+            + ("" if ledger.is_sqlite else " for update")
+        ),
+        {"id": one.escalation_id},
+    ).first()
+    return row is not None and (row.status, row.decision, row.corrected_body) == (
+        "decided",
+        one.decision,
+        one.corrected_body,
+    )
+
+
+def _as_text(body: bytes) -> str | None:
+    """The body as text where it is text that a database can hold; None where it is not."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def _storable(text: str | None) -> str | None:
+    return None if text is None else text.replace("\0", "\\0").encode("utf-8", "replace").decode()

@@ -1,0 +1,204 @@
+"""One run per route: the lease, its fencing token, and pausing.
+
+A lease is held by (route, run id) and carries a fence that grows with every acquisition. Every write of a run
+goes through :meth:`RouteLease.guard` in the same transaction: it renews the lease and fails if another run
+took the route, so a stalled process can't write after it was replaced.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from redrive.errors import LeaseLost, RouteBusy, RoutePaused
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.moves import tell
+
+
+@dataclass(frozen=True, slots=True)
+class RouteLease:
+    """The right of one run to change one route."""
+
+    route: str
+    run_id: str
+    fence: int
+    ttl: timedelta
+
+    def guard(self, connection: Connection, now: datetime) -> None:
+        """Renew the lease within this transaction, or raise :class:`LeaseLost` when another run holds it."""
+        result = connection.execute(
+            sql(
+                "update route_state set lease_until = :until_at"
+                " where route = :route and run_id = :run_id and fence = :fence"
+            ),
+            {"until_at": now + self.ttl, "route": self.route, "run_id": self.run_id, "fence": self.fence},
+        )
+        if result.rowcount != 1:
+            raise LeaseLost(f"route {self.route}: run {self.run_id} (fence {self.fence}) was replaced")
+
+
+def acquire(
+    ledger: Ledger,
+    route: str,
+    run_id: str,
+    *,
+    holder: str,
+    trigger: str,
+    ttl: timedelta,
+    now: datetime,
+    selection: Mapping[str, Any] | None = None,
+    airflow_run_id: str | None = None,
+    even_if_paused: bool = False,
+) -> RouteLease:
+    """Take the route for ``run_id``.
+
+    Raises :class:`RouteBusy` (naming the holder and until when) while another run's lease lasts, and
+    :class:`RoutePaused` when people paused the route. A lease that ran out is taken over: its run is marked
+    ``replaced`` and its fence is void.
+    """
+    with ledger.write() as connection:
+        connection.execute(
+            sql("insert into route_state (route) values (:route) on conflict (route) do nothing"),
+            {"route": route},
+        )
+        row = connection.execute(
+            sql(
+                "select run_id, holder, lease_until, paused_at, paused_by, pause_reason, fence from route_state"
+                " where route = :route" + ("" if ledger.is_sqlite else " for update")
+            ),
+            {"route": route},
+        ).one()
+        if row.paused_at is not None and not even_if_paused:
+            raise RoutePaused(f"route {route} is paused by {row.paused_by}: {row.pause_reason}")
+        lease_until = parse_instant(row.lease_until)
+        if row.run_id is not None and row.run_id != run_id and lease_until is not None and lease_until > now:
+            raise RouteBusy(
+                f"route {route} is held by run {row.run_id} ({row.holder}) until {lease_until:%Y-%m-%d %H:%M:%S} UTC"
+            )
+        if row.run_id is not None and row.run_id != run_id:
+            connection.execute(
+                sql(
+                    "update runs set status = 'replaced', finished_at = :now where run_id = :old and status = 'running'"
+                ),
+                {"now": now, "old": row.run_id},
+            )
+            tell(
+                connection,
+                at=now,
+                action="take over route",
+                route=route,
+                run_id=run_id,
+                reason=f"the lease of run {row.run_id} ({row.holder}) ran out at {lease_until}",
+            )
+        fence = row.fence + 1
+        connection.execute(
+            sql(
+                "update route_state set run_id = :run_id, holder = :holder, lease_until = :until_at, fence = :fence"
+                " where route = :route"
+            ),
+            {"run_id": run_id, "holder": holder, "until_at": now + ttl, "fence": fence, "route": route},
+        )
+        connection.execute(
+            sql(
+                'insert into runs (run_id, route, "trigger", holder, fence, selection, status, started_at,'
+                " airflow_run_id) values (:run_id, :route, :trigger, :holder, :fence, :selection, 'running', :now,"
+                " :airflow_run_id) on conflict (run_id) do update set fence = excluded.fence, status = 'running'"
+            ),
+            {
+                "run_id": run_id,
+                "route": route,
+                "trigger": trigger,
+                "holder": holder,
+                "fence": fence,
+                "selection": json.dumps(selection or {}, default=str),
+                "now": now,
+                "airflow_run_id": airflow_run_id,
+            },
+        )
+    return RouteLease(route, run_id, fence, ttl)
+
+
+def release(ledger: Ledger, lease: RouteLease, *, status: str, now: datetime) -> bool:
+    """End the run and give the route back; False when it was taken over meanwhile (nothing is changed then)."""
+    with ledger.write() as connection:
+        released = connection.execute(
+            sql(
+                "update route_state set run_id = null, holder = null, lease_until = null"
+                " where route = :route and run_id = :run_id and fence = :fence"
+            ),
+            {"route": lease.route, "run_id": lease.run_id, "fence": lease.fence},
+        ).rowcount
+        if released:
+            connection.execute(
+                sql("update runs set status = :status, finished_at = :now where run_id = :run_id"),
+                {"status": status, "now": now, "run_id": lease.run_id},
+            )
+    return bool(released)
+
+
+def note_counts(ledger: Ledger, lease: RouteLease, stage: str, counts: Mapping[str, Any], now: datetime) -> None:
+    """Keep what ``stage`` reported with the run; mapped tasks of one stage add up."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        row = connection.execute(sql("select counts from runs where run_id = :run_id"), {"run_id": lease.run_id}).one()
+        kept: dict[str, dict[str, Any]] = json.loads(row.counts)
+        before = kept.get(stage, {})
+        kept[stage] = {
+            key: before.get(key, 0) + value if isinstance(value, int | float) else value
+            for key, value in {**dict.fromkeys(before, 0), **counts}.items()
+        }
+        connection.execute(
+            sql("update runs set counts = :counts where run_id = :run_id"),
+            {"counts": json.dumps(kept, default=str), "run_id": lease.run_id},
+        )
+
+
+def counts_of(ledger: Ledger, run_id: str) -> dict[str, dict[str, Any]]:
+    """What each stage of the run reported so far."""
+    with ledger.read() as connection:
+        row = connection.execute(sql("select counts from runs where run_id = :run_id"), {"run_id": run_id}).first()
+    return json.loads(row.counts) if row else {}
+
+
+def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime, run_id: str | None = None) -> None:
+    """Let no run of the route begin, and none send, until :func:`resume`."""
+    with ledger.write() as connection:
+        connection.execute(
+            sql("insert into route_state (route) values (:route) on conflict (route) do nothing"),
+            {"route": route},
+        )
+        connection.execute(
+            sql(
+                "update route_state set paused_at = :now, paused_by = :by, pause_reason = :reason"
+                " where route = :route and paused_at is null"
+            ),
+            {"now": now, "by": by, "reason": reason, "route": route},
+        )
+        tell(connection, at=now, action="pause", route=route, run_id=run_id, actor=by, reason=reason)
+
+
+def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
+    """Let runs begin again; False when the route was not paused."""
+    with ledger.write() as connection:
+        changed = connection.execute(
+            sql(
+                "update route_state set paused_at = null, paused_by = null, pause_reason = null"
+                " where route = :route and paused_at is not null"
+            ),
+            {"route": route},
+        ).rowcount
+        if changed:
+            tell(connection, at=now, action="resume", route=route, actor=by)
+    return bool(changed)
+
+
+def pause_of(connection: Connection, route: str) -> str | None:
+    """Why the route is paused and by whom; None while it is not."""
+    row = connection.execute(
+        sql("select paused_by, pause_reason from route_state where route = :route and paused_at is not null"),
+        {"route": route},
+    ).first()
+    return f"paused by {row.paused_by}: {row.pause_reason}" if row else None

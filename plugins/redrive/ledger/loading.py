@@ -1,0 +1,420 @@
+"""Load classified copies: decide what each copy is, in sets, and take it in exactly once.
+
+A copy is one of
+- *duplicate*: the same copy was staged before (source, broker id, enqueue time and body hash agree);
+- *returned*: it carries the id and attempt of a redelivery that was sent and has not returned yet, with the body
+  that was sent;
+- *surplus*: that attempt has already returned from the same source;
+- *new*: everything else. A copy with our id but another body, or from another subscriber, is new with a
+  ``parent_id``; an id that this ledger doesn't know is kept and its attempt count carried over.
+
+A message id is a function of (batch, row), and a batch is loaded in the transaction that sets ``loaded_at``:
+loading twice, or by a run that was replaced, changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive import lifecycle
+from redrive.errors import ClassificationFailed
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move, tell
+from redrive.ledger.schema import ledger_id
+from redrive.lifecycle import State
+from redrive.message import redrive_id_of
+
+
+class Classified(NamedTuple):
+    """One copy as the Spark job describes it. Instants are as the ledger stores them (:meth:`Ledger.stored`)."""
+
+    message_id: int
+    batch_id: int
+    source: str
+    kind: str
+    destination: str | None
+    broker_message_id: str
+    body_hash: bytes
+    body_bytes: int
+    enqueued_at: Any
+    dead_lettered_at: Any
+    received_at: Any
+    deliveries: int
+    redrive_id: str | None
+    redrive_attempt: int | None
+    message_key: str | None
+    order_key: str | None
+    cause: str | None
+    group_id: int | None
+
+
+class Group(NamedTuple):
+    """One failure group that the Spark job found."""
+
+    fingerprint: str
+    cause: str
+    template: str
+    example: str | None
+
+
+class Loaded(NamedTuple):
+    """What the copies turned out to be."""
+
+    new: int = 0
+    returned: int = 0
+    duplicates: int = 0
+    surplus: int = 0
+    suspected: int = 0
+
+    def plus(self, other: "Loaded") -> "Loaded":
+        return Loaded(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+_INCOMING = (
+    "message_id bigint primary key, batch_id bigint, source text, kind text, destination text,"
+    " broker_message_id text, body_hash blob, body_bytes int, enqueued_at instant, dead_lettered_at instant,"
+    " received_at instant,"
+    " deliveries int, redrive_id text, redrive_attempt int, message_key text, order_key text, cause text,"
+    " group_id bigint, fresh_id text, role text, owner bigint, prior_outcome text"
+)
+_COLUMNS = (*Classified._fields, "fresh_id", "role", "owner")
+
+
+def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], now: datetime) -> dict[str, int]:
+    """Make the groups known (one row per fingerprint, over all routes); returns fingerprint -> group id."""
+    wanted = {group.fingerprint: group for group in groups}
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        known = _group_ids(connection, list(wanted))
+        for group in wanted.values():
+            if group.fingerprint not in known:
+                connection.execute(
+                    sql(
+                        "insert into failure_groups"
+                        " (fingerprint, cause, template, example, first_seen_at, last_seen_at) values (:fingerprint, :cause, :template, :example, :now, :now)"
+                        " on conflict (fingerprint) do nothing"
+                    ),
+                    {**group._asdict(), "now": now},
+                )
+        return _group_ids(connection, list(wanted))
+
+
+def known_groups(connection: Connection, limit: int = 100_000) -> list[Group]:
+    """The groups that the ledger knows, newest first; grouping matches against them so that ids stay stable."""
+    rows = connection.execute(
+        sql(
+            "select fingerprint, cause, template, null as example from failure_groups"
+            " order by last_seen_at desc, group_id limit :limit"
+        ),
+        {"limit": limit},
+    ).all()
+    return [Group(*row) for row in rows]
+
+
+def load(
+    ledger: Ledger, lease: RouteLease, batch_ids: Sequence[int], copies: Iterable[Classified], now: datetime
+) -> Loaded:
+    """Take in all copies of these batches, in one transaction; batches that are loaded already are left alone.
+
+    ``copies`` are in message id order and may hold copies of other batches too; those are skipped.
+    """
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)
+        pending = {
+            row.batch_id: row.copies
+            for row in connection.execute(
+                sql(
+                    "select batch_id, copies from staging_batches where loaded_at is null"
+                    f" and state in ('recorded', 'settled') and batch_id in ({marks or 'null'})"  # ints only
+                )
+            )
+        }
+        if not pending:
+            return Loaded()
+        ledger.temporary(connection, "incoming", _INCOMING)
+        tracked = _stage(ledger, connection, pending, copies)
+        _refuse_incomplete(connection, pending)
+        _find_duplicates(connection, lease.route)
+        if tracked:
+            _find_returns_by_header(connection, lease.route)
+        _find_returns_by_broker_id(connection, lease.route)
+        _insert_new(connection, lease.route, now)
+        _apply_returns(connection, lease, now)
+        _keep_repeats(connection, lease.route, now)
+        return _count(connection, lease, now)
+
+
+def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for start in range(0, len(fingerprints), 500):
+        part = fingerprints[start : start + 500]
+        names = ",".join(f":f{i}" for i in range(len(part)))
+        rows = connection.execute(
+            sql(f"select fingerprint, group_id from failure_groups where fingerprint in ({names})"),
+            {f"f{i}": value for i, value in enumerate(part)},
+        )
+        found.update({row.fingerprint: row.group_id for row in rows})
+    return found
+
+
+def _stage(ledger: Ledger, connection: Connection, pending: Mapping[int, int], copies: Iterable[Classified]) -> int:
+    """Bring the copies into table ``incoming``; the number that carry our headers."""
+    prefix = ledger_id(connection)
+    first_of: dict[tuple[Any, ...], int] = {}
+    tracked = 0
+
+    def rows() -> Iterable[tuple[Any, ...]]:
+        nonlocal tracked
+        for copy in copies:
+            if copy.batch_id not in pending:
+                continue
+            role = owner = None
+            if copy.broker_message_id:  # twice in what we load now: its lease ran out while a batch was open
+                identity = (copy.source, copy.broker_message_id, copy.enqueued_at, copy.body_hash)
+                first = first_of.setdefault(identity, copy.message_id)
+                if first != copy.message_id:
+                    role, owner = "duplicate", first
+            if copy.redrive_id is not None:
+                tracked += 1
+            yield (*copy, redrive_id_of(prefix, copy.message_id), role, owner)
+
+    ledger.bulk(connection, "incoming", _COLUMNS, rows())
+    return tracked
+
+
+def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> None:
+    """A batch of which rows are missing is never loaded: those copies would be settled and forgotten."""
+    found: dict[int, int] = {
+        row.batch_id: row.n
+        for row in connection.execute(sql("select batch_id, count(*) as n from incoming group by batch_id"))
+    }
+
+
+def _find_duplicates(connection: Connection, route: str) -> None:
+    same_copy = (
+        "incoming.broker_message_id <> '' and known.broker_message_id = incoming.broker_message_id"
+        " and known.source = incoming.source"
+        " and (known.{time} = incoming.enqueued_at or (known.{time} is null and incoming.enqueued_at is null))"
+    )
+    connection.execute(
+        sql(
+            "update incoming set role = 'duplicate', owner = known.message_id from messages known"
+            f" where incoming.role is null and {same_copy.format(time='first_enqueued_at')}"
+            " and known.body_hash = incoming.body_hash and known.route = :route"
+            " and known.message_id <> incoming.message_id"
+        ),
+        {"route": route},
+    )
+    connection.execute(
+        sql(
+            "update incoming set role = 'duplicate', owner = known.message_id from repeat_copies known"
+            f" where incoming.role is null and {same_copy.format(time='enqueued_at')}"
+            " and known.route = :route and known.copy_id <> incoming.message_id"
+        ),
+        {"route": route},
+    )
+
+
+_WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
+_SAME_BODY = "incoming.body_hash = coalesce(attempts.body_hash, known.body_hash)"
+
+
+def _find_returns_by_header(connection: Connection, route: str) -> None:
+    # The newest word on each copy that carries an id of ours: whose it is, and whether that attempt was sent.
+    connection.execute(
+        sql(
+            "update incoming set owner = known.message_id from messages known"
+            " where incoming.role is null and incoming.redrive_id is not null"
+            " and known.redrive_id = incoming.redrive_id and known.route = :route"
+        ),
+        {"route": route},
+    )
+    _mark_returns(connection)
+
+
+def _find_returns_by_broker_id(connection: Connection, route: str) -> None:
+    connection.execute(
+        sql(
+            "update incoming set owner = known.message_id, redrive_attempt = attempts.attempt"
+            " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
+            " where incoming.role is null and incoming.redrive_id is null and not attempts.tracked"
+            " and attempts.broker_message_id = incoming.broker_message_id and incoming.broker_message_id <> ''"
+            f" and attempts.route = :route and {_SAME_BODY}"
+        ),
+        {"route": route},
+    )
+    _mark_returns(connection)
+
+
+def _mark_returns(connection: Connection) -> None:
+    """Of the copies that have an owner and an attempt, tell returned from surplus; the rest stays undecided."""
+    connection.execute(
+        sql(
+            "update incoming set prior_outcome = coalesce(attempts.outcome, 'none'), role = case"
+            " when attempts.outcome = 'returned' then case when exists (select 1 from repeat_copies earlier"
+            "   where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source) then 'surplus' end"
+            " when exists (select 1 from incoming earlier where earlier.owner = incoming.owner"
+            "   and earlier.redrive_attempt = incoming.redrive_attempt and earlier.message_id < incoming.message_id"
+            "   and earlier.body_hash = incoming.body_hash and earlier.role is null) then case when exists"
+            "   (select 1 from incoming earlier where earlier.owner = incoming.owner"
+            "   and earlier.redrive_attempt = incoming.redrive_attempt and earlier.message_id < incoming.message_id"
+            "   and earlier.source = incoming.source and earlier.role is null) then 'surplus' end"
+            " else 'returned' end"
+            " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
+            " where incoming.role is null and incoming.owner = attempts.message_id"
+            f" and incoming.redrive_attempt = attempts.attempt and {_WAS_SENT} and {_SAME_BODY}"
+        )
+    )
+
+
+def _insert_new(connection: Connection, route: str, now: datetime) -> None:
+    # An id that we don't know is carried over, with its count, by the first copy that has it.
+    carried = (
+        "incoming.redrive_id is not null and incoming.owner is null and not exists (select 1 from incoming earlier"
+        " where earlier.redrive_id = incoming.redrive_id and earlier.message_id < incoming.message_id)"
+        " and not exists (select 1 from messages other where other.redrive_id = incoming.redrive_id)"
+    )
+    connection.execute(
+        sql(
+            "insert into messages (message_id, redrive_id, parent_id, route, source, kind, destination,"
+            " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
+            " first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key)"
+            f" select message_id, case when {carried} then redrive_id else fresh_id end, owner, :route, source, kind,"
+            " destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause, group_id,"
+            f" case when {carried} then coalesce(redrive_attempt, 0) else 0 end, deliveries, enqueued_at,"
+            " dead_lettered_at, received_at, :now, message_key, order_key"
+            " from incoming where role is null order by message_id"
+            " on conflict (message_id) do nothing"
+        ),
+        {"route": route, "now": now},
+    )
+
+
+def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> None:
+    if not connection.execute(sql("select 1 from incoming where role = 'returned' limit 1")).first():
+        return
+    # What the canary and the breaker learn: counted for the group that the attempt was made for. A message that
+    # a consumer put into the delay queue asked for time; it did not fail.
+    connection.execute(
+        sql(
+            "update group_state set returned = group_state.returned + seen.returned,"
+            " stayed = case when group_state.stayed > seen.recanted then group_state.stayed - seen.recanted else 0 end"
+            " from (select attempts.group_id, count(*) as returned,"
+            "   sum(case when incoming.prior_outcome in ('presumed', 'confirmed') then 1 else 0 end) as recanted"
+            "   from incoming inner join redelivery_attempts attempts on attempts.message_id = incoming.owner"
+            "   and attempts.attempt = incoming.redrive_attempt"
+            "   where incoming.role = 'returned' and incoming.kind = 'dead_letter' group by attempts.group_id) seen"
+            " where group_state.route = :route and group_state.group_id = seen.group_id"
+        ),
+        {"route": lease.route},
+    )
+    connection.execute(
+        sql(
+            "update redelivery_attempts set outcome = 'returned',"
+            " outcome_at = coalesce(incoming.dead_lettered_at, :now), return_copy = incoming.message_id,"
+            " return_kind = incoming.kind from incoming where incoming.role = 'returned'"
+            " and redelivery_attempts.message_id = incoming.owner"
+            " and redelivery_attempts.attempt = incoming.redrive_attempt"
+        ),
+        {"now": now},
+    )
+    # A late return of an earlier attempt changes that attempt only.
+    current = (
+        "message_id in (select incoming.owner from incoming where incoming.role = 'returned'"
+        " and incoming.redrive_attempt = messages.attempts)"
+    )
+    for state in (State.SENT, State.PRESUMED, State.CONFIRMED, State.UNKNOWN):
+        move(
+            connection,
+            state,
+            State.RETURNED,
+            now=now,
+            where=f"route = :route and {current}",
+            values={"route": lease.route},
+            route=lease.route,
+            run_id=lease.run_id,
+            action="return",
+            reason="came back with our id",
+        )
+    lifecycle.check(State.RETURNED, State.CLASSIFIED)
+    again = connection.execute(
+        sql(
+            "update messages set state = 'classified', cause = incoming.cause, group_id = incoming.group_id,"
+            " kind = incoming.kind, copy_id = incoming.message_id, deliveries = incoming.deliveries,"
+            " dead_lettered_at = coalesce(incoming.dead_lettered_at, messages.dead_lettered_at),"
+            " received_at = incoming.received_at, verdict = null,"
+            " reason = null, next_attempt_at = null, changed_at = :now from incoming"
+            " where incoming.role = 'returned' and messages.message_id = incoming.owner"
+            " and incoming.redrive_attempt = messages.attempts and messages.state = 'returned'"
+        ),
+        {"now": now},
+    ).rowcount
+    if again:
+        tell(
+            connection,
+            at=now,
+            action="classify again",
+            route=lease.route,
+            run_id=lease.run_id,
+            source=State.RETURNED,
+            target=State.CLASSIFIED,
+            count=again,
+        )
+
+
+def _keep_repeats(connection: Connection, route: str, now: datetime) -> None:
+    connection.execute(
+        sql(
+            "insert into repeat_copies (copy_id, message_id, route, kind, attempt, source, broker_message_id,"
+            " enqueued_at, seen_at) select message_id, owner, :route, role, redrive_attempt, source,"
+            " broker_message_id, enqueued_at, :now from incoming where role is not null"
+            " on conflict (copy_id) do nothing"
+        ),
+        {"route": route, "now": now},
+    )
+
+
+def _count(connection: Connection, lease: RouteLease, now: datetime) -> Loaded:
+    roles = "".join(
+        f", sum(case when role = '{role}' then 1 else 0 end) as {role}"
+        for role in ("returned", "duplicate", "surplus", "suspected")
+    )
+    connection.execute(
+        sql(
+            "update staging_batches set loaded_at = :now, new_copies = seen.new, returned_copies = seen.returned,"
+            " duplicate_copies = seen.duplicate, surplus_copies = seen.surplus, suspected_copies = seen.suspected"
+            f" from (select batch_id, sum(case when role is null then 1 else 0 end) as new{roles}"
+            "   from incoming group by batch_id) seen"
+            " where staging_batches.batch_id = seen.batch_id and staging_batches.loaded_at is null"
+        ),
+        {"now": now},
+    )
+    connection.execute(
+        sql(
+            "update failure_groups set messages = failure_groups.messages + seen.messages, last_seen_at = :now"
+            " from (select group_id, count(*) as messages from incoming"
+            "   where group_id is not null and (role is null or role = 'returned') group by group_id) seen"
+            " where failure_groups.group_id = seen.group_id"
+        ),
+        {"now": now},
+    )
+    row = connection.execute(
+        sql(f"select sum(case when role is null then 1 else 0 end) as new{roles} from incoming")
+    ).one()
+    loaded = Loaded(*(int(value or 0) for value in row))
+    span = connection.execute(sql("select min(batch_id) as first, max(batch_id) as last from incoming")).one()
+    tell(
+        connection,
+        at=now,
+        action="load",
+        route=lease.route,
+        run_id=lease.run_id,
+        target=State.CLASSIFIED,
+        count=loaded.new,
+        selection={"batches": [span.first, span.last], **loaded._asdict()},
+    )
+    return loaded

@@ -1,0 +1,101 @@
+"""Changes of state: the only place that writes ``messages.state``, always along a legal edge, always told."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from redrive import lifecycle
+from redrive.ledger.engine import sql
+from redrive.lifecycle import State
+
+MACHINE = "redrive"
+
+
+def tell(
+    connection: Connection,
+    *,
+    at: datetime,
+    action: str,
+    route: str | None,
+    run_id: str | None = None,
+    actor: str = MACHINE,
+    source: str | None = None,
+    target: str | None = None,
+    count: int = 1,
+    message_id: int | None = None,
+    selection: Mapping[str, Any] | None = None,
+    reason: str | None = None,
+) -> None:
+    """Write one ``audit_events`` row: who changed what, when and why."""
+    connection.execute(
+        sql(
+            "insert into audit_events (at, route, run_id, actor, action, from_state, to_state, count, message_id,"
+            " selection, reason) values (:now, :route, :run_id, :actor, :action, :source, :target, :count,"
+            " :message_id, :selection, :reason)"
+        ),
+        {
+            "now": at,
+            "route": route,
+            "run_id": run_id,
+            "actor": actor,
+            "action": action,
+            "source": source,
+            "target": target,
+            "count": count,
+            "message_id": message_id,
+            "selection": json.dumps(selection, default=str, sort_keys=True) if selection else None,
+            "reason": reason,
+        },
+    )
+
+
+def move(
+    connection: Connection,
+    source: State,
+    target: State,
+    *,
+    now: datetime,
+    where: str,
+    values: Mapping[str, Any] | None = None,
+    set_: str = "",
+    route: str | None,
+    run_id: str | None,
+    action: str,
+    reason: str | None = None,
+    actor: str = MACHINE,
+) -> int:
+    """Move every message that is in ``source`` and matches ``where`` to ``target``; returns how many.
+
+    ``where`` and ``set_`` are SQL over table ``messages`` with parameters from ``values``. One audit event is
+    written for the set, none when it is empty. Raises :class:`~redrive.errors.IllegalMove` before touching
+    anything when the lifecycle has no such edge.
+    """
+    lifecycle.check(source, target)
+    parameters = dict(values or {})
+    result = connection.execute(
+        sql(
+            "update messages set state = :target_state, changed_at = :now"
+            f"{', ' + set_ if set_ else ''} where state = :source_state and ({where})"
+        ),
+        parameters | {"target_state": target.value, "source_state": source.value, "now": now},
+    )
+    count = int(result.rowcount)
+    if count:
+        shown = {k: v for k, v in parameters.items() if not isinstance(v, bytes)}
+        tell(
+            connection,
+            at=now,
+            action=action,
+            route=route,
+            run_id=run_id,
+            actor=actor,
+            source=source.value,
+            target=target.value,
+            count=count,
+            selection={"where": where, **shown},
+            reason=reason,
+        )
+    return count

@@ -1,0 +1,430 @@
+"""Apply decisions to whole sets of messages, and keep the gates (canary, ramp, breaker) of each group.
+
+The gate of a group is its ``stage``: while it is ``canary`` or ``ramp``, only ``allowed`` messages may go out and
+the rest is held; ``open`` lets all go; ``failed`` and ``tripped`` hold all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from redrive import backoff
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move, tell
+from redrive.ledger.selecting import Selection
+from redrive.lifecycle import State
+from redrive.policy import Case, Decision, Discard, Escalate, Send
+
+_SENDS = "('requeue', 'delay', 'canary', 'release')"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseCount:
+    """A distinct case among the messages to plan, and how many there are."""
+
+    case: Case
+    group_id: int | None
+    source: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGate:
+    """A group's gate as the ledger holds it, with what is open behind it."""
+
+    group_id: int
+    cause: str
+    stage: str
+    allowed: int
+    sent: int
+    stayed: int
+    returned: int
+    trips: int
+    cool_down_until: datetime | None
+    reason: str | None
+    waiting: int  # messages that are waiting, sending or unknown
+    held: int
+    released: int  # of both, those that a person released
+
+    @property
+    def observed(self) -> int:
+        """How many sends have a known outcome."""
+        return self.stayed + self.returned
+
+
+def cases(connection: Connection, route: str, selection: Selection) -> list[CaseCount]:
+    """The distinct cases among the route's classified messages."""
+    where, values = selection.where()
+    rows = connection.execute(
+        sql(
+            "select kind, cause, group_id, source, requeues, delays, attempts, releases > 0 as released, count(*) as n"
+            f" from messages where route = :route and state = 'classified' and {where}"
+            " group by kind, cause, group_id, source, requeues, delays, attempts, releases > 0"
+        ),
+        {"route": route, **values},
+    ).all()
+    from redrive.causes import Cause  # noqa: PLC0415 - keeps the ledger importable where causes are not needed
+
+    return [
+        CaseCount(
+            Case(
+                kind=row.kind,
+                cause=Cause(row.cause) if row.cause is not None and row.kind != "delay" else None,
+                requeues=row.requeues,
+                delays=row.delays,
+                attempts=row.attempts,
+                released=bool(row.released),
+            ),
+            row.group_id,
+            row.source,
+            row.n,
+        )
+        for row in rows
+    ]
+
+
+def apply(
+    ledger: Ledger,
+    lease: RouteLease,
+    decisions: Sequence[tuple[CaseCount, Decision]],
+    *,
+    selection: Selection,
+    delays: Mapping[str, timedelta],
+    settle_after: timedelta,
+    now: datetime,
+) -> dict[str, int]:
+    """Give every classified message its verdict and time, and move those that will be sent behind their gate.
+
+    ``delays`` gives each delay source its own delay, counted from when the copy was put there. Nothing goes out
+    before ``settle_after`` has passed since the copy was dead-lettered (or drained, where the broker doesn't
+    tell): a processed check could not be believed before. Messages to
+    escalate keep state ``classified`` with verdict ``escalate`` until their review row exists.
+    """
+    if not decisions:
+        return {"planned": 0, "waiting": 0, "held": 0, "to_escalate": 0, "discarded": 0}
+    where, values = selection.where()
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        ledger.temporary(
+            connection,
+            "decisions",
+            "kind text, cause text, group_id bigint, source text, requeues int, delays int, attempts int,"
+            " released int, verdict text, reason text, within double precision, own_delay double precision",
+        )
+        ledger.bulk(
+            connection,
+            "decisions",
+            ("kind", "cause", "group_id", "source", "requeues", "delays", "attempts", "released", "verdict", "reason",
+             "within", "own_delay"),
+            [_decision_row(count, decision, delays) for count, decision in decisions],
+        )  # fmt: skip
+        jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
+        backed_off = ledger.later(":now", f"decisions.within * {jitter}")
+        own = ledger.later(
+            "coalesce(messages.dead_lettered_at, messages.first_enqueued_at, messages.changed_at)",
+            "decisions.own_delay",
+        )
+        settled = ledger.later(
+            "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
+        )
+        due = f"case when {backed_off} < {settled} then {settled} else {backed_off} end"
+        planned = connection.execute(
+            sql(
+                "update messages set verdict = decisions.verdict, reason = decisions.reason, next_attempt_at = case"
+                f" when decisions.own_delay is not null then {own} when decisions.within is not null then {due}"
+                " end from decisions where messages.route = :route and messages.state = 'classified'"
+                f" and {where} and decisions.kind = messages.kind"
+                " and coalesce(decisions.cause, '') = coalesce(messages.cause, '')"
+                " and coalesce(decisions.group_id, 0) = coalesce(messages.group_id, 0)"
+                " and decisions.source = messages.source and decisions.requeues = messages.requeues"
+                " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
+                " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
+            ),
+            {"route": lease.route, "now": now, **values},
+        ).rowcount
+        common: dict[str, Any] = {"now": now, "route": lease.route, "run_id": lease.run_id, "action": "plan"}
+        gated = (
+            "kind <> 'delay' and exists (select 1 from group_state where group_state.route = messages.route"
+            " and group_state.group_id = messages.group_id and group_state.stage <> 'open')"
+        )
+        mine = f"route = :route and {where}"
+        held = move(
+            connection,
+            State.CLASSIFIED,
+            State.HELD,
+            where=f"{mine} and verdict in {_SENDS} and {gated}",
+            values={"route": lease.route, **values},
+            reason="the group's gate is not open",
+            **common,
+        )
+        waiting = move(
+            connection,
+            State.CLASSIFIED,
+            State.WAITING,
+            where=f"{mine} and verdict in {_SENDS}",
+            values={"route": lease.route, **values},
+            **common,
+        )
+        discarded = move(
+            connection,
+            State.CLASSIFIED,
+            State.DISCARDED,
+            where=f"{mine} and verdict = 'discard'",
+            values={"route": lease.route, **values},
+            **common,
+        )
+    to_escalate = sum(count.messages for count, decision in decisions if isinstance(decision, Escalate))
+    return {
+        "planned": planned,
+        "waiting": waiting,
+        "held": held,
+        "to_escalate": to_escalate,
+        "discarded": discarded,
+    }
+
+
+def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, timedelta]) -> tuple[Any, ...]:
+    case = count.case
+    verdict, reason, within, own = "escalate", None, None, None
+    match decision:
+        case Send(mode=mode, within=limit):
+            verdict, within = mode, limit.total_seconds()
+            if case.kind == "delay":
+                own = delays[count.source].total_seconds() if count.source in delays else 0.0
+        case Escalate(reason=why):
+            reason = why
+        case Discard(reason=why):
+            verdict, reason = "discard", why
+    return (
+        case.kind,
+        None if case.cause is None else case.cause.value,
+        count.group_id,
+        count.source,
+        case.requeues,
+        case.delays,
+        case.attempts,
+        int(case.released),
+        verdict,
+        reason,
+        within,
+        own,
+    )
+
+
+def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now: datetime) -> int:
+    """Messages first enqueued before ``enqueued_before`` are given up and go to review; releases are spared."""
+    total = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for state in (State.CLASSIFIED, State.WAITING, State.HELD):
+            total += move(
+                connection,
+                state,
+                State.EXPIRED,
+                now=now,
+                where="route = :route and first_enqueued_at < :enqueued_at and coalesce(verdict, '') <> 'release'",
+                values={"route": lease.route, "enqueued_at": enqueued_before},
+                set_="reason = 'older than the route''s give_up_after'",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="expire",
+                reason="older than the route's give_up_after",
+            )
+    return total
+
+
+# --- gates ----------------------------------------------------------------------------------------------
+
+
+def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
+    """Give every group of the route that has no gate yet one: a canary of ``first``, or open when None."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        return int(
+            connection.execute(
+                sql(
+                    "insert into group_state (route, group_id, stage, allowed, stage_at)"
+                    " select distinct route, group_id, :stage, :allowed, :now from messages"
+                    " where route = :route and state = 'classified' and group_id is not null"
+                    " on conflict (route, group_id) do nothing"
+                ),
+                {
+                    "stage": "open" if first is None else "canary",
+                    "allowed": first or 0,
+                    "now": now,
+                    "route": lease.route,
+                },
+            ).rowcount
+        )
+
+
+def gates(connection: Connection, route: str) -> list[GroupGate]:
+    """All gates of the route with what is waiting and held behind them."""
+    rows = connection.execute(
+        sql(
+            "select group_state.group_id, failure_groups.cause, stage, allowed, sent, stayed, returned, trips,"
+            " cool_down_until, group_state.reason, coalesce(open.waiting, 0) as waiting,"
+            " coalesce(open.held, 0) as held, coalesce(open.released, 0) as released"
+            " from group_state inner join failure_groups on failure_groups.group_id = group_state.group_id"
+            " left join (select group_id, sum(case when state = 'held' then 0 else 1 end) as waiting,"
+            "   sum(case when state = 'held' then 1 else 0 end) as held,"
+            "   sum(case when verdict = 'release' then 1 else 0 end) as released from messages"
+            "   where route = :route and state in ('waiting', 'sending', 'unknown', 'held') and kind <> 'delay'"
+            "   group by group_id) open on open.group_id = group_state.group_id"
+            " where group_state.route = :route order by group_state.group_id"
+        ),
+        {"route": route},
+    ).all()
+    return [
+        GroupGate(
+            row.group_id,
+            row.cause,
+            row.stage,
+            row.allowed,
+            row.sent,
+            row.stayed,
+            row.returned,
+            row.trips,
+            parse_instant(row.cool_down_until),
+            row.reason,
+            row.waiting,
+            row.held,
+            row.released,
+        )
+        for row in rows
+    ]
+
+
+def set_gate(
+    connection: Connection,
+    lease: RouteLease,
+    gate: GroupGate,
+    *,
+    stage: str,
+    allowed: int,
+    reason: str | None,
+    now: datetime,
+    trips: int | None = None,
+    cool_down_until: datetime | None = None,
+) -> None:
+    """Move a group's gate to another stage and start counting anew."""
+    connection.execute(
+        sql(
+            "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
+            " trips = :trips, cool_down_until = :cool_down_at, reason = :reason, stage_at = :now"
+            " where route = :route and group_id = :group_id"
+        ),
+        {
+            "stage": stage,
+            "allowed": allowed,
+            "trips": gate.trips if trips is None else trips,
+            "cool_down_at": cool_down_until,
+            "reason": reason,
+            "now": now,
+            "route": lease.route,
+            "group_id": gate.group_id,
+        },
+    )
+    tell(
+        connection,
+        at=now,
+        action=f"gate {gate.stage} -> {stage}",
+        route=lease.route,
+        run_id=lease.run_id,
+        count=gate.waiting + gate.held,
+        selection={"group_id": gate.group_id, "allowed": allowed},
+        reason=reason,
+    )
+
+
+def let_through(ledger: Ledger, lease: RouteLease, quotas: Mapping[int, int | None], now: datetime) -> int:
+    """Of each group let so many held messages wait for delivery, oldest ids first; None lets all."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        ledger.temporary(connection, "quotas", "group_id bigint, quota bigint")
+        ledger.bulk(connection, "quotas", ("group_id", "quota"), list(quotas.items()))
+        return move(
+            connection,
+            State.HELD,
+            State.WAITING,
+            now=now,
+            where=(
+                "route = :route and message_id in (select message_id from (select candidates.message_id, quotas.quota,"
+                " row_number() over (partition by candidates.group_id order by candidates.message_id) as place"
+                " from messages candidates inner join quotas on quotas.group_id = candidates.group_id"
+                f" where candidates.route = :route and candidates.state = 'held' and candidates.verdict in {_SENDS})"
+                " ranked where quota is null or place <= quota)"
+            ),
+            values={"route": lease.route},
+            set_="reason = null",
+            route=lease.route,
+            run_id=lease.run_id,
+            action="let through",
+        )
+
+
+def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> int:
+    """Hold every waiting message of these groups (group id -> reason)."""
+    total = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for group_id, reason in groups.items():
+            total += move(
+                connection,
+                State.WAITING,
+                State.HELD,
+                now=now,
+                where="route = :route and group_id = :group_id and kind <> 'delay'",
+                values={"route": lease.route, "group_id": group_id, "why": reason},
+                set_="reason = :why",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="hold back",
+                reason=reason,
+            )
+    return total
+
+
+def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> dict[str, int]:
+    """The canary of these groups failed: what a person released is reopened, the rest is marked to escalate."""
+    reopened = marked = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for group_id, reason in groups.items():
+            values = {"route": lease.route, "group_id": group_id, "why": reason}
+            for state in (State.WAITING, State.HELD):
+                of_group = "route = :route and group_id = :group_id and kind <> 'delay'"
+                connection.execute(
+                    sql(
+                        "update escalated_messages set status = 'reopened', refusal = :why, decision = null,"
+                        " decided_at = null, approved_by = null where status = 'decided' and message_id in"
+                        f" (select message_id from messages where {of_group} and verdict = 'release'"
+                        " and state = :state)"
+                    ),
+                    {**values, "state": state.value},
+                )
+                reopened += move(
+                    connection,
+                    state,
+                    State.ESCALATED,
+                    now=now,
+                    where=f"{of_group} and verdict = 'release'",
+                    values=values,
+                    set_="reason = :why, next_attempt_at = null",
+                    route=lease.route,
+                    run_id=lease.run_id,
+                    action="reopen",
+                    reason=reason,
+                )
+                marked += connection.execute(
+                    sql(
+                        "update messages set verdict = 'escalate', reason = :why"
+                        f" where {of_group} and state = :state and verdict <> 'escalate'"
+                    ),
+                    {**values, "state": state.value},
+                ).rowcount
+    return {"reopened": reopened, "to_escalate": marked}

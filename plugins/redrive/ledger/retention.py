@@ -1,0 +1,64 @@
+"""Forget what is finished and old, batch by batch, so that the rest still adds up."""
+
+from datetime import datetime
+
+from redrive.ledger.batches import Batch
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.moves import tell
+from redrive.lifecycle import FINISHED
+
+
+def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tuple[list[Batch], int]:
+    """Delete batches loaded before ``before`` of which every message is finished and nothing else refers to.
+
+    Returns the batches, whose files the caller removes, and how many messages went with them. One transaction per
+    batch; a batch that holds the newest copy of a message of another batch stays.
+    """
+    finished = ", ".join(f"'{state}'" for state in sorted(FINISHED))
+    with ledger.read() as connection:
+        rows = connection.execute(
+            sql(
+                "select batch_id, route, source, kind, uri, copies, state from staging_batches b"
+                " where route = :route and state in ('recorded', 'settled') and loaded_at < :before_at"
+                " and not exists (select 1 from messages m where m.message_id >= b.batch_id * 1048576"
+                "   and m.message_id < (b.batch_id + 1) * 1048576"
+                f"   and (m.state not in ({finished}) or m.changed_at >= :before_at))"
+                " and not exists (select 1 from messages m inner join repeat_copies r on r.message_id = m.message_id"
+                "   where r.copy_id >= b.batch_id * 1048576 and r.copy_id < (b.batch_id + 1) * 1048576"
+                "   and m.copy_id = r.copy_id and (m.message_id < b.batch_id * 1048576"
+                "   or m.message_id >= (b.batch_id + 1) * 1048576))"
+                " order by batch_id"
+            ),
+            {"route": route, "before_at": before},
+        ).all()
+    gone, messages = [], 0
+    for row in rows:
+        batch = Batch(*row)
+        span = {"low": batch.batch_id << 20, "high": (batch.batch_id + 1) << 20}
+        with ledger.write() as connection:
+            still = connection.execute(
+                sql(
+                    "select count(*) from messages where message_id >= :low and message_id < :high"
+                    f" and state not in ({finished})"
+                ),
+                span,
+            ).scalar_one()
+            if still:
+                continue
+            within = "message_id >= :low and message_id < :high"
+            connection.execute(sql(f"delete from redelivery_attempts where {within}"), span)
+            connection.execute(sql(f"delete from escalated_messages where {within}"), span)
+            messages += connection.execute(sql(f"delete from messages where {within}"), span).rowcount
+            connection.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
+            connection.execute(sql("delete from staging_batches where batch_id = :id"), {"id": batch.batch_id})
+            tell(
+                connection,
+                at=now,
+                action="forget",
+                route=route,
+                count=batch.copies,
+                selection={"batch_id": batch.batch_id},
+                reason="finished and older than the route's retention",
+            )
+        gone.append(batch)
+    return gone, messages

@@ -1,0 +1,629 @@
+"""Claims, windows and marks: what the ledger knows of a delivery, so that a crash leaves at most one window unknown.
+
+A slice of due messages is claimed by inserting their attempts. It is sent in windows, in message id order. Before a
+window is handed to the broker its end is committed as the slice's *high-water mark*; when the broker has
+answered, the window is marked. After a crash everything above the mark certainly was not sent and waits again;
+what lies between the last marked window and the mark is ``unknown``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive import backoff
+from redrive.errors import LeaseLost
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move, tell
+from redrive.ledger.selecting import Selection
+from redrive.lifecycle import State
+
+RETRY_AFTER = timedelta(seconds=30)
+
+
+class Claimed(NamedTuple):
+    """One message that this slice may send."""
+
+    message_id: int
+    redrive_id: str
+    attempt: int
+    mode: str
+    message_key: str | None
+    dead_lettered_at: object
+    claimed_at: object
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Messages claimed together, in message id order, all for one destination."""
+
+    slice_id: int
+    destination: str
+    deadline: datetime
+    messages: Sequence[Claimed]
+
+
+class Lane(NamedTuple):
+    """What is due for one destination."""
+
+    destination: str
+    due: int
+
+
+class Mark(NamedTuple):
+    """How one message of a window ended; ``status`` as in :class:`redrive.brokers.base.Publication`."""
+
+    message_id: int
+    attempt: int
+    status: str
+    broker_message_id: str | None = None
+    detail: str = ""
+    tracked: bool = True
+    body_hash: bytes | None = None  # of an edited body
+
+
+def lanes(connection: Connection, route: str, now: datetime) -> list[Lane]:
+    """Destinations with due messages, fullest first. A message without a destination is not among them."""
+    rows = connection.execute(
+        sql(
+            "select destination, count(*) as due from messages where route = :route and state = 'waiting'"
+            " and next_attempt_at <= :now and verdict <> 'escalate' and destination is not null"
+            " group by destination order by due desc, destination"
+        ),
+        {"route": route, "now": now},
+    )
+    return [Lane(row.destination, row.due) for row in rows]
+
+
+def resend_lanes(connection: Connection, route: str) -> list[Lane]:
+    """Destinations for which unknown sends wait to be repeated."""
+    rows = connection.execute(
+        sql(
+            "select destination, count(*) as due from messages where route = :route and state = 'unknown'"
+            " and verdict = 'resend' and destination is not null group by destination"
+        ),
+        {"route": route},
+    )
+    return [Lane(row.destination, row.due) for row in rows]
+
+
+def refuse_destination(ledger: Ledger, lease: RouteLease, destination: str, reason: str, now: datetime) -> int:
+    """Due messages for a destination that can't be sent to are marked for people."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        count = int(
+            connection.execute(
+                sql(
+                    "update messages set verdict = 'escalate', reason = :reason where route = :route"
+                    " and state = 'waiting' and destination = :destination and next_attempt_at <= :now"
+                ),
+                {"reason": reason, "route": lease.route, "destination": destination, "now": now},
+            ).rowcount
+        )
+        tell(
+            connection,
+            at=now,
+            action="refuse destination",
+            route=lease.route,
+            run_id=lease.run_id,
+            count=count,
+            selection={"destination": destination},
+            reason=reason,
+        )
+    return count
+
+
+def claim(
+    ledger: Ledger,
+    lease: RouteLease,
+    *,
+    destination: str,
+    limit: int,
+    shard: int,
+    selection: Selection,
+    causes: Sequence[str] | None,
+    except_causes: Sequence[str],
+    in_order: bool,
+    now: datetime,
+    lasts: timedelta,
+) -> Slice | None:
+    """Claim up to ``limit`` due messages for ``destination``; None when there are none (nothing is written).
+
+    ``causes`` limits the claim to these causes, ``except_causes`` leaves some out: each cause with a rate of its
+    own is claimed apart. With ``in_order``, a message with an order key goes only when no earlier one of that
+    key is unfinished.
+    """
+    where, values = selection.where("due")
+    for prefix, names, verb in (("only", causes or (), "in"), ("not", except_causes, "not in")):
+        if names:
+            marks = [f"{prefix}_{i}" for i in range(len(names))]
+            where += f" and coalesce(due.cause, '') {verb} ({', '.join(':' + mark for mark in marks)})"
+            values.update(zip(marks, names, strict=True))
+    if in_order:
+        where += (
+            " and (due.order_key is null or not exists (select 1 from messages earlier where earlier.route = due.route"
+            " and earlier.order_key = due.order_key and earlier.message_id < due.message_id and earlier.state in"
+            " ('classified', 'waiting', 'held', 'sending', 'unknown', 'sent', 'returned', 'escalated', 'expired')))"
+        )
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        slice_id = connection.execute(
+            sql(
+                "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at)"
+                " values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at) returning slice_id"
+            ),
+            {
+                "route": lease.route,
+                "run_id": lease.run_id,
+                "fence": lease.fence,
+                "shard": shard,
+                "destination": destination,
+                "now": now,
+                "deadline_at": now + lasts,
+            },
+        ).scalar_one()
+        # coalesce() keeps the planner on the (route, state, message_id) index: slices in file order, no sort.
+        claimed = connection.execute(
+            sql(
+                "with due as (select message_id, attempts, group_id, verdict from messages due"
+                " where route = :route and state = 'waiting' and coalesce(next_attempt_at, :now) <= :now"
+                f" and destination = :destination and verdict <> 'escalate' and {where}"
+                f" order by message_id limit :limit {ledger.locked})"
+                " insert into redelivery_attempts"
+                " (message_id, attempt, route, group_id, slice_id, mode, destination, claimed_at)"
+                " select message_id, attempts + 1, :route, group_id, :slice_id, verdict, :destination, :now from due"
+                " where true on conflict (message_id, attempt) do nothing"
+            ),
+            {
+                "route": lease.route,
+                "destination": destination,
+                "now": now,
+                "limit": limit,
+                "slice_id": slice_id,
+                **values,
+            },
+        ).rowcount
+        if not claimed:
+            connection.execute(sql("delete from delivery_slices where slice_id = :s"), {"s": slice_id})
+            return None
+        move(
+            connection,
+            State.WAITING,
+            State.SENDING,
+            now=now,
+            where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
+            values={"slice_id": slice_id},
+            set_=(
+                "attempts = attempts + 1, requeues = requeues + case when verdict in ('requeue', 'canary') then 1"
+                " else 0 end, delays = delays + case when verdict = 'delay' then 1 else 0 end"
+            ),
+            route=lease.route,
+            run_id=lease.run_id,
+            action="claim",
+        )
+        connection.execute(
+            sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": claimed, "s": slice_id}
+        )
+        messages = _claimed(connection, slice_id)
+    return Slice(slice_id, destination, now + lasts, messages)
+
+
+def claim_resends(
+    ledger: Ledger,
+    lease: RouteLease,
+    *,
+    destination: str,
+    limit: int,
+    shard: int,
+    now: datetime,
+    lasts: timedelta,
+) -> Slice | None:
+    """Claim unknown sends that are to be repeated: the same attempt, so that native dedupe works for us."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        rows = connection.execute(
+            sql(
+                "select message_id, attempts from messages where route = :route and state = 'unknown'"
+                " and verdict = 'resend' and destination = :destination order by message_id limit :limit"
+                f" {ledger.locked}"
+            ),
+            {"route": lease.route, "destination": destination, "limit": limit},
+        ).all()
+        if not rows:
+            return None
+        slice_id = connection.execute(
+            sql(
+                "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at,"
+                " claimed) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at, :claimed)"
+                " returning slice_id"
+            ),
+            {
+                "route": lease.route,
+                "run_id": lease.run_id,
+                "fence": lease.fence,
+                "shard": shard,
+                "destination": destination,
+                "now": now,
+                "deadline_at": now + lasts,
+                "claimed": len(rows),
+            },
+        ).scalar_one()
+        ledger.many(
+            connection,
+            "update redelivery_attempts set slice_id = ? where message_id = ? and attempt = ?",
+            [(slice_id, row.message_id, row.attempts) for row in rows],
+        )
+        move(
+            connection,
+            State.UNKNOWN,
+            State.SENDING,
+            now=now,
+            where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
+            values={"slice_id": slice_id},
+            route=lease.route,
+            run_id=lease.run_id,
+            action="claim resend",
+            reason="the broker dedupes, or a check says that it was not processed",
+        )
+        messages = _claimed(connection, slice_id)
+    return Slice(slice_id, destination, now + lasts, messages)
+
+
+def _claimed(connection: Connection, slice_id: int) -> list[Claimed]:
+    rows = connection.execute(
+        sql(
+            "select messages.message_id, redrive_id, attempt, mode, message_key, dead_lettered_at, claimed_at"
+            " from redelivery_attempts inner join messages on messages.message_id = redelivery_attempts.message_id"
+            " where slice_id = :slice_id order by messages.message_id"
+        ),
+        {"slice_id": slice_id},
+    ).all()
+    return [Claimed(*row) for row in rows]
+
+
+def raise_mark(connection: Connection, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> None:
+    """Announce that everything up to ``last_message_id`` may now be handed to the broker.
+
+    Raises :class:`LeaseLost` when the run was replaced or the claim's deadline has passed.
+    """
+    lease.guard(connection, now)
+    changed = connection.execute(
+        sql(
+            "update delivery_slices set high_water = :mark where slice_id = :slice_id and fence = :fence"
+            " and closed_at is null and deadline_at > :now"
+        ),
+        {"mark": last_message_id, "slice_id": slice_id, "fence": lease.fence, "now": now},
+    ).rowcount
+    if changed != 1:
+        raise LeaseLost(f"route {lease.route}: the claim of slice {slice_id} has run out; nothing more of it is sent")
+
+
+def give_back(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
+    """Messages of the slice that certainly were not sent wait again, as if never claimed."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        return _give_back(ledger, connection, lease, slice_id, message_ids, now, "not sent")
+
+
+def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
+    """Claimed messages that were processed already are not sent."""
+    if not message_ids:
+        return 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        _give_back(ledger, connection, lease, slice_id, message_ids, now, "processed already")
+        ledger.temporary(connection, "chosen", "message_id bigint primary key")
+        ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])
+        return move(
+            connection,
+            State.WAITING,
+            State.SUPPRESSED,
+            now=now,
+            where="message_id in (select message_id from chosen)",
+            set_="reason = 'processed already', next_attempt_at = null",
+            route=lease.route,
+            run_id=lease.run_id,
+            action="suppress",
+            reason="processed_check says that it was processed",
+        )
+
+
+def _give_back(
+    ledger: Ledger,
+    connection: Connection,
+    lease: RouteLease,
+    slice_id: int,
+    message_ids: Sequence[int],
+    now: datetime,
+    reason: str,
+) -> int:
+    if not message_ids:
+        return 0
+    ledger.temporary(connection, "back", "message_id bigint primary key")
+    ledger.bulk(connection, "back", ("message_id",), [(i,) for i in message_ids])
+    # A resend that was not made leaves the first try as unknown as it was.
+    again = move(
+        connection,
+        State.SENDING,
+        State.UNKNOWN,
+        now=now,
+        where=(
+            "message_id in (select back.message_id from back inner join redelivery_attempts attempts on"
+            " attempts.message_id = back.message_id and attempts.slice_id = :slice_id"
+            " and attempts.unknown_at is not null)"
+        ),
+        values={"slice_id": slice_id},
+        route=lease.route,
+        run_id=lease.run_id,
+        action="give back",
+        reason=reason,
+    )
+    waiting = move(
+        connection,
+        State.SENDING,
+        State.WAITING,
+        now=now,
+        where="message_id in (select message_id from back)",
+        set_=(
+            "attempts = attempts - 1, requeues = requeues - case when verdict in ('requeue', 'canary') then 1 else 0"
+            " end, delays = delays - case when verdict = 'delay' then 1 else 0 end"
+        ),
+        route=lease.route,
+        run_id=lease.run_id,
+        action="give back",
+        reason=reason,
+    )
+    connection.execute(
+        sql(
+            "delete from redelivery_attempts where slice_id = :slice_id and sent_at is null and unknown_at is null"
+            " and message_id in (select message_id from back)"
+        ),
+        {"slice_id": slice_id},
+    )
+    return again + waiting
+
+
+def mark(
+    ledger: Ledger,
+    lease: RouteLease,
+    slice_id: int,
+    marks: Sequence[Mark],
+    *,
+    tries: int,
+    now: datetime,
+    next_mark: int | None = None,
+) -> None:
+    """Record how a window ended, in one transaction; with ``next_mark`` also announce the next window.
+
+    A message that was not sent for a reason of its own is tried ``tries`` times, then goes to people.
+    """
+    if not marks:
+        return
+    first, last = marks[0].message_id, marks[-1].message_id
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        stored = ledger.stored(now)
+        _mark_not_sent(ledger, connection, lease, slice_id, marks, tries, now)
+        unknown = [(stored, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
+        if unknown:
+            ledger.many(
+                connection,
+                "update redelivery_attempts set unknown_at = ? where message_id = ? and attempt = ?",
+                unknown,
+            )
+            ledger.temporary(connection, "lost", "message_id bigint primary key")
+            ledger.bulk(connection, "lost", ("message_id",), [(row[1],) for row in unknown])
+            move(
+                connection,
+                State.SENDING,
+                State.UNKNOWN,
+                now=now,
+                where="message_id in (select message_id from lost)",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="lose sight",
+                reason=next(m.detail for m in marks if m.status == "unknown"),
+            )
+        sent = [
+            (stored, m.broker_message_id, m.tracked, m.body_hash, m.message_id, m.attempt)
+            for m in marks
+            if m.status == "sent"
+        ]
+        ledger.many(
+            connection,
+            "update redelivery_attempts set sent_at = ?, broker_message_id = ?, tracked = ?, body_hash = ?"
+            " where message_id = ? and attempt = ?",
+            sent,
+        )
+        in_window = "slice_id = :slice_id and message_id between :first and :last"
+        span = {"slice_id": slice_id, "first": first, "last": last}
+        if sent:
+            move(
+                connection,
+                State.SENDING,
+                State.SENT,
+                now=now,
+                where=f"message_id in (select message_id from redelivery_attempts where {in_window})",
+                values=span,
+                route=lease.route,
+                run_id=lease.run_id,
+                action="send",
+            )
+            connection.execute(
+                sql(
+                    "update group_state set sent = group_state.sent + seen.n from (select group_id, count(*) as n"
+                    f" from redelivery_attempts where {in_window} and sent_at = :now group by group_id) seen"
+                    " where group_state.route = :route and group_state.group_id = seen.group_id"
+                ),
+                {**span, "now": now, "route": lease.route},
+            )
+            connection.execute(
+                sql(
+                    "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'"
+                    f" and message_id in (select message_id from redelivery_attempts where {in_window}"
+                    " and mode = 'release' and sent_at = :now)"
+                ),
+                {**span, "now": now},
+            )
+        connection.execute(
+            sql(
+                "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at = :now"
+                " where slice_id = :slice_id"
+            ),
+            {**span, "n": len(sent), "now": now},
+        )
+        if next_mark is not None:
+            raise_mark(connection, lease, slice_id, next_mark, now)
+
+
+def _mark_not_sent(
+    ledger: Ledger,
+    connection: Connection,
+    lease: RouteLease,
+    slice_id: int,
+    marks: Sequence[Mark],
+    tries: int,
+    now: datetime,
+) -> None:
+    failed = [m for m in marks if m.status in ("retry", "refused")]
+    if not failed:
+        return
+    whole_window = len(failed) == len(marks) and all(m.status == "retry" for m in failed)
+    _give_back(ledger, connection, lease, slice_id, [m.message_id for m in failed], now, failed[0].detail)
+    jitter = backoff.dice_sql("message_id", "(attempts + send_failures + 1)")
+    connection.execute(
+        sql(
+            f"update messages set next_attempt_at = {ledger.later(':now', f'{RETRY_AFTER.total_seconds()} * {jitter}')}"
+            " where message_id in (select message_id from back) and state = 'waiting'"
+        ),
+        {"now": now},
+    )
+    if whole_window:  # the broker's trouble, not the messages'
+        return
+    for one in failed:
+        row = connection.execute(
+            sql(
+                "update messages set send_failures = send_failures + :by where message_id = :message_id"
+                " returning send_failures, verdict, state"
+            ),
+            {"by": tries if one.status == "refused" else 1, "message_id": one.message_id},
+        ).one()
+        if row.send_failures < tries or row.state != State.WAITING:
+            continue
+        why = f"could not be sent: {one.detail}"
+        if row.verdict == "release":
+            move(
+                connection,
+                State.WAITING,
+                State.ESCALATED,
+                now=now,
+                where="message_id = :message_id",
+                values={"message_id": one.message_id, "why": why},
+                set_="reason = :why, next_attempt_at = null",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="refuse",
+                reason=why,
+            )
+            connection.execute(
+                sql(
+                    "update escalated_messages set status = 'refused', refusal = :why"
+                    " where message_id = :message_id and status = 'decided'"
+                ),
+                {"why": why, "message_id": one.message_id},
+            )
+        else:
+            connection.execute(
+                sql("update messages set verdict = 'escalate', reason = :why where message_id = :message_id"),
+                {"why": why, "message_id": one.message_id},
+            )
+
+
+def close(ledger: Ledger, lease: RouteLease, slice_id: int, now: datetime) -> None:
+    """The slice is done: every message of it was marked or given back."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        connection.execute(
+            sql("update delivery_slices set closed_at = :now where slice_id = :s and fence = :fence"),
+            {"now": now, "s": slice_id, "fence": lease.fence},
+        )
+
+
+def recover(
+    ledger: Ledger, lease: RouteLease, now: datetime, *, shard: int | None = None, slice_id: int | None = None
+) -> dict[str, int]:
+    """Settle slices that were left open: above the mark, wait again; between mark and word, unknown.
+
+    Those of earlier runs, and with ``shard`` also those that an earlier try of this run's task left; or just
+    ``slice_id``. A slice that is recovered is closed, so its old owner, should it still live, sends no more.
+    """
+    back = unknown = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        mine = "fence < :fence"
+        if slice_id is not None:
+            mine = "slice_id = :slice_id"
+        elif shard is not None:
+            mine = "(fence < :fence or (fence = :fence and shard = :shard))"
+        values = {"route": lease.route, "fence": lease.fence, "shard": shard, "slice_id": slice_id}
+        slices = connection.execute(
+            sql(
+                f"select slice_id, high_water from delivery_slices where route = :route and closed_at is null and {mine}"
+            ),
+            {name: value for name, value in values.items() if value is not None},
+        ).all()
+        for one in slices:
+            rows = connection.execute(
+                sql(
+                    "select message_id from redelivery_attempts where slice_id = :slice_id and message_id > :mark"
+                    " and sent_at is null"
+                ),
+                {"slice_id": one.slice_id, "mark": one.high_water},
+            ).all()
+            back += _give_back(
+                ledger,
+                connection,
+                lease,
+                one.slice_id,
+                [r.message_id for r in rows],
+                now,
+                "its run ended before the send",
+            )
+            within = "slice_id = :slice_id and message_id <= :mark and sent_at is null"
+            at_mark = {"slice_id": one.slice_id, "mark": one.high_water}
+            lost = move(
+                connection,
+                State.SENDING,
+                State.UNKNOWN,
+                now=now,
+                where=f"message_id in (select message_id from redelivery_attempts where {within})",
+                values=at_mark,
+                route=lease.route,
+                run_id=lease.run_id,
+                action="lose sight",
+                reason="the run ended between send and confirmation",
+            )
+            connection.execute(
+                sql(f"update redelivery_attempts set unknown_at = coalesce(unknown_at, :now) where {within}"),
+                {**at_mark, "now": now},
+            )
+            connection.execute(
+                sql("update delivery_slices set closed_at = :now where slice_id = :slice_id"),
+                {"now": now, "slice_id": one.slice_id},
+            )
+            unknown += lost
+            if lost:
+                tell(
+                    connection,
+                    at=now,
+                    action="recover slice",
+                    route=lease.route,
+                    run_id=lease.run_id,
+                    count=lost,
+                    selection={"slice_id": one.slice_id},
+                    reason="at most one confirm window is unknown",
+                )
+    return {"given_back": back, "unknown": unknown}

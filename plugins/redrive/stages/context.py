@@ -1,0 +1,130 @@
+"""What a stage works with: the route's settings, its lease, ledger, staging, broker and clock."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any
+
+from redrive.brokers import open_broker
+from redrive.brokers.base import Broker
+from redrive.ledger.engine import Ledger
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.selecting import Selection
+from redrive.message import Micros
+from redrive.settings import Route, Settings
+from redrive.staging import Staging
+
+#: Called with a sentence on what is going on and, where known, how much of how much is done.
+Progress = Callable[[str, int, int | None], None]
+
+
+def utc_now() -> datetime:
+    """The default clock."""
+    return datetime.now(UTC)
+
+
+def silent(_text: str, _done: int, _total: int | None) -> None:
+    """The default progress: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one route, as it travels between tasks: names and numbers only."""
+
+    route: str
+    run_id: str
+    fence: int
+    ttl: timedelta
+    started_at: datetime
+    selection: Selection = field(default_factory=Selection)
+    dry_run: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """A form that travels through XCom; :meth:`from_json` reads it."""
+        return {
+            "route": self.route,
+            "run_id": self.run_id,
+            "fence": self.fence,
+            "ttl_seconds": self.ttl.total_seconds(),
+            "started_at": self.started_at.isoformat(),
+            "selection": self.selection.to_json(),
+            "dry_run": self.dry_run,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Run":
+        """The inverse of :meth:`to_json`."""
+        return cls(
+            route=data["route"],
+            run_id=data["run_id"],
+            fence=data["fence"],
+            ttl=timedelta(seconds=data["ttl_seconds"]),
+            started_at=datetime.fromisoformat(data["started_at"]),
+            selection=Selection.from_json(data["selection"]),
+            dry_run=data["dry_run"],
+        )
+
+    @property
+    def lease(self) -> RouteLease:
+        """The lease that every write of this run is guarded by."""
+        return RouteLease(self.route, self.run_id, self.fence, self.ttl)
+
+
+class Context:
+    """Opens what a stage needs when it needs it, and closes it at the end of the ``with`` block."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        run: Run,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        progress: Progress = silent,
+        broker: Broker | None = None,
+    ) -> None:
+        self.settings = settings
+        self.run = run
+        self.route: Route = settings.route(run.route)
+        self.lease = run.lease
+        self.selection = run.selection
+        self.now = clock
+        self.progress = progress
+        self.ledger = Ledger(settings.database)
+        self._staging: Staging | None = None
+        self._broker = broker
+        self._own_broker = broker is None
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._broker is not None and self._own_broker:
+            self._broker.close()
+        self.ledger.close()
+
+    @property
+    def name(self) -> str:
+        """The route's name."""
+        return self.run.route
+
+    @property
+    def staging(self) -> Staging:
+        """The staging folder."""
+        if self._staging is None:
+            self._staging = Staging(self.settings.staging)
+        return self._staging
+
+    @property
+    def broker(self) -> Broker:
+        """The route's broker, connected on first use. It belongs to the thread that asks first."""
+        if self._broker is None:
+            self._broker = open_broker(self.route.broker, self.route.connection or "")
+        return self._broker
+
+
+def micros(moment: datetime) -> Micros:
+    """``moment`` in microseconds since the epoch, exactly."""
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -1,0 +1,386 @@
+"""Deliver: claimed, then sent, then confirmed, then marked; slice by slice, under a budget.
+
+Before each slice the budget is measured anew: the rate, the destination's depth, a pause by people. Of a slice only
+one confirm window at a time is in the broker's hands, so a crash leaves at most that window unknown.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from redrive.brokers.base import Broker, Publication
+from redrive.causes import Cause
+from redrive.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    CheckFailed,
+    PermissionRefused,
+    QueueMissing,
+    RedriveError,
+)
+from redrive.ledger import batches, escalations, leases, sending
+from redrive.ledger.engine import parse_instant
+from redrive.ledger.sending import Claimed, Mark, Slice
+from redrive.message import (
+    DeadLetter,
+    Header,
+    Outgoing,
+    batch_and_row,
+    body_hash,
+    clean_headers,
+    tracking_headers,
+)
+from redrive.pacing import TokenBucket
+from redrive.processed_check import Checker
+from redrive.stages.context import Context, micros
+
+#: Causes that go out at a tenth of the route's rate unless the route says otherwise: whoever was throttled, or
+#: too slow for its lease, is not to be pushed.
+SLOW_CAUSES = (Cause.THROTTLED, Cause.LEASE_EXPIRED)
+SLOW_SHARE = 0.1
+#: With a full destination: how often its depth is looked at again, and when a task gives up waiting.
+LOOK_AGAIN = 1.0
+GIVE_UP = 30.0
+#: Marks an edited copy for its consumer.
+EDITED_HEADER = "x-redrive-edited"
+
+
+@dataclass(slots=True)
+class Totals:
+    """What one delivery task did."""
+
+    redelivered: int = 0
+    unknown: int = 0
+    suppressed: int = 0
+    refused: int = 0
+    put_back: int = 0
+    slices: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Causes that share a rate."""
+
+    causes: tuple[str, ...] | None  # None: all that have no band of their own
+    bucket: TokenBucket
+    max_in_flight: int
+
+
+def deliver(
+    context: Context,
+    *,
+    shard: int = 0,
+    shards: int = 1,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, int]:
+    """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``."""
+    # An earlier try of this very task may have died: its claims are ours to recover.
+    sending.recover(context.ledger, context.lease, context.now(), shard=shard)
+    one = _Delivery(context, shard, shards, monotonic, sleep)
+    try:
+        one.run()
+    finally:
+        one.close()
+    totals = one.totals
+    return {
+        "redelivered": totals.redelivered,
+        "unknown": totals.unknown,
+        "suppressed": totals.suppressed,
+        "refused": totals.refused,
+        "put_back": totals.put_back,
+        "slices": totals.slices,
+    }
+
+
+class _Delivery:
+    def __init__(
+        self,
+        context: Context,
+        shard: int,
+        shards: int,
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._context = context
+        self._shard = shard
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._until = monotonic() + context.route.deliver.run_for.total_seconds()
+        self._limit = context.selection.limit
+        self._bands = _bands(context, monotonic(), shards)
+        check = context.route.processed_check
+        self._checker = Checker(check) if check else None
+        self._blocked: set[str] = set()  # destinations that can't take anything in this task
+        self.totals = Totals()
+
+    def close(self) -> None:
+        if self._checker is not None:
+            self._checker.close()
+
+    def run(self) -> None:
+        waited = 0.0
+        while self._monotonic() < self._until and not self._exhausted():
+            with self._context.ledger.read() as connection:
+                if leases.pause_of(connection, self._context.name) is not None:
+                    return
+                lanes = sending.lanes(connection, self._context.name, self._context.now())
+                lanes += sending.resend_lanes(connection, self._context.name)
+            lanes = [lane for lane in lanes if lane.destination not in self._blocked]
+            if not lanes:
+                return
+            moved, wait = 0, LOOK_AGAIN
+            for destination in dict.fromkeys(lane.destination for lane in lanes):
+                for band in self._bands:
+                    done, again_in = self._slice(destination, band)
+                    moved += done
+                    wait = min(wait, again_in)
+            if moved:
+                waited = 0.0
+            else:
+                # Nothing could go: the destination is full, or a slow band has used its rate up.
+                if waited >= GIVE_UP or wait <= 0:
+                    return
+                self._sleep(wait)
+                waited += wait
+
+    def _exhausted(self) -> bool:
+        return self._limit is not None and self.totals.redelivered >= self._limit
+
+    def _slice(self, destination: str, band: _Band) -> tuple[int, float]:
+        """Claim and send one slice; (messages handled, seconds until it makes sense to look again)."""
+        context = self._context
+        size = context.route.deliver.slice
+        if self._limit is not None:
+            size = min(size, self._limit - self.totals.redelivered)
+        size = min(size, band.bucket.available(self._monotonic()))
+        if size <= 0:
+            return 0, band.bucket.wait(1, self._monotonic())
+        try:
+            room = band.max_in_flight - context.broker.depth(destination).total
+        except QueueMissing:
+            self._escalate_all(destination, f"the destination {destination!r} does not exist")
+            return 0, LOOK_AGAIN
+        size = min(size, room)
+        if size <= 0:
+            return 0, LOOK_AGAIN
+        claimed = self._claim(destination, band, size)
+        if claimed is None:
+            return 0, LOOK_AGAIN
+        self.totals.slices += 1
+        try:
+            self._send_slice(claimed, band)
+        except BaseException:
+            # As after a crash, only sooner: what was not handed to the broker waits again, the rest is unknown.
+            try:
+                sending.recover(context.ledger, context.lease, context.now(), slice_id=claimed.slice_id)
+            except RedriveError:
+                pass  # the run was replaced or the ledger is away: the next run recovers the slice
+            raise
+        sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
+        context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
+        return len(claimed.messages), 0.0
+
+    def _claim(self, destination: str, band: _Band, size: int) -> Slice | None:
+        context = self._context
+        now, lasts = context.now(), context.route.deliver.claim_for
+        if band.causes is None:
+            again = sending.claim_resends(
+                context.ledger,
+                context.lease,
+                destination=destination,
+                limit=size,
+                shard=self._shard,
+                now=now,
+                lasts=lasts,
+            )
+            if again is not None:
+                return again
+        others = [cause for other in self._bands for cause in other.causes or ()]
+        return sending.claim(
+            context.ledger,
+            context.lease,
+            destination=destination,
+            limit=size,
+            shard=self._shard,
+            selection=context.selection,
+            causes=band.causes,
+            except_causes=others if band.causes is None else (),
+            in_order=context.route.order_by is not None,
+            now=now,
+            lasts=lasts,
+        )
+
+    def _send_slice(self, claimed: Slice, band: _Band) -> None:
+        context, deliver = self._context, self._context.route.deliver
+        todo = self._without_processed(claimed)
+        if not todo:
+            return
+        windows = [todo[i : i + deliver.confirm_window] for i in range(0, len(todo), deliver.confirm_window)]
+        outgoing = _outgoing(context, todo, claimed)
+        with context.ledger.write() as connection:
+            sending.raise_mark(connection, context.lease, claimed.slice_id, windows[0][-1].message_id, context.now())
+        for index, window in enumerate(windows):
+            messages = [next(outgoing) for _ in window]
+            self._pace(band, len(messages))
+            marks, trouble = _publish(context.broker, claimed.destination, messages)
+            following = windows[index + 1] if index + 1 < len(windows) else None
+            go_on = following is not None and trouble is None
+            sending.mark(
+                context.ledger,
+                context.lease,
+                claimed.slice_id,
+                marks,
+                tries=deliver.tries,
+                now=context.now(),
+                next_mark=following[-1].message_id if go_on and following else None,
+            )
+            self._count(marks)
+            if trouble is not None:
+                rest = [one.message_id for later in windows[index + 1 :] for one in later]
+                self.totals.put_back += sending.give_back(
+                    context.ledger, context.lease, claimed.slice_id, rest, context.now()
+                )
+                self._blocked.add(claimed.destination)
+                if isinstance(trouble, QueueMissing | PermissionRefused):
+                    raise trouble
+                return
+
+    def _without_processed(self, claimed: Slice) -> Sequence[Claimed]:
+        """The claimed messages that the processed check doesn't know; none while it gives no answer."""
+        context = self._context
+        if self._checker is None:
+            return claimed.messages
+        try:
+            done = self._checker.processed(one.message_key for one in claimed.messages if one.message_key)
+        except CheckFailed as error:
+            self.totals.put_back += sending.give_back(
+                context.ledger,
+                context.lease,
+                claimed.slice_id,
+                [one.message_id for one in claimed.messages],
+                context.now(),
+            )
+            self._blocked.add(claimed.destination)
+            context.progress(f"held: {error}", 0, None)
+            return []
+        if not done:
+            return claimed.messages
+        processed = [one.message_id for one in claimed.messages if one.message_key in done]
+        self.totals.suppressed += sending.suppress(
+            context.ledger, context.lease, claimed.slice_id, processed, context.now()
+        )
+        return [one for one in claimed.messages if one.message_key not in done]
+
+    def _pace(self, band: _Band, count: int) -> None:
+        wait = band.bucket.wait(count, self._monotonic())
+        if wait > 0:
+            self._sleep(wait)
+        band.bucket.available(self._monotonic())
+        band.bucket.take(count)
+
+    def _count(self, marks: Sequence[Mark]) -> None:
+        for one in marks:
+            if one.status == "sent":
+                self.totals.redelivered += 1
+            elif one.status == "unknown":
+                self.totals.unknown += 1
+            elif one.status == "refused":
+                self.totals.refused += 1
+            else:
+                self.totals.put_back += 1
+
+    def _escalate_all(self, destination: str, reason: str) -> None:
+        context = self._context
+        self._blocked.add(destination)
+        sending.refuse_destination(context.ledger, context.lease, destination, reason, context.now())
+
+
+def _bands(context: Context, now: float, shards: int) -> list[_Band]:
+    """The bands of the route: one per cause with a rate of its own, and one for all others."""
+    rate = context.route.rate
+    found = []
+    for cause in sorted({*SLOW_CAUSES, *(c for c, over in context.route.causes.items() if over.rate is not None)}):
+        over = context.route.causes.get(cause)
+        own = over.rate if over else None
+        per_second = own.per_second if own and own.per_second else rate.per_second * SLOW_SHARE
+        in_flight = own.max_in_flight if own and own.max_in_flight else max(1, int(rate.max_in_flight * SLOW_SHARE))
+        found.append(_Band((cause.value,), TokenBucket(per_second / shards, now), in_flight))
+    return [_Band(None, TokenBucket(rate.per_second / shards, now), rate.max_in_flight), *found]
+
+
+def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iterator[Outgoing]:
+    """The claimed messages as they go out, in order; payloads are read from staging file by file."""
+    capabilities = context.broker.capabilities_for(claimed.destination)
+    edits: dict[int, str] = {}
+    with context.ledger.read() as connection:
+        paths = batches.paths(connection, {batch_and_row(one.message_id)[0] for one in todo})
+        released = [one.message_id for one in todo if one.mode == "release"]
+        if released:
+            edits = escalations.corrected(connection, released)
+    for one, letter in _letters(context, todo, paths):
+        headers = clean_headers(letter.headers, capabilities.failure_headers)
+        room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
+        marks = tracking_headers(one.redrive_id, one.attempt, room=room)
+        body = letter.body
+        if one.message_id in edits:
+            body = edits[one.message_id].encode("utf-8")
+            if room is None or room > len(marks):
+                marks = (*marks, Header(EDITED_HEADER, "String", "true"))
+        claimed_at = parse_instant(one.claimed_at)  # type: ignore[arg-type]
+        yield Outgoing(
+            message_id=one.message_id,
+            redrive_id=one.redrive_id,
+            attempt=one.attempt,
+            body=body,
+            headers=headers + marks,
+            properties=letter.properties,
+            ordering_key=letter.ordering_key,
+            content_type=letter.content_type,
+            claimed_at=micros(claimed_at) if claimed_at else None,
+            enqueued_at=letter.enqueued_at,
+        )
+
+
+def _letters(context: Context, todo: Sequence[Claimed], paths: dict[int, str]) -> Iterator[tuple[Claimed, DeadLetter]]:
+    start = 0
+    while start < len(todo):
+        batch_id = batch_and_row(todo[start].message_id)[0]
+        end = start
+        while end < len(todo) and batch_and_row(todo[end].message_id)[0] == batch_id:
+            end += 1
+        rows = [batch_and_row(one.message_id)[1] for one in todo[start:end]]
+        for offset, (_, letter) in enumerate(context.staging.letters(paths[batch_id], rows)):
+            yield todo[start + offset], letter
+        start = end
+
+
+def _publish(broker: Broker, destination: str, messages: Sequence[Outgoing]) -> tuple[list[Mark], BrokerError | None]:
+    """Publish one window; what is certain and what is not, as marks, and the trouble that should end the slice."""
+    trouble: BrokerError | None = None
+    try:
+        results = broker.publish(destination, messages)
+    except (QueueMissing, PermissionRefused) as error:
+        trouble = error
+        results = [Publication("retry", None, str(error))] * len(messages)
+    except BrokerError as error:
+        # An adapter answers per message; when it can't, nothing is known of any of them.
+        trouble = error
+        results = [Publication("unknown", None, str(error))] * len(messages)
+    if trouble is None and all(result.status == "retry" for result in results):
+        trouble = BrokerUnavailable(f"{destination}: {results[0].detail}")
+    marks = [
+        Mark(
+            message.message_id,
+            message.attempt,
+            result.status,
+            result.broker_message_id,
+            result.detail,
+            tracked=any(header.name.startswith("x-redrive") for header in message.headers),
+            body_hash=body_hash(message.body)
+            if any(header.name == EDITED_HEADER for header in message.headers)
+            else None,
+        )
+        for message, result in zip(messages, results, strict=True)
+    ]
+    return marks, trouble

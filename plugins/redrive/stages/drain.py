@@ -1,0 +1,240 @@
+"""Drain: broker -> staging. Durable, then recorded, then settled; a crash at any line loses nothing.
+
+A shard reads a source until the depth that it saw at the start is reached or the source is empty, so a message that
+bounces back can't keep it running. Copies are staged in batches; a batch is closed when it is large enough, or
+when half of the lease of its first copy is gone, so that settling is done in good time. Should writing or
+settling take longer, leases are extended from here, the thread that owns them.
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from redrive.brokers.base import Depth
+from redrive.errors import BrokerError, LedgerError, SettlementFailed
+from redrive.ledger import batches, observations
+from redrive.ledger.observations import Observation
+from redrive.message import Micros, Received
+from redrive.settings import Source
+from redrive.stages.context import Context, micros
+from redrive.staging import BatchWriter
+
+#: Receipts per settle call: a multiple of every broker's batch size.
+SETTLE_AT_ONCE = 1_000
+#: Messages asked for per receive; adapters split it as their broker needs.
+RECEIVE_AT_ONCE = 1_000
+#: Empty receives in a row that end a drain where the broker's depth can't be trusted to.
+EMPTY_RECEIVES = 3
+
+
+def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int]:
+    """Drain every source of the route, the one that expires soonest first; returns what was staged and settled."""
+    limit = context.route.drain.limit
+    if context.selection.limit is not None:
+        limit = min(limit, context.selection.limit)
+    remaining = math.ceil(limit / shards)
+    totals = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0}
+    for source in by_urgency(context.route.sources):
+        if remaining <= 0:
+            break
+        one = _SourceDrain(context, source, shard)
+        one.run(remaining, shards)
+        remaining -= one.drained
+        totals["drained"] += one.drained
+        totals["settled"] += one.settled
+        totals["batches"] += one.batches
+        totals["not_settled"] += one.drained - one.settled
+        if one.complete:
+            totals[f"complete:{source.queue}"] = 1
+    return totals
+
+
+def by_urgency(sources: Sequence[Source]) -> list[Source]:
+    """Sources in the order in which their messages expire; those that never do come last."""
+    return sorted(sources, key=lambda source: source.retention or timedelta.max)
+
+
+class _SourceDrain:
+    """The drain of one source by one shard."""
+
+    def __init__(self, context: Context, source: Source, shard: int) -> None:
+        self._context = context
+        self._source = source
+        self._shard = shard
+        self._lease = context.route.drain.lease
+        self._batch_id: int | None = None
+        self._path = ""
+        self._writer: BatchWriter | None = None
+        self._receipts: list[object] = []
+        self._leased_at: datetime | None = None  # of the oldest receipt, or of the last extension
+        self._oldest: Micros | None = None
+        self.drained = self.settled = self.batches = 0
+        self.complete = False
+
+    def run(self, limit: int, shards: int) -> None:
+        context, queue = self._context, self._source.queue
+        depth = context.broker.depth(queue)
+        # What is invisible now may become visible while we drain: in flight at a dead run, delayed.
+        goal = min(limit, math.ceil(depth.total / shards))
+        empty = 0
+        try:
+            while self.drained < goal:
+                received = context.broker.receive(
+                    queue,
+                    limit=min(RECEIVE_AT_ONCE, goal - self.drained, self._room()),
+                    wait=context.route.drain.wait,
+                    lease=self._lease,
+                )
+                now = context.now()
+                if not received:
+                    self._flush()
+                    empty += 1
+                    left = context.broker.depth(queue)
+                    if left.visible == 0 or empty >= EMPTY_RECEIVES:
+                        self.complete = left.total <= left.delayed
+                        break
+                    continue
+                empty = 0
+                self._stage(received, now)
+                if self._is_full(now):
+                    self._flush()
+                context.progress(f"draining {queue}", self.drained, goal)
+            else:
+                self.complete = goal < limit or goal >= math.ceil(depth.total / shards)
+            self._flush()
+        except BaseException:
+            self._give_up()
+            raise
+        self._write_age(depth)
+
+    def _room(self) -> int:
+        return self._context.route.drain.flush_messages - (self._writer.copies if self._writer else 0)
+
+    def _stage(self, received: Sequence[Received], now: datetime) -> None:
+        if self._writer is None:
+            context = self._context
+            self._batch_id, self._path = batches.open_batch(
+                context.ledger,
+                context.lease,
+                source=self._source.queue,
+                kind=self._source.kind,
+                shard=self._shard,
+                path_of=context.staging.path_of_batch,
+                now=now,
+            )
+            self._writer = context.staging.writer(
+                self._path,
+                batch_id=self._batch_id,
+                route=context.name,
+                source=self._source.queue,
+                kind=self._source.kind,
+                broker=context.route.broker,
+            )
+            self._leased_at = now
+        letters = [one.letter for one in received]
+        self._writer.add(letters, micros(now))
+        self._receipts.extend([one.receipt for one in received])
+        self.drained += len(received)
+        enqueued = [letter.enqueued_at for letter in letters if letter.enqueued_at is not None]
+        if enqueued:
+            oldest = min(enqueued)
+            self._oldest = oldest if self._oldest is None else min(self._oldest, oldest)
+
+    def _is_full(self, now: datetime) -> bool:
+        assert self._writer is not None  # noqa: S101 - something was staged
+        drain = self._context.route.drain
+        return (
+            self._writer.copies >= drain.flush_messages
+            or self._writer.bytes >= drain.flush_bytes
+            or self._half_gone(now)
+        )
+
+    def _half_gone(self, now: datetime) -> bool:
+        return self._leased_at is not None and now - self._leased_at >= self._lease / 2
+
+    def _flush(self) -> None:
+        """Close the batch: durable, recorded, settled, in this order."""
+        if self._writer is None or self._batch_id is None:
+            return
+        context, writer, batch_id = self._context, self._writer, self._batch_id
+        written = writer.close()
+        batches.record(
+            context.ledger,
+            context.lease,
+            batch_id,
+            copies=written.copies,
+            size=written.bytes,
+            now=context.now(),
+        )
+        # From here the copies are ours whatever happens: nothing below may remove the file.
+        self._writer = None
+        self.batches += 1
+        receipts, self._receipts = self._receipts, []
+        settled = 0
+        problem: BrokerError | None = None
+        try:
+            for start in range(0, len(receipts), SETTLE_AT_ONCE):
+                self._keep_leases(receipts[start:])
+                settled += context.broker.settle(self._source.queue, receipts[start : start + SETTLE_AT_ONCE]).count
+        except BrokerError as error:
+            problem = error  # what was settled is still written down
+        batches.settled(context.ledger, batch_id, count=settled, now=context.now())
+        self.settled += settled
+        self._batch_id = None
+        self._leased_at = None
+        if problem is not None:
+            raise SettlementFailed(
+                f"{self._source.queue}: {len(receipts) - settled} of {len(receipts)} copies of batch {batch_id} are"
+                f" staged but not settled; they will be recognised when they come again: {problem}"
+            ) from problem
+
+    def _keep_leases(self, receipts: Sequence[object]) -> None:
+        now = self._context.now()
+        if self._half_gone(now):
+            self._context.broker.extend(self._source.queue, receipts, self._lease)
+            self._leased_at = now
+
+    def _give_up(self) -> None:
+        """After an error: the copies go back to their queue, and the file goes unless the ledger counts on it."""
+        if self._writer is None or self._batch_id is None:
+            return
+        context, gone = self._context, False
+        try:
+            # Only a row that is still open may lose its file: a commit can succeed though its answer was lost.
+            gone = batches.abandon_one(context.ledger, self._batch_id, context.now())
+        except LedgerError:
+            pass  # the next run abandons the batch and removes its file
+        self._writer.abort(remove=gone)
+        try:
+            context.broker.release(self._source.queue, self._receipts)
+        except BrokerError:
+            pass  # their lease ends by itself; the error that brought us here is the one to tell
+
+    def _write_age(self, depth: Depth) -> None:
+        """The true age of the oldest message, from the copies themselves: it doesn't reset and skips nothing."""
+        if self._oldest is None:
+            return
+        context = self._context
+        now = context.now()
+        age = max(0.0, (micros(now) - self._oldest) / 1_000_000)
+        coverage = min(1.0, self.drained / depth.total) if depth.total else 1.0
+        observations.observe(
+            context.ledger,
+            context.lease,
+            [
+                Observation(
+                    self._source.queue,
+                    "source",
+                    depth.visible,
+                    depth.in_flight,
+                    depth.delayed,
+                    depth.consumers,
+                    age,
+                    "ledger",
+                    age,
+                    "ledger",
+                    coverage,
+                )
+            ],
+            now,
+        )

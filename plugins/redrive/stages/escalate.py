@@ -1,0 +1,104 @@
+"""Escalate: what the machine must not decide goes to people, with everything they need to decide."""
+
+import base64
+from collections.abc import Sequence
+
+from redrive import failure_text
+from redrive.causes import Cause
+from redrive.errors import CheckFailed
+from redrive.ledger import batches, escalations
+from redrive.ledger.escalations import Candidate, Review
+from redrive.message import DeadLetter, batch_and_row, message_id_of
+from redrive.processed_check import Checker
+from redrive.stages.context import Context
+
+PAGE = 500
+PAGE_BYTES = 32 * 1024 * 1024
+
+
+def escalate(context: Context) -> dict[str, int]:
+    """Move everything that is marked for people into the review table; what was processed already is suppressed."""
+    check = context.route.processed_check
+    checker = Checker(check) if check else None
+    totals = {"escalated": 0, "suppressed": 0, "unanswered": 0}
+    after = -1
+    try:
+        while True:
+            with context.ledger.read() as connection:
+                page = escalations.candidates(connection, context.name, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
+            if not page:
+                return totals
+            after = page[-1].message_id
+            if checker is not None:
+                try:
+                    page = _without_processed(context, checker, page, totals)
+                except CheckFailed as error:
+                    totals["unanswered"] += len(page)
+                    context.progress(f"held: {error}", 0, None)
+                    continue
+            reviews = _reviews(context, page)
+            totals["escalated"] += escalations.escalate(context.ledger, context.lease, reviews, context.now())
+            context.progress("escalating", totals["escalated"], None)
+    finally:
+        if checker is not None:
+            checker.close()
+
+
+def _without_processed(
+    context: Context, checker: Checker, page: Sequence[Candidate], totals: dict[str, int]
+) -> list[Candidate]:
+    """Ask about those that wait to be looked at for the first time; an unknown send has its own rules."""
+    askable = [one for one in page if one.message_key and one.state in ("classified", "waiting", "held")]
+    done = checker.processed(one.message_key for one in askable if one.message_key)
+    processed = {one.message_id for one in askable if one.message_key in done}
+    totals["suppressed"] += escalations.suppress(context.ledger, context.lease, sorted(processed), context.now())
+    return [one for one in page if one.message_id not in processed]
+
+
+def _reviews(context: Context, page: Sequence[Candidate]) -> list[Review]:
+    """The page with payloads (of the first copy) and error texts (of the newest copy)."""
+    with context.ledger.read() as connection:
+        wanted = {batch_and_row(one.message_id)[0] for one in page} | {batch_and_row(one.copy_id)[0] for one in page}
+        paths = batches.paths(connection, wanted)
+    letters = _letters(context, paths, {one.message_id for one in page} | {one.copy_id for one in page})
+    reviews = []
+    for one in page:
+        letter, newest = letters[one.message_id], letters[one.copy_id]
+        said = failure_text.pick(
+            newest.headers,
+            newest.body,
+            description=newest.description,
+            reason=newest.reason,
+            evidence=context.route.evidence,
+            ordering_key=newest.ordering_key,
+        )
+        headers = [
+            (h.name, h.type, h.value if isinstance(h.value, str) else base64.b64encode(h.value).decode())
+            for h in newest.headers
+        ]
+        reviews.append(
+            Review(one, letter.body, letter.content_type, headers, said.text or said.reason or None, suggestion(one))
+        )
+    return reviews
+
+
+def _letters(context: Context, paths: dict[int, str], copy_ids: set[int]) -> dict[int, DeadLetter]:
+    found: dict[int, DeadLetter] = {}
+    by_batch: dict[int, list[int]] = {}
+    for copy_id in sorted(copy_ids):
+        batch_id, row = batch_and_row(copy_id)
+        by_batch.setdefault(batch_id, []).append(row)
+    for batch_id, rows in by_batch.items():
+        for row, letter in context.staging.letters(paths[batch_id], rows):
+            found[message_id_of(batch_id, row)] = letter
+    return found
+
+
+def suggestion(one: Candidate) -> str:
+    """What usually is right for such a message; a person decides."""
+    cause = Cause(one.cause) if one.cause else None
+    if cause in (Cause.DUPLICATE, Cause.MESSAGE_EXPIRED):
+        return "discard"
+    if cause in (Cause.MALFORMED_PAYLOAD, Cause.OVERSIZED):
+        return "edit"
+    return "redeliver"

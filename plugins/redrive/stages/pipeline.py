@@ -1,0 +1,216 @@
+"""The stages of a run in order, as the DAG and the command line call them.
+
+Each function opens what it needs, does its stage under the run's lease, notes its counts with the run, and returns
+them. A run travels between tasks as :class:`Run`: names and numbers, no payloads, no receipts.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from redrive.brokers.base import Broker
+from redrive.ledger import batches, leases, outcomes, schema, sending
+from redrive.ledger.engine import Ledger
+from redrive.ledger.selecting import Selection
+from redrive.settings import Settings
+from redrive.stages import audit as audit_stage
+from redrive.stages import classify as classify_stage
+from redrive.stages import deliver as deliver_stage
+from redrive.stages import drain as drain_stage
+from redrive.stages import escalate as escalate_stage
+from redrive.stages import observe as observe_stage
+from redrive.stages import plan as plan_stage
+from redrive.stages import report as report_stage
+from redrive.stages import resolve as resolve_stage
+from redrive.stages import restore as restore_stage
+from redrive.stages import review as review_stage
+from redrive.stages.context import Context, Progress, silent, utc_now
+from redrive.stages.context import Run as Run
+from redrive.staging import Staging
+
+Clock = Callable[[], datetime]
+
+
+def begin(
+    settings: Settings,
+    route: str,
+    *,
+    trigger: str,
+    holder: str,
+    selection: Selection | None = None,
+    lease: timedelta = timedelta(seconds=60),
+    dry_run: bool = False,
+    dag_run_id: str | None = None,
+    even_if_paused: bool = False,
+    clock: Clock = utc_now,
+) -> Run:
+    """Take the route for a new run and clean up after runs that died.
+
+    Raises :class:`RouteBusy` or :class:`RoutePaused`; the text says who, and until when or why.
+    """
+    settings.route(route)
+    selection = selection or Selection()
+    now = clock()
+    run_id = f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+    if dry_run:
+        return Run(route, run_id, 0, lease, now, selection, dry_run=True)
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        held = leases.acquire(
+            ledger,
+            route,
+            run_id,
+            holder=holder,
+            trigger=trigger,
+            ttl=lease,
+            now=now,
+            selection=selection.to_json(),
+            airflow_run_id=dag_run_id,
+            even_if_paused=even_if_paused,
+        )
+        recover(settings, ledger, held, now)
+    finally:
+        ledger.close()
+    return Run(route, run_id, held.fence, lease, now, selection)
+
+
+def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:
+    """What dead runs left: open batches are abandoned, open slices settled, half-known drains forgotten."""
+    gone = batches.abandon(ledger, route=held.route, before_fence=held.fence, opened_before=None, now=now)
+    if gone:
+        audit_stage.remove_files(ledger, Staging(settings.staging), gone, now)
+    sending.recover(ledger, held, now)
+    outcomes.forget_pending(ledger, held, now)
+
+
+def finish(settings: Settings, run: Run, status: str, clock: Clock = utc_now) -> None:
+    """Give the route back; ``status`` is ``succeeded`` or ``failed``. Harmless when the run was replaced."""
+    if run.dry_run:
+        return
+    ledger = Ledger(settings.database)
+    try:
+        leases.release(ledger, run.lease, status=status, now=clock())
+    finally:
+        ledger.close()
+
+
+def observe(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+    """Look at every queue of the route."""
+    return _stage(settings, run, "observe", observe_stage.observe, **options)
+
+
+def drain(settings: Settings, run: Run, shard: int = 0, shards: int = 1, **options: Any) -> dict[str, Any]:
+    """Stage what lies in the sources, and settle it there."""
+    return _stage(
+        settings,
+        run,
+        "drain",
+        lambda context: drain_stage.drain(context, shard=shard, shards=shards) | {"shards": 1},
+        **options,
+    )
+
+
+def prepare_classification(settings: Settings, run: Run, **options: Any) -> str | None:
+    """The manifest for Spark; None when nothing waits, and then no Spark is started."""
+    with Context(settings, run, **options) as context:
+        return classify_stage.prepare(context)
+
+
+def load(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+    """Take Spark's output into the ledger."""
+    return _stage(settings, run, "load", classify_stage.load, **options)
+
+
+def resolve(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+    """Find out what became of past sends."""
+    return _stage(settings, run, "resolve", resolve_stage.resolve, **options)
+
+
+def plan(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+    """Decide."""
+    return _stage(settings, run, "plan", plan_stage.plan, **options)
+
+
+def deliver(settings: Settings, run: Run, shard: int = 0, shards: int = 1, **options: Any) -> dict[str, Any]:
+    """Send what is due, under the budget."""
+    return _stage(
+        settings,
+        run,
+        "deliver",
+        lambda context: deliver_stage.deliver(context, shard=shard, shards=shards),
+        **options,
+    )
+
+
+def escalate(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+    """Hand over to people."""
+    return _stage(settings, run, "escalate", escalate_stage.escalate, **options)
+
+
+def report(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+    """The run's numbers; raises :class:`BalanceBroken` when the route doesn't add up."""
+    with Context(settings, run, **options) as context:
+        return report_stage.report(context)
+
+
+def restore(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+    """Put every unfinished message back where it came from."""
+    return _stage(settings, run, "restore", restore_stage.restore, **options)
+
+
+def review(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
+    """Apply the route's decisions under a lease that is held already."""
+    return _stage(settings, run, "review", review_stage.apply_decisions, **options)
+
+
+def apply_decisions(
+    settings: Settings, route: str, *, holder: str = "redrive review", clock: Clock = utc_now
+) -> dict[str, Any]:
+    """Apply the route's decisions in a short run of its own."""
+    run = begin(settings, route, trigger="review", holder=holder, clock=clock, even_if_paused=True)
+    status = "failed"
+    try:
+        counts = review(settings, run, clock=clock)
+        status = "succeeded"
+        return counts
+    finally:
+        finish(settings, run, status, clock)
+
+
+def audit(
+    settings: Settings, route: str | None = None, *, now: datetime | None = None, progress: Progress = silent
+) -> dict[str, Any]:
+    """Prove that everything adds up; ``problems`` is empty then."""
+    found = audit_stage.audit(settings, route=route, now=now or utc_now(), progress=progress)
+    return {
+        "batches": found.batches,
+        "copies": found.copies,
+        "abandoned": found.abandoned,
+        "problems": found.problems,
+    }
+
+
+def retention(settings: Settings, now: datetime | None = None) -> dict[str, int]:
+    """Forget what is finished and old."""
+    return audit_stage.tidy(settings, now=now or utc_now())
+
+
+def _stage(
+    settings: Settings,
+    run: Run,
+    name: str,
+    work: Callable[[Context], dict[str, Any]],
+    *,
+    clock: Clock = utc_now,
+    progress: Progress = silent,
+    broker: Broker | None = None,
+) -> dict[str, Any]:
+    started = time.monotonic()
+    with Context(settings, run, clock=clock, progress=progress, broker=broker) as context:
+        counts = work(context)
+        counts["seconds"] = round(time.monotonic() - started, 3)
+        leases.note_counts(context.ledger, context.lease, name, counts, clock())
+    return counts

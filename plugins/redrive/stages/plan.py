@@ -1,0 +1,164 @@
+"""Plan: a verdict per distinct case, applied to the whole set, and the gates of the groups.
+
+Nothing is sent here. What may go out is ``waiting`` with a time; what must not is ``held`` behind its group's gate;
+what people must decide is marked for the escalate stage.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from redrive import gates, policy
+from redrive.causes import Cause
+from redrive.ledger import leases, planning
+from redrive.ledger.planning import GroupGate
+from redrive.policy import Limits
+from redrive.settings import Route
+from redrive.stages.context import Context
+
+#: Below this many groups one group's trouble is no sign of a sick destination.
+ROUTE_PAUSE_GROUPS = 5
+
+
+def plan(context: Context) -> dict[str, Any]:
+    """Expire, decide, gate. Returns how many messages went where."""
+    route, ledger, lease = context.route, context.ledger, context.lease
+    now = context.now()
+    expired = planning.expire(ledger, lease, enqueued_before=now - route.give_up_after, now=now)
+    rules = gate_rules(route)
+    planning.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
+    stopped, reopened = _step_gates(context, rules)
+    with ledger.read() as connection:
+        cases = planning.cases(connection, context.name, context.selection)
+    limits = policy_limits(route)
+    counts = planning.apply(
+        ledger,
+        lease,
+        [(case, policy.decide(case.case, limits)) for case in cases],
+        selection=context.selection,
+        delays={source.queue: source.delay or timedelta(0) for source in route.sources if source.kind == "delay"},
+        settle_after=route.processed_check.settle_after if route.processed_check else timedelta(0),
+        now=now,
+    )
+    let = _let_through(context)
+    counts["waiting"] += let
+    counts["held"] -= let
+    return {**counts, "expired": expired, "stopped_groups": stopped, "reopened": reopened}
+
+
+def policy_limits(route: Route) -> Limits:
+    """The route's settings as the policy takes them."""
+    return Limits(
+        requeue_attempts=route.requeue_attempts,
+        delay_attempts=route.delay_attempts,
+        first=route.backoff.first,
+        factor=route.backoff.factor,
+        longest=route.backoff.max,
+        verdicts={cause: over.verdict for cause, over in route.causes.items() if over.verdict is not None},
+    )
+
+
+def gate_rules(route: Route) -> gates.Rules:
+    """The route's canary and breaker as the gates take them."""
+    canary = route.canary
+    return gates.Rules(
+        canary=canary is not None,
+        first=canary.first if canary else 0,
+        grow=canary.grow if canary else 1.0,
+        pass_share=canary.pass_ if canary else 0.0,
+        return_rate=route.breaker.return_rate,
+        min_samples=route.breaker.min_samples,
+        cool_down=route.breaker.cool_down,
+    )
+
+
+def counts_of(gate: GroupGate) -> gates.Counts:
+    """What the ledger knows of a gate, as the decision takes it."""
+    return gates.Counts(
+        gate.stage,
+        gate.allowed,
+        gate.sent,
+        gate.stayed,
+        gate.returned,
+        gate.trips,
+        gate.cool_down_until,
+        gate.waiting,
+        gate.held,
+    )
+
+
+def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
+    """Let every gate take its step; (groups stopped, messages reopened for people)."""
+    ledger, lease, now = context.ledger, context.lease, context.now()
+    overrides = policy_limits(context.route).verdicts
+    with ledger.read() as connection:
+        current = planning.gates(connection, context.name)
+    hold: dict[int, str] = {}
+    to_people: dict[int, str] = {}
+    for gate in current:
+        passing = gate.released == 0 and policy.is_passing(Cause(gate.cause), overrides)
+        taken = gates.step(counts_of(gate), rules, passing=passing, now=now)
+        if taken is None:
+            if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
+                to_people[gate.group_id] = f"canary failed: {gate.reason}"
+            continue
+        with ledger.write() as connection:
+            lease.guard(connection, now)
+            planning.set_gate(
+                connection,
+                lease,
+                gate,
+                stage=taken.stage,
+                allowed=taken.allowed,
+                reason=taken.reason,
+                now=now,
+                trips=taken.trips,
+                cool_down_until=taken.cool_down_until,
+            )
+        if taken.stage == "tripped":
+            hold[gate.group_id] = f"breaker: {taken.reason}"
+        elif taken.stage == "failed":
+            to_people[gate.group_id] = f"canary failed: {taken.reason}"
+    planning.hold_back(ledger, lease, hold, now)
+    moved = planning.give_to_people(ledger, lease, to_people, now)
+    _pause_if_sick(context)
+    return len(hold) + len(to_people), moved["reopened"]
+
+
+def _pause_if_sick(context: Context) -> None:
+    """With most of the open messages behind stopped gates it is the destination that is sick, not the messages."""
+    with context.ledger.read() as connection:
+        current = planning.gates(connection, context.name)
+    open_messages = {gate.group_id: gate.waiting + gate.held for gate in current}
+    busy = [gate for gate in current if open_messages[gate.group_id]]
+    total = sum(open_messages.values())
+    if len(busy) < ROUTE_PAUSE_GROUPS or not total:
+        return
+    tripped = sum(open_messages[gate.group_id] for gate in busy if gate.stage == "tripped")
+    if tripped / total > context.route.breaker.max_held_share:
+        leases.pause(
+            context.ledger,
+            context.name,
+            by="redrive",
+            reason=f"{tripped} of {total} open messages are in groups that keep coming back: the destination is sick",
+            now=context.now(),
+            run_id=context.run.run_id,
+        )
+
+
+def _let_through(context: Context) -> int:
+    """Hold what is beyond a gate's quota, then let each group's quota through."""
+    ledger, lease, now = context.ledger, context.lease, context.now()
+    with ledger.read() as connection:
+        current = planning.gates(connection, context.name)
+    beyond = {
+        gate.group_id: gate.reason or f"{gate.stage}: waits for the outcome of the first {gate.allowed}"
+        for gate in current
+        if gate.stage in ("canary", "ramp") and gate.waiting > max(0, gate.allowed - gate.sent)
+    }
+    held = planning.hold_back(ledger, lease, beyond, now)
+    if held:
+        with ledger.read() as connection:
+            current = planning.gates(connection, context.name)
+    quotas = {gate.group_id: gates.quota(counts_of(gate)) for gate in current if gate.held}
+    quotas = {group: allowed for group, allowed in quotas.items() if allowed != 0}
+    return planning.let_through(ledger, lease, quotas, now) - held if quotas or held else 0

@@ -1,0 +1,42 @@
+"""Report: one line of numbers about a run, from what its stages noted, and the proof that it adds up."""
+
+from typing import Any
+
+from redrive.errors import BalanceBroken
+from redrive.ledger import balance, leases
+from redrive.stages.context import Context
+
+_FROM_STAGE = {
+    "drained": ("drain", "drained"),
+    "new": ("load", "new"),
+    "returned": ("load", "returned"),
+    "duplicates": ("load", "duplicates"),
+    "suspected": ("load", "suspected"),
+    "classified": ("load", "classified"),
+    "redelivered": ("deliver", "redelivered"),
+    "suppressed": ("deliver", "suppressed"),
+    "escalated": ("escalate", "escalated"),
+    "confirmed": ("resolve", "confirmed"),
+    "presumed": ("resolve", "presumed"),
+}
+
+
+def report(context: Context) -> dict[str, Any]:
+    """The run's numbers as ``run --json`` prints them. Raises :class:`BalanceBroken` when the route doesn't add up."""
+    stages = leases.counts_of(context.ledger, context.run.run_id)
+    with context.ledger.read() as connection:
+        now = balance.of_route(connection, context.name)
+        problems = balance.problems(connection, context.name)
+    found = {name: int(stages.get(stage, {}).get(key, 0) or 0) for name, (stage, key) in _FROM_STAGE.items()}
+    found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
+    if problems:
+        raise BalanceBroken("; ".join(problems))
+    return {
+        "route": context.name,
+        "run_id": context.run.run_id,
+        **found,
+        "waiting": now.get("waiting", 0),
+        "held": now.get("held", 0),
+        "unknown": now.get("unknown", 0),
+        "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},
+    }

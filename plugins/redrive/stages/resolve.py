@@ -1,0 +1,94 @@
+"""Resolve: what became of past sends. Proof first, then absence within a window that could have shown a return."""
+
+from datetime import timedelta
+
+from redrive.errors import CheckFailed
+from redrive.ledger import outcomes
+from redrive.processed_check import Checker
+from redrive.stages.context import Context
+
+#: Messages asked about at once.
+PAGE = 5_000
+
+
+def resolve(context: Context) -> dict[str, int]:
+    """Confirm by the processed check, presume after the observation window, decide about unknown sends."""
+    confirmed, unanswered = _confirm(context)
+    window = observation_window(context)
+    presumed = outcomes.presume(
+        context.ledger,
+        context.lease,
+        window=window,
+        sources=[source.queue for source in context.route.sources],
+        now=context.now(),
+    )
+    return {
+        "confirmed": confirmed,
+        "presumed": presumed,
+        "unanswered": unanswered,
+        "decided_unknown": _decide_unknown(context, window, asked=unanswered == 0),
+        "window_seconds": round(window.total_seconds()),
+    }
+
+
+def observation_window(context: Context) -> timedelta:
+    """How long after the destination worked past a send a return could still come.
+
+    As configured; with ``auto`` the 99th percentile of the route's times to return, and until twenty returns are
+    known the longest that the broker's own redrive can take: lease times max deliveries.
+    """
+    canary = context.route.canary
+    if canary is not None and isinstance(canary.observe, timedelta):
+        return canary.observe
+    with context.ledger.read() as connection:
+        seconds = outcomes.return_times(connection, context.name)
+    if seconds is not None:
+        return timedelta(seconds=seconds)
+    return max(
+        (
+            (source.lease or timedelta(seconds=30)) * (source.max_deliveries or 5)
+            for source in context.route.sources
+            if source.kind == "dead_letter"
+        ),
+        default=timedelta(minutes=5),
+    )
+
+
+def _confirm(context: Context) -> tuple[int, int]:
+    """Ask about everything under observation; (confirmed, left unanswered because the check failed)."""
+    check = context.route.processed_check
+    if check is None:
+        return 0, 0
+    checker, confirmed, after = Checker(check), 0, -1
+    try:
+        while True:
+            with context.ledger.read() as connection:
+                page = outcomes.under_observation(connection, context.name, after, PAGE)
+            if not page:
+                return confirmed, 0
+            after = page[-1].message_id
+            try:
+                done = checker.processed(one.message_key for one in page)
+            except CheckFailed as error:
+                context.progress(str(error), 0, None)
+                return confirmed, len(page)
+            proved = [one.message_id for one in page if one.message_key in done]
+            confirmed += outcomes.confirm(context.ledger, context.lease, proved, context.now())
+    finally:
+        checker.close()
+
+
+def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:
+    """``on_unknown``: resend what can't be doubled in silence, give the rest to people.
+
+    A resend waits for the observation window: until then the first try may still come back or prove processed.
+    """
+    rule, check = context.route.on_unknown, context.route.processed_check
+    dedupes = context.broker.capabilities.native_dedupe is not None if rule == "auto" and check is None else False
+    resend = rule == "resend" or (rule == "auto" and (check is not None or dedupes))
+    if resend and check is not None and not asked:
+        return 0  # a failed check never turns into a guess
+    wait = window if check is not None else timedelta(0)
+    return outcomes.decide_unknown(
+        context.ledger, context.lease, resend=resend, unknown_before=context.now() - wait, now=context.now()
+    )

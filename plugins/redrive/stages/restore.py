@@ -1,0 +1,97 @@
+"""Restore: the way out. Every unfinished message goes back into the queue it was drained from, as it was.
+
+The order is the same as in a delivery: claimed, then sent, then confirmed, then marked. A message that can't be put
+back (a body that an edit or another broker made unsendable, a queue that is gone) is left where it is and told.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from redrive.errors import BrokerError, PermissionRefused, QueueMissing, StagingError
+from redrive.ledger import batches, restoring
+from redrive.ledger.restoring import Unfinished
+from redrive.message import DeadLetter, Outgoing, batch_and_row
+from redrive.stages.context import Context, micros
+
+PAGE = 200
+
+
+def restore(context: Context) -> dict[str, Any]:
+    """Put every unfinished message back into its source; says how many, and what could not be put back and why."""
+    restored, failed = 0, {}
+    uncertain = restoring.settle_unfinished_sends(context.ledger, context.lease, context.now())
+    with context.ledger.read() as connection:
+        total = restoring.count(connection, context.name)
+    after = -1
+    while True:
+        with context.ledger.read() as connection:
+            page = restoring.unfinished(connection, context.name, after=after, limit=PAGE)
+        if not page:
+            break
+        after = page[-1].message_id
+        for source in sorted({one.source for one in page}):
+            some = [one for one in page if one.source == source]
+            done, problems = _put_back(context, source, some)
+            restored += done
+            failed.update(problems)
+        context.progress("restoring", restored, total)
+    return {
+        "restored": restored,
+        "not_restored": len(failed),
+        "unknown": uncertain,
+        "problems": dict(sorted(failed.items())[:20]),
+    }
+
+
+def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tuple[int, dict[int, str]]:
+    problems: dict[int, str] = {}
+    messages: list[Outgoing] = []
+    with context.ledger.read() as connection:
+        paths = batches.paths(connection, {batch_and_row(one.message_id)[0] for one in some})
+    for one in some:
+        batch_id, row = batch_and_row(one.message_id)
+        try:
+            _, letter = next(iter(context.staging.letters(paths[batch_id], [row])))
+        except (StagingError, KeyError) as error:
+            problems[one.message_id] = f"its payload can't be read: {error}"
+            continue
+        messages.append(_as_it_was(context, one, letter))
+    if not messages:
+        return 0, problems
+    # A person who runs this wants everything out; a crash in between leaves these marked as being restored, and the
+    # next restore says so instead of sending them again in silence.
+    restoring.begin(context.ledger, context.lease, [m.message_id for m in messages], context.now())
+    try:
+        results = context.broker.publish(source, messages)
+    except (QueueMissing, PermissionRefused):
+        restoring.undo(context.ledger, context.lease, [m.message_id for m in messages], context.now())
+        raise
+    except BrokerError as error:
+        return 0, problems | {m.message_id: f"unknown: {error}" for m in messages}
+    sent, not_sent = [], []
+    for message, result in zip(messages, results, strict=True):
+        if result.status == "sent":
+            sent.append(message.message_id)
+            continue
+        problems[message.message_id] = f"{result.status}: {result.detail}"
+        if result.status != "unknown":
+            not_sent.append(message.message_id)
+    restoring.undo(context.ledger, context.lease, not_sent, context.now())
+    restoring.finish(context.ledger, context.lease, sent, source, context.now())
+    return len(sent), problems
+
+
+def _as_it_was(context: Context, one: Unfinished, letter: DeadLetter) -> Outgoing:
+    return Outgoing(
+        message_id=one.message_id,
+        redrive_id=one.redrive_id,
+        attempt=one.attempts,
+        body=letter.body,
+        headers=letter.headers,
+        properties=letter.properties,
+        ordering_key=letter.ordering_key,
+        content_type=letter.content_type,
+        claimed_at=micros(context.now()),
+        enqueued_at=letter.enqueued_at,
+        dedup_id=f"{one.redrive_id}.restored.{one.attempts}",
+    )
