@@ -373,7 +373,6 @@ def _apply_decisions() -> list[str]:
 def _deliver_released(route: str) -> Counts:
     """Sends what is due on one route, as a short run of its own; skipped where another run holds the route."""
     from redrive.stages import pipeline  # noqa: PLC0415
-    from redrive.stages.selection import Selection  # noqa: PLC0415
 
     settings = configuration.load()
     dag_run = get_current_context()["dag_run"]
@@ -383,7 +382,6 @@ def _deliver_released(route: str) -> Counts:
             route,
             trigger="review",
             holder=f"airflow {dag_run.dag_id} {dag_run.run_id}",
-            selection=Selection(limit=None, causes=(), groups=(), since=None, until=None),
             lease=LEASE,
             dag_run_id=f"{dag_run.run_id} {route}",
         )
@@ -400,10 +398,16 @@ def _deliver_released(route: str) -> Counts:
 
 
 def _audit() -> Counts:
-    """Proves that copies, messages and states add up, against the ledger and against staging itself."""
+    """Proves that copies, messages and states add up, against the ledger and against staging itself.
+
+    Fails with every problem it found where a promise is broken.
+    """
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return pipeline.audit(configuration.load())
+    counts = pipeline.audit(configuration.load())
+    if counts["problems"]:
+        raise BalanceBroken("\n".join(counts["problems"]))
+    return counts
 
 
 def _retention() -> Counts:

@@ -20,9 +20,11 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, NamedTuple
 
 from redrive import settings as configuration
+from redrive.connections import variable_of
 from redrive.errors import RedriveError, UsageError
 from redrive.settings import Settings
 
@@ -51,6 +53,10 @@ if sys.platform == "linux":
         sys.exit(143)
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+#: Starts something below a home folder, and yields the environment by which its connections are found.
+World = Callable[[Path], AbstractContextManager[Mapping[str, str]]]
 
 
 class AirflowFailed(RedriveError):
@@ -191,15 +197,14 @@ def up(
     settings: Settings,
     port: int | None = None,
     *,
-    world: Callable[[Path], AbstractContextManager[Mapping[str, str]]] | None = None,
+    worlds: Mapping[str, World] = MappingProxyType({}),
     say: Callable[[str], None] = print,
 ) -> int:
     """``redrive up``: run Airflow with every DAG scheduled until Ctrl-C; returns the exit code.
 
-    ``port`` defaults to ``$PORT`` or 8080. ``world`` starts what the example routes need and gives the
-    environment by which their connections are found; by default that is the demo's broker and shop, where a
-    route uses their connections and the environment doesn't define them. An empty ledger is made; one of
-    another version is refused with :class:`~redrive.errors.SchemaOutdated`.
+    ``port`` defaults to ``$PORT`` or 8080. ``worlds`` says, by connection id, what can be started for routes of
+    which that connection is and the environment doesn't define it: the demo's broker and shop. An empty ledger is
+    made; one of another version is refused with :class:`~redrive.errors.SchemaOutdated`.
     """
     chosen = port if port is not None else _port_from(os.environ.get("PORT"))
     refuse_taken(chosen)
@@ -209,9 +214,10 @@ def up(
     try:
         with ExitStack() as stack:
             base = dict(os.environ)
-            if world := world or _demo_world(settings):
-                say("starting the demo's broker and shop ...")
-                base |= stack.enter_context(world(home))
+            for connection in sorted({route.connection or "" for route in settings.routes.values()}):
+                if connection in worlds and variable_of(connection) not in os.environ:
+                    say(f"connection {connection} is not defined: starting the demo's ...")
+                    base |= stack.enter_context(worlds[connection](home))
             _make_ledger(settings)
             say("starting Airflow: about 20 seconds ...")
             airflow, watch = stack.enter_context(started(home, chosen, base=base))
@@ -222,19 +228,6 @@ def up(
     except KeyboardInterrupt:
         say("stopped")
     return 0
-
-
-def _demo_world(settings: Settings) -> Callable[[Path], AbstractContextManager[Mapping[str, str]]] | None:
-    """The demo's world, if a route needs it: its connections are the demo's and nobody defines them."""
-    from redrive.connections import variable_of  # noqa: PLC0415
-    from redrive.demo.workspace import BROKER_CONNECTION  # noqa: PLC0415
-
-    wanted = any(route.connection == BROKER_CONNECTION for route in settings.routes.values())
-    if not wanted or os.environ.get(variable_of(BROKER_CONNECTION)):
-        return None
-    from redrive.demo.run import living_shop  # noqa: PLC0415
-
-    return living_shop
 
 
 def _make_ledger(settings: Settings) -> None:
