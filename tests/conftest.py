@@ -10,6 +10,13 @@ import pytest
 
 from tests.servers import Ministack, Postgres, Server, ServerMissing, missing
 
+# Tests talk to loopback only: no proxy between, and nobody's AWS account within reach.
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+for name in [name for name in os.environ if name.startswith("AWS_")]:
+    del os.environ[name]
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
+
 if "AIRFLOW_HOME" not in os.environ:  # importing Airflow writes there: never into somebody's own
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="redrive-airflow-")
     atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)

@@ -38,8 +38,8 @@ from redrive.errors import (
 from redrive.settings import Route, Settings, format_duration
 
 if TYPE_CHECKING:
-    from redrive.stages.pipeline import Run
-    from redrive.stages.selection import Selection
+    from redrive.stages.context import Run
+    from redrive.ledger.selecting import Selection
 
 log = logging.getLogger(__name__)
 
@@ -422,7 +422,7 @@ def _retention() -> Counts:
 
 def selection(params: Mapping[str, Any]) -> "Selection":
     """The selection that the parameters of a run mean; :class:`UsageError` names a parameter that is wrong."""
-    from redrive.stages.selection import Selection  # noqa: PLC0415
+    from redrive.ledger.selecting import Selection  # noqa: PLC0415
 
     since, until = moment("since", params["since"]), moment("until", params["until"])
     if since and until and since >= until:

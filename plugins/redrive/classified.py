@@ -29,7 +29,12 @@ STAGED: Final = pa.schema(
             "headers",
             pa.list_(
                 pa.struct(
-                    [("name", pa.string()), ("type", pa.string()), ("text", pa.string()), ("data", pa.binary())]
+                    [
+                        ("name", pa.string()),
+                        ("type", pa.string()),
+                        ("text", pa.string()),
+                        ("data", pa.binary()),
+                    ]
                 )
             ),
         ),
@@ -84,7 +89,10 @@ GROUPS: Final = pa.schema(
         ("fingerprint", pa.string()),
         ("cause", pa.string()),
         ("template", pa.string()),
-        ("example", pa.string()),  # one failure text, at most 2,000 characters, addresses and card numbers blanked
+        (
+            "example",
+            pa.string(),
+        ),  # one failure text, at most 2,000 characters, addresses and card numbers blanked
         ("messages", pa.int64()),
     ]
 )

@@ -71,7 +71,11 @@ def judge(
     for case, (cause, rule, confidence) in findings.items():
         place = found[cause][case.masked or _nothing_said(case)]
         judgements[case] = Judgement(
-            cause, rule, confidence, place.template, place.fingerprint or grouping.fingerprint(cause, place.template)
+            cause,
+            rule,
+            confidence,
+            place.template,
+            place.fingerprint or grouping.fingerprint(cause, place.template),
         )
     return judgements
 
@@ -100,7 +104,9 @@ def explain(
         )
         case = seen.get(evidence)
         if case is None:
-            hint = next((f"{ROUTE_HINT}{n}" for n, p in enumerate(patterns, 1) if p.search(evidence.text)), "")
+            hint = next(
+                (f"{ROUTE_HINT}{n}" for n, p in enumerate(patterns, 1) if p.search(evidence.text)), ""
+            )
             case = Case(grouping.mask(evidence.text), evidence.reason, hint)
             seen[evidence] = case
         counts[case] = counts.get(case, 0) + 1

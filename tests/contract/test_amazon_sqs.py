@@ -500,6 +500,15 @@ def test_fifo_queues_can_do_other_things_than_standard_ones(broker: AmazonSqs) -
     assert broker.capabilities_for("orders.fifo").native_delay is None
 
 
+def test_no_credentials_at_all_is_a_refusal(script: ScriptedSqs) -> None:
+    value = json.dumps({"conn_type": "aws", "extra": {"region_name": "us-east-1", "endpoint_url": script.url}})
+    broker = AmazonSqs.open("sqs_test", env={"AIRFLOW_CONN_SQS_TEST": value})
+
+    with pytest.raises(PermissionRefused, match="GetQueueUrl on queue orders: Unable to locate credentials"):
+        broker.depth("orders")
+    broker.close()
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [

@@ -1,8 +1,10 @@
 """Connections are read from the environment by Airflow's own rules, without importing Airflow."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +26,7 @@ VALUES = {
     "uri-blank-value": "aws://?a=&b=2",
     "uri-encoded-schema": "postgres://h/a%20b",
     "uri-port-only": "amqp://:5672",
-    "json": json.dumps(
-        {"conn_type": "aws", "login": "k", "password": "p", "extra": {"endpoint_url": "http://x:1"}}
-    ),
+    "json": json.dumps({"conn_type": "aws", "login": "k", "password": "p", "extra": {"endpoint_url": "http://x:1"}}),
     "json-extra-text": json.dumps({"conn_type": "aws", "extra": '{"region_name": "eu-west-1"}'}),
     "json-port-text": json.dumps({"conn_type": "postgresql", "host": "h", "port": "5432", "schema": "s"}),
     "json-bare": "{}",
@@ -56,11 +56,7 @@ def test_the_environment_is_asked_by_upper_case_id() -> None:
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    text = repr(
-        connections.parse(
-            "c", json.dumps({"conn_type": "aws", "password": "pw-1", "extra": {"token": "t-2"}})
-        )
-    )
+    text = repr(connections.parse("c", json.dumps({"conn_type": "aws", "password": "pw-1", "extra": {"token": "t-2"}})))
 
     assert "pw-1" not in text
     assert "t-2" not in text
@@ -83,10 +79,24 @@ def test_what_cannot_be_read_is_refused_without_telling_secrets(value: str) -> N
 
 @pytest.mark.airflow
 def test_an_undefined_connection_names_the_ways_to_define_it() -> None:
-    with pytest.raises(
-        ConnectionMissing, match=r"nowhere .*AIRFLOW_CONN_NOWHERE.*airflow connections add nowhere"
-    ):
+    with pytest.raises(ConnectionMissing, match=r"nowhere .*AIRFLOW_CONN_NOWHERE.*airflow connections add nowhere"):
         connections.get("nowhere", {})
+
+
+@pytest.mark.airflow
+def test_airflows_own_backends_are_asked_outside_of_tasks_too(tmp_path: Path) -> None:
+    stored = tmp_path / "connections.json"
+    stored.write_text(json.dumps({"in_backend": "postgres://u:p@h:5432/db?sslmode=require"}))
+    env = {
+        "PATH": os.environ["PATH"],
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+        "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"connections_file_path": str(stored)}),
+    }
+    code = "from redrive import connections as c; print(c.sqlalchemy_url(c.get('in_backend')))"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "postgresql+psycopg://u:***@h:5432/db?sslmode=require"
 
 
 def test_the_fast_path_does_not_import_airflow() -> None:

@@ -67,9 +67,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("order_type", FAILURES)
-def test_broken_shop_really_fails_and_repaired_shop_works(
-    order_type: str, broken: Shop, repaired: Shop
-) -> None:
+def test_broken_shop_really_fails_and_repaired_shop_works(order_type: str, broken: Shop, repaired: Shop) -> None:
     error, text = FAILURES[order_type]
 
     with pytest.raises(error, match=text):

@@ -140,7 +140,7 @@ class Demo:
         orders.publish(queues, sent)
         consumer = Consumer(queues, shop)
         with self.console.status("the consumer fails …"):
-            tally = consumer.work_off(patience=2, limit=60)
+            tally = consumer.work_off(patience=2, limit=60 + messages / 50)
         depth = {name: queues.counts(name) for name in queues.urls}
         story.tell(self.console, story.shop_table(len(sent), tally, depth))
         return sent

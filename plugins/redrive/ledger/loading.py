@@ -94,7 +94,8 @@ def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], no
                 connection.execute(
                     sql(
                         "insert into failure_groups"
-                        " (fingerprint, cause, template, example, first_seen_at, last_seen_at) values (:fingerprint, :cause, :template, :example, :now, :now)"
+                        " (fingerprint, cause, template, example, first_seen_at, last_seen_at)"
+                        " values (:fingerprint, :cause, :template, :example, :now, :now)"
                         " on conflict (fingerprint) do nothing"
                     ),
                     {**group._asdict(), "now": now},
@@ -192,6 +193,11 @@ def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> No
         row.batch_id: row.n
         for row in connection.execute(sql("select batch_id, count(*) as n from incoming group by batch_id"))
     }
+    for batch_id, copies in pending.items():
+        if found.get(batch_id, 0) != copies:
+            raise ClassificationFailed(
+                f"batch {batch_id}: {copies} copies are recorded but {found.get(batch_id, 0)} were classified"
+            )
 
 
 def _find_duplicates(connection: Connection, route: str) -> None:

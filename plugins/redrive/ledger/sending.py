@@ -571,7 +571,8 @@ def recover(
         values = {"route": lease.route, "fence": lease.fence, "shard": shard, "slice_id": slice_id}
         slices = connection.execute(
             sql(
-                f"select slice_id, high_water from delivery_slices where route = :route and closed_at is null and {mine}"
+                "select slice_id, high_water from delivery_slices"
+                f" where route = :route and closed_at is null and {mine}"
             ),
             {name: value for name, value in values.items() if value is not None},
         ).all()

@@ -26,8 +26,7 @@ from redrive.stages import report as report_stage
 from redrive.stages import resolve as resolve_stage
 from redrive.stages import restore as restore_stage
 from redrive.stages import review as review_stage
-from redrive.stages.context import Context, Progress, silent, utc_now
-from redrive.stages.context import Run as Run
+from redrive.stages.context import Context, Progress, Run, silent, utc_now
 from redrive.staging import Staging
 
 Clock = Callable[[], datetime]
