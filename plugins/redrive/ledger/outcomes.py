@@ -82,7 +82,7 @@ def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Se
                 "update delivery_slices set observed_from = (select min(seen.observed_at) from queue_observations seen"
                 " where seen.queue = delivery_slices.destination and seen.role = 'destination'"
                 " and seen.visible + seen.in_flight + seen.delayed = 0"
-                " and seen.observed_at >= delivery_slices.last_sent_at)"
+                " and seen.observed_at > delivery_slices.last_sent_at)"
                 " where route = :route and closed_at is not null and observed_at is null and observed_from is null"
                 " and sent > 0"
             ),

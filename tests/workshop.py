@@ -1,0 +1,163 @@
+"""A whole Redrive for tests: a broker in memory, a ledger, staging, a clock that moves when told, and a consumer."""
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.selecting import Selection
+from redrive.message import DeadLetter, Header, Micros, Outgoing
+from redrive.settings import Settings, parse
+from redrive.stages import pipeline
+from redrive.stages.context import Run
+from tests.classifying import classify
+
+REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
+KEY_ERROR = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
+THROTTLED = "HTTP Error 429: Too Many Requests"
+
+ROUTE: dict[str, Any] = {
+    "broker": "memory",
+    "connection": "memory",
+    "sources": [
+        {"queue": "orders-dlq", "kind": "dead_letter", "lease": "2s", "max_deliveries": 3},
+        {"queue": "orders-delay", "kind": "delay", "delay": "30s", "destination": "orders"},
+    ],
+    "destination": {"queue": "orders"},
+    "canary": "off",
+    "backoff": {"first": "1m", "factor": 2, "max": "1h"},
+    "drain": {"wait": "0s"},
+    "evidence": ["attribute:error"],
+}
+
+
+class Workshop:
+    """Runs the stages of one route, ``orders``, against queues ``orders``, ``orders-dlq`` and ``orders-delay``."""
+
+    def __init__(self, folder: Path, database: str | None = None, **route: Any) -> None:
+        self.folder = folder
+        self.time = ManualClock(1_760_000_000_000_000)
+        self.world = MemoryWorld(clock=self.time, patience=timedelta(0))
+        for queue in ("orders", "orders-dlq", "orders-delay"):
+            self.world.create(queue, lease=timedelta(minutes=5))
+        self.broker = MemoryBroker(self.world)
+        self.settings = self.configure(database or f"sqlite:///{folder}/redrive.db", **route)
+        self.ledger = Ledger(self.settings.database)
+        schema.upgrade(self.ledger, self.now())
+
+    def configure(self, database: str, **route: Any) -> Settings:
+        """The settings of a workshop with these changes to its route."""
+        text = yaml.safe_dump(
+            {"database": database, "staging": str(self.folder / "staging"), "routes": {"orders": ROUTE | route}}
+        )
+        return parse(text, env=os.environ, root=self.folder)
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=self.time.now)
+
+    def advance(self, **delta: float) -> None:
+        """Let time pass."""
+        self.time.advance(timedelta(**delta))
+
+    # --- messages ---------------------------------------------------------------------------------------
+
+    def die(self, *bodies: str | bytes, error: str | None = REFUSED, queue: str = "orders-dlq", **fields: Any) -> None:
+        """Put dead letters into the DLQ, as a consumer does that leaves its error in an attribute."""
+        for body in bodies:
+            raw = body.encode() if isinstance(body, str) else body
+            headers = [Header("message_id", "String", raw[:40].decode("utf-8", "replace"))]
+            if error is not None:
+                headers.append(Header("error", "String", error))
+            self.world.put(queue, DeadLetter("", raw, tuple(headers), **({"origin": "orders"} | fields)))
+
+    def consume(self, verdict: Callable[[DeadLetter], str | None] = lambda _: None, queue: str = "orders") -> int:
+        """Work off ``queue``; ``verdict`` gives an error for what fails again (it goes to the DLQ with all headers).
+
+        Returns how many messages were taken.
+        """
+        taken = 0
+        while received := self.broker.receive(queue, limit=1000, wait=timedelta(0), lease=timedelta(minutes=1)):
+            taken += len(received)
+            for letter, _ in received:
+                error = verdict(letter)
+                if error is not None:
+                    kept = tuple(h for h in letter.headers if h.name != "error")
+                    self.world.put(
+                        "orders-dlq",
+                        DeadLetter("", letter.body, (*kept, Header("error", "String", error)), origin="orders"),
+                    )
+            self.broker.settle(queue, [receipt for _, receipt in received])
+        return taken
+
+    def bodies(self, queue: str) -> list[bytes]:
+        """What lies visible in a queue."""
+        return [letter.body for letter in self.world.peek(queue)]
+
+    # --- runs -------------------------------------------------------------------------------------------
+
+    def options(self) -> dict[str, Any]:
+        return {"clock": self.now, "broker": self.broker}
+
+    def begin(self, **options: Any) -> Run:
+        return pipeline.begin(
+            self.settings, "orders", trigger="test", holder="test", clock=self.now, **options
+        )
+
+    def stages(self, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Run stage after stage, each with its counts."""
+        common = self.options()
+        yield "observe", pipeline.observe(self.settings, run, **common)
+        yield "drain", pipeline.drain(self.settings, run, **common)
+        manifest = pipeline.prepare_classification(self.settings, run, **common)
+        if manifest is not None:
+            classify(manifest)
+        yield "load", pipeline.load(self.settings, run, **common)
+        yield "resolve", pipeline.resolve(self.settings, run, **common)
+        yield "plan", pipeline.plan(self.settings, run, **common)
+        yield "deliver", self.deliver(run)
+        yield "escalate", pipeline.escalate(self.settings, run, **common)
+        yield "report", pipeline.report(self.settings, run, **common)
+
+    def deliver(self, run: Run) -> dict[str, Any]:
+        return pipeline.deliver(self.settings, run, **self.options())
+
+    def cycle(self, selection: Selection | None = None) -> dict[str, Any]:
+        """One whole run; its report. Fails if the route does not add up."""
+        run = self.begin(selection=selection)
+        report: dict[str, Any] = {}
+        for _, counts in self.stages(run):
+            report = counts
+        pipeline.finish(self.settings, run, "succeeded", self.now)
+        return report
+
+    def review(self) -> dict[str, Any]:
+        return pipeline.apply_decisions(self.settings, "orders", clock=self.now)
+
+    # --- looking ----------------------------------------------------------------------------------------
+
+    def query(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        with self.ledger.read() as connection:
+            return [tuple(row) for row in connection.execute(sql(statement), values)]
+
+    def states(self) -> dict[str, int]:
+        """How many messages are in each state."""
+        return dict(self.query("select state, count(*) from messages group by state"))  # type: ignore[arg-type]
+
+    def audit(self) -> list[str]:
+        """What the audit finds wrong."""
+        return pipeline.audit(self.settings, now=self.now())["problems"]
+
+
+def outgoing(number: int, body: bytes = b"{}") -> Outgoing:
+    """A message to publish where only its being one matters."""
+    return Outgoing(number, f"r-{number}", 1, body)
+
+
+def micros(moment: datetime) -> Micros:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
