@@ -24,13 +24,10 @@ if "AIRFLOW_HOME" not in os.environ:  # importing Airflow writes there: never in
 
 def _run(server: Server) -> Iterator[Server]:
     try:
-        server.start()
+        with server:
+            yield server
     except ServerMissing as reason:
         missing(str(reason))
-    try:
-        yield server
-    finally:
-        server.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")

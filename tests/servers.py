@@ -94,14 +94,10 @@ class Server:
         deadline = time.monotonic() + self.start_within
         while not self.ready():
             if self.process.poll() is not None:
-                raise RuntimeError(
-                    f"{self.name} ended at once:\n{self.log.read_text(errors='replace')[-4000:]}"
-                )
+                raise RuntimeError(f"{self.name} ended at once:\n{self.log.read_text(errors='replace')[-4000:]}")
             if time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(
-                    f"{self.name} did not answer within {self.start_within:g} s; see {self.log}"
-                )
+                raise RuntimeError(f"{self.name} did not answer within {self.start_within:g} s; see {self.log}")
             time.sleep(0.05)
         return self
 
@@ -117,11 +113,18 @@ class Server:
         self.process = None
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except Exception:
+            self._clean_up()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._clean_up()
+
+    def _clean_up(self) -> None:
         self.stop()
         if self._own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -246,9 +249,7 @@ class Postgres(Server):
 
     @staticmethod
     def _binary(name: str) -> str:
-        folders = sorted(
-            Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parent.name, reverse=True
-        )
+        folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parent.name, reverse=True)
         found = shutil.which(name) or next((str(f / name) for f in folders if (f / name).exists()), None)
         if found is None:
             raise ServerMissing(f"PostgreSQL's {name} is neither in PATH nor in /usr/lib/postgresql/*/bin")

@@ -44,7 +44,7 @@ CALLS: dict[str, Callable[[Broker, str], object]] = {
 
 
 class BrokerContract:
-    """Supply ``broker``, ``make_queue``, ``let_pass``, ``refused_broker`` and ``unreachable_broker``."""
+    """Supply ``broker``, ``another_broker``, ``make_queue``, ``let_pass``, ``refused_broker`` and ``unreachable_broker``."""
 
     carries_binary = True
     carries_empty = True
@@ -56,6 +56,11 @@ class BrokerContract:
 
     @pytest.fixture
     def broker(self) -> Broker:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def another_broker(self) -> Broker:
+        """A second client of the same server, as another task has."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -387,7 +392,18 @@ class BrokerContract:
         with pytest.raises(BrokerUnavailable, match="orders-dlq"):
             call(unreachable_broker, "orders-dlq")
 
-    def test_closing_leaves_leases_to_run_out(self, broker: Broker, queue: str, make_queue: Callable[..., str]) -> None:
-        self.send(broker, queue, outgoing())
+    # --- several tasks at once -------------------------------------------------------------------------
+
+    def test_two_tasks_never_hold_the_same_message(self, broker: Broker, another_broker: Broker, queue: str) -> None:
+        self.send(broker, queue, *(outgoing(b"%d" % n, n) for n in range(40)))
+        mine = self.take(broker, queue, 20)
+        theirs = self.take(another_broker, queue, 40)
+
+        assert sorted(int(r.letter.body) for r in [*mine, *theirs]) == list(range(40))
+
+    def test_closing_settles_nothing(self, broker: Broker, another_broker: Broker, queue: str) -> None:
+        self.send(broker, queue, outgoing(), outgoing(number=2))
         self.take(broker, queue, 1)
         broker.close()
+
+        assert another_broker.depth(queue).total == 2

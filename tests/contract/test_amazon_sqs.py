@@ -78,6 +78,12 @@ class TestAmazonSqs(BrokerContract):
         return sqs
 
     @pytest.fixture
+    def another_broker(self, ministack: Ministack) -> Iterator[AmazonSqs]:
+        broker = adapter(ministack.url)
+        yield broker
+        broker.close()
+
+    @pytest.fixture
     def make_queue(self, create: Callable[..., str]) -> Callable[..., str]:
         return create
 

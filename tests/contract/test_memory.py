@@ -38,6 +38,10 @@ class TestMemory(BrokerContract):
         return MemoryBroker(world)
 
     @pytest.fixture
+    def another_broker(self, world: MemoryWorld) -> MemoryBroker:
+        return MemoryBroker(world)
+
+    @pytest.fixture
     def make_queue(self, world: MemoryWorld) -> Callable[..., str]:
         names = (f"queue-{n}" for n in range(100))
         return lambda **settings: world.create(next(names), **settings)
