@@ -44,7 +44,7 @@ CALLS: dict[str, Callable[[Broker, str], object]] = {
 
 
 class BrokerContract:
-    """Supply ``broker``, ``another_broker``, ``make_queue``, ``let_pass``, ``refused_broker`` and ``unreachable_broker``."""
+    """Supply the fixtures of the first section; the tests below are the contract."""
 
     carries_binary = True
     carries_empty = True
