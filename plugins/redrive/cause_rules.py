@@ -1,7 +1,8 @@
 """The one table of rules: what wordings and codes mean which cause.
 
 A rule is data: an id that never changes, a cause, a tier, a confidence, literals and at most one pattern.
-Rules see the masked text in lower case, without stack frames. A rule matches where one of its literals
+Rules see the masked text in lower case, without stack frames, and the words inside its names
+(``TooManyRequests``, ``RATE_LIMIT_EXCEEDED``) apart. A rule matches where one of its literals
 occurs and, if it has one, its pattern does; literals are what makes a few hundred rules cheap.
 
 Which rule decides: the text is cut where exceptions are chained, and the parts are looked at from the root
@@ -89,7 +90,8 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.APPLICATION_BUG,
         "bug",
-        ("undefined", _S, 0.93, "modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file"),
+        ("class_name", _S, 0.9, "not found", r"class \\?[\"'`][^\n\"'`]{1,200}[\"'`] not found"),
+        ("undefined", _S, 0.93, "argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file"),
         ("relation", _S, 0.9, "does not exist|doesn't exist", r"(?:relation|column|table|function|operator|type|view|schema) [\"'`]?[^\n ]{1,120}[\"'`]?(?:\([^\n)]{0,80}\))? (?:does not|doesn't) exist"),
         ("said", _S, 0.9, "cannot send message without|no message returned from method|payloadnotfoundexception|no response message was returned|unable to resolve service for type|synchronousonlyoperation|call from an async context|cannot be called from a running event loop|event loop is closed|attached to a different loop|was never awaited"),
     ),
@@ -101,7 +103,7 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.TRANSIENT_NETWORK,
         "network",
-        ("amqp", _S, 0.9, "alreadyclosedexception|shutdownsignalexception|no listener", r"alreadyclosedexception|shutdownsignalexception|tns:no listener"),
+        ("said", _S, 0.9, "alreadyclosedexception|shutdownsignalexception|tns:no listener|rediscommandtimeout|redis command timed out|redistimeout|stream error: stream id|connection closed by server"),
     ),
     *_rules(
         Cause.LEASE_EXPIRED,
@@ -140,6 +142,9 @@ _TABLE: list[Rule] = [
         Cause.OVERSIZED,
         "oversized",
         ("status", _S, 0.97, *_status("413", "414", "431")),
+        ("too_large", _S, 0.95, "too large|too big|too long|size exceeded|limit exceeded|exceeds",
+         r"(?:message|data|payload|request|record|body|batch|document|event|item|header|attachment|packet|frame|content|file|upload|entry|line|input)[a-z]{0,3} (?:size )?(?:is |was |are )?too (?:large|big|long)(?!, data for)|"
+         r"(?:message|record|payload|frame|body|packet)[ -]size[ -](?:limit[ -])?exceeded|<\*> bytes exceeds|exceeds <\*>(?: ?bytes|$)|message exceeds max|exceeds maximum size"),
         ("entity", _S, 0.97,
          "entity too large|entitytoolarge|payload too large|payloadtoolarge|request too large|requesttoolarge|requestentitytoolarge|request_too_large|message too large|message too long|message is too large|message too big|messagetoolarge|message_too_large|msg_size_too_large|"
          "messagesizeexceeded|recordtoolarge|recordbatchtoolarge|record is too large|record too large|body too large|content too large|document too large|document is too large|bsonobjecttoolarge|object to insert too large|event too large|header too large|headers too large|header fields too large|"
@@ -156,7 +161,7 @@ _TABLE: list[Rule] = [
         Cause.RESOURCE_EXHAUSTED,
         "resource",
         ("disk", _S, 0.98, "no space left|enospc|disk full|diskfull|disk is full|disk quota exceeded|edquot|not enough space|there is not enough space|insufficient disk|insufficientstorage|insufficient storage|out of disk|low disk space|disk usage exceeded|flood stage|flood-stage|free disk space|"
-         "storage quota|storage limit|storage is full|bucket quota|quota of storage|could not extend file|tablespace|filegroup is full|is full due to|database is full|sqlite_full|database or disk is full|cluster_block_exception|read-only-allow-delete|read-only / allow delete|write failed: disk",
+         "storage quota|storage limit|storage is full|bucket quota|quota of storage|could not extend file|tablespace|filegroup is full|is full due to|database is full|sqlite_full|database or disk is full|read-only-allow-delete|read-only / allow delete|write failed: disk",
          ),
         ("disk_code", _S, 0.95, "errno 28|error 28|os error 112|ora-01653|ora-01654|ora-01652|ora-00257|ora-19809|ora-30036|ora-01688|53100|msg 1105|msg 9002|1114", r"errno:? ?28(?![0-9])|(?:system|os) error 28(?![0-9])|os error 112|ora-0*(?:1653|1654|1652|257|19809|30036|1688)(?![0-9])|(?:sqlstate|state)[ :=\[]{1,3}53100|msg (?:1105|9002)(?![0-9])|(?:error|\() ?1114(?![0-9])"),
         ("memory", _S, 0.97, "outofmemory|out of memory|out-of-memory|cannot allocate memory|can't allocate memory|unable to allocate|failed to allocate memory|memory allocation failed|allocation failed|memoryerror|bad_alloc|enomem|java heap space|gc overhead limit|heap out of memory|allowed memory size|"
@@ -217,6 +222,7 @@ _TABLE: list[Rule] = [
          "auth failed|auth failure|authfailure|authfailed|auth error|autherror|invalid auth|invalid_auth|invalidauth|authorizationheader|authorization header|authorization required|account is disabled|account disabled|account locked|account is locked|account suspended|account has been suspended|user is disabled|password has expired|password expired|password must be changed|no password supplied|"
          "username and password not accepted|username or password|userauth|publickey|host key verification|kerberos|gssapi|sspi|no pg_hba.conf entry|ntlm|ldap: error code 49|mechanism plain|could not authenticate to|unauthorised|invalid user|security token|invalid_user_token|invalidcredential|api token|api_token|apitoken"),
         ("database_code", _S, 0.97, "ora-01017|ora-1017|ora-28000|ora-28001|ora-01031|ora-01045|28p01|28000|42501|msg 18456|18456|1045|1142|1044|1143|msg 229|msg 916|4060", r"ora-0*(?:1017|28000|28001|1031|1045)(?![0-9])|(?:sqlstate|state)[ :=\[(]{0,3}(?:28p01|28000|42501)|(?:28p01|28000|42501)\b|msg (?:18456|229|916)(?![0-9])|(?:error|error:|\(|code:) ?(?:18456|1045|1142|1044|1143)(?![0-9])"),
+        ("lacking", _S, 0.93, "authorization|permission|access|rights|privilege", r"(?:does not|doesn't|do not|don't|did not|has no|have no|without|lacks?|missing|no|insufficient)(?: have)?(?: the| any| sufficient| enough| required| necessary| proper)?(?: [a-z.:*_]{1,40})? (?:authorization|permissions?|access rights|access to|rights|privileges?)(?![a-z])"),
         ("permission", _S, 0.95, "accessdenied|access denied|access is denied|access_denied|access refused|access_refused|access forbidden|permissiondenied|permission_denied|permission denied|permissions denied|permission to|permission error|permissionerror|permissions error|eacces|operation not permitted|not permitted to|is not allowed to access|no permission|lacks permission|does not have permission|doesn't have permission|do not have permission|don't have permission|"
          "not have sufficient|insufficient permission|insufficient privilege|insufficientprivilege|insufficient scope|insufficient_scope|insufficientpermissions|insufficient access|insufficient rights|insufficientauth|insufficient authentication|missing scope|missing permission|required permission|not authorized|not authorised|notauthorized|unauthorizedaccess|unauthorizedoperation|unauthorizedexception|unauthorized|authorizationexception|"
          "authorizationfailed|authorization failed|authorization error|authorizationerror|authorization_error|topicauthorization|groupauthorization|clusterauthorization|topic_authorization|group_authorization|command denied|noperm|forbidden|explicit deny|is not authorized|accesscontrolexception|securityexception|unauthorizedclaim|claim is empty|claim(s) are required|send claim|listen claim|ip address is not allowed|ip not allowed|not whitelisted|not on the allow|blocked by policy|"
@@ -255,6 +261,16 @@ _TABLE: list[Rule] = [
         ("word", _U, 0.8, "duplicate", r"duplicate (?:[a-z_-]{1,30} )?(?:id|key|detected|found|ignored|rejected|exception|error|insert|record|name|value)"),
     ),
     *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        ("said", _S, 0.95, "code = unavailable|code=unavailable|statuscode=\"unavailable\"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available"),
+    ),
+    *_rules(
+        Cause.MISSING_DATA,
+        "missing",
+        ("said", _S, 0.95, "couldn't find ", r"couldn't find [a-z:]{1,80} with"),
+    ),
+    *_rules(
         Cause.CONSISTENCY_LAG,
         "lag",
         ("version", _S, 0.95, "version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
@@ -271,7 +287,7 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.ROUTING_FAILURE,
         "routing",
-        ("queue", _S, 0.97, "queuedoesnotexist|nonexistentqueue|queue does not exist|queue doesn't exist|no such queue|unknown queue|queue not found|queuenotfound|no queue|specified queue|queue named|not_found - no|no exchange|no binding|no such exchange|exchange not found|unroutable|no_route|no route for|no route found|no route matched|no route configured|no routes|no matching route|norouteexception|basic.return|returned message|mandatory message|"
+        ("queue", _S, 0.97, "queuedoesnotexist|nonexistentqueue|queue does not exist|queue doesn't exist|no such queue|unknown queue|queue not found|queuenotfound|no queue|specified queue|queue named|not_found - no|no exchange|no binding|no such exchange|exchange not found|unroutable|no_route|no route, |message returned|no route for|no route found|no route matched|no route configured|no routes|no matching route|norouteexception|basic.return|returned message|mandatory message|"
          "unknowntopic|unknown topic|unknown_topic|unknowntopicorpartition|invalidtopic|invalid topic|invalid_topic|does not host this topic|topic does not exist|topic doesn't exist|topic not found|topicnotfound|no such topic|topic_not_found|topicdoesnotexist|subscription not found|subscription does not exist|subscription doesn't exist|subscriptionnotfound|topicterminated|topic was terminated|topic has been terminated|stream not found|no such stream|no stream matches|no responders|messagingentitynotfound|messaging entity|"
          "entity could not be found|entitynotfound: queue|messagingentitydisabled|entitydisabled|entity is disabled|is disabled for|queue is disabled|topic is disabled|entity is currently disabled|destination does not exist|destination not found|no such destination|unknown destination|invalid destination|invaliddestination|destination unavailable|no destination|destinationresolution|could not resolve destination|endpointnotfound|no endpoint|unknown endpoint|dispatcher has no subscribers|no subscribers|no subscriber|has no consumers|no consumers|missing local cluster name|namespace not found|namespace does not exist|no partition|vhost|non-existent vhost"),
         ("topic_path", _S, 0.95, "notfound|not found|not_found", r"(?:code ?=? ?notfound|not[ _]?found)[^\n]{0,60}(?:topic|subscription|queue|exchange)|(?:topic|subscription|queue|exchange)(?: [\"'\[(]?[^\n ]{1,120})? (?:was |is |could |can )?not (?:be )?found"),
@@ -298,11 +314,6 @@ _TABLE: list[Rule] = [
         ("status", _U, 0.8, *_status("400", "406", "415", "422")),
         ("request", _U, 0.8, "invalidparameter|invalid_parameter|badrequestexception|bad_request|badrequest|bad request|invalid_request|invalidrequest"),
         ("grpc", _G, 0.75, "invalidargument|invalid_argument|invalid argument|outofrange"),
-    ),
-    *_rules(
-        Cause.DEPENDENCY_UNAVAILABLE,
-        "dependency",
-        ("said", _S, 0.95, "code = unavailable|code=unavailable|statuscode=\"unavailable\"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket"),
     ),
     *_rules(
         Cause.MISSING_DATA,
@@ -402,6 +413,40 @@ _STAGES: Final = (
 # Where a deeper cause begins: Java, Spring, .NET, Node, Ruby and PHP name the wrapper first.
 _DEEPER: Final = re.compile(
     r"caused by:? |nested exception is |---> |\[cause\]:? |cause by: |with root cause\n|root cause:? |inner exception:? |"
+    r"innerexception:? |previous exception:? |exception_cause[\"']?[:=] ?",
+    re.IGNORECASE | re.ASCII,
+)
+# Python names the deepest first and says so between the two.
+_PYTHON_CHAIN: Final = "The above exception was the direct cause of the following exception"
+_PYTHON_DURING: Final = "During handling of the above exception, another exception occurred"
+# Frames: their class and file names say where, not why. Python's frames are followed by a line of code.
+_FRAMES: Final = re.compile(
+    r"(?:^|\n)(?:[ \t]{1,12}at [^\n]{0,600}|[ \t]{0,8}file \"[^\n\"]{0,400}\", line [^\n]{0,200}(?:\n[ \t]{4,12}[^ \t\n][^\n]{0,400})?|"
+    r"#[^ \n]{1,5} [^\n]{0,600}|[ \t]{1,12}from [^\n]{0,300}:in [^\n]{0,200}|[ \t]{1,8}\.\.\. [^\n]{0,12} more)(?=\n|$)",
+    re.IGNORECASE | re.ASCII,
+)
+_MAX_PARTS: Final = 24
+
+
+def find(text: str) -> Finding | None:
+    """What a masked failure text says, or None where no rule of the table knows it."""
+    return _find(text)
+
+
+# Names such as ``TooManyRequestsException`` and ``RATE_LIMIT_EXCEEDED`` say the same as the words in them.
+_WORDS: Final = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}+|(?<![A-Za-z])[A-Z]?[a-z]{1,40}(?:[A-Z][a-z]{1,40}){1,10}+", re.ASCII)
+_HUMPS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]", re.ASCII)
+
+
+def _view(text: str) -> str:
+    """What rules look at: lower case, and below it the names with their words apart."""
+    names = _WORDS.findall(text)
+    return text.lower() + "\n" + "\n".join(_HUMPS.sub(" ", name).lower() for name in names) if names else text.lower()
+
+
+# Where a deeper cause begins: Java, Spring, .NET, Node, Ruby and PHP name the wrapper first.
+_DEEPER: Final = re.compile(
+    r"caused by:? |nested exception is |---> |\[cause\]:? |cause by: |with root cause\n|root cause:? |inner exception:? |"
     r"innerexception:? |previous exception:? |exception_cause[\"']?[:=] ?"
 )
 # Python names the deepest first and says so between the two.
@@ -417,7 +462,7 @@ _MAX_PARTS: Final = 24
 
 def find(text: str) -> Finding | None:
     """What a masked failure text says, or None where no rule of the table knows it."""
-    return _find(_WORDS.sub(_spelled_out, text).lower())
+    return _find(text)
 
 
 # Names such as ``TooManyRequestsException`` and ``RATE_LIMIT_EXCEEDED`` say the same as the words in them.
@@ -433,7 +478,7 @@ def _spelled_out(match: re.Match[str]) -> str:
 @lru_cache(maxsize=4096)
 def _find(text: str) -> Finding | None:
     bare = _FRAMES.sub("", text)
-    parts = list(_parts(bare)) if bare.strip() else [text]
+    parts = [_view(part) for part in _parts(bare)] if bare.strip() else [_view(text)]
     for stage in _STAGES:
         for part in parts:
             for rule, pattern in stage:
@@ -441,9 +486,7 @@ def _find(text: str) -> Finding | None:
                     pattern is None or pattern.search(part) is not None
                 ):
                     return Finding(rule.cause, rule.id, rule.confidence, rule.tier is Tier.LAST)
-    if bare != text and len(parts) and parts[0] is not text:
-        return _find_flat(text)
-    return None
+    return _find_flat(_view(text)) if bare != text else None
 
 
 def _find_flat(text: str) -> Finding | None:
