@@ -88,7 +88,11 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     The answer has ``messages, delays, groups, cases, causes`` (messages per cause) and ``seconds``.
     """
     started = time.monotonic()
-    for key in ("spark.sql.session.timeZone", "spark.sql.parquet.outputTimestampType", "spark.sql.parquet.compression.codec"):
+    for key in (
+        "spark.sql.session.timeZone",
+        "spark.sql.parquet.outputTimestampType",
+        "spark.sql.parquet.compression.codec",
+    ):
         spark.conf.set(key, SESSION_CONF[key])
     output = str(manifest["output"]).rstrip("/")
     rules = [explain.RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
@@ -188,8 +192,6 @@ def _write_messages(
         .write.mode("overwrite")
         .parquet(uri)
     )
-
-
 
 
 def _groups(

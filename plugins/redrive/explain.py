@@ -104,9 +104,7 @@ def explain(
         )
         case = seen.get(evidence)
         if case is None:
-            hint = next(
-                (f"{ROUTE_HINT}{n}" for n, p in enumerate(patterns, 1) if p.search(evidence.text)), ""
-            )
+            hint = next((f"{ROUTE_HINT}{n}" for n, p in enumerate(patterns, 1) if p.search(evidence.text)), "")
             case = Case(grouping.mask(evidence.text), evidence.reason, hint)
             seen[evidence] = case
         counts[case] = counts.get(case, 0) + 1

@@ -40,9 +40,7 @@ def from_headers() -> Column:
                     (-position).alias("position"),
                     _trim(
                         F.substring(
-                            F.coalesce(
-                                header["text"], F.try_validate_utf8(header["data"].cast("string")), F.lit("")
-                            ),
+                            F.coalesce(header["text"], F.try_validate_utf8(header["data"].cast("string")), F.lit("")),
                             1,
                             ft.MAX_PART,
                         )
