@@ -120,9 +120,7 @@ def test_no_message_is_lost_on_the_way(aftermath: Aftermath) -> None:
 
 
 @pytest.mark.parametrize("family", SELF_DEAD_LETTERED)
-def test_every_failure_reached_the_dead_letter_queue_with_its_traceback(
-    family: str, aftermath: Aftermath
-) -> None:
+def test_every_failure_reached_the_dead_letter_queue_with_its_traceback(family: str, aftermath: Aftermath) -> None:
     texts = [text for letter in aftermath.dead if (text := error_of(letter))]
     found = [text for text in texts if any(words in text for words in SELF_DEAD_LETTERED[family])]
 

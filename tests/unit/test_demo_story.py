@@ -83,7 +83,7 @@ def test_causes_and_where_their_messages_are(ledger: Ledger) -> None:
 
 
 def test_hostile_templates_are_shown_as_text(ledger: Ledger) -> None:
-    a_group(ledger, 1, "routing_failure", "no [red]handler[/red] \x1b[31m for\n <script>\u202e")
+    a_group(ledger, 1, "routing_failure", "no [red]handler[/red] \x1b[31m for <script>\u202e")
     a_message(ledger, 1, "escalated", cause="routing_failure", group_id=1)
 
     with ledger.read() as connection:
@@ -93,6 +93,19 @@ def test_hostile_templates_are_shown_as_text(ledger: Ledger) -> None:
     assert "<script>" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_failure_gives_way_and_the_numbers_stay_readable(ledger: Ledger, width: int) -> None:
+    a_group(ledger, 17, "transient_network", "Traceback (most recent call last):\n  File x\nOSError: " + "x" * 300)
+    a_message(ledger, 1, "confirmed", cause="transient_network", group_id=17)
+
+    with ledger.read() as connection:
+        text = printed(story.groups_table(connection), width=width)
+
+    (row,) = [line for line in text.splitlines() if line.startswith("│")]
+    assert [cell.strip() for cell in row.split("│")[1:6]] == ["17", "1", "transient_network", "requeue", "1 confirmed"]
+    assert row.split("│")[6].strip().startswith("OSError"[: 3 if width == 80 else 7])
 
 
 def test_a_balance_that_holds_is_told_and_kept(ledger: Ledger) -> None:

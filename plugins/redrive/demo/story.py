@@ -59,8 +59,8 @@ MEANINGS = {
 }
 DELAYED = "(try later)"
 OPEN_GROUPS = (
-    "select group_id, open_messages, cause, substr(template, 1, 60) as failure from review_groups"
-    " order by open_messages desc"
+    "select group_id, open_messages, cause, replace(substr(template, -70), char(10), ' ') as failure"
+    " from review_groups order by open_messages desc"
 )
 DECISION = "update escalated_messages set decision = 'redeliver', decided_by = 'you', note = 'fixed' where group_id = "
 
@@ -126,18 +126,17 @@ def groups_table(connection: Connection, *, limit: int = 60) -> Table:
     table = _table(
         f"{len(groups)} distinct failures",
         ("group", "right"),
-        ("messages", "right"),
+        ("died", "right"),
         ("cause", "left"),
         ("verdict", "left"),
         ("now", "left"),
         ("failure", "left"),
     )
-    table.columns[-1].ratio = 1
-    table.columns[-1].no_wrap = True
-    table.columns[-1].overflow = "ellipsis"
+    for column in table.columns[:4]:
+        column.no_wrap = True
     ordered = sorted(groups.values(), key=lambda group: (-group[1].total(), group[0]["group_id"]))
     for row, count in ordered[:limit]:
-        now = Text("\n").join(
+        now = Text(", ").join(
             Text(f"{count[state]} {state.value}", style=STYLES.get(state, "")) for state in COLUMNS if count[state]
         )
         table.add_row(
@@ -146,7 +145,7 @@ def groups_table(connection: Connection, *, limit: int = 60) -> Table:
             row["cause"],
             _verdict(row),
             now,
-            printable(row["template"]),
+            _one_line(printable(headline(row["template"]))),
         )
     if len(ordered) > limit:
         table.caption = f"and {len(ordered) - limit} smaller ones"
@@ -184,19 +183,19 @@ def outcome_table(connection: Connection) -> Table:
 
 
 def balance_table(connection: Connection) -> Table:
-    """The two sums that must come out, from the view ``message_balance``."""
-    table = _table("It adds up", ("route", "left"), ("", "left"), ("", "right"))
+    """The sums that must come out, from the view ``message_balance``."""
+    table = _table("It adds up", ("", "left"), ("", "right"))
+    table.show_header = False
     for row in _balance(connection):
         for name, parts in (
             ("recorded", ("new", "returned", "duplicate", "surplus", "suspected", "staged")),
-            ("messages", tuple(state.value for state in COLUMNS if state.value in row)),
+            ("messages", tuple(state.value for state in COLUMNS if state is not State.RETURNED)),
         ):
             shown = " + ".join(f"{row[part]:,} {part}" for part in parts if row[part]) or "0"
             difference = row["copies_difference" if name == "recorded" else "messages_difference"]
             what = "copies staged" if name == "recorded" else "messages"
-            table.add_row(row["route"], f"{row[name]:,} {what} = {shown}", _difference(difference))
+            table.add_row(f"{row[name]:,} {what} = {shown}", _difference(difference))
         table.add_row(
-            row["route"],
             f"{row['settled']:,} copies settled at the broker, none before it was staged",
             _difference(row["settled_difference"]),
         )
@@ -226,12 +225,13 @@ def advice(connection: Connection, *, count: int = 3) -> RenderableType:
 
 
 def review_help(connection: Connection, workspace: Workspace) -> RenderableType:
-    """SQL to copy: what is open, and how to decide about the largest group."""
+    """SQL to copy: what is open, and how to decide about a group; one that a fix can cure, if there is one."""
     ledger = _shortest(workspace.ledger_file)
     rows = _rows(
         connection,
         "select group_id, open_messages, cause from review_groups where route = :route"
-        " order by open_messages desc, group_id limit 1",
+        " order by case when cause in ('auth_failure', 'application_bug') then 0 else 1 end,"
+        " open_messages desc, group_id limit 1",
     )
     lines = [
         Text("What is left is yours to decide, in SQL", style="bold"),
@@ -241,7 +241,7 @@ def review_help(connection: Connection, workspace: Workspace) -> RenderableType:
         group = str(rows[0]["group_id"])
         lines += [
             Text(
-                f"# let the {rows[0]['open_messages']} messages of group {group} ({rows[0]['cause']}) go again",
+                f"# group {group} ({rows[0]['cause']}, open: {rows[0]['open_messages']}) may go again, say",
                 style="dim",
             ),
             Text.assemble("sqlite3 ", ledger, ' "', DECISION, group, " and status = 'open'\""),
@@ -293,10 +293,22 @@ def tell(console: Console, *parts: RenderableType) -> None:
         console.print(part, soft_wrap=isinstance(part, Group))
 
 
+def headline(failure: str) -> str:
+    """The line of a failure text that says most: the last of a Python traceback, else the first."""
+    lines = [line for line in failure.splitlines() if line.strip()] or [""]
+    return lines[-1] if lines[0].startswith("Traceback (most recent call last)") else lines[0]
+
+
 def printable(text: str, length: int = 400) -> Text:
     """``text`` of a message as plain text: no markup, no control characters, no reversed writing."""
     shown = "".join(c if c.isprintable() else " " for c in text[:length])
     return Text(" ".join(shown.split()))
+
+
+def _one_line(text: Text) -> Text:
+    """``text``, cut where its column ends; set on the text because a column that can't wrap can't shrink."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _verdict(row: RowMapping) -> str:
