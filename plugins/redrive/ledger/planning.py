@@ -428,3 +428,38 @@ def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str],
                     {**values, "state": state.value},
                 ).rowcount
     return {"reopened": reopened, "to_escalate": marked}
+
+
+def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by: str, now: datetime) -> bool:
+    """A person lets a group try its canary again (``first`` None: opens it); False when it has no gate."""
+    with ledger.write() as connection:
+        changed = connection.execute(
+            sql(
+                "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
+                " cool_down_until = null, reason = :reason, stage_at = :now"
+                " where route = :route and group_id = :group_id"
+            ),
+            {
+                "stage": "open" if first is None else "canary",
+                "allowed": first or 0,
+                "reason": f"released by {by}",
+                "now": now,
+                "route": route,
+                "group_id": group_id,
+            },
+        ).rowcount
+        if changed:
+            tell(connection, at=now, action="release", route=route, actor=by, selection={"group_id": group_id})
+    return bool(changed)
+
+
+def templates(connection: Connection, route: str) -> dict[int, str]:
+    """The templates of the groups that have open messages on the route."""
+    rows = connection.execute(
+        sql(
+            "select group_id, template from failure_groups where group_id in (select distinct group_id from messages"
+            " where route = :route and state in ('classified', 'waiting', 'held'))"
+        ),
+        {"route": route},
+    )
+    return {row.group_id: row.template for row in rows}

@@ -81,14 +81,25 @@ def _confirm(context: Context) -> tuple[int, int]:
 def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:
     """``on_unknown``: resend what can't be doubled in silence, give the rest to people.
 
-    A resend waits for the observation window: until then the first try may still come back or prove processed.
+    Where the broker dedupes, a resend is due at once, while its window lasts; elsewhere it waits for the observation
+    window: until then the first try may still come back or prove processed.
     """
     rule, check = context.route.on_unknown, context.route.processed_check
-    dedupes = context.broker.capabilities.native_dedupe is not None if rule == "auto" and check is None else False
-    resend = rule == "resend" or (rule == "auto" and (check is not None or dedupes))
-    if resend and check is not None and not asked:
+    if check is not None and not asked:
         return 0  # a failed check never turns into a guess
-    wait = window if check is not None else timedelta(0)
-    return outcomes.decide_unknown(
-        context.ledger, context.lease, resend=resend, unknown_before=context.now() - wait, now=context.now()
-    )
+    with context.ledger.read() as connection:
+        destinations = outcomes.unknown_destinations(connection, context.name)
+    decided = 0
+    for destination in destinations:
+        dedupes = context.broker.capabilities_for(destination).native_dedupe is not None
+        resend = rule == "resend" or (rule == "auto" and (check is not None or dedupes))
+        wait = timedelta(0) if dedupes or not resend else window
+        decided += outcomes.decide_unknown(
+            context.ledger,
+            context.lease,
+            destination=destination,
+            resend=resend,
+            unknown_before=context.now() - wait,
+            now=context.now(),
+        )
+    return decided

@@ -1,0 +1,680 @@
+"""The ``redrive`` command.
+
+Everything heavy is imported by the command that needs it: an idle run answers without Airflow, Spark or a browser of
+their modules. Exit codes: 0 done, 1 failed or a promise broken, 2 wrong use or configuration, 3 refused because
+another run holds the route or people paused it.
+"""
+
+import getpass
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.errors import RedriveError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from redrive.ledger.engine import Ledger
+    from redrive.ledger.selecting import Selection
+    from redrive.settings import Settings
+    from redrive.stages.context import Progress, Run
+
+app = typer.Typer(
+    name="redrive",
+    help="""Brings dead messages back in batches.
+
+    A run of a route observes its queues, drains them into staging, finds out in Spark why each message failed,
+    redelivers what is eligible under control, and hands the rest to people, who decide in SQL.
+
+    Try it: [bold]redrive demo[/bold]. See where things are: [bold]redrive status[/bold]. Look before you leap:
+    [bold]redrive run ROUTE --dry-run[/bold].
+    """,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+review_app = typer.Typer(help="Look at escalated messages and decide about them.", no_args_is_help=True)
+db_app = typer.Typer(help="The ledger's database.", no_args_is_help=True)
+app.add_typer(review_app, name="review")
+app.add_typer(db_app, name="db")
+
+#: How long a run of the command line holds a route between two signs of life.
+LEASE = timedelta(seconds=60)
+
+RouteName = Annotated[str, typer.Argument(help="A route of the configuration.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing anywhere.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most so many messages, drained and sent each.")]
+Causes = Annotated[list[str] | None, typer.Option("--cause", help="Only this cause; may be repeated.")]
+Groups = Annotated[list[int] | None, typer.Option("--group", help="Only this group's id; may be repeated.")]
+Since = Annotated[str | None, typer.Option(help="Dead-lettered at or after: 2026-11-20T06:00, or 6h ago as 6h.")]
+Until = Annotated[str | None, typer.Option(help="Dead-lettered before; as --since.")]
+
+
+def main() -> None:
+    """Run the command; errors that Redrive knows end in one clear line and their exit code."""
+    try:
+        app(standalone_mode=False)
+    except RedriveError as error:
+        typer.echo(f"redrive: {error}", err=True)
+        sys.exit(error.exit_code)
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("redrive: interrupted", err=True)
+        sys.exit(130)
+    except typer.Abort:
+        sys.exit(1)
+    except Exception as error:
+        from click import ClickException  # noqa: PLC0415
+
+        if isinstance(error, ClickException):
+            error.show()
+            sys.exit(2)
+        raise
+
+
+# --- running ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    route: RouteName,
+    dry_run: DryRun = False,
+    limit: Limit = None,
+    cause: Causes = None,
+    group: Groups = None,
+    since: Since = None,
+    until: Until = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the whole loop for ROUTE once: drain, classify, resolve, plan, deliver, escalate, report."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings, selection = _settings(), _selection(limit, cause, group, since, until)
+    if dry_run:
+        _preview(settings, route, selection, as_json)
+        return
+    with _running(settings, route, selection, as_json) as (current, progress):
+        pipeline.observe(settings, current, progress=progress)
+        pipeline.drain(settings, current, progress=progress)
+        _classify(settings, current, progress)
+        pipeline.resolve(settings, current, progress=progress)
+        pipeline.plan(settings, current, progress=progress)
+        pipeline.deliver(settings, current, progress=progress)
+        pipeline.escalate(settings, current, progress=progress)
+        report = pipeline.report(settings, current, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        _print_report(report)
+
+
+def _stage_command(name: str, text: str) -> None:
+    def command(
+        route: RouteName,
+        dry_run: DryRun = False,
+        limit: Limit = None,
+        cause: Causes = None,
+        group: Groups = None,
+        since: Since = None,
+        until: Until = None,
+        as_json: AsJson = False,
+    ) -> None:
+        from redrive.stages import pipeline  # noqa: PLC0415
+
+        settings, selection = _settings(), _selection(limit, cause, group, since, until)
+        if dry_run:
+            _preview(settings, route, selection, as_json)
+            return
+        with _running(settings, route, selection, as_json) as (current, progress):
+            if name == "classify":
+                counts = _classify(settings, current, progress)
+            else:
+                counts = getattr(pipeline, name)(settings, current, progress=progress)
+        if as_json:
+            typer.echo(json.dumps({"route": route, "stage": name, **counts}))
+        else:
+            _print_counts(f"{name} {route}", counts)
+
+    app.command(name=name, help=text)(command)
+
+
+for _name, _text in {
+    "observe": "Only look at ROUTE's queues: depths into queue_observations.",
+    "drain": "Only drain ROUTE's sources into staging, and settle there what is recorded.",
+    "classify": "Only find causes and groups of what is staged (Spark), and load it into the ledger.",
+    "resolve": "Only find out what became of past sends: confirmed, presumed, unknown.",
+    "plan": "Only decide: who waits, who is held behind a canary, who goes to people.",
+    "deliver": "Only send what is due, under ROUTE's budget.",
+    "escalate": "Only hand over to people what the plan marked for them.",
+}.items():
+    _stage_command(_name, _text)
+
+
+@app.command()
+def restore(route: RouteName, as_json: AsJson = False) -> None:
+    """The way out: put every unfinished message of ROUTE back into the queue it was drained from."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    with _running(settings, route, _selection(), as_json, trigger="restore", even_if_paused=True) as (
+        current,
+        progress,
+    ):
+        done = pipeline.restore(settings, current, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({"route": route, **done}))
+    else:
+        _print_counts(f"restore {route}", {k: v for k, v in done.items() if k != "problems"})
+        for message_id, problem in done["problems"].items():
+            typer.echo(f"  message {message_id}: {problem}", err=True)
+    if done["not_restored"] or done["unknown"]:
+        raise typer.Exit(1)
+
+
+# --- control ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def status(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Where every route stands: messages by state, gates of its groups, who holds it, whether it is paused."""
+    from redrive.ledger import inspecting  # noqa: PLC0415
+
+    settings = _settings()
+    names = [route] if route else list(settings.routes)
+    for name in names:
+        settings.route(name)
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        found = [inspecting.status(connection, name) for name in names]
+    if as_json:
+        typer.echo(json.dumps(found, default=str))
+        return
+    from redrive import tables  # noqa: PLC0415
+
+    for one in found:
+        tables.print_status(_console(), one)
+
+
+@app.command()
+def pause(
+    route: RouteName, reason: Annotated[str, typer.Option(help="Why; people see it.")] = "no reason given"
+) -> None:
+    """Let no run of ROUTE begin and none send, until `redrive resume`."""
+    from redrive.ledger import leases  # noqa: PLC0415
+
+    settings = _settings()
+    settings.route(route)
+    with _ledger(settings) as ledger:
+        leases.pause(ledger, route, by=getpass.getuser(), reason=reason, now=_now())
+    typer.echo(f"{route} is paused; `redrive resume {route}` lets it go on")
+
+
+@app.command()
+def resume(route: RouteName) -> None:
+    """Let ROUTE go on after a pause."""
+    from redrive.ledger import leases  # noqa: PLC0415
+
+    settings = _settings()
+    settings.route(route)
+    with _ledger(settings) as ledger:
+        changed = leases.resume(ledger, route, by=getpass.getuser(), now=_now())
+    typer.echo(f"{route} goes on" if changed else f"{route} was not paused")
+
+
+@app.command()
+def release(route: RouteName, group: Annotated[int, typer.Argument(help="The group's id.")]) -> None:
+    """Let a held GROUP of ROUTE try its canary again."""
+    from redrive.ledger import planning  # noqa: PLC0415
+
+    settings = _settings()
+    canary = settings.route(route).canary
+    with _ledger(settings) as ledger:
+        first = canary.first if canary else None
+        if not planning.release(ledger, route, group, first=first, by=getpass.getuser(), now=_now()):
+            raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
+    typer.echo(f"group {group} of {route} tries its canary again in the next run")
+
+
+# --- review -------------------------------------------------------------------------------------------------
+
+Message = Annotated[list[int] | None, typer.Option("--message", help="A message id; may be repeated.")]
+OfGroup = Annotated[int | None, typer.Option("--group", help="Every open message of this group.")]
+OfRoute = Annotated[str | None, typer.Option("--route", help="Only of this route.")]
+By = Annotated[str, typer.Option("--by", help="Who decides.", show_default="your login name")]
+Note = Annotated[str, typer.Option("--note", help="Why; kept for ever.")]
+
+
+@review_app.command("list")
+def review_list(route: OfRoute = None, as_json: AsJson = False) -> None:
+    """The groups that wait for a decision, largest first."""
+    from redrive.ledger import inspecting  # noqa: PLC0415
+
+    with _ledger(_settings()) as ledger, ledger.read() as connection:
+        rows = inspecting.review_groups(connection, route)
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+        return
+    from redrive import tables  # noqa: PLC0415
+
+    tables.print_review_groups(_console(), rows)
+
+
+@review_app.command("show")
+def review_show(message: Annotated[int, typer.Argument(help="The message's id.")], as_json: AsJson = False) -> None:
+    """One escalated message: error, payload, headers, and what was done with it before."""
+    from redrive.ledger import inspecting  # noqa: PLC0415
+
+    with _ledger(_settings()) as ledger, ledger.read() as connection:
+        rows = inspecting.escalations(connection, message)
+    if not rows:
+        raise UsageError(f"message {message} was never escalated")
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+        return
+    from redrive import tables  # noqa: PLC0415
+
+    tables.print_escalations(_console(), rows)
+
+
+def _decide(
+    decision: str, message: list[int] | None, group: int | None, route: str | None, by: str, note: str, body: str | None
+) -> None:
+    from redrive.ledger import deciding  # noqa: PLC0415
+
+    if not message and group is None:
+        raise UsageError("say which: --message ID (may be repeated) or --group ID")
+    with _ledger(_settings()) as ledger:
+        count = deciding.decide(
+            ledger,
+            decision=decision,
+            messages=message or [],
+            group=group,
+            route=route,
+            by=by or getpass.getuser(),
+            note=note,
+            corrected_body=body,
+        )
+    typer.echo(f"{count} messages: {decision}; `redrive review apply` or the DAG redrive_review carries it out")
+    if not count:
+        raise typer.Exit(1)
+
+
+@review_app.command("redeliver")
+def review_redeliver(
+    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+) -> None:
+    """Send these again, one attempt beyond their cap."""
+    _decide("redeliver", message, group, route, by, note, None)
+
+
+@review_app.command("discard")
+def review_discard(
+    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+) -> None:
+    """Nobody needs these any more."""
+    _decide("discard", message, group, route, by, note, None)
+
+
+@review_app.command("edit")
+def review_edit(
+    message: Annotated[int, typer.Argument(help="The message's id.")],
+    body: Annotated[Path, typer.Option(help="A file with the corrected body; - reads standard input.")],
+    by: By = "",
+    note: Note = "",
+) -> None:
+    """Send a corrected copy instead of the original, which is kept."""
+    text = sys.stdin.read() if str(body) == "-" else body.read_text(encoding="utf-8")
+    _decide("edit", [message], None, None, by, note, text)
+
+
+@review_app.command("apply")
+def review_apply(route: OfRoute = None, as_json: AsJson = False) -> None:
+    """Carry out what was decided: releases wait for the next delivery, discards are final."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    done = {
+        name: pipeline.apply_decisions(settings, name, holder=_holder())
+        for name in ([route] if route else list(settings.routes))
+    }
+    if as_json:
+        typer.echo(json.dumps(done))
+        return
+    for name, counts in done.items():
+        _print_counts(f"review {name}", counts)
+
+
+# --- looking ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def trace(
+    message: Annotated[str, typer.Argument(help="A redrive id, message id, broker id or business key.")],
+    as_json: AsJson = False,
+) -> None:
+    """The whole life of a message, from its first enqueue to the last outcome."""
+    from redrive.ledger import inspecting  # noqa: PLC0415
+
+    with _ledger(_settings()) as ledger, ledger.read() as connection:
+        found = inspecting.trace(connection, message)
+    if not found:
+        raise UsageError(
+            f"nothing is known of {message!r}: not a redrive id, message id, broker id or key in the ledger"
+        )
+    if as_json:
+        typer.echo(json.dumps(found, default=str))
+        return
+    from redrive import tables  # noqa: PLC0415
+
+    for one in found:
+        tables.print_trace(_console(), one)
+
+
+@app.command()
+def audit(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Prove that copies, messages and states add up, against the ledger and the staging files; exit 1 if not."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    if route:
+        settings.route(route)
+    with _progress(as_json) as progress:
+        found = pipeline.audit(settings, route, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"{found['batches']} batches with {found['copies']} copies checked")
+        for problem in found["problems"]:
+            typer.echo(f"BROKEN  {problem}", err=True)
+        if not found["problems"]:
+            typer.echo("everything adds up")
+    if found["problems"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Check configuration, ledger, staging, connections, queues and permissions, and say what to mend."""
+    from redrive.stages import doctor as examination  # noqa: PLC0415
+
+    settings = _settings()
+    findings = examination.examine(settings, [route] if route else list(settings.routes))
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings]))
+    else:
+        from redrive import tables  # noqa: PLC0415
+
+        tables.print_findings(_console(), findings)
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain() -> None:
+    """Say why messages failed: JSON lines with `text` in, the same lines with cause, rule and group out.
+
+    A line may also have `reason` (the broker's) and `attributes`. The input is grouped as one batch. Needs neither
+    configuration nor database; where there is a ledger, its known groups are used. Example:
+
+        echo '{"text": "KeyError: sku"}' | redrive explain
+    """
+    from redrive.explain import explain as explained  # noqa: PLC0415
+
+    for line in explained(_json_lines(sys.stdin), known_groups=_known_groups()):
+        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+# --- the house ----------------------------------------------------------------------------------------------
+
+
+@db_app.command("upgrade")
+def db_upgrade() -> None:
+    """Create the ledger's tables and views, or bring them up to date; harmless when repeated."""
+    from redrive.ledger import schema  # noqa: PLC0415
+    from redrive.ledger.engine import Ledger  # noqa: PLC0415
+
+    ledger = Ledger(_settings().database)
+    try:
+        revision = schema.upgrade(ledger, _now())
+        typer.echo(f"{ledger!r} is at revision {revision}")
+    finally:
+        ledger.close()
+
+
+@app.command()
+def demo(
+    messages: Annotated[int, typer.Option(min=60, max=20_000, help="Orders that the demo shop gets.")] = 400,
+    seed: Annotated[int, typer.Option(help="Which orders; the same seed gives the same.")] = 7,
+    keep_broker: Annotated[
+        bool, typer.Option("--keep-broker", help="Leave the SQS-compatible server running.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option(help="Begin with an empty demo ledger.")] = True,
+) -> None:
+    """Break a small shop for real, bring its messages back through Airflow, and show what happened."""
+    from redrive.demo.run import main as run_demo  # noqa: PLC0415
+
+    raise typer.Exit(run_demo(messages=messages, seed=seed, keep_broker=keep_broker, fresh=fresh, console=_console()))
+
+
+@app.command()
+def up(port: Annotated[int | None, typer.Option(help="Port of the Airflow UI; default $PORT or 8080.")] = None) -> None:
+    """Start Airflow on 127.0.0.1 with every route scheduled, until Ctrl-C."""
+    from redrive import local_airflow  # noqa: PLC0415
+    from redrive.demo.run import living_shop  # noqa: PLC0415
+
+    raise typer.Exit(local_airflow.up(_settings(), port, worlds={"sqs_demo": living_shop}, say=typer.echo))
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+def _settings() -> "Settings":
+    from redrive import settings  # noqa: PLC0415
+
+    return settings.load()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _holder() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()} process {os.getpid()}"
+
+
+def _console() -> "Console":
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console()
+
+
+@contextmanager
+def _ledger(settings: "Settings") -> Iterator["Ledger"]:
+    from redrive.ledger import schema  # noqa: PLC0415
+    from redrive.ledger.engine import Ledger  # noqa: PLC0415
+
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def _selection(
+    limit: int | None = None,
+    causes: list[str] | None = None,
+    groups: list[int] | None = None,
+    since: str | None = None,
+    until: str | None = None,
+) -> "Selection":
+    from redrive.causes import Cause  # noqa: PLC0415
+    from redrive.ledger.selecting import Selection  # noqa: PLC0415
+
+    known = {cause.value for cause in Cause}
+    for cause in causes or ():
+        if cause not in known:
+            raise UsageError(f"--cause {cause}: no such cause; there are {', '.join(sorted(known))}")
+    return Selection(
+        limit, tuple(causes or ()), tuple(groups or ()), _moment("--since", since), _moment("--until", until)
+    )
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    from redrive.settings import parse_duration  # noqa: PLC0415
+
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return _now() - parse_duration(text.removesuffix(" ago"))
+        except ValueError as error:
+            raise UsageError(
+                f"{option} {text}: neither a time such as 2026-11-20T06:00 nor an age such as 6h"
+            ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@contextmanager
+def _running(
+    settings: "Settings",
+    route: str,
+    selection: "Selection",
+    quiet: bool,
+    *,
+    trigger: str = "cli",
+    even_if_paused: bool = False,
+) -> Iterator[tuple["Run", "Progress"]]:
+    """A run that holds the route with a heartbeat while the block lasts."""
+    from redrive.stages import heartbeat, pipeline  # noqa: PLC0415
+
+    current = pipeline.begin(
+        settings,
+        route,
+        trigger=trigger,
+        holder=_holder(),
+        selection=selection,
+        lease=LEASE,
+        even_if_paused=even_if_paused,
+    )
+    status = "failed"
+    try:
+        with heartbeat.beating(settings, current), _progress(quiet) as progress:
+            yield current, progress
+        status = "succeeded"
+    finally:
+        pipeline.finish(settings, current, status)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator["Progress"]:
+    """Live progress on standard error; plain and rare where that is no terminal, none with --json."""
+    if quiet:
+        yield lambda _text, _done, _total: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    console, last = Console(stderr=True), [0.0]
+
+    if console.is_terminal:
+        with console.status("starting ...") as live:
+            yield lambda text, done, total: live.update(_sentence(text, done, total))
+        return
+
+    def say(text: str, done: int, total: int | None) -> None:
+        if time.monotonic() - last[0] >= 5:
+            last[0] = time.monotonic()
+            typer.echo(_sentence(text, done, total), err=True)
+
+    yield say
+
+
+def _sentence(text: str, done: int, total: int | None) -> str:
+    if total:
+        return f"{text}: {done:,} of {total:,}"
+    return f"{text}: {done:,}" if done else text
+
+
+def _classify(settings: "Settings", current: "Run", progress: "Progress") -> dict[str, Any]:
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    manifest = pipeline.prepare_classification(settings, current)
+    if manifest is not None:
+        from redrive import spark  # noqa: PLC0415
+
+        progress("finding causes with Spark", 0, None)
+        spark.classify(settings, manifest)
+    return pipeline.load(settings, current, progress=progress)
+
+
+def _preview(settings: "Settings", route: str, selection: "Selection", as_json: bool) -> None:
+    from redrive.stages import preview  # noqa: PLC0415
+
+    plan = preview.preview(settings, route, selection, now=_now())
+    if as_json:
+        typer.echo(json.dumps(plan, default=str))
+        return
+    from redrive import tables  # noqa: PLC0415
+
+    tables.print_preview(_console(), plan)
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    from redrive import tables  # noqa: PLC0415
+
+    tables.print_report(_console(), report)
+
+
+def _print_counts(title: str, counts: dict[str, Any]) -> None:
+    shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if ":" not in key)
+    typer.echo(f"{title}: {shown}")
+
+
+def _json_lines(stream: Any) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"line {number} is not JSON: {error}") from error
+        if not isinstance(value, dict) or not isinstance(value.get("text", ""), str):
+            raise UsageError(f"line {number} is not an object with a text")
+        yield value
+
+
+def _known_groups() -> list[Any]:
+    """The ledger's groups where there is a ledger; [] in any other case, because explain needs none."""
+    from redrive.errors import RedriveError as AnyError  # noqa: PLC0415
+
+    try:
+        from redrive.ledger import loading  # noqa: PLC0415
+        from redrive.template_mining import KnownGroup  # noqa: PLC0415
+
+        settings = _settings()
+        if settings.database.startswith("sqlite") and not Path(settings.database.removeprefix("sqlite:///")).exists():
+            return []
+        with _ledger(settings) as ledger, ledger.read() as connection:
+            return [KnownGroup(g.fingerprint, g.cause, g.template) for g in loading.known_groups(connection)]
+    except AnyError:
+        return []

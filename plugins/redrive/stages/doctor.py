@@ -1,0 +1,129 @@
+"""Doctor: is everything in place? Configuration, ledger, staging, Java, connections, queues, permissions, windows."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import NamedTuple
+
+from redrive import spark
+from redrive.brokers import open_broker
+from redrive.brokers.base import Broker
+from redrive.errors import RedriveError
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger
+from redrive.processed_check import Checker
+from redrive.settings import Route, Settings
+from redrive.staging import Staging
+
+
+class Finding(NamedTuple):
+    """One thing looked at."""
+
+    level: str  # ok | warning | error
+    subject: str
+    text: str
+
+
+def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
+    """Look at everything that the routes need; one finding each, nothing raised, nothing changed but a probe file."""
+    found = [
+        _look("ledger", lambda: _ledger(settings)),
+        _look("staging", lambda: _staging(settings)),
+        _look("spark", lambda: spark.java_missing() or f"runner {settings.spark.runner}"),
+    ]
+    if spark.java_missing():
+        found[-1] = Finding("error", "spark", spark.java_missing() or "")
+    for name in routes:
+        found += _route(settings, name)
+    return found
+
+
+def _route(settings: Settings, name: str) -> Iterator[Finding]:
+    try:
+        route = settings.route(name)
+        broker = open_broker(route.broker, route.connection or "")
+    except RedriveError as error:
+        yield Finding("error", f"route {name}", str(error))
+        return
+    try:
+        yield Finding("ok", f"route {name}", f"{route.broker} through connection {route.connection}")
+        for source in route.sources:
+            subject = f"{name}: source {source.queue}"
+            yield _look(subject, partial(_depth, broker, source.queue))
+            yield from _retention(broker, subject, source.queue)
+        for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):
+            yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
+        yield from _window(name, route)
+        if route.processed_check:
+            yield _look(f"{name}: processed_check", lambda: _check(route))
+    finally:
+        broker.close()
+
+
+def _look(subject: str, question: Callable[[], str]) -> Finding:
+    try:
+        return Finding("ok", subject, question())
+    except RedriveError as error:
+        return Finding("error", subject, str(error))
+
+
+def _ledger(settings: Settings) -> str:
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        return f"{ledger!r} at revision {schema.head()}"
+    finally:
+        ledger.close()
+
+
+def _staging(settings: Settings) -> str:
+    staging = Staging(settings.staging)
+    staging.write_bytes("doctor.probe", b"can be written")
+    staging.remove("doctor.probe")
+    return f"{settings.staging} can be written"
+
+
+def _depth(broker: Broker, queue: str) -> str:
+    depth = broker.depth(queue)
+    return f"{depth.visible} visible, {depth.in_flight} in flight, {depth.delayed} delayed"
+
+
+def _retention(broker: Broker, subject: str, queue: str) -> Iterator[Finding]:
+    try:
+        info = broker.describe(queue)
+    except RedriveError:
+        return  # told by the depth already
+    if info.dead_letter_queue:
+        yield Finding(
+            "warning",
+            subject,
+            f"has a dead-letter queue of its own ({info.dead_letter_queue}): reading it too often moves messages there",
+        )
+    if info.retention is not None and info.retention < timedelta(days=1):
+        yield Finding("warning", subject, f"keeps messages for {info.retention} only; drain it more often than that")
+
+
+def _window(name: str, route: Route) -> Iterator[Finding]:
+    canary = route.canary
+    if canary is None or not isinstance(canary.observe, timedelta):
+        return
+    least = max(
+        ((s.lease or timedelta(0)) * (s.max_deliveries or 1) for s in route.sources if s.kind == "dead_letter"),
+        default=timedelta(0),
+    )
+    if canary.observe < least:
+        yield Finding(
+            "error",
+            f"{name}: canary.observe",
+            f"{canary.observe} is shorter than a failing message needs to come back (lease x max deliveries = {least})",
+        )
+
+
+def _check(route: Route) -> str:
+    assert route.processed_check is not None  # noqa: S101 - the caller looked
+    checker = Checker(route.processed_check)
+    try:
+        checker.processed(["redrive doctor asks"])
+        return f"connection {route.processed_check.connection} answers"
+    finally:
+        checker.close()
