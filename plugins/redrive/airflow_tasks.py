@@ -6,6 +6,7 @@ clients) are imported inside the functions, because the scheduler imports this m
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -38,13 +39,15 @@ from redrive.errors import (
 from redrive.settings import Route, Settings, format_duration
 
 if TYPE_CHECKING:
-    from redrive.stages.context import Run
     from redrive.ledger.selecting import Selection
+    from redrive.stages.context import Run
 
 log = logging.getLogger(__name__)
 
 #: A run whose tasks write nothing for this long has lost its route to whoever asks next.
 LEASE: Final = timedelta(minutes=15)
+#: How long a run waits for a route that is held.
+PATIENCE: Final = timedelta(seconds=30)
 START: Final = datetime(2025, 1, 1, tzinfo=UTC)  # any fixed day in the past; nothing is caught up
 REVIEW_SCHEDULE: Final = "*/5 * * * *"
 AUDIT_SCHEDULE: Final = "17 * * * *"  # not at the full hour, when everybody's jobs start
@@ -230,23 +233,18 @@ def tell_of_failure(context: Mapping[str, Any]) -> None:
 def _begin(route: str) -> Counts:
     """Takes the route for this run, for 15 minutes at a time; nobody else works on it meanwhile.
 
-    Where another run holds it, or it is paused, a scheduled run is skipped: the next one comes anyway. A run
-    that somebody started by hand fails, and says who holds the route and until when.
+    Where another run holds it for longer than half a minute, or it is paused, a scheduled run is skipped: the
+    next one comes anyway. A run that somebody started by hand fails, and says who holds it and until when.
     """
-    from redrive.stages import pipeline  # noqa: PLC0415
-
     context = get_current_context()
     dag_run = context["dag_run"]
     refuse_unknown(dag_run.conf or {}, route_params())
     kind = str(getattr(dag_run.run_type, "value", dag_run.run_type))
     try:
-        run = pipeline.begin(
-            configuration.load(),
+        run = _take(
             route,
             trigger=kind,
-            holder=f"airflow {dag_run.dag_id} {dag_run.run_id}",
             selection=selection(context["params"]),
-            lease=LEASE,
             dry_run=bool(context["params"]["dry_run"]),
             dag_run_id=dag_run.run_id,
         )
@@ -353,7 +351,7 @@ def _apply_decisions() -> list[str]:
     settings = configuration.load()
     released: list[str] = []
     failures: list[Exception] = []
-    for route in settings.routes:
+    for route in _decided(settings):
         try:
             counts = pipeline.apply_decisions(settings, route)
         except (RouteBusy, RoutePaused) as refusal:
@@ -375,16 +373,8 @@ def _deliver_released(route: str) -> Counts:
     from redrive.stages import pipeline  # noqa: PLC0415
 
     settings = configuration.load()
-    dag_run = get_current_context()["dag_run"]
     try:
-        run = pipeline.begin(
-            settings,
-            route,
-            trigger="review",
-            holder=f"airflow {dag_run.dag_id} {dag_run.run_id}",
-            lease=LEASE,
-            dag_run_id=f"{dag_run.run_id} {route}",
-        )
+        run = _take(route, trigger="review", dag_run_id=f"{get_current_context()['dag_run'].run_id} {route}")
     except (RouteBusy, RoutePaused) as refusal:
         raise AirflowSkipException(f"{refusal}; its run sends them instead") from refusal
     status: Literal["succeeded", "failed"] = "failed"
@@ -459,8 +449,46 @@ def shards(count: int) -> list[dict[str, int]]:
     return [{"shard": shard, "shards": count} for shard in range(count)]
 
 
+def _take(route: str, **options: Any) -> "Run":
+    """Begin a run; a route that is busy is asked again for half a minute.
+
+    Applying a decision holds a route for a blink, and that must not cost a whole run.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = configuration.load()
+    dag_run = get_current_context()["dag_run"]
+    deadline = time.monotonic() + PATIENCE.total_seconds()
+    while True:
+        try:
+            return pipeline.begin(
+                settings, route, holder=f"airflow {dag_run.dag_id} {dag_run.run_id}", lease=LEASE, **options
+            )
+        except RouteBusy:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(2)
+
+
+def _decided(settings: Settings) -> list[str]:
+    """The routes about which somebody decided something; the others are not even taken."""
+    from redrive.ledger import escalations  # noqa: PLC0415
+    from redrive.ledger.engine import Ledger  # noqa: PLC0415
+
+    ledger = Ledger(settings.database)
+    try:
+        with ledger.read() as connection:
+            return [
+                name
+                for name, route in settings.routes.items()
+                if escalations.decided(connection, name, approvals=route.approvals, after=-1, limit=1)
+            ]
+    finally:
+        ledger.close()
+
+
 def _run(run: Counts) -> "Run":
-    from redrive.stages.pipeline import Run  # noqa: PLC0415
+    from redrive.stages.context import Run  # noqa: PLC0415
 
     return Run.from_json(run)
 

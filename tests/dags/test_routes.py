@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from redrive.errors import (
     SettingsError,
     UsageError,
 )
+from redrive.stages import pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -228,17 +230,22 @@ class TestBegin:
     @pytest.fixture
     def begin(self, monkeypatch: pytest.MonkeyPatch) -> Any:
         """Begin a run of the given type and parameters; the route answers with an error, or None."""
-        from redrive.stages import pipeline  # noqa: PLC0415
 
-        def start(run_type: str, refusal: Exception | None = None, **conf: object) -> Any:
+        def start(
+            run_type: str,
+            refusal: Exception | Callable[[], Exception | None] | None = None,
+            patience: timedelta = timedelta(0),
+            **conf: object,
+        ) -> Any:
             params = {name: param.value for name, param in tasks.route_params().items()} | conf
             dag_run = SimpleNamespace(dag_id="redrive_orders", run_id="r1", run_type=run_type, conf=conf)
             monkeypatch.setattr(tasks, "get_current_context", lambda: {"dag_run": dag_run, "params": params})
+            monkeypatch.setattr(tasks, "PATIENCE", patience)
             monkeypatch.setattr(configuration, "load", lambda: None)
 
             def answer(*_: object, **given: object) -> Any:
-                if refusal:
-                    raise refusal
+                if error := refusal() if callable(refusal) else refusal:
+                    raise error
                 return SimpleNamespace(to_json=lambda: given)
 
             monkeypatch.setattr(pipeline, "begin", answer)
@@ -255,6 +262,13 @@ class TestBegin:
     def test_a_run_by_hand_fails_with_the_reason(self, begin: Any, refusal: Exception) -> None:
         with pytest.raises(type(refusal), match=str(refusal)):
             begin("manual", refusal)
+
+    def test_a_route_that_is_held_for_a_blink_costs_no_run(self, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        answers: list[Exception | None] = [RouteBusy("held by a review"), None]
+        monkeypatch.setattr(tasks.time, "sleep", lambda _seconds: None)
+        given = begin("manual", lambda: answers.pop(0), patience=timedelta(seconds=30))
+        assert given["dag_run_id"] == "r1"
+        assert answers == []
 
     def test_says_who_it_is(self, begin: Any) -> None:
         given = begin("scheduled")
