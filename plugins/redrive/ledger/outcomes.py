@@ -191,15 +191,26 @@ def confirm(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: 
         )
 
 
-def decide_unknown(ledger: Ledger, lease: RouteLease, *, resend: bool, unknown_before: datetime, now: datetime) -> int:
-    """Sends whose fate is unknown since before ``unknown_before`` are repeated as they were, or go to people."""
+def unknown_destinations(connection: Connection, route: str) -> list[str]:
+    """Queues to which the route has sends of unknown fate."""
+    rows = connection.execute(
+        sql("select distinct destination from messages where route = :route and state = 'unknown'"), {"route": route}
+    )
+    return sorted(row.destination for row in rows)
+
+
+def decide_unknown(
+    ledger: Ledger, lease: RouteLease, *, destination: str, resend: bool, unknown_before: datetime, now: datetime
+) -> int:
+    """Sends to ``destination`` whose fate is unknown since before ``unknown_before`` are repeated as they were, or go to people."""
     with ledger.write() as connection:
         lease.guard(connection, now)
         return int(
             connection.execute(
                 sql(
                     "update messages set verdict = :verdict, reason = :reason where route = :route"
-                    " and state = 'unknown' and coalesce(verdict, '') <> :verdict and exists (select 1 from"
+                    " and state = 'unknown' and destination = :destination"
+                    " and coalesce(verdict, '') <> :verdict and exists (select 1 from"
                     " redelivery_attempts attempts where attempts.message_id = messages.message_id"
                     " and attempts.attempt = messages.attempts and attempts.unknown_at <= :before_at)"
                 ),
@@ -207,6 +218,7 @@ def decide_unknown(ledger: Ledger, lease: RouteLease, *, resend: bool, unknown_b
                     "verdict": "resend" if resend else "escalate",
                     "reason": None if resend else "a delivery ended between send and confirmation: it may be there",
                     "route": lease.route,
+                    "destination": destination,
                     "before_at": unknown_before,
                 },
             ).rowcount

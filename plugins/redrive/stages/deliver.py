@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from redrive import selectors
 from redrive.brokers.base import Broker, Publication
 from redrive.causes import Cause
 from redrive.errors import (
@@ -318,8 +319,11 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
         released = [one.message_id for one in todo if one.mode == "release"]
         if released:
             edits = escalations.corrected(connection, released)
+    # A failure text that travelled along would be read as fresh evidence when the message comes back.
+    stale = {selector.name for selector in context.route.evidence if selector.kind is selectors.Kind.ATTRIBUTE}
+    strip = capabilities.failure_headers | stale
     for one, letter in _letters(context, todo, paths):
-        headers = clean_headers(letter.headers, capabilities.failure_headers)
+        headers = clean_headers(letter.headers, strip)
         room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
         marks = tracking_headers(one.redrive_id, one.attempt, room=room)
         body = letter.body
