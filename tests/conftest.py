@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,11 @@ def postgres_database(postgres: Postgres) -> Iterator[str]:
     url = postgres.create_database()
     yield url
     postgres.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a fresh, empty ledger database: what holds on SQLite must hold on PostgreSQL too."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/redrive.db"
+    return str(request.getfixturevalue("postgres_database"))

@@ -18,4 +18,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    ${downgrades if downgrades else "pass"}
+    raise NotImplementedError(
+        "the ledger's schema only goes forward: going back would throw away what it knows; restore a backup instead"
+    )

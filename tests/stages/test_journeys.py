@@ -1,5 +1,6 @@
 """Whole journeys of messages, with a broker in memory and a clock that moves when told."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
-    return Workshop(tmp_path)
+def workshop(tmp_path: Path, ledger_url: str) -> Iterator[Workshop]:
+    workshop = Workshop(tmp_path, ledger_url)
+    yield workshop
+    workshop.ledger.close()
 
 
 def test_a_passing_failure_goes_straight_back(workshop: Workshop) -> None:

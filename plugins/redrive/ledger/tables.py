@@ -238,7 +238,7 @@ redelivery_attempts = Table(
     Column("mode", sa.Text, nullable=False),  # requeue | delay | canary | release
     Column("destination", sa.Text, nullable=False),
     Column("broker_message_id", sa.Text),  # given by the broker at the send
-    Column("tracked", sa.Boolean, nullable=False, server_default=sa.true()),  # false: no room for our headers
+    Column("tracked", sa.Boolean, nullable=False, server_default=text("true")),  # false: no room for our headers
     Column("body_hash", sa.LargeBinary(16)),  # where it is not the message's own: an edited body
     Column("claimed_at", Instant, nullable=False),
     Column("sent_at", Instant),

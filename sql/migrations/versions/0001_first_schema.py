@@ -262,7 +262,7 @@ def upgrade() -> None:
         sa.Column("mode", sa.Text(), nullable=False),
         sa.Column("destination", sa.Text(), nullable=False),
         sa.Column("broker_message_id", sa.Text(), nullable=True),
-        sa.Column("tracked", sa.Boolean(), server_default=sa.text("1"), nullable=False),
+        sa.Column("tracked", sa.Boolean(), server_default=sa.text("(true)"), nullable=False),
         sa.Column("body_hash", sa.LargeBinary(length=16), nullable=True),
         sa.Column("claimed_at", Instant(), nullable=False),
         sa.Column("sent_at", Instant(), nullable=True),
@@ -394,51 +394,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("standing_decisions")
-    op.drop_index("ix_staging_batches_route_state", table_name="staging_batches")
-    op.drop_table("staging_batches")
-    op.drop_table("source_state")
-    op.drop_index("ix_runs_route_started_at", table_name="runs")
-    op.drop_table("runs")
-    op.drop_table("route_state")
-    op.drop_index("ix_repeat_copies_message_id", table_name="repeat_copies")
-    op.drop_index("ix_repeat_copies_broker_message_id", table_name="repeat_copies")
-    op.drop_table("repeat_copies")
-    op.drop_index(
-        "ix_redelivery_attempts_untracked",
-        table_name="redelivery_attempts",
-        sqlite_where=sa.text("not tracked"),
-        postgresql_where=sa.text("not tracked"),
+    raise NotImplementedError(
+        "the ledger's schema only goes forward: going back would throw away what it knows; restore a backup instead"
     )
-    op.drop_index("ix_redelivery_attempts_slice_id", table_name="redelivery_attempts")
-    op.drop_table("redelivery_attempts")
-    op.drop_index("ix_queue_observations_queue_observed_at", table_name="queue_observations")
-    op.drop_table("queue_observations")
-    op.drop_index("ix_messages_route_state", table_name="messages")
-    op.drop_index("ix_messages_redrive_id", table_name="messages")
-    op.drop_index(
-        "ix_messages_order_key",
-        table_name="messages",
-        sqlite_where=sa.text("order_key is not null"),
-        postgresql_where=sa.text("order_key is not null"),
-    )
-    op.drop_index(
-        "ix_messages_due",
-        table_name="messages",
-        sqlite_where=sa.text("state = 'waiting'"),
-        postgresql_where=sa.text("state = 'waiting'"),
-    )
-    op.drop_index("ix_messages_broker_message_id", table_name="messages")
-    op.drop_table("messages")
-    op.drop_table("ledger_identity")
-    op.drop_table("group_state")
-    op.drop_table("failure_groups")
-    op.drop_index("ix_escalated_messages_status_group_id", table_name="escalated_messages")
-    op.drop_index("ix_escalated_messages_message_id", table_name="escalated_messages")
-    op.drop_table("escalated_messages")
-    op.drop_index("ix_delivery_slices_route_closed_at", table_name="delivery_slices")
-    op.drop_table("delivery_slices")
-    op.drop_table("consumer_health")
-    op.drop_index("ix_audit_events_route_at", table_name="audit_events")
-    op.drop_index("ix_audit_events_message_id", table_name="audit_events")
-    op.drop_table("audit_events")

@@ -1,0 +1,30 @@
+"""The ledger on both databases: bare with its schema, and within a whole Redrive."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger
+from tests.workshop import Workshop
+
+NOW = datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC)
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[Ledger]:
+    """A ledger with its schema and nothing in it."""
+    ledger = Ledger(ledger_url)
+    schema.upgrade(ledger, NOW)
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def workshop(ledger_url: str, tmp_path: Path) -> Iterator[Workshop]:
+    """A whole Redrive, with a broker in memory and a clock that moves when told."""
+    workshop = Workshop(tmp_path, ledger_url)
+    yield workshop
+    workshop.ledger.close()
