@@ -54,14 +54,14 @@ _CODE_BEFORE = "".join(
         "CODE[:=]-",
         "CODE: -",
         "[Ss]tatus[ :=]",
-        "[Ss]tatus[:=] ",
+        # Not after a quoted request: there it is a line of an access log, whose status is a value.
+        '(?<!\" )[Ss]tatus[:=] ',
         "[Ss]tatus[\"'][:=]",
         "[Ss]tatus[\"']: ",
         "STATUS[ :=]",
         "HTTP[ :/]",
         "HTTP/[12] ",
         "HTTP/[12][.][01] ",
-        "HTTP/[12][.][01][\"'] ",
         "HTTP response ",
         "[Rr]esponse[ :]",
         "[Ee]rror[ :#]",
@@ -74,7 +74,8 @@ _CODE_BEFORE = "".join(
         "Msg ",
         "STATE[ :=\\[]",
         "STATE[:=] ",
-        "[Ss]tate[ :=\\[]",
+        "[Ss][Qq][Ll][Ss]tate[ :=\\[]",
+        "sqlstate: ",
         "[Ss]ignal[ :=]",
         "[Ss]ignal: ",
         "[Ee]xit ",
@@ -113,7 +114,7 @@ MASKS: tuple[Mask, ...] = (
         r"(?=[A-Za-z0-9_-]{1,60}+(?:[.][A-Za-z0-9_-]{1,20}){0,2}?[.]" + _SOURCE + r")",
         "<path>/",
     ),
-    Mask("path", _PATH_START + r"[/\\](?:" + _SEGMENT + r"++[/\\]{1,2}+)++" + _SEGMENT + r"*+", "<path>"),
+    Mask("path", _PATH_START + r"[/\\](?:" + _SEGMENT + r"++[/\\]{1,2}+)++" + _SEGMENT + r"*+(?:[?][^ \t\n\"'<>,;()\[\]{}|]*+)?", "<path>"),
     Mask(
         "value",
         r"(?<![A-Za-z0-9])(?:"
@@ -126,9 +127,9 @@ MASKS: tuple[Mask, ...] = (
         r"(?:Z|[ ]?[+-][0-9]{2}:?[0-9]{2})?)?(?![A-Za-z0-9])"
         # 0x…, MAC and IPv6 addresses, clock times
         r"|0[xX][0-9a-fA-F]++"
-        r"|[0-9a-fA-F]{1,4}+(?::{1,2}[0-9a-fA-F]{1,4}+){2,9}(?![A-Za-z0-9])"
+        r"|[0-9a-fA-F]{1,4}+(?::{1,2}[0-9a-fA-F]{1,4}+){2,20}(?:[.,][0-9]{1,9}+)?(?![A-Za-z0-9])"
         # hexadecimal ids: at least six characters with a digit among them
-        r"|(?=[a-fA-F]{0,40}+[0-9])[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
+        r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}[^0-9])[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
         # random ids: letters and digits in turn, at least sixteen
         r"|(?=[A-Za-z]{0,20}+[0-9]{1,20}+[A-Za-z]{1,20}+[0-9]{1,20}+[A-Za-z])[A-Za-z0-9_]{16,}+(?![A-Za-z0-9])"
         # numbers, versions, IPv4 addresses with ports
@@ -163,16 +164,133 @@ def templates(masked_texts: Mapping[str, int], known: Sequence[KnownGroup] = ())
     ``known`` templates are matched first, so a text that fits one keeps its group. The answer depends on
     the set of texts and ``known`` only, not on their order.
     """
-    keys: dict[str, str] = {}
-    weights: dict[str, int] = {}
+    keys: dict[str, tuple[str, str]] = {}
+    by_frame: dict[str, dict[str, int]] = {}
     for text, count in masked_texts.items():
-        key = trace_key(text)
-        keys[text] = key
-        weights[key] = weights.get(key, 0) + count
-    found = mine(weights, known)
-    return {text: found[key] for text, key in keys.items()}
+        said, _, frame = trace_key(text).partition(_FRAME)
+        keys[text] = said, frame
+        weights = by_frame.setdefault(frame, {})
+        weights[said] = weights.get(said, 0) + count
+    known_by_frame: dict[str, list[KnownGroup]] = {}
+    for group in known:
+        said, _, frame = group.template.partition(_FRAME)
+        known_by_frame.setdefault(frame, []).append(group._replace(template=said))
+    # Failures in different frames are different, however alike their words and the frames' names are.
+    found = {frame: mine(weights, known_by_frame.get(frame, ())) for frame, weights in by_frame.items()}
+    places: dict[str, Place] = {}
+    for text, (said, frame) in keys.items():
+        place = found[frame][said]
+        places[text] = place._replace(template=place.template + _FRAME + frame) if frame else place
+    return places
+
+
+# Between what a trace says and its frame, in keys and templates.
+_FRAME = "\n  at "
 
 
 def trace_key(text: str) -> str:
-    """What stands for ``text`` in grouping: a stack trace gives its exceptions and first own frame."""
-    return text
+    """What stands for ``text`` in grouping: a stack trace is reduced to what names the failure.
+
+    That is the first line, the line of the root cause and the nearest frame of the application's own code,
+    without line numbers and generated names. A text without frames stands for itself.
+    """
+    if "\n" not in text:
+        return text
+    trace = _Trace(text.split("\n"))
+    if not trace.frames:
+        return text
+    return trace.key()
+
+
+# Classes and places that are not the application's: the runtimes and what applications are usually built on.
+_LIBRARY = re.compile(
+    r"^(?:async |new )?(?:<lib>|<frozen |node:|internal/|\(?<anonymous>|native |"
+    r"(?:java|javax|jdk|sun|jakarta|kotlin|kotlinx|scala|groovy|akka|reactor|okhttp3|okio|retrofit2|feign|rx|zio|cats)[./]|java[.][a-z]+/|"
+    r"com[.](?:sun|fasterxml|google|amazonaws|mysql|microsoft|azure|rabbitmq|zaxxer|netflix|mongodb|datastax|oracle|github[.])|"
+    r"org[.](?:springframework|apache|hibernate|postgresql|jboss|eclipse|slf4j|codehaus|aspectj|junit|mariadb|quartz|redisson|elasticsearch)[.]|"
+    r"io[.](?:netty|grpc|micrometer|lettuce|vertx|quarkus|micronaut|github|opentelemetry|projectreactor|smallrye|reactivex|dapr)[.]|"
+    r"software[.]amazon|net[.]sf|System[.]|Microsoft[.]|Newtonsoft|MassTransit|NServiceBus|Npgsql|MySql|RabbitMQ|Azure[.]|Amazon[.]|Grpc[.]|Polly|"
+    r"StackExchange|Illuminate|Symfony|Doctrine|GuzzleHttp|Monolog|processTicksAndRejections|process[.]|Module[.]|Object[.]|Function[.]|Promise|"
+    r"JSON[.]|runtime[.]|net/|database/sql|encoding/|reflect[.]|testing[.]|panic\(|std::|core::|tokio|alloc::)",
+)
+_LIBRARY_PATH = re.compile(r"<lib>|node:internal|<frozen|/usr/local/go|node_modules|\[internal function\]")
+_AT = re.compile(r"^[ \t]{0,16}at (.+)$")
+_PYTHON = re.compile(r'^[ \t]{0,8}File "([^"]*)", line [^,\n]*(?:, in (.*))?$')
+_PHP = re.compile(r"^#[0-9<*>]{1,4} (.+)$")
+_RUBY = re.compile(r"^[ \t]{0,16}(?:from )?([^ \t]+[.](?:rb|erb|rake)[:(].*in .*)$")
+_GO = re.compile(r"^\t([^ \t]+[.]go:.*)$")
+_NO_NEWS = re.compile(
+    r"^(?:traceback \(most recent|\s*[.]{3} |stack ?trace:|\s*--- end of|goroutine |\s*[~^]+\s*$|\s*$|\[stacktrace\]|the above exception was|"
+    r"during handling of the above)",
+    re.IGNORECASE,
+)
+_ROOT = re.compile(r"^\s*(?:caused by:?|cause by:?|\[cause\]:?|--->|root cause:?)", re.IGNORECASE)
+_GENERATED = re.compile(r"\$\$[A-Za-z]{1,40}(?:\$\$|\$)?[0-9a-f<*>/x]{0,40}|\$Proxy[0-9]{1,6}|(?<![a-z])[0-9a-f]{8,}|[0-9]+")
+_QUOTED = re.compile(r"'[^'\n]{1,120}'|\"[^\"\n]{1,120}\"|`[^`'\n]{1,120}[`']")
+_MAX_LINE = 300
+
+
+class _Trace:
+    """The lines of one stack trace, told apart."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.frames: list[tuple[int, str, bool]] = []  # line number, frame, whether it is the application's
+        self.said: list[tuple[int, str]] = []  # lines that are not frames
+        self.python = False
+        after_python = False
+        for number, line in enumerate(lines):
+            if match := _PYTHON.match(line):
+                self.python = after_python = True
+                self._add(number, f"{match[1]} in {match[2] or '?'}", match[1])
+                continue
+            if after_python and line[:4] == "    ":
+                continue  # the code of the frame
+            after_python = False
+            if match := _AT.match(line) or _PHP.match(line) or _RUBY.match(line):
+                self._add(number, match[1], match[1])
+            elif match := _GO.match(line):
+                function = self.said.pop()[1].strip() if self.said else ""
+                self._add(number, function.partition("(")[0], function + " " + match[1])
+            elif not _NO_NEWS.match(line):
+                self.said.append((number, line.strip()[:_MAX_LINE]))
+        self.chained = [n for n, line in enumerate(lines) if line.startswith(("The above exception", "During handling of"))]
+
+    def _add(self, number: int, frame: str, place: str) -> None:
+        own = not _LIBRARY.match(place) and not _LIBRARY_PATH.search(place)
+        self.frames.append((number, frame, own))
+
+    def key(self) -> str:
+        """First line, root cause, first own frame."""
+        first, root, root_line = self._root()
+        parts = [_QUOTED.sub("'<*>'", first)]
+        if root and root != first:
+            parts.append(_QUOTED.sub("'<*>'", root))
+        frame = self._own_frame(root_line)
+        frame = _FRAME + _GENERATED.sub(BLANK, frame)[:_MAX_LINE] if frame else ""
+        return "\n".join(parts) + frame
+
+    def _root(self) -> tuple[str, str, int]:
+        if not self.said:
+            return "", "", 0
+        first = self.said[0][1]
+        if self.python:
+            end = self.chained[0] if self.chained else self.said[-1][0] + 1
+            before = [item for item in self.said if item[0] < end]
+            # The exception's own line follows its last frame; a message of several lines begins there.
+            frames = [number for number, _, _ in self.frames if number < end]
+            last_frame = frames[-1] if frames else -1
+            after = [item for item in before if item[0] > last_frame]
+            number, root = (after or before or self.said)[0]
+            return (self.said[-1][1] if self.chained else first), root, number
+        roots = [item for item in self.said if _ROOT.match(item[1])]
+        if roots:
+            return first, roots[-1][1], roots[-1][0]
+        return first, "", 0
+
+    def _own_frame(self, root_line: int) -> str:
+        if self.python:
+            own = [frame for number, frame, is_own in self.frames if is_own and number < root_line]
+            return own[-1] if own else ""
+        near = [frame for number, frame, is_own in self.frames if is_own and number > root_line]
+        own = near or [frame for _, frame, is_own in self.frames if is_own]
+        return own[0] if own else ""

@@ -1,9 +1,30 @@
-"""Templates of masked texts."""
+"""Templates of masked texts: which of them differ only in words that vary.
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+Masks blank what is a value by its form. What is left are values that look like words: user names, host
+names, queues, classes. They are found by statistics over the *distinct* masked texts of one batch:
 
-WILDCARD = "<*>"
+1. A text becomes tokens, and runs of equal tokens one (a list of three ids and one of five are the same).
+2. Texts with equally many tokens that differ only in tokens of an identifier's form (digits, dots,
+   underscores inside) are one template, except for names of exceptions, which always tell failures apart.
+3. Templates that differ in a single place, in which many different words occur, are one template.
+
+Known groups come first: a text that fits a known template has that template, so ids stay what they are.
+The answer depends on the set of texts only, never on their order.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+WILDCARD: Final = "<*>"
+
+#: From so many different words in one place on, the place is a value.
+MANY_WORDS: Final = 5
+#: Templates with fewer words than this say too little to be joined.
+MIN_WORDS: Final = 3
+#: Texts are compared in their first tokens only; what follows belongs to no template.
+MAX_TOKENS: Final = 120
+MAX_TEMPLATE: Final = 1000
 
 
 class KnownGroup(NamedTuple):
@@ -21,6 +42,162 @@ class Place(NamedTuple):
     fingerprint: str = ""
 
 
+# Blanks and punctuation part tokens; punctuation is a token of its own, so `key=value` has three.
+_TOKEN: Final = re.compile(r"(?:[^\s,;=:()\[\]{}\"'`|.]|[.](?![.]))+|[.]{2,}|[^\s]", re.ASCII)
+_IDENTIFIER: Final = re.compile(
+    r"<[*a-z]{1,5}>|[0-9]|[A-Za-z0-9][.$#@/\\][A-Za-z0-9]|^[KMGT]?i?B$|^[mun]?s$|^secs?$|^[A-Z][a-z]{2}$", re.ASCII
+)
+# These tell failures apart even where they vary: names of exceptions, and the codes that masks have left.
+_TELLING: Final = re.compile(
+    r"(?:Exception|Error|Fault|Failure|Failed|Violation|Timeout)[A-Za-z]{0,20}$|(?:_ERROR|_EXCEPTION|_FAILED)$|^[0-9]{1,6}$|"
+    r"^[A-Z]{2,5}-[0-9]{3,5}$|^E?[A-Z0-9]{4,5}$",
+    re.ASCII,
+)
+_BLANK_PART: Final = re.compile(r"<[*a-z]{1,5}>", re.ASCII)
+_WORD: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
+
+Tokens = tuple[str, ...]
+
+
+def tokens_of(text: str) -> Tokens:
+    """The tokens of a masked text; a run of equal tokens, or of equal pairs, counts once."""
+    tokens: list[str] = []
+    for match in _TOKEN.finditer(text):
+        tokens.append(match.group())
+        if len(tokens) >= 2 and tokens[-1] == tokens[-2]:
+            tokens.pop()
+        elif len(tokens) >= 4 and tokens[-2:] == tokens[-4:-2]:
+            del tokens[-2:]
+        if len(tokens) >= MAX_TOKENS:
+            break
+    return tuple(tokens)
+
+
 def mine(weights: Mapping[str, int], known: Sequence[KnownGroup] = ()) -> dict[str, Place]:
-    """The template of each text."""
-    return {text: Place(text) for text in weights}
+    """The place of each text of ``weights`` (text to number of messages).
+
+    Memory is a few hundred bytes for each text. ``known`` templates keep their fingerprints.
+    """
+    finder = _KnownTemplates(known)
+    places: dict[str, Place] = {}
+    open_texts: dict[Tokens, list[str]] = {}
+    for text in sorted(weights):
+        tokens = tokens_of(text)
+        group = finder.match(tokens)
+        if group is not None:
+            places[text] = Place(group.template, group.fingerprint)
+        else:
+            open_texts.setdefault(tokens, []).append(text)
+    for tokens_list, template in _clusters({*open_texts, *finder.by_tokens}):
+        groups = [finder.by_tokens[tokens] for tokens in tokens_list if tokens in finder.by_tokens]
+        if groups:
+            first = min(groups)
+            place = Place(first.template, first.fingerprint)
+        else:
+            place = Place(_readable(open_texts[min(tokens_list)][0], template))
+        for tokens in tokens_list:
+            for text in open_texts.get(tokens, ()):
+                places[text] = place
+    return places
+
+
+class _KnownTemplates:
+    """Finds the known template that a text fits: the one with the fewest wildcards."""
+
+    def __init__(self, known: Iterable[KnownGroup]) -> None:
+        self.by_tokens: dict[Tokens, KnownGroup] = {}
+        for group in sorted(known):
+            self.by_tokens.setdefault(tokens_of(group.template), group)
+        self._by_length: dict[int, list[tuple[Tokens, KnownGroup]]] = {}
+        for tokens, group in self.by_tokens.items():
+            if WILDCARD in tokens:
+                self._by_length.setdefault(len(tokens), []).append((tokens, group))
+        for candidates in self._by_length.values():
+            candidates.sort(key=lambda item: (item[0].count(WILDCARD), item[1]))
+
+    def match(self, tokens: Tokens) -> KnownGroup | None:
+        exact = self.by_tokens.get(tokens)
+        if exact is not None:
+            return exact
+        for template, group in self._by_length.get(len(tokens), ()):
+            if all(
+                wanted == token or (wanted == WILDCARD and not _TELLING.search(token))
+                for wanted, token in zip(template, tokens, strict=True)
+            ):
+                return group
+        return None
+
+
+def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
+    """``texts`` in clusters of one template each; a template has WILDCARD where its texts differ."""
+    skeletons: dict[Tokens, list[Tokens]] = {}
+    for tokens in sorted(texts):
+        skeletons.setdefault(tuple(_skeleton(token) for token in tokens), []).append(tokens)
+    clusters = list(skeletons.items())
+    clusters = _joined(clusters)
+    return [(members, _template(members)) for _, members in clusters]
+
+
+def _skeleton(token: str) -> str:
+    if _IDENTIFIER.search(token) and not _TELLING.search(token):
+        return WILDCARD
+    return token
+
+
+def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, list[Tokens]]]:
+    """Clusters that differ in one word at a place where many words occur become one, place by place."""
+    changed = True
+    while changed:
+        changed = False
+        places: dict[tuple[int, Tokens], list[int]] = {}
+        for number, (skeleton, _) in enumerate(clusters):
+            if sum(1 for token in skeleton if token != WILDCARD and _WORD.search(token)) < MIN_WORDS:
+                continue
+            for at, token in enumerate(skeleton):
+                if _WORD.search(token) and not _TELLING.search(token):
+                    places.setdefault((at, skeleton[:at] + skeleton[at + 1 :]), []).append(number)
+        taken: set[int] = set()
+        merged: list[tuple[Tokens, list[Tokens]]] = []
+        for (at, _), numbers in sorted(places.items(), key=lambda item: (-len(item[1]), item[0])):
+            free = [number for number in numbers if number not in taken]
+            words = {clusters[number][0][at] for number in free}
+            if len(free) < 2 or not _varies(words):
+                continue
+            taken.update(free)
+            skeleton = clusters[free[0]][0]
+            members = sorted(tokens for number in free for tokens in clusters[number][1])
+            merged.append((skeleton[:at] + (WILDCARD,) + skeleton[at + 1 :], members))
+            changed = True
+        clusters = [cluster for number, cluster in enumerate(clusters) if number not in taken] + merged
+    return clusters
+
+
+def _varies(words: set[str]) -> bool:
+    """Whether a place that holds ``words`` holds a value: many words, or a word where there are values too."""
+    return len(words) >= MANY_WORDS or WILDCARD in words
+
+
+def _template(members: Sequence[Tokens]) -> Tokens:
+    columns = zip(*members, strict=True)
+    return tuple(values[0] if len(set(values)) == 1 else WILDCARD for values in columns)
+
+
+def _readable(text: str, template: Tokens) -> str:
+    """``text`` with its varying tokens blanked: spaces as in the text, at most MAX_TEMPLATE characters."""
+    if tokens_of(text) == template:
+        return text[:MAX_TEMPLATE]
+    own = tokens_of(text)
+    varying = {token for token, kept in zip(own, template, strict=True) if kept == WILDCARD and token != WILDCARD}
+    pieces: list[str] = []
+    end = 0
+    at = 0
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if at < len(own) and token == own[at]:
+            kept = template[at]
+            at += 1
+        else:
+            kept = WILDCARD if token in varying else token
+        pieces.append(text[end : match.start()] + kept)
+        end = match.end()
+    return "".join(pieces)[:MAX_TEMPLATE]

@@ -1,0 +1,137 @@
+"""The same failure is one group, another failure another, on every day and machine."""
+
+import random
+
+import pytest
+from failure_samples import SAMPLES
+
+from redrive import grouping
+from redrive.explain import explain
+from redrive.template_mining import KnownGroup
+
+
+def groups_of(*texts: str) -> list[str]:
+    return [line["group"] for line in explain({"text": text} for text in texts)]
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        pytest.param("order 4711 took 12.5 s", "order <*> took <*> s", id="numbers"),
+        pytest.param("id 3f2b8c1d-0a9e-4b7c-8d6e-5f4a3b2c1d0e", "id <*>", id="uuid"),
+        pytest.param("host 10.0.3.7:5432 and fe80:0:0:0:1:2:3:4", "host <*> and <*>", id="addresses"),
+        pytest.param("at 2026-01-02T03:04:05.678Z done", "at <*> done", id="time"),
+        pytest.param("GET https://api.acme.test/v1/x?id=7 failed", "GET https://<*> failed", id="url"),
+        pytest.param("mail ana.b@acme.test bounced", "mail <*> bounced", id="address"),
+        pytest.param("open /var/lib/app/7/x.tmp failed", "open <path> failed", id="path"),
+        pytest.param("key 9f86d081884c7d65 and 0xdeadbeef", "key <*> and <*>", id="hexadecimal"),
+        pytest.param("blk_1234 of job-77", "blk_<*> of job-<*>", id="number in a name"),
+        pytest.param("\x1b[31mERROR\x1b[0m\x07 x", " ERROR   x", id="terminal colours"),
+    ],
+)
+def test_what_varies_is_blanked(text: str, masked: str) -> None:
+    assert grouping.mask(text) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "503 Service Unavailable",
+        "status code 429",
+        "HTTP 502",
+        "SQLSTATE[40001]: failure",
+        "SQLSTATE 25006",
+        "ORA-00060: x",
+        "[Errno 111] x",
+        "(1205, 'Lock wait')",
+        "Error 1452: x",
+        "Msg 1222, x",
+        "cURL error 28: x",
+        "E11000 duplicate",
+        "java.net.ConnectException",
+        "x509: x",
+        '{"code":503}',
+        "exit code 137",
+    ],
+)
+def test_codes_and_class_names_stay(text: str) -> None:
+    assert grouping.mask(text) == text
+
+
+JAVA = """java.lang.IllegalStateException: cannot book order {order}
+\tat com.acme.Booking.lambda$book${n}(Booking.java:{line})
+\tat java.base/java.util.ArrayList.forEach(ArrayList.java:1511)
+\tat com.acme.Worker.handle(Worker.java:{line})
+Caused by: java.net.ConnectException: Connection refused
+\tat java.base/sun.nio.ch.Net.connect0(Native Method)
+\tat {frame}(Stock.java:{line})
+\t... 12 more"""
+
+PYTHON = """Traceback (most recent call last):
+  File "{root}/app/worker.py", line {line}, in handle
+    book(order)
+  File "{root}/app/stock.py", line {line}, in {function}
+    return session.get(url)
+  File "{root}/.venv/lib/python3.11/site-packages/requests/sessions.py", line 600, in get
+    return self.request("GET", url)
+requests.exceptions.ConnectionError: connection to {host} failed"""
+
+
+def test_traces_differ_in_lines_and_lambdas_but_not_in_group() -> None:
+    same = [
+        JAVA.format(order=order, n=n, line=line, frame="com.acme.Stock.reserve")
+        for order, n, line in [(1, 0, 10), (77, 3, 12), (4711, 12, 99)]
+    ]
+    other = JAVA.format(order=1, n=0, line=10, frame="com.acme.Stock.release")
+    found = groups_of(*same, other)
+    assert len(set(found[:3])) == 1
+    assert found[3] != found[0]
+
+
+def test_a_python_trace_is_named_by_its_nearest_own_frame() -> None:
+    one, moved, other = (
+        PYTHON.format(root="/srv", line=7, function="reserve", host="10.0.0.1"),
+        PYTHON.format(root="/opt/releases/42", line=9, function="reserve", host="10.0.0.2"),
+        PYTHON.format(root="/srv", line=7, function="release", host="10.0.0.1"),
+    )
+    found = groups_of(one, moved, other)
+    assert found[0] == found[1] != found[2]
+    assert "in reserve" in grouping.trace_key(grouping.mask(one))
+
+
+def test_user_names_make_no_groups_but_states_do() -> None:
+    users = [f"session for user {name} could not be opened by gateway" for name in ("ana", "bob", "cy", "dan", "eve", "fay")]
+    states = ["order moved from OPEN to PAID in ledger", "order moved from OPEN to VOID in ledger"]
+    found = groups_of(*users, *states)
+    assert len(set(found[:6])) == 1
+    assert len(set(found)) == 3
+
+
+def test_exceptions_always_tell_failures_apart() -> None:
+    found = groups_of(*[f"handler failed with com.acme.{name}Exception for order" for name in "ABCDEFGH"])
+    assert len(set(found)) == 8
+
+
+def test_a_known_group_keeps_its_id_however_the_new_texts_look() -> None:
+    known = KnownGroup("feedfeedfeedfeed", "unclassified", "frobnication of <*> stopped half way")
+    lines = [{"text": "frobnication of web-7.acme.test stopped half way"}, {"text": "frobnication of x stopped half way"}]
+    assert [line["group"] for line in explain(lines, known_groups=[known])] == ["feedfeedfeedfeed"] * 2
+
+
+def test_a_new_value_joins_the_group_of_an_old_one() -> None:
+    (first,) = explain([{"text": "queue web-1.acme.test drained with leftovers"}])
+    known = KnownGroup(first["group"], first["cause"], first["template"])
+    (second,) = explain([{"text": "queue web-2.acme.org drained with leftovers"}], known_groups=[known])
+    assert second["group"] == first["group"]
+
+
+def test_the_order_of_the_lines_does_not_matter() -> None:
+    texts = [text for _, text in SAMPLES]
+    once = dict(zip(texts, groups_of(*texts), strict=True))
+    shuffled = texts[:]
+    random.Random(7).shuffle(shuffled)
+    assert dict(zip(shuffled, groups_of(*shuffled), strict=True)) == once
+
+
+def test_the_fingerprint_is_fixed_for_ever() -> None:
+    assert grouping.fingerprint("throttled", "HTTP 429") == "febadc3c9eda10b4"
