@@ -23,9 +23,7 @@ GROUP_ROWS = 5_000
 GROUP_BYTES = 8 * 1024 * 1024
 
 _TIME = pa.timestamp("us", tz="UTC")
-_HEADER = pa.struct(
-    [("name", pa.string()), ("type", pa.string()), ("text", pa.string()), ("data", pa.binary())]
-)
+_HEADER = pa.struct([("name", pa.string()), ("type", pa.string()), ("text", pa.string()), ("data", pa.binary())])
 _PROPERTY = pa.struct([("name", pa.string()), ("value", pa.string())])
 
 #: One row per copy. The first six columns are the same in all rows of a file.
@@ -105,9 +103,7 @@ class Staging:
         """``relative`` as Arrow filesystems name it."""
         return f"{self.root}/{relative}"
 
-    def writer(
-        self, relative: str, *, batch_id: int, route: str, source: str, kind: str, broker: str
-    ) -> "BatchWriter":
+    def writer(self, relative: str, *, batch_id: int, route: str, source: str, kind: str, broker: str) -> "BatchWriter":
         """Begin the file of one batch."""
         constants = {"batch_id": batch_id, "route": route, "source": source, "kind": kind, "broker": broker}
         return BatchWriter(self, relative, constants)
@@ -130,6 +126,15 @@ class Staging:
                 self.filesystem.delete_dir(path)
             elif info.type == pafs.FileType.File:
                 self.filesystem.delete_file(path)
+
+    def names(self, relative: str) -> list[str]:
+        """What lies directly in a folder: names, those of folders with a ``/`` at the end; [] when it isn't there."""
+        path = self.full_path(relative)
+        with _staging_errors(path):
+            found = self.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+        return sorted(
+            f"{info.base_name}/" if info.type == pafs.FileType.Directory else info.base_name for info in found
+        )
 
     def copies(self, relative: str) -> int:
         """How many copies the batch file holds, from its footer. Raises :class:`StagingError` when it is damaged."""
@@ -244,14 +249,10 @@ class BatchWriter:
         received, self._received = self._received, []
         self._pending_bytes = 0
         with _staging_errors(self._path):
-            self._writer.write_table(
-                _to_table(letters, received, self._constants, self.copies - len(letters))
-            )
+            self._writer.write_table(_to_table(letters, received, self._constants, self.copies - len(letters)))
 
 
-def _to_table(
-    letters: list[DeadLetter], received: list[Micros], constants: dict[str, Any], first: int
-) -> pa.Table:
+def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict[str, Any], first: int) -> pa.Table:
     # Column by column from plain lists: about ten times cheaper than a dict per row.
     count = len(letters)
     (ids, bodies, headers, properties, enqueued, dead, first_received, deliveries) = ([] for _ in range(8))
@@ -277,9 +278,7 @@ def _to_table(
         tracking = read_tracking(c) if c else None
         redrive_ids.append(tracking.redrive_id if tracking else None)
         attempts.append(tracking.attempt if tracking else None)
-    constant = [
-        pa.repeat(pa.scalar(constants[name], SCHEMA.field(name).type), count) for name in SCHEMA.names[:5]
-    ]
+    constant = [pa.repeat(pa.scalar(constants[name], SCHEMA.field(name).type), count) for name in SCHEMA.names[:5]]
     columns = [
         *constant,
         pa.array(range(first, first + count), pa.int32()),
@@ -309,9 +308,7 @@ def _strings(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:  # lone surrogates, from a broker that does not check its text
-        return pa.array(
-            [v if v is None else v.encode("utf-8", "replace").decode() for v in values], pa.string()
-        )
+        return pa.array([v if v is None else v.encode("utf-8", "replace").decode() for v in values], pa.string())
 
 
 def _times(values: Sequence[Micros | None]) -> pa.Array:
@@ -361,9 +358,7 @@ def _to_letters(table: pa.Table) -> Iterator[tuple[int, DeadLetter]]:
             DeadLetter(
                 plain["broker_message_id"][index],
                 plain["body"][index],
-                tuple(
-                    Header(n, t, text if text is not None else data) for n, t, text, data in headers[index]
-                ),
+                tuple(Header(n, t, text if text is not None else data) for n, t, text, data in headers[index]),
                 tuple(properties[index]),
                 plain["enqueued_at"][index],
                 plain["dead_lettered_at"][index],

@@ -105,7 +105,8 @@ def abandon(
 ) -> list[Batch]:
     """Give up open batches whose writer is gone: of an older fence of the route, or opened too long ago.
 
-    Returns them; the caller removes their files (after this, so that a file is never missed).
+    Returns every abandoned batch whose file may still be there, also those of which a process died before it had
+    removed the file; the caller removes the files, then calls :func:`removed`.
     """
     with ledger.write() as connection:
         rows = connection.execute(
@@ -130,19 +131,32 @@ def abandon(
                 selection={"batch_id": row.batch_id},
                 reason="its writer is gone; nothing of it was recorded or settled",
             )
-    return [Batch(*row) for row in rows]
+        left = connection.execute(
+            sql(
+                "select batch_id, route, source, kind, uri, copies, state from staging_batches"
+                " where state = 'abandoned' and removed_at is null"
+                + (" and route = :route" if route else "")
+                + " order by batch_id"
+            ),
+            {"route": route} if route else {},
+        ).all()
+    return [Batch(*row) for row in left]
 
 
-def abandon_one(ledger: Ledger, batch_id: int, now: datetime) -> bool:
-    """Its own writer gives up an open batch after an error. False: it is recorded, or was abandoned already."""
+def abandon_one(ledger: Ledger, batch_id: int) -> bool:
+    """Its own writer gives up an open batch after an error; says whether the file may go.
+
+    False: the batch is recorded, its copies count. True also when others had abandoned it: a writer that was
+    stalled may have begun or finished its file after they had removed it.
+    """
     with ledger.write() as connection:
         return bool(
             connection.execute(
                 sql(
-                    "update staging_batches set state = 'abandoned', removed_at = :now"
-                    " where batch_id = :batch_id and state = 'open'"
+                    "update staging_batches set state = 'abandoned', removed_at = null"
+                    " where batch_id = :batch_id and state in ('open', 'abandoned')"
                 ),
-                {"batch_id": batch_id, "now": now},
+                {"batch_id": batch_id},
             ).rowcount
         )
 

@@ -97,6 +97,17 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
             ("message_id", "state"),
             [(r.candidate.message_id, r.candidate.state) for r in reviews],
         )
+        # A message that a person had released and that could not be sent for sure keeps its row: the decision was
+        # for one attempt, so it is asked again, and never carried out a second time by itself.
+        connection.execute(
+            sql(
+                "update escalated_messages set status = 'reopened', decision = null, decided_at = null,"
+                " approved_by = null, refusal = (select coalesce(messages.reason, messages.state) from messages"
+                " where messages.message_id = escalated_messages.message_id)"
+                " where status = 'decided' and message_id in (select messages.message_id from messages inner join"
+                " chosen on chosen.message_id = messages.message_id and chosen.state = messages.state)"
+            )
+        )
         stored = ledger.stored(now)
         rows = []
         for review in reviews:
@@ -118,14 +129,13 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
         )  # fmt: skip
         ledger.many(
             connection,
-            f"insert into escalated_messages ({', '.join(columns)}) select {', '.join(['?'] * len(columns))}"
-            " where exists (select 1 from messages inner join chosen on chosen.message_id = messages.message_id"
+            f"insert into escalated_messages ({', '.join(columns)}) select "
+            + (", ".join(["?"] * len(columns)) if ledger.is_sqlite else _typed_marks())
+            + " where exists (select 1 from messages inner join chosen on chosen.message_id = messages.message_id"
             " and chosen.state = messages.state where messages.message_id = ?)"
-            if ledger.is_sqlite
-            else f"insert into escalated_messages ({', '.join(columns)}) select {_typed_marks()}"
-            " where exists (select 1 from messages inner join chosen on chosen.message_id = messages.message_id"
-            " and chosen.state = messages.state where messages.message_id = ?)",
-            [(*row, row[0]) for row in rows],
+            " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?"
+            " and earlier.status <> 'applied')",
+            [(*row, row[0], row[0]) for row in rows],
         )
         return sum(
             move(

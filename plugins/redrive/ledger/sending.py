@@ -290,15 +290,20 @@ def raise_mark(connection: Connection, lease: RouteLease, slice_id: int, last_me
     Raises :class:`LeaseLost` when the run was replaced or the claim's deadline has passed.
     """
     lease.guard(connection, now)
-    changed = connection.execute(
-        sql(
-            "update delivery_slices set high_water = :mark where slice_id = :slice_id and fence = :fence"
-            " and closed_at is null and deadline_at > :now"
-        ),
-        {"mark": last_message_id, "slice_id": slice_id, "fence": lease.fence, "now": now},
-    ).rowcount
-    if changed != 1:
+    if not _announce(connection, lease, slice_id, last_message_id, now):
         raise LeaseLost(f"route {lease.route}: the claim of slice {slice_id} has run out; nothing more of it is sent")
+
+
+def _announce(connection: Connection, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> bool:
+    return bool(
+        connection.execute(
+            sql(
+                "update delivery_slices set high_water = :mark where slice_id = :slice_id and fence = :fence"
+                " and closed_at is null and deadline_at > :now"
+            ),
+            {"mark": last_message_id, "slice_id": slice_id, "fence": lease.fence, "now": now},
+        ).rowcount
+    )
 
 
 def give_back(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
@@ -395,13 +400,14 @@ def mark(
     tries: int,
     now: datetime,
     next_mark: int | None = None,
-) -> None:
+) -> bool:
     """Record how a window ended, in one transaction; with ``next_mark`` also announce the next window.
 
-    A message that was not sent for a reason of its own is tried ``tries`` times, then goes to people.
+    Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
+    for a reason of its own is tried ``tries`` times, then goes to people.
     """
     if not marks:
-        return
+        return False
     first, last = marks[0].message_id, marks[-1].message_id
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -475,8 +481,7 @@ def mark(
             ),
             {**span, "n": len(sent), "now": now},
         )
-        if next_mark is not None:
-            raise_mark(connection, lease, slice_id, next_mark, now)
+        return next_mark is not None and _announce(connection, lease, slice_id, next_mark, now)
 
 
 def _mark_not_sent(

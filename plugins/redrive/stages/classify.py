@@ -20,6 +20,7 @@ from redrive.ledger.batches import Batch
 from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.loading import Classified, Group, Loaded
 from redrive.stages.context import Context
+from redrive.staging import Staging
 
 #: Groups that the manifest names, newest first; grouping matches against them so that ids stay the same.
 KNOWN_GROUPS = 20_000
@@ -28,6 +29,17 @@ KNOWN_GROUPS = 20_000
 def output_path(context: Context) -> str:
     """Where this run's classified files go, relative to the staging folder."""
     return f"{context.name}/classified/{context.run.run_id}-{context.run.fence}"
+
+
+def remove_leftovers(staging: Staging, route: str) -> None:
+    """Remove what runs that died before their load left; nobody reads it. The route must be held.
+
+    Only folders and manifests: a source may have the same name as the folder.
+    """
+    folder = f"{route}/classified"
+    for name in staging.names(folder):
+        if name.endswith(("/", ".json")):
+            staging.remove(f"{folder}/{name.rstrip('/')}")
 
 
 def prepare(context: Context) -> str | None:

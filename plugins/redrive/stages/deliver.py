@@ -18,6 +18,7 @@ from redrive.errors import (
     PermissionRefused,
     QueueMissing,
     RedriveError,
+    StagingError,
 )
 from redrive.ledger import batches, escalations, leases, sending
 from redrive.ledger.engine import parse_instant
@@ -42,6 +43,7 @@ SLOW_SHARE = 0.1
 #: With a full destination: how often its depth is looked at again, and when a task gives up waiting.
 LOOK_AGAIN = 1.0
 GIVE_UP = 30.0
+LEAST_WAIT = 0.01
 #: Marks an edited copy for its consumer.
 EDITED_HEADER = "x-redrive-edited"
 
@@ -81,6 +83,13 @@ def deliver(
     one = _Delivery(context, shard, shards, monotonic, sleep)
     try:
         one.run()
+    except BaseException:
+        # As after a crash, only sooner: what was not handed to the broker waits again, the rest is unknown.
+        try:
+            sending.recover(context.ledger, context.lease, context.now(), shard=shard)
+        except RedriveError:
+            pass  # the run was replaced or the ledger is away: the next run recovers the slice
+        raise
     finally:
         one.close()
     totals = one.totals
@@ -130,26 +139,31 @@ class _Delivery:
             lanes = [lane for lane in lanes if lane.destination not in self._blocked]
             if not lanes:
                 return
-            moved, wait = 0, LOOK_AGAIN
+            moved, waits = 0, []
             for destination in dict.fromkeys(lane.destination for lane in lanes):
                 for band in self._bands:
+                    if destination in self._blocked:
+                        break
                     done, again_in = self._slice(destination, band)
                     moved += done
-                    wait = min(wait, again_in)
+                    if again_in is not None:
+                        waits.append(again_in)
             if moved:
                 waited = 0.0
             else:
-                # Nothing could go: the destination is full, or a slow band has used its rate up.
-                if waited >= GIVE_UP or wait <= 0:
+                # Nothing could go: the destination is full, or a slow band has used its rate up. What is due but
+                # not to be claimed (another selection, an earlier message of its key) is not waited for.
+                if waited >= GIVE_UP or not waits:
                     return
+                wait = max(min(*waits, LOOK_AGAIN), LEAST_WAIT)
                 self._sleep(wait)
                 waited += wait
 
     def _exhausted(self) -> bool:
         return self._limit is not None and self.totals.redelivered >= self._limit
 
-    def _slice(self, destination: str, band: _Band) -> tuple[int, float]:
-        """Claim and send one slice; (messages handled, seconds until it makes sense to look again)."""
+    def _slice(self, destination: str, band: _Band) -> tuple[int, float | None]:
+        """Claim and send one slice; (messages handled, seconds until it makes sense to look again, None: never)."""
         context = self._context
         size = context.route.deliver.slice
         if self._limit is not None:
@@ -161,23 +175,15 @@ class _Delivery:
             room = band.max_in_flight - context.broker.depth(destination).total
         except QueueMissing:
             self._escalate_all(destination, f"the destination {destination!r} does not exist")
-            return 0, LOOK_AGAIN
+            return 0, None
         size = min(size, room)
         if size <= 0:
             return 0, LOOK_AGAIN
         claimed = self._claim(destination, band, size)
         if claimed is None:
-            return 0, LOOK_AGAIN
+            return 0, None
         self.totals.slices += 1
-        try:
-            self._send_slice(claimed, band)
-        except BaseException:
-            # As after a crash, only sooner: what was not handed to the broker waits again, the rest is unknown.
-            try:
-                sending.recover(context.ledger, context.lease, context.now(), slice_id=claimed.slice_id)
-            except RedriveError:
-                pass  # the run was replaced or the ledger is away: the next run recovers the slice
-            raise
+        self._send_slice(claimed, band)
         sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
         context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
         return len(claimed.messages), 0.0
@@ -219,33 +225,41 @@ class _Delivery:
             return
         windows = [todo[i : i + deliver.confirm_window] for i in range(0, len(todo), deliver.confirm_window)]
         outgoing = _outgoing(context, todo, claimed)
+        # A window is announced when its payloads are at hand: one that can't be read never was in the broker's hands.
+        messages = [next(outgoing) for _ in windows[0]]
         with context.ledger.write() as connection:
-            sending.raise_mark(connection, context.lease, claimed.slice_id, windows[0][-1].message_id, context.now())
-        for index, window in enumerate(windows):
-            messages = [next(outgoing) for _ in window]
+            sending.raise_mark(connection, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
+        for index in range(len(windows)):
             self._pace(band, len(messages))
             marks, trouble = _publish(context.broker, claimed.destination, messages)
-            following = windows[index + 1] if index + 1 < len(windows) else None
-            go_on = following is not None and trouble is None
-            sending.mark(
+            following: list[Outgoing] = []
+            if index + 1 < len(windows) and trouble is None:
+                try:
+                    following = [next(outgoing) for _ in windows[index + 1]]
+                except StagingError as error:
+                    trouble = error
+            announced = sending.mark(
                 context.ledger,
                 context.lease,
                 claimed.slice_id,
                 marks,
                 tries=deliver.tries,
                 now=context.now(),
-                next_mark=following[-1].message_id if go_on and following else None,
+                next_mark=following[-1].message_id if following else None,
             )
             self._count(marks)
-            if trouble is not None:
-                rest = [one.message_id for later in windows[index + 1 :] for one in later]
+            rest = [one.message_id for later in windows[index + 1 :] for one in later]
+            if rest and not announced:
                 self.totals.put_back += sending.give_back(
                     context.ledger, context.lease, claimed.slice_id, rest, context.now()
                 )
+            if trouble is not None:
                 self._blocked.add(claimed.destination)
-                if isinstance(trouble, QueueMissing | PermissionRefused):
+                if isinstance(trouble, QueueMissing | PermissionRefused | StagingError):
                     raise trouble
+            if not announced:
                 return
+            messages = following
 
     def _without_processed(self, claimed: Slice) -> Sequence[Claimed]:
         """The claimed messages that the processed check doesn't know; none while it gives no answer."""
@@ -359,9 +373,9 @@ def _letters(context: Context, todo: Sequence[Claimed], paths: dict[int, str]) -
         start = end
 
 
-def _publish(broker: Broker, destination: str, messages: Sequence[Outgoing]) -> tuple[list[Mark], BrokerError | None]:
+def _publish(broker: Broker, destination: str, messages: Sequence[Outgoing]) -> tuple[list[Mark], RedriveError | None]:
     """Publish one window; what is certain and what is not, as marks, and the trouble that should end the slice."""
-    trouble: BrokerError | None = None
+    trouble: RedriveError | None = None
     try:
         results = broker.publish(destination, messages)
     except (QueueMissing, PermissionRefused) as error:

@@ -201,10 +201,15 @@ class _SourceDrain:
         context, gone = self._context, False
         try:
             # Only a row that is still open may lose its file: a commit can succeed though its answer was lost.
-            gone = batches.abandon_one(context.ledger, self._batch_id, context.now())
+            gone = batches.abandon_one(context.ledger, self._batch_id)
         except LedgerError:
             pass  # the next run abandons the batch and removes its file
         self._writer.abort(remove=gone)
+        if gone:
+            try:
+                batches.removed(context.ledger, [self._batch_id], context.now())
+            except LedgerError:
+                pass  # the next run removes what is gone already
         try:
             context.broker.release(self._source.queue, self._receipts)
         except BrokerError:

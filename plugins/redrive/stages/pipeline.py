@@ -70,7 +70,11 @@ def begin(
             airflow_run_id=dag_run_id,
             even_if_paused=even_if_paused,
         )
-        recover(settings, ledger, held, now)
+        try:
+            recover(settings, ledger, held, now)
+        except BaseException:
+            leases.release(ledger, held, status="failed", now=clock())
+            raise
     finally:
         ledger.close()
     return Run(route, run_id, held.fence, lease, now, selection)
@@ -78,9 +82,11 @@ def begin(
 
 def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:
     """What dead runs left: open batches are abandoned, open slices settled, half-known drains forgotten."""
+    staging = Staging(settings.staging)
     gone = batches.abandon(ledger, route=held.route, before_fence=held.fence, opened_before=None, now=now)
     if gone:
-        audit_stage.remove_files(ledger, Staging(settings.staging), gone, now)
+        audit_stage.remove_files(ledger, staging, gone, now)
+    classify_stage.remove_leftovers(staging, held.route)
     sending.recover(ledger, held, now)
     outcomes.forget_pending(ledger, held, now)
 
