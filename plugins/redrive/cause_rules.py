@@ -14,6 +14,7 @@ Patterns are written in the subset that Java and Python share, on lower-case ASC
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
@@ -927,12 +928,51 @@ REASONS: Final[dict[str, Finding]] = {
     "rejected": Finding(Cause.UNCLASSIFIED, "broker.rejected", 0.2),
 }
 
-_COMPILED: Final = tuple((rule, re.compile(rule.pattern, re.ASCII) if rule.pattern else None) for rule in RULES)
-_STAGES: Final = (
-    tuple(item for tier in (Tier.SAID, Tier.USUAL) for item in _COMPILED if item[0].tier is tier),
-    tuple(item for item in _COMPILED if item[0].tier is Tier.GENERIC),
-    tuple(item for item in _COMPILED if item[0].tier is Tier.LAST),
+# In the order of asking: stage by stage, within a stage as in the table.
+_STAGE_OF: Final = {Tier.SAID: 0, Tier.USUAL: 0, Tier.GENERIC: 1, Tier.LAST: 2}
+_ORDERED: Final = tuple(sorted(RULES, key=lambda rule: rule.tier))
+_PATTERNS: Final = tuple(re.compile(rule.pattern, re.ASCII) if rule.pattern else None for rule in _ORDERED)
+_STAGES: Final = (0, 1, 2)
+_GRAM: Final = 3
+
+
+def _index() -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+    """Three letters of each literal -> the literal and the numbers of its rules.
+
+    Two thousand literals would be two thousand searches for each text; so only those are searched for whose
+    rarest three letters occur in it.
+    """
+    rules_of: dict[str, list[int]] = {}
+    for number, rule in enumerate(_ORDERED):
+        for literal in rule.literals:
+            rules_of.setdefault(literal, []).append(number)
+    frequency = Counter(gram for literal in rules_of for gram in _grams(literal))
+    index: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for literal, numbers in rules_of.items():
+        rarest = min(_grams(literal), key=lambda gram: (frequency[gram], gram))
+        index.setdefault(rarest, []).append((literal, tuple(numbers)))
+    return index
+
+
+def _grams(text: str) -> set[str]:
+    return {text[at : at + _GRAM] for at in range(len(text) - _GRAM + 1)}
+
+
+# Names such as ``TooManyRequestsException`` and ``RATE_LIMIT_EXCEEDED`` say the same as the words in them.
+_WORDS: Final = re.compile(
+    r"(?<![A-Za-z0-9_-])[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}|(?<![A-Za-z])[A-Z]?[a-z]{1,40}(?:[A-Z][a-z]{1,40}){1,10}",
+    re.ASCII,
 )
+_HUMPS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]", re.ASCII)
+
+
+def _view(text: str) -> str:
+    """What rules look at: lower case, and below it the names with their words apart."""
+    if len(text) > 2 * _LOOKED_AT:
+        text = text[:_LOOKED_AT] + "\n" + text[-_LOOKED_AT:]
+    names = _WORDS.findall(text)
+    return text.lower() + "\n" + "\n".join(_HUMPS.sub(" ", name).lower() for name in names) if names else text.lower()
+
 
 # Where a deeper cause begins: Java, Spring, .NET, Node, Ruby and PHP name the wrapper first.
 _DEEPER: Final = re.compile(
@@ -951,43 +991,43 @@ _FRAMES: Final = re.compile(
 )
 _MAX_PARTS: Final = 24
 
-
-# Names such as ``TooManyRequestsException`` and ``RATE_LIMIT_EXCEEDED`` say the same as the words in them.
-_WORDS: Final = re.compile(
-    r"(?<![A-Za-z0-9_-])[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}|(?<![A-Za-z])[A-Z]?[a-z]{1,40}(?:[A-Z][a-z]{1,40}){1,10}",
-    re.ASCII,
-)
-_HUMPS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]", re.ASCII)
-
-
-def _view(text: str) -> str:
-    """What rules look at: lower case, and below it the names with their words apart."""
-    names = _WORDS.findall(text)
-    return text.lower() + "\n" + "\n".join(_HUMPS.sub(" ", name).lower() for name in names) if names else text.lower()
+_INDEX: Final = _index()
+#: Characters of a text without its frames that rules look at, from its beginning and from its end.
+_LOOKED_AT: Final = 3000
 
 
 @lru_cache(maxsize=4096)
 def find(text: str) -> Finding | None:
     """What a masked failure text says, or None where no rule of the table knows it."""
     bare = _FRAMES.sub("", text)
-    parts = [_view(part) for part in _parts(bare)] if bare.strip() else [_view(text)]
+    found = _find_in(list(_parts(bare)))
+    if found is None and bare != text:
+        # Nothing but frames, or none that says why: better a hint from the frames than nothing, and less sure.
+        found = _find_in([text])
+        found = found and found._replace(confidence=found.confidence / 2)
+    return found
+
+
+def _find_in(parts: Sequence[str]) -> Finding | None:
+    views = [_view(part) for part in parts]
+    candidates = [_candidates(view) for view in views]
     for stage in _STAGES:
-        for part in parts:
-            for rule, pattern in stage:
-                if any(literal in part for literal in rule.literals) and (
-                    pattern is None or pattern.search(part) is not None
-                ):
+        for view, numbers in zip(views, candidates, strict=True):
+            for number in numbers:
+                rule, pattern = _ORDERED[number], _PATTERNS[number]
+                if _STAGE_OF[rule.tier] == stage and (pattern is None or pattern.search(view) is not None):
                     return Finding(rule.cause, rule.id, rule.confidence, rule.tier is Tier.LAST)
-    return _find_flat(_view(text)) if bare != text else None
-
-
-def _find_flat(text: str) -> Finding | None:
-    """The first rule that matches anywhere, frames and all: better than nothing, and less sure."""
-    for stage in _STAGES:
-        for rule, pattern in stage:
-            if any(literal in text for literal in rule.literals) and (pattern is None or pattern.search(text)):
-                return Finding(rule.cause, rule.id, rule.confidence / 2, rule.tier is Tier.LAST)
     return None
+
+
+def _candidates(view: str) -> list[int]:
+    """The numbers of the rules of which a literal occurs in ``view``, in the order of asking."""
+    numbers: set[int] = set()
+    for gram in _grams(view) & _INDEX.keys():
+        for literal, rules in _INDEX[gram]:
+            if literal in view:
+                numbers.update(rules)
+    return sorted(numbers)
 
 
 def _parts(text: str) -> Iterator[str]:
