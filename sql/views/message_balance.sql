@@ -1,8 +1,6 @@
 -- Does it all add up? One row per route; every column named *_difference must be 0.
 -- copies_difference: recorded copies that are neither loaded as something nor waiting to be loaded.
 -- messages_difference: messages that no new copy and no import accounts for (or the reverse).
-drop view if exists message_balance
---;
 create view message_balance as
 with batches as (
     select

@@ -1,6 +1,4 @@
 -- What people have to decide, one row per route and group, largest first when ordered by open_messages.
-drop view if exists review_groups
---;
 create view review_groups as
 with reviews as (
     select

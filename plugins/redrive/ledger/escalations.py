@@ -117,7 +117,7 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
                 (
                     one.message_id, lease.route, one.group_id, one.cause, one.reason or one.state,
                     _storable(review.error_text), text, None if text is not None else review.body, len(review.body),
-                    review.content_type, json.dumps(review.headers), one.source, one.destination,
+                    _storable(review.content_type), json.dumps(review.headers), one.source, one.destination,
                     one.broker_message_id, one.message_key, one.attempts, one.first_enqueued_at, stored,
                     review.suggested,
                 )
@@ -195,7 +195,7 @@ def decided(connection: Connection, route: str | None, *, approvals: int, after:
             "select escalation_id, reviews.message_id, reviews.route, decision, decided_by, approved_by, note,"
             " content_type, corrected_body, messages.state from escalated_messages reviews"
             " left join messages on messages.message_id = reviews.message_id"
-            " where status = 'decided' and applied_at is null and escalation_id > :after"
+            " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
             # a released message that waits for delivery was applied as far as it can be
             " and (messages.state is null or messages.state = 'escalated')"
             + (" and reviews.route = :route" if route else "")
@@ -262,11 +262,10 @@ def apply(
                 {"now": now, "id": one.escalation_id},
             )
         for one, why in refuse:
+            if not _still(ledger, connection, one):
+                continue
             done["refused"] += connection.execute(
-                sql(
-                    "update escalated_messages set status = 'refused', refusal = :why"
-                    " where escalation_id = :id and status = 'decided'"
-                ),
+                sql("update escalated_messages set status = 'refused', refusal = :why where escalation_id = :id"),
                 {"why": why, "id": one.escalation_id},
             ).rowcount
             tell(
@@ -306,15 +305,16 @@ def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetim
 
 
 def corrected(connection: Connection, message_ids: Sequence[int]) -> dict[int, str]:
-    """Bodies that people corrected, for messages of this list that are being sent by an edit."""
+    """Bodies that people corrected, for messages of this list whose newest decision is an edit."""
     found: dict[int, str] = {}
     for start in range(0, len(message_ids), 500):
         part = ",".join(str(int(i)) for i in message_ids[start : start + 500])
         rows = connection.execute(
             sql(
-                "select message_id, corrected_body from escalated_messages where decision = 'edit'"
+                "select message_id, corrected_body from escalated_messages reviews where decision = 'edit'"
                 f" and status in ('decided', 'applied') and corrected_body is not null and message_id in ({part})"
-                " order by escalation_id"
+                " and escalation_id = (select max(newest.escalation_id) from escalated_messages newest"
+                " where newest.message_id = reviews.message_id)"
             )
         )
         found.update({row.message_id: row.corrected_body for row in rows})

@@ -1,9 +1,11 @@
 """Bring the ledger's schema up to date and check that it is: tables by Alembic, views and triggers from files.
 
-Views and triggers are code, not data: every upgrade drops and makes them anew from ``sql/views``, after the
-migrations. ``sql/views/*.sql`` runs on both databases, ``sql/views/<dialect>/*.sql`` on one.
+Views and triggers are code, not data: every upgrade makes them anew from ``sql/views``, after the migrations.
+``sql/views/*.sql`` runs on both databases, ``sql/views/<dialect>/*.sql`` on one. On PostgreSQL a view is replaced in
+place where its columns allow it, so that grants and views that people built on it survive.
 """
 
+import re
 import secrets
 from datetime import datetime
 from pathlib import Path
@@ -13,28 +15,28 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from redrive.errors import SchemaOutdated
+from redrive.errors import LedgerError, SchemaOutdated
 from redrive.ledger.engine import Ledger, sql
 
 SQL_FOLDER = Path(__file__).resolve().parents[3] / "sql"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that are mistaken for digits
+_CREATE_VIEW = re.compile(r"^create view (\w+)", re.MULTILINE)
 
 
 def upgrade(ledger: Ledger, now: datetime) -> str:
     """Create or upgrade the schema; harmless when repeated. Returns the revision that is now in force."""
-    if not ledger.is_sqlite:
-        with ledger.write() as connection:
-            connection.exec_driver_sql("create schema if not exists redrive")
     with ledger.write() as connection:
         if not ledger.is_sqlite:  # two upgrades at once: the second waits, then finds nothing to do
             connection.exec_driver_sql("select pg_advisory_xact_lock(7239581)")
+            # "if not exists" asks for the right to create before it looks, and whoever upgrades may lack it
+            if connection.exec_driver_sql("select to_regnamespace('redrive')").scalar() is None:
+                connection.exec_driver_sql("create schema redrive")
         config = _config()
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
-        for path in _view_files(ledger):
-            for statement in _statements(path):
-                connection.exec_driver_sql(statement.replace("%", "%%") if not ledger.is_sqlite else statement)
+        _make_views(ledger, connection)
         connection.execute(
             sql(
                 "insert into ledger_identity (ledger_id, created_at)"
@@ -79,9 +81,36 @@ def _config() -> Config:
     return config
 
 
+def _make_views(ledger: Ledger, connection: sa.Connection) -> None:
+    """Make every view, trigger and role anew."""
+    statements = [statement for path in _view_files(ledger) for statement in _statements(path)]
+    if not ledger.is_sqlite:
+        try:
+            with connection.begin_nested():
+                for statement in statements:
+                    _run(connection, _CREATE_VIEW.sub(r"create or replace view \1", statement))
+            return
+        except ProgrammingError:
+            pass  # a view lost or renamed a column: it has to go first
+    names = [match[1] for statement in statements if (match := _CREATE_VIEW.search(statement))]
+    for name in reversed(names):
+        try:
+            _run(connection, f"drop view if exists {name}")
+        except DBAPIError as error:
+            raise LedgerError(f"view {name} has to change, but something was built on it: {error.orig}") from error
+    for statement in statements:
+        _run(connection, statement)
+
+
+def _run(connection: sa.Connection, statement: str) -> None:
+    # Through the driver, because a colon is no parameter here; psycopg reads a percent sign as one.
+    connection.exec_driver_sql(statement.replace("%", "%%") if connection.dialect.name == "postgresql" else statement)
+
+
 def _view_files(ledger: Ledger) -> list[Path]:
     views = SQL_FOLDER / "views"
-    return sorted(views.glob("*.sql")) + sorted((views / ledger.engine.dialect.name).glob("*.sql"))
+    own = sorted((views / ledger.engine.dialect.name).glob("*.sql"), key=lambda path: (path.stem == "roles", path.name))
+    return sorted(views.glob("*.sql")) + own  # roles come last: what they may read has to exist
 
 
 def _statements(path: Path) -> list[str]:

@@ -312,8 +312,9 @@ escalated_messages = Table(
     _one_of("status", "open", "decided", "applied", "refused", "reopened"),
     _one_of("decision", "redeliver", "discard", "edit"),
     CheckConstraint("decision <> 'edit' or corrected_body is not null", name="edit_needs_body"),
-    CheckConstraint("decision is null or decided_by is not null", name="decision_needs_name"),
-    CheckConstraint("status not in ('decided', 'applied') or decision is not null", name="status_needs_decision"),
+    CheckConstraint("decision is null or coalesce(trim(decided_by), '') <> ''", name="decision_needs_name"),
+    # Not for status decided: on SQLite a trigger can take a decision back only after the row was written without it.
+    CheckConstraint("status <> 'applied' or decision is not null", name="status_needs_decision"),
     Index("ix_escalated_messages_message_id", "message_id"),
     Index("ix_escalated_messages_status_group_id", "status", "route", "group_id"),
     sqlite_autoincrement=True,

@@ -107,14 +107,14 @@ def upgrade() -> None:
         ),
         sa.CheckConstraint("decision in ('redeliver', 'discard', 'edit')", name=op.f("ck_escalated_messages_decision")),
         sa.CheckConstraint(
+            "decision is null or coalesce(trim(decided_by), '') <> ''",
+            name=op.f("ck_escalated_messages_decision_needs_name"),
+        ),
+        sa.CheckConstraint(
+            "status <> 'applied' or decision is not null", name=op.f("ck_escalated_messages_status_needs_decision")
+        ),
+        sa.CheckConstraint(
             "status in ('open', 'decided', 'applied', 'refused', 'reopened')", name=op.f("ck_escalated_messages_status")
-        ),
-        sa.CheckConstraint(
-            "status not in ('decided', 'applied') or decision is not null",
-            name=op.f("ck_escalated_messages_status_needs_decision"),
-        ),
-        sa.CheckConstraint(
-            "decision is null or decided_by is not null", name=op.f("ck_escalated_messages_decision_needs_name")
         ),
         sa.PrimaryKeyConstraint("escalation_id", name=op.f("pk_escalated_messages")),
         sqlite_autoincrement=True,

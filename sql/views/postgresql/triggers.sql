@@ -1,29 +1,94 @@
--- A decision made by plain UPDATE moves the row to 'decided'; what can't be decided any more is refused at once.
-create or replace function redrive.escalated_messages_decide() returns trigger language plpgsql as $$
+-- What people do to a review row by plain UPDATE, made whole: names that can't be forged, the status, the audit trail;
+-- and what can't be decided any more is refused at once. Like its twin for SQLite, this function acts on columns that
+-- an UPDATE names, whether or not it changes them: deciding the same again after a refusal is a new decision.
+-- It runs with its owner's rights, because reviewers may not write to the tables that it writes to.
+create or replace function redrive.escalated_messages_decide() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
 begin
-    if new.status = 'applied' and old.status = 'applied'
-        and (new.decision is distinct from old.decision or new.corrected_body is distinct from old.corrected_body) then
+    if old.applied_at is not null or old.status = 'applied' then
         raise exception 'this escalation was applied already; a message that fails again gets a new row';
     end if;
-    if new.decision is not null and new.status in ('open', 'refused', 'reopened')
-        and (new.decision is distinct from old.decision or new.decided_at is distinct from old.decided_at
-             or new.decided_by is distinct from old.decided_by) then
+    if new.status <> old.status and new.status in ('applied', 'refused', 'reopened') then
+        return new;  -- the machine's word, not a person's
+    end if;
+    if old.status = 'decided' and exists (
+        select from messages where messages.message_id = old.message_id and messages.state <> 'escalated'
+    ) then
+        raise exception 'too late: this decision was taken up already';
+    end if;
+    if new.decision is not null then
         new.status := 'decided';
         new.refusal := null;
         if new.decided_at is not distinct from old.decided_at then
             new.decided_at := clock_timestamp();
         end if;
-        insert into redrive.audit_events (at, route, actor, action, message_id, reason)
-        values (clock_timestamp(), new.route, new.decided_by, 'decide ' || new.decision, new.message_id, new.note);
-    elsif new.decision is null and new.status = 'decided' then
+        -- a second person approved what was decided then, not what is decided now
+        if new.approved_by is not distinct from old.approved_by then
+            new.approved_by := null;
+        end if;
+        insert into audit_events (at, route, actor, action, message_id, reason)
+        values (
+            clock_timestamp(), new.route, coalesce(new.decided_by, '?'), 'decide ' || new.decision, new.message_id,
+            new.note
+        );
+    elsif old.status = 'decided' and new.status = 'decided' then
         new.status := 'open';
         new.decided_at := null;
+        new.approved_by := null;
+        insert into audit_events (at, route, actor, action, message_id, reason)
+        values (
+            clock_timestamp(), new.route, coalesce(new.decided_by, old.decided_by, '?'), 'undecide ' || old.decision,
+            new.message_id, new.note
+        );
     end if;
     return new;
 end
 $$
 --;
-drop trigger if exists escalated_messages_decide on redrive.escalated_messages
+-- Who decides is who is logged in, for members of redrive_reviewer; the owner (Redrive itself, which passes on the
+-- name of a person whom it has authenticated) and superusers say whom they act for.
+create or replace function redrive.escalated_messages_sign() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+begin
+    if not (
+        session_user <> current_user
+        and to_regrole('redrive_reviewer') is not null
+        and pg_has_role(session_user, to_regrole('redrive_reviewer'), 'member')
+        and not (select rolsuper from pg_catalog.pg_roles where rolname = session_user)
+    ) then
+        return new;
+    end if;
+    if new.decision is distinct from old.decision or new.decided_by is distinct from old.decided_by
+        or new.corrected_body is distinct from old.corrected_body then
+        new.decided_by := session_user;
+    end if;
+    if new.approved_by is not null and new.approved_by is distinct from old.approved_by then
+        new.approved_by := session_user;
+    end if;
+    return new;
+end
+$$
 --;
-create trigger escalated_messages_decide before update on redrive.escalated_messages
+create or replace function redrive.escalated_messages_approve() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+begin
+    insert into audit_events (at, route, actor, action, message_id, reason)
+    values (
+        clock_timestamp(), new.route, new.approved_by, 'approve ' || coalesce(new.decision, 'nothing'), new.message_id,
+        new.note
+    );
+    return null;
+end
+$$
+--;
+-- Before triggers run in the order of their names: first the signature, then the decision.
+create or replace trigger escalated_messages_a_sign before update on redrive.escalated_messages
+for each row execute function redrive.escalated_messages_sign()
+--;
+create or replace trigger escalated_messages_b_decide
+before update of decision, corrected_body on redrive.escalated_messages
 for each row execute function redrive.escalated_messages_decide()
+--;
+create or replace trigger escalated_messages_c_approve after update of approved_by on redrive.escalated_messages
+for each row when (new.approved_by is not null and new.approved_by is distinct from old.approved_by)
+execute function redrive.escalated_messages_approve()

@@ -1,7 +1,5 @@
 -- Each route at a glance: open messages, outcomes, and the time from first enqueue to outcome against which
 -- the route's SLO is read (seconds; nearest rank percentiles over presumed and confirmed messages).
-drop view if exists route_summary
---;
 create view route_summary as
 with finished as (
     select

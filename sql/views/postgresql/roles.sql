@@ -1,0 +1,21 @@
+-- Role redrive_reviewer: people who decide. They read everything and write nothing but their decision; triggers sign
+-- it with their login. Grant it with: grant redrive_reviewer to ana;
+do $$
+begin
+    if to_regrole('redrive_reviewer') is null then
+        begin
+            create role redrive_reviewer nologin;
+        exception
+            when insufficient_privilege then
+                raise notice 'role redrive_reviewer was not created: % may not create roles; have it created, then run redrive db upgrade again', current_user;
+                return;
+            when duplicate_object or unique_violation then
+                null;  -- another database of this cluster was upgraded at the same moment
+        end;
+    end if;
+    grant usage on schema redrive to redrive_reviewer;
+    grant select on all tables in schema redrive to redrive_reviewer;
+    grant update (decision, decided_by, note, corrected_body, approved_by)
+    on redrive.escalated_messages to redrive_reviewer;
+end
+$$
