@@ -259,22 +259,25 @@ def _observe(run: Counts) -> Counts:
     """Measures every queue of the route: how deep, how old, who consumes."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return pipeline.observe(configuration.load(), _run(run))
+    return _stage(run, pipeline.observe)
 
 
 def _drain(run: Counts, shard: int, shards: int) -> Counts:
     """Moves messages from the sources into staging: written, recorded, and only then settled."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return pipeline.drain(configuration.load(), _run(run), shard=shard, shards=shards)
+    return _stage(run, pipeline.drain, shard=shard, shards=shards)
 
 
 def _prepare(run: Counts) -> str | None:
     """Writes down what Spark has to classify. Nothing new: ``classify`` is skipped, no Spark starts."""
     from redrive.stages import pipeline  # noqa: PLC0415
+    from redrive.stages.context import Run  # noqa: PLC0415
 
+    if run["dry_run"]:
+        return None
     settings = configuration.load()
-    manifest = pipeline.prepare_classification(settings, _run(run))
+    manifest = pipeline.prepare_classification(settings, Run.from_json(run))
     if manifest is not None and settings.spark.runner in spark_operators.CLOUD_RUNNERS:
         from redrive import spark  # noqa: PLC0415
 
@@ -288,52 +291,59 @@ def _load() -> Counts:
 
     # Pulled by name: Airflow allows a task that follows a setup task directly no rule but all_success.
     run = get_current_context()["ti"].xcom_pull(task_ids="begin")
-    return pipeline.load(configuration.load(), _run(run))
+    return _stage(run, pipeline.load)
 
 
 def _resolve(run: Counts) -> Counts:
     """Finds out what became of earlier redeliveries: returned, confirmed, presumed, unknown."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return pipeline.resolve(configuration.load(), _run(run))
+    return _stage(run, pipeline.resolve)
 
 
 def _plan(run: Counts) -> Counts:
-    """Decides for every message: back at once, later, held, suppressed, or to a person."""
-    from redrive.stages import pipeline  # noqa: PLC0415
+    """Decides for every message: back at once, later, held, suppressed, or to a person.
 
-    return pipeline.plan(configuration.load(), _run(run))
+    In a dry run: what would be decided about what is loaded already, row by row in this task's log.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+    from redrive.stages.context import Run  # noqa: PLC0415
+
+    if run["dry_run"]:
+        return _preview(Run.from_json(run))
+    return _stage(run, pipeline.plan)
 
 
 def _deliver(run: Counts, shard: int, shards: int) -> Counts:
     """Sends what is due, slice by slice: claim, send, wait for the broker's word, mark."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return pipeline.deliver(configuration.load(), _run(run), shard=shard, shards=shards)
+    return _stage(run, pipeline.deliver, shard=shard, shards=shards)
 
 
 def _escalate(run: Counts) -> Counts:
     """Hands what needs a person over to the review table."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return pipeline.escalate(configuration.load(), _run(run))
+    return _stage(run, pipeline.escalate)
 
 
 def _report(run: Counts) -> Counts:
     """Sums up the run; its counts are the task's XCom."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return pipeline.report(configuration.load(), _run(run))
+    return _stage(run, pipeline.report)
 
 
 def _finish(run: Counts) -> Counts:
     """Closes the run and gives the route back, also after a failure."""
     from redrive.stages import pipeline  # noqa: PLC0415
+    from redrive.stages.context import Run  # noqa: PLC0415
 
     # The report is the last task of a run in which everything succeeded, so its XCom tells.
     reported = get_current_context()["ti"].xcom_pull(task_ids="report")
     status = "failed" if reported is None else "succeeded"
-    pipeline.finish(configuration.load(), _run(run), status)
+    pipeline.finish(configuration.load(), Run.from_json(run), status)
     return {"status": status}
 
 
@@ -487,10 +497,32 @@ def _decided(settings: Settings) -> list[str]:
         ledger.close()
 
 
-def _run(run: Counts) -> "Run":
+def _stage(run: Counts, stage: Callable[..., Counts], **options: Any) -> Counts:
+    """One stage of a run. A dry run changes nothing, so it only passes through."""
     from redrive.stages.context import Run  # noqa: PLC0415
 
-    return Run.from_json(run)
+    if run["dry_run"]:
+        return {"dry_run": True}
+    return stage(configuration.load(), Run.from_json(run), **options)
+
+
+def _preview(run: "Run") -> Counts:
+    """What the run would do, in full in the log and in numbers as the answer."""
+    from redrive.stages import preview  # noqa: PLC0415
+
+    found = preview.preview(configuration.load(), run.route, run.selection, now=datetime.now(UTC))
+    verdicts: dict[str, int] = {}
+    for row in found["plan"]:
+        log.info("%(messages)s messages of group %(group)s (%(cause)s): %(verdict)s, %(why)s", row)
+        verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["messages"]
+    for text, what in found["not_seen"].items():
+        log.info("not seen: %s: %s", text.replace("_", " "), what)
+    return {
+        "dry_run": True,
+        "would": verdicts,
+        "due_now": sum(lane["messages"] for lane in found["due_now"]),
+        "staged_but_not_classified": found["not_seen"]["staged_but_not_classified"],
+    }
 
 
 def _task(function: Callable[..., object], **options: Any) -> Any:

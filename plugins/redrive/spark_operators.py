@@ -13,11 +13,13 @@ import shlex
 import shutil
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import task
+from airflow.sdk import get_current_context, task
 
 from redrive import connections, spark
 from redrive import settings as configuration
@@ -77,7 +79,8 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
         if self.master.startswith("local") and self.connection is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        super().execute(context)
+        with _held(context):
+            super().execute(context)
 
     def _get_hook(self) -> SparkSubmitHook:
         if self.connection is None:
@@ -87,6 +90,17 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
         else:
             connections.get(self.connection)  # raises ConnectionMissing
         return super()._get_hook()
+
+
+@contextmanager
+def _held(context: Any) -> Iterator[None]:
+    """Hold the route while Spark works, which writes nothing into the ledger and may take longer than a lease."""
+    from redrive.stages import heartbeat  # noqa: PLC0415
+    from redrive.stages.context import Run  # noqa: PLC0415
+
+    run = Run.from_json(context["ti"].xcom_pull(task_ids="begin"))
+    with heartbeat.beating(configuration.load(), run):
+        yield
 
 
 def _submit(settings: Settings) -> ClassifyOperator:
@@ -108,7 +122,8 @@ def _submit(settings: Settings) -> ClassifyOperator:
 
 def _over_connect(manifest: str) -> None:
     """Finds the cause of every staged message over Spark Connect. Skipped when nothing new is staged."""
-    spark.classify_over_connect(configuration.load(), manifest)
+    with _held(get_current_context()):
+        spark.classify_over_connect(configuration.load(), manifest)
 
 
 def _on_emr(settings: Settings) -> Any:

@@ -49,10 +49,27 @@ def test_a_run_brings_back_what_may_go_and_hands_over_the_rest_and_an_idle_one_s
 
 
 @pytest.mark.timeout(300)
+def test_a_dry_run_tells_what_would_happen_and_changes_nothing(ready: Shop) -> None:
+    shop = ready
+    shop.fail(4, PASSING)
+    before = (shop.states(), shop.depth("dead"), shop.depth("orders"), shop.query("select count(*) from runs"))
+
+    code, ended = run_dag(shop, dry_run=True)
+
+    assert code == 0
+    assert "classify" not in ended
+    log = (shop.home / "var" / "airflow" / "redrive_orders.log").read_text()
+    assert "'would': {" in log
+    assert "in the sources: not looked at" in log
+    assert before == (shop.states(), shop.depth("dead"), shop.depth("orders"), shop.query("select count(*) from runs"))
+
+
+@pytest.mark.timeout(300)
 def test_a_run_that_fails_gives_the_route_back_and_says_why(ready: Shop) -> None:
     shop = ready
     config = shop.home / "config" / "redrive.yaml"
     healthy = config.read_text()
+    before = shop.depth("dead")
     shop.fail(3, PASSING)
     try:
         config.write_text(healthy.replace("queue: orders-dlq", "queue: renamed-dlq"))
@@ -65,4 +82,4 @@ def test_a_run_that_fails_gives_the_route_back_and_says_why(ready: Shop) -> None
     assert ended["finish"] == "success"
     assert shop.query("select run_id from route_state") == [(None,)]
     assert shop.query("select status from runs order by started_at desc limit 1") == [("failed",)]
-    assert shop.depth("dead") == 3, "nothing was touched"
+    assert shop.depth("dead") == before + 3, "nothing was touched"

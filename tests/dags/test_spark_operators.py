@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def rendered(value: Any) -> Any:
         case list():
             return [rendered(item) for item in value]
     return value
+
+
+@pytest.fixture(autouse=True)
+def nobody_asks_for_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No ledger here: the lease that a task holds while Spark works is not what these tests are about."""
+    from redrive import spark_operators  # noqa: PLC0415  imports Airflow
+
+    monkeypatch.setattr(spark_operators, "_held", lambda _context: nullcontext())
+    monkeypatch.setattr(spark_operators, "get_current_context", dict)
 
 
 class TestLocalAndSubmit:
