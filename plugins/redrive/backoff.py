@@ -34,7 +34,10 @@ def dice(message_id: int, attempt: int) -> float:
 
 def dice_sql(message_id: str, attempt: str) -> str:
     """:func:`dice` as an SQL expression over integer expressions, for SQLite and PostgreSQL."""
-    return f"((({message_id} % {_PRIME}) * {_BY_ID} + {attempt} * {_BY_ATTEMPT}) % {_PRIME} / {_PRIME}.0)"
+    # PostgreSQL computes in the width of its operands and refuses what doesn't fit; the casts are no-ops elsewhere.
+    by_id = f"(cast({message_id} as bigint) % {_PRIME}) * {_BY_ID}"
+    by_attempt = f"cast({attempt} as bigint) * {_BY_ATTEMPT}"
+    return f"(({by_id} + {by_attempt}) % {_PRIME} / cast({_PRIME} as double precision))"
 
 
 def delay(message_id: int, attempt: int, *, limit: timedelta) -> timedelta:

@@ -75,6 +75,9 @@ def decide(case: Case, limits: Limits) -> Decision:
         return _later(case, limits, f"the consumer asked for later {case.delays} times")
     verdict = limits.verdicts.get(case.cause, PROFILES[case.cause].verdict)
     tried = f"{case.cause}: came back after {case.attempts} redeliveries"
+    # Attempts that are neither requeues nor delays of ours were made by a ledger that is lost, or by another route.
+    if case.attempts > case.requeues + case.delays and case.attempts >= limits.requeue_attempts + limits.delay_attempts:
+        return Escalate(tried)
     match verdict:
         case Verdict.ESCALATE:
             return Escalate(_why(case))

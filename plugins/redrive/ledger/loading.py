@@ -12,6 +12,7 @@ A message id is a function of (batch, row), and a batch is loaded in the transac
 loading twice, or by a run that was replaced, changes nothing.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -81,6 +82,13 @@ _INCOMING = (
     " group_id bigint, fresh_id text, role text, owner bigint, prior_outcome text"
 )
 _COLUMNS = (*Classified._fields, "fresh_id", "role", "owner")
+_STAGE_ROWS = 10_000
+_NOT_YET_DECIDED = (None, None)
+# Rows come as plain tuples in the order of Classified: a named one each would cost more than the insert.
+_BATCH_ID, _SOURCE, _BROKER_ID, _BODY_HASH, _ENQUEUED_AT, _REDRIVE_ID = (
+    Classified._fields.index(name)
+    for name in ("batch_id", "source", "broker_message_id", "body_hash", "enqueued_at", "redrive_id")
+)
 
 
 def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], now: datetime) -> dict[str, int]:
@@ -120,7 +128,8 @@ def load(
 ) -> Loaded:
     """Take in all copies of these batches, in one transaction; batches that are loaded already are left alone.
 
-    ``copies`` are in message id order and may hold copies of other batches too; those are skipped.
+    ``copies`` are in message id order and may hold copies of other batches too; those are skipped. Plain tuples in
+    the order of :class:`Classified` will do.
     """
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -141,8 +150,11 @@ def load(
         _refuse_incomplete(connection, pending)
         _find_duplicates(connection, lease.route)
         if tracked:
-            _find_returns_by_header(connection, lease.route)
-        _find_returns_by_broker_id(connection, lease.route)
+            _find_owners_by_header(connection, lease.route)
+        _find_owners_by_broker_id(connection, lease.route)
+        connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
+        _mark_returns(connection)
+        _follow_first_copies(connection)
         _insert_new(connection, lease.route, now)
         _apply_returns(connection, lease, now)
         _keep_repeats(connection, lease.route, now)
@@ -165,26 +177,44 @@ def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int
 def _stage(ledger: Ledger, connection: Connection, pending: Mapping[int, int], copies: Iterable[Classified]) -> int:
     """Bring the copies into table ``incoming``; the number that carry our headers."""
     prefix = ledger_id(connection)
-    first_of: dict[tuple[Any, ...], int] = {}
+    seen: dict[str, list[Classified]] = {}
     tracked = 0
-
-    def rows() -> Iterable[tuple[Any, ...]]:
-        nonlocal tracked
-        for copy in copies:
-            if copy.batch_id not in pending:
-                continue
-            role = owner = None
-            if copy.broker_message_id:  # twice in what we load now: its lease ran out while a batch was open
-                identity = (copy.source, copy.broker_message_id, copy.enqueued_at, copy.body_hash)
-                first = first_of.setdefault(identity, copy.message_id)
-                if first != copy.message_id:
-                    role, owner = "duplicate", first
-            if copy.redrive_id is not None:
-                tracked += 1
-            yield (*copy, redrive_id_of(prefix, copy.message_id), role, owner)
-
-    ledger.bulk(connection, "incoming", _COLUMNS, rows())
+    rows = iter(copies)
+    while chunk := list(itertools.islice(rows, _STAGE_ROWS)):
+        mine = [copy for copy in chunk if copy[_BATCH_ID] in pending]
+        # Twice in what is loaded now: its lease ran out while a batch was open.
+        doubles = _doubles(mine, seen)
+        tracked += sum([copy[_REDRIVE_ID] is not None for copy in mine])
+        ledger.bulk(
+            connection,
+            "incoming",
+            _COLUMNS,
+            [(*copy, redrive_id_of(prefix, copy[0]), *doubles.get(copy[0], _NOT_YET_DECIDED)) for copy in mine],
+        )
     return tracked
+
+
+def _doubles(
+    copies: Sequence[Classified], seen: dict[str, list[Classified]]
+) -> dict[int, tuple[str | None, int | None]]:
+    """Copies that repeat an earlier one of this load, with whose they are; ``seen`` grows by those that don't."""
+    found: dict[int, tuple[str | None, int | None]] = {}
+    for copy in copies:
+        broker_id = copy[_BROKER_ID]
+        if not broker_id:
+            continue
+        earlier = seen.setdefault(broker_id, [])
+        if earlier:
+            first = next((one for one in earlier if _identity(one) == _identity(copy)), None)
+            if first is not None:
+                found[copy[0]] = ("duplicate", first[0])
+                continue
+        earlier.append(copy)
+    return found
+
+
+def _identity(copy: Classified) -> tuple[Any, ...]:
+    return copy[_SOURCE], copy[_BROKER_ID], copy[_ENQUEUED_AT], bytes(copy[_BODY_HASH])
 
 
 def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> None:
@@ -229,8 +259,7 @@ _WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
 _SAME_BODY = "incoming.body_hash = coalesce(attempts.body_hash, known.body_hash)"
 
 
-def _find_returns_by_header(connection: Connection, route: str) -> None:
-    # The newest word on each copy that carries an id of ours: whose it is, and whether that attempt was sent.
+def _find_owners_by_header(connection: Connection, route: str) -> None:
     connection.execute(
         sql(
             "update incoming set owner = known.message_id from messages known"
@@ -239,10 +268,18 @@ def _find_returns_by_header(connection: Connection, route: str) -> None:
         ),
         {"route": route},
     )
-    _mark_returns(connection)
+    # Of several copies with one id that we don't know, the first is that message; the others come from it.
+    connection.execute(
+        sql(
+            "update incoming set owner = first.message_id from (select redrive_id, min(message_id) as message_id"
+            " from incoming where role is null and owner is null and redrive_id is not null group by redrive_id) first"
+            " where incoming.role is null and incoming.owner is null and incoming.redrive_id = first.redrive_id"
+            " and incoming.message_id > first.message_id"
+        )
+    )
 
 
-def _find_returns_by_broker_id(connection: Connection, route: str) -> None:
+def _find_owners_by_broker_id(connection: Connection, route: str) -> None:
     connection.execute(
         sql(
             "update incoming set owner = known.message_id, redrive_attempt = attempts.attempt"
@@ -253,22 +290,27 @@ def _find_returns_by_broker_id(connection: Connection, route: str) -> None:
         ),
         {"route": route},
     )
-    _mark_returns(connection)
 
 
 def _mark_returns(connection: Connection) -> None:
-    """Of the copies that have an owner and an attempt, tell returned from surplus; the rest stays undecided."""
+    """Of the copies that have an owner and an attempt, tell returned from surplus; the rest stays undecided.
+
+    Of several copies of one attempt the first is the return; others from the same source are surplus, and those from
+    another source are somebody else's and stay new.
+    """
+    same = (
+        "{0}.owner = incoming.owner and {0}.redrive_attempt = incoming.redrive_attempt"
+        " and {0}.message_id < {1}.message_id and {0}.body_hash = incoming.body_hash and {0}.role is null"
+    )
+    before, first = same.format("earlier", "incoming"), same.format("first", "earlier")
     connection.execute(
         sql(
             "update incoming set prior_outcome = coalesce(attempts.outcome, 'none'), role = case"
             " when attempts.outcome = 'returned' then case when exists (select 1 from repeat_copies earlier"
             "   where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source) then 'surplus' end"
-            " when exists (select 1 from incoming earlier where earlier.owner = incoming.owner"
-            "   and earlier.redrive_attempt = incoming.redrive_attempt and earlier.message_id < incoming.message_id"
-            "   and earlier.body_hash = incoming.body_hash and earlier.role is null) then case when exists"
-            "   (select 1 from incoming earlier where earlier.owner = incoming.owner"
-            "   and earlier.redrive_attempt = incoming.redrive_attempt and earlier.message_id < incoming.message_id"
-            "   and earlier.source = incoming.source and earlier.role is null) then 'surplus' end"
+            f" when exists (select 1 from incoming earlier where {before}) then case when exists (select 1"
+            f"   from incoming earlier where {before} and earlier.source = incoming.source and not exists"
+            f"   (select 1 from incoming first where {first})) then 'surplus' end"
             " else 'returned' end"
             " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
             " where incoming.role is null and incoming.owner = attempts.message_id"
@@ -277,19 +319,27 @@ def _mark_returns(connection: Connection) -> None:
     )
 
 
-def _insert_new(connection: Connection, route: str, now: datetime) -> None:
-    # An id that we don't know is carried over, with its count, by the first copy that has it.
-    carried = (
-        "incoming.redrive_id is not null and incoming.owner is null and not exists (select 1 from incoming earlier"
-        " where earlier.redrive_id = incoming.redrive_id and earlier.message_id < incoming.message_id)"
-        " and not exists (select 1 from messages other where other.redrive_id = incoming.redrive_id)"
+def _follow_first_copies(connection: Connection) -> None:
+    """A copy that was staged twice in one load belongs to whom its first staging turned out to belong to."""
+    connection.execute(
+        sql(
+            "update incoming set owner = first.owner from incoming first where incoming.role = 'duplicate'"
+            " and first.message_id = incoming.owner and first.role is not null"
+        )
     )
+
+
+def _insert_new(connection: Connection, route: str, now: datetime) -> None:
+    # An id that this route doesn't know carries its count over, so that a lost ledger, or another route that sends
+    # it round in a circle, does not begin to count anew; the id itself is kept unless another route has it.
+    carried = "incoming.redrive_id is not null and incoming.owner is null"
+    kept = f"{carried} and not exists (select 1 from messages other where other.redrive_id = incoming.redrive_id)"
     connection.execute(
         sql(
             "insert into messages (message_id, redrive_id, parent_id, route, source, kind, destination,"
             " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
             " first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key)"
-            f" select message_id, case when {carried} then redrive_id else fresh_id end, owner, :route, source, kind,"
+            f" select message_id, case when {kept} then redrive_id else fresh_id end, owner, :route, source, kind,"
             " destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause, group_id,"
             f" case when {carried} then coalesce(redrive_attempt, 0) else 0 end, deliveries, enqueued_at,"
             " dead_lettered_at, received_at, :now, message_key, order_key"

@@ -1,7 +1,8 @@
 """What restore needs of the ledger: unfinished messages, and a mark that they are on their way back.
 
 While a message is being put back its reason says so; it keeps its state until the broker has confirmed, and ends as
-``discarded`` with the reason ``restored to QUEUE``, because from then on the queue owns it again.
+``discarded`` with the reason ``restored to QUEUE``, because from then on the queue owns it again. Until then nothing
+else sends it: should the restore die here, the message goes to people, because it may be in its queue already.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move
 from redrive.lifecycle import State
 
-RESTORING = "being restored"
+RESTORING = "was being put back into its queue and may be there already"
 _OPEN = "('classified', 'waiting', 'held', 'escalated', 'expired')"
 
 
@@ -27,6 +28,7 @@ class Unfinished(NamedTuple):
     attempts: int
     source: str
     reason: str | None
+    verdict: str | None
 
 
 def count(connection: Connection, route: str) -> int:
@@ -42,7 +44,7 @@ def unfinished(connection: Connection, route: str, *, after: int, limit: int) ->
     """Unfinished messages in id order after ``after``."""
     rows = connection.execute(
         sql(
-            "select message_id, redrive_id, attempts, source, reason from messages"
+            "select message_id, redrive_id, attempts, source, reason, verdict from messages"
             f" where route = :route and state in {_OPEN} and message_id > :after"
             " and coalesce(reason, '') <> :restoring order by message_id limit :limit"
         ),
@@ -65,12 +67,29 @@ def settle_unfinished_sends(ledger: Ledger, lease: RouteLease, now: datetime) ->
 
 def begin(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> None:
     """These are about to be handed to the broker."""
-    _set_reason(ledger, lease, message_ids, RESTORING, now)
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        _choose(ledger, connection, message_ids)
+        connection.execute(
+            sql(
+                "update messages set reason = :reason, verdict = case when state = 'escalated' then verdict"
+                " else 'escalate' end where message_id in (select message_id from chosen)"
+            ),
+            {"reason": RESTORING},
+        )
 
 
-def undo(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> None:
-    """These were certainly not put back."""
-    _set_reason(ledger, lease, message_ids, None, now)
+def undo(ledger: Ledger, lease: RouteLease, messages: Sequence[Unfinished], now: datetime) -> None:
+    """These were certainly not put back; they are again as they were."""
+    if not messages:
+        return
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        ledger.many(
+            connection,
+            "update messages set reason = ?, verdict = ? where message_id = ?",
+            [(one.reason, one.verdict, one.message_id) for one in messages],
+        )
 
 
 def finish(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], source: str, now: datetime) -> None:
@@ -103,20 +122,6 @@ def finish(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], source
                 f" where status <> 'applied' and {chosen}"
             ),
             {"now": now, "why": why},
-        )
-
-
-def _set_reason(
-    ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], reason: str | None, now: datetime
-) -> None:
-    if not message_ids:
-        return
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        _choose(ledger, connection, message_ids)
-        connection.execute(
-            sql("update messages set reason = :reason where message_id in (select message_id from chosen)"),
-            {"reason": reason},
         )
 
 

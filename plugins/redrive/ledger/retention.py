@@ -36,12 +36,14 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
         batch = Batch(*row)
         span = {"low": batch.batch_id << 20, "high": (batch.batch_id + 1) << 20}
         with ledger.write() as connection:
+            # A run that loads a return of one of these messages holds this row to the end of its transaction.
+            connection.execute(sql("update route_state set fence = fence where route = :route"), {"route": route})
             still = connection.execute(
                 sql(
                     "select count(*) from messages where message_id >= :low and message_id < :high"
-                    f" and state not in ({finished})"
+                    f" and (state not in ({finished}) or changed_at >= :before_at)"
                 ),
-                span,
+                {**span, "before_at": before},
             ).scalar_one()
             if still:
                 continue

@@ -61,10 +61,11 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tupl
     # A person who runs this wants everything out; a crash in between leaves these marked as being restored, and the
     # next restore says so instead of sending them again in silence.
     restoring.begin(context.ledger, context.lease, [m.message_id for m in messages], context.now())
+    as_before = {one.message_id: one for one in some}
     try:
         results = context.broker.publish(source, messages)
     except (QueueMissing, PermissionRefused):
-        restoring.undo(context.ledger, context.lease, [m.message_id for m in messages], context.now())
+        restoring.undo(context.ledger, context.lease, [as_before[m.message_id] for m in messages], context.now())
         raise
     except BrokerError as error:
         return 0, problems | {m.message_id: f"unknown: {error}" for m in messages}
@@ -75,7 +76,7 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tupl
             continue
         problems[message.message_id] = f"{result.status}: {result.detail}"
         if result.status != "unknown":
-            not_sent.append(message.message_id)
+            not_sent.append(as_before[message.message_id])
     restoring.undo(context.ledger, context.lease, not_sent, context.now())
     restoring.finish(context.ledger, context.lease, sent, source, context.now())
     return len(sent), problems
