@@ -25,7 +25,7 @@ AN_ORDER = {
     "sku": "SKU-0001",
     "price_version": 4,
     "coupon": "SUMMER22",
-    "reason": "too small",
+    "shelf": "A12",
     "offer": "flash-1",
     "valid_until": "2024-01-01T00:00:00+00:00",
 }
@@ -82,7 +82,7 @@ def test_broken_shop_really_fails_and_repaired_shop_works(order_type: str, broke
         pytest.param("coupon.redeem", {}, urllib.error.HTTPError, id="no such coupon"),
         pytest.param("invoice.create", {"currency": "CHF"}, KeyError, id="a currency without a rate"),
         pytest.param("order.discount", {"loyalty": None}, TypeError, id="None where a level was expected"),
-        pytest.param("return.inspect", {"reason": None}, AttributeError, id="a return without a reason"),
+        pytest.param("stock.recheck", {"shelf": None}, AttributeError, id="stock on no shelf"),
         pytest.param("order.configure", {"items": [{"sku": "SKU-9999"}]}, LookupError, id="nobody sells it"),
         pytest.param("customer.update", {"customer_id": 9}, consumer.CustomerNotFound, id="no such customer"),
         pytest.param("order.placed", {"customer_id": 9}, sqlite3.IntegrityError, id="foreign key"),

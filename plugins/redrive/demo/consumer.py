@@ -120,6 +120,7 @@ def recheck_stock(order: Order, shop: Shop) -> None:
         if error.code == 425:
             raise TryLater from error
         raise
+    order["aisle"] = order["shelf"].upper()[0]
 
 
 @handles("customs.declare")
@@ -287,7 +288,7 @@ def engrave_gift(order: Order, shop: Shop) -> None:
 def inspect_return(order: Order, shop: Shop) -> None:
     if not shop.returns_desk_open:
         raise NotMine
-    order["too_small"] = "small" in order["reason"].lower()
+    order["inspected_at"] = _now()
 
 
 # --- the consumer around them -----------------------------------------------------------------------------

@@ -162,9 +162,9 @@ def _coupon(order: Body, dice: random.Random) -> Body:
     return order | {"coupon": f"{dice.choice(('SUMMER', 'XMAS', 'FRIEND'))}{dice.randrange(10, 99)}"}
 
 
-def _return(order: Body, dice: random.Random) -> Body:
-    # Half of the returns give no reason, which the desk's code does not expect.
-    return order | {"reason": dice.choice(("too small", None))}
+def _shelf(order: Body, dice: random.Random) -> Body:
+    # One in five is on no shelf, which the code that finally runs does not expect.
+    return order | {"shelf": None if dice.random() < 0.2 else f"A{dice.randrange(10, 99)}"}
 
 
 def _discontinued(order: Body, dice: random.Random) -> Body:
@@ -213,9 +213,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("price.update", 12, _price),
     Kind("offer.accept", 6, _offer),
     Kind("gift.wrap", 12, extra_attributes=5),
-    Kind("gift.engrave", 4),
-    Kind("return.inspect", 12, _return, extra_attributes=5),
-    Kind("stock.recheck", 24),
+    Kind("gift.engrave", 4, extra_attributes=5),
+    Kind("return.inspect", 12, extra_attributes=4),
+    Kind("stock.recheck", 24, _shelf),
 )
 
 EXTRA_ATTRIBUTES: Attributes = {

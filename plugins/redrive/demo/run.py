@@ -8,6 +8,8 @@ works off what came back. Everything is below ``var/`` and on loopback, and noth
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -30,7 +32,6 @@ from redrive.ledger.engine import Ledger, parse_instant, sql
 DAG = f"redrive_{workspace.ROUTE}"
 #: Longer than all deliveries of a message together, so the queue gives up before the work is done.
 SLOW_SECONDS = world.VISIBILITY_SECONDS * world.MAX_RECEIVES + 0.6
-RUNS = 3
 LONGEST_WAIT_SECONDS = 12.0
 LOG_TAIL_LINES = 30
 MARKS = {"success": ("✓", "green"), "skipped": ("·", "dim"), "up_for_retry": ("↻", "yellow")}
@@ -108,17 +109,26 @@ class Demo:
             self._wait_for(migrated, "Airflow's database")
 
         shop.repair()
-        for number in range(1, RUNS + 1):
-            self._act(f"Run {number} of {DAG}, in Airflow")
-            if not self._run_dag(environment):
+        runs = {
+            f"Run 1: {DAG}, in Airflow": self._run_dag,
+            f"Run 2: {DAG} again, to see what came back and send what is due": self._run_dag,
+            "Run 3: the same loop without Airflow, from the command line": self._run_command,
+        }
+        for title, run in runs.items():
+            self._act(title)
+            if not run(environment):
                 return 1
             self._let_the_shop_work(queues, shop)
             with ledger.read() as connection:
-                if number == RUNS or not story.may_go_on(connection):
+                if not story.may_go_on(connection):
                     break
                 pause = _until_due(connection, datetime.now(UTC))
-            self._pause(pause)
-        return self._tell_the_end(ledger, queues, shop, sent)
+            if run is self._run_dag:
+                self._pause(pause)
+        self._act("Proving that it all adds up, against the ledger and the staged files")
+        proved = self._redrive(environment, "audit")
+        told = self._tell_the_end(ledger, queues, shop, sent)
+        return 0 if proved and told else 1
 
     def _environment(self, endpoint: str, shop: services.Shop) -> dict[str, str]:
         for name in workspace.connections(endpoint, shop.orders_db):
@@ -165,6 +175,33 @@ class Demo:
         self._say(f"done in {time.monotonic() - began:.1f} s")
         return True
 
+    def _run_command(self, environment: Mapping[str, str]) -> bool:
+        return self._redrive(environment, "run", workspace.ROUTE)
+
+    def _redrive(self, environment: Mapping[str, str], *arguments: str) -> bool:
+        """Run a command of our own and show what it prints; whether it succeeded."""
+        self._say(f"[bold]$ redrive {' '.join(arguments)}[/]")
+        command = [sys.executable, "-m", "redrive", *arguments]
+        width = {"COLUMNS": str(max(60, self.console.width - 4))}
+        with (
+            self.console.status(f"redrive {' '.join(arguments)} …"),
+            subprocess.Popen(  # noqa: S603  this very package
+                command,
+                env={**environment, **width},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            ) as process,
+        ):
+            assert process.stdout is not None  # noqa: S101  asked for by PIPE
+            for line in process.stdout:
+                self.console.print(Text(f"  {line.rstrip()}"), soft_wrap=True)
+        if process.returncode:
+            self.console.print(f"  [bold red]it ended with {process.returncode}[/]")
+        return process.returncode == 0
+
     def _let_the_shop_work(self, queues: world.Queues, shop: services.Shop) -> None:
         with self.console.status("the repaired consumer works off what came back …"):
             tally = Consumer(queues, shop).work_off(patience=1, limit=30)
@@ -181,7 +218,8 @@ class Demo:
         queues: world.Queues,
         shop: services.Shop,
         sent: list[orders.OrderMessage],
-    ) -> int:
+    ) -> bool:
+        """Print the tables; whether every promise held."""
         self._act("What came of it")
         with shop.orders() as database:
             processed = {row[0] for row in database.execute("select message_id from processed")}
@@ -207,7 +245,7 @@ class Demo:
             )
         if self.keep_broker:
             self._say(f"the server still runs at {queues.endpoint}; {self.place.folder}/ministack.json has its pid")
-        return 1 if accounts.broken else 0
+        return not accounts.broken
 
     def _wait_for(self, work: "Future[None]", what: str) -> None:
         with self.console.status(f"{what} …"):

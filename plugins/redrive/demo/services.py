@@ -214,7 +214,7 @@ BROKEN = {
     "/quotes": Answer(429, "Too Many Requests"),
     "/tax": Answer(503, "Service Unavailable"),
     "/routes": Answer(502, "Bad Gateway"),
-    "/carrier": Answer(503, "Service Unavailable"),
+    "/carrier": Answer(503, "Down for Maintenance"),
     "/addresses": Answer(504, "Gateway Timeout"),
     "/fraud": Answer(401, "Unauthorized"),
     "/partners": Answer(403, "Forbidden"),
@@ -225,7 +225,7 @@ BROKEN = {
     "/print": OK,
     "/coupons": OK,
 }
-STILL_BROKEN = {"/carrier": Answer(503, "Service Unavailable")}
+STILL_BROKEN = {"/carrier": Answer(503, "Down for Maintenance")}
 
 
 class _PartnerServer(ThreadingHTTPServer):
