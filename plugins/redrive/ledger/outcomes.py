@@ -202,7 +202,7 @@ def unknown_destinations(connection: Connection, route: str) -> list[str]:
 def decide_unknown(
     ledger: Ledger, lease: RouteLease, *, destination: str, resend: bool, unknown_before: datetime, now: datetime
 ) -> int:
-    """Sends to ``destination`` whose fate is unknown since before ``unknown_before`` are repeated as they were, or go to people."""
+    """Sends to ``destination`` that are unknown since before ``unknown_before`` are repeated, or go to people."""
     with ledger.write() as connection:
         lease.guard(connection, now)
         return int(

@@ -413,15 +413,16 @@ def mark(
         lease.guard(connection, now)
         stored = ledger.stored(now)
         _mark_not_sent(ledger, connection, lease, slice_id, marks, tries, now)
-        unknown = [(stored, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
+        unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
         if unknown:
             ledger.many(
                 connection,
-                "update redelivery_attempts set unknown_at = ? where message_id = ? and attempt = ?",
+                "update redelivery_attempts set unknown_at = ?, tracked = ?, body_hash = ?"
+                " where message_id = ? and attempt = ?",
                 unknown,
             )
             ledger.temporary(connection, "lost", "message_id bigint primary key")
-            ledger.bulk(connection, "lost", ("message_id",), [(row[1],) for row in unknown])
+            ledger.bulk(connection, "lost", ("message_id",), [(row[3],) for row in unknown])
             move(
                 connection,
                 State.SENDING,
@@ -516,10 +517,10 @@ def _mark_not_sent(
             ),
             {"by": tries if one.status == "refused" else 1, "message_id": one.message_id},
         ).one()
-        if row.send_failures < tries or row.state != State.WAITING:
+        if row.send_failures < tries:
             continue
         why = f"could not be sent: {one.detail}"
-        if row.verdict == "release":
+        if row.state == State.WAITING and row.verdict == "release":
             move(
                 connection,
                 State.WAITING,
@@ -540,7 +541,7 @@ def _mark_not_sent(
                 ),
                 {"why": why, "message_id": one.message_id},
             )
-        else:
+        else:  # also a resend, which would be tried for ever: its first send stays unknown until a person looks
             connection.execute(
                 sql("update messages set verdict = 'escalate', reason = :why where message_id = :message_id"),
                 {"why": why, "message_id": one.message_id},

@@ -6,6 +6,7 @@ one confirm window at a time is in the broker's hands, so a crash leaves at most
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from redrive import selectors
@@ -225,13 +226,14 @@ class _Delivery:
             return
         windows = [todo[i : i + deliver.confirm_window] for i in range(0, len(todo), deliver.confirm_window)]
         outgoing = _outgoing(context, todo, claimed)
+        released = {one.message_id for one in todo if one.mode == "release"}
         # A window is announced when its payloads are at hand: one that can't be read never was in the broker's hands.
         messages = [next(outgoing) for _ in windows[0]]
         with context.ledger.write() as connection:
             sending.raise_mark(connection, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
         for index in range(len(windows)):
             self._pace(band, len(messages))
-            marks, trouble = _publish(context.broker, claimed.destination, messages)
+            marks, trouble = _publish(context.broker, claimed.destination, messages, released)
             following: list[Outgoing] = []
             if index + 1 < len(windows) and trouble is None:
                 try:
@@ -373,7 +375,9 @@ def _letters(context: Context, todo: Sequence[Claimed], paths: dict[int, str]) -
         start = end
 
 
-def _publish(broker: Broker, destination: str, messages: Sequence[Outgoing]) -> tuple[list[Mark], RedriveError | None]:
+def _publish(
+    broker: Broker, destination: str, messages: Sequence[Outgoing], released: AbstractSet[int]
+) -> tuple[list[Mark], RedriveError | None]:
     """Publish one window; what is certain and what is not, as marks, and the trouble that should end the slice."""
     trouble: RedriveError | None = None
     try:
@@ -395,9 +399,8 @@ def _publish(broker: Broker, destination: str, messages: Sequence[Outgoing]) -> 
             result.broker_message_id,
             result.detail,
             tracked=any(header.name.startswith("x-redrive") for header in message.headers),
-            body_hash=body_hash(message.body)
-            if any(header.name == EDITED_HEADER for header in message.headers)
-            else None,
+            # Only a person's release can have another body, and the header that says so has not always room.
+            body_hash=body_hash(message.body) if message.message_id in released else None,
         )
         for message, result in zip(messages, results, strict=True)
     ]
