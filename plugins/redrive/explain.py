@@ -165,5 +165,5 @@ REDACTIONS: tuple[tuple[str, str], ...] = (
     (r"[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++", "<email>"),
     (r"(?<![0-9A-Za-z.])[0-9](?:[ -]?[0-9]){12,18}(?![0-9A-Za-z.])", "<card>"),
     (r"(?i)(?<![a-z])(?:bearer|basic) [a-z0-9._~+/=-]{12,}+", "<credentials>"),
-    (r"(?i)(?<=password=|passwd=|secret=|pwd=)[^ \t\n;&,\"']++", "<secret>"),
+    (r"(?i)(?<=ord=|swd=|pwd=|ret=|key=|ken=)[^ \t\n;&,\"']++", "<secret>"),
 )

@@ -1,0 +1,267 @@
+"""The Spark job: what it reads, what it writes, and that it agrees with Python on every text."""
+
+import csv
+import datetime as dt
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from redrive import classified, failure_text, grouping
+from redrive.explain import explain
+from redrive.message import Header, body_hash
+from redrive.selectors import parse
+from tests.unit.failure_samples import SAMPLES
+from tests.unit.hostile_texts import HOSTILE
+
+pytestmark = pytest.mark.spark
+
+NOON = dt.datetime(2026, 1, 2, 12, 0, tzinfo=dt.UTC)
+
+
+def staged(row: int, **facts: Any) -> dict[str, Any]:
+    body = facts.pop("body", b'{"id": 1}')
+    headers = [
+        {"name": name, "type": "String", "text": value if isinstance(value, str) else None, "data": None if isinstance(value, str) else value}
+        for name, value in facts.pop("headers", [])
+    ]
+    return {
+        "batch_id": 7,
+        "row": row,
+        "route": "orders",
+        "source": "orders-dlq",
+        "kind": "dead_letter",
+        "broker": "amazon_sqs",
+        "broker_message_id": f"m-{row}",
+        "body": body,
+        "body_hash": body_hash(body),
+        "headers": headers,
+        "properties": [],
+        "enqueued_at": NOON,
+        "first_received_at": NOON,
+        "received_at": NOON + dt.timedelta(seconds=10),
+        "deliveries": 5,
+        "redelivered": False,
+        **facts,
+    }
+
+
+def classify(spark: SparkSession, folder: Path, rows: list[dict[str, Any]], **manifest: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(messages, groups) of ``rows``, in the order of message ids."""
+    from classify_messages import run
+
+    file = folder / "batch.parquet"
+    columns = {field.name: [row.get(field.name) for row in rows] for field in classified.STAGED}
+    pq.write_table(pa.table(columns, schema=classified.STAGED), file, compression="zstd")
+    run(
+        {
+            "batches": [{"batch_id": 7, "uri": str(file), "rows": len(rows)}],
+            "output": str(folder / "out"),
+            "route": "orders",
+            "broker": "amazon_sqs",
+            "sources": {"orders-dlq": {"kind": "dead_letter", "lease_seconds": 30}, "orders-delay": {"kind": "delay"}},
+            **manifest,
+        },
+        spark,
+    )
+    return read(folder / "out" / classified.MESSAGES_DIR, classified.MESSAGES), read(folder / "out" / classified.GROUPS_DIR, classified.GROUPS)
+
+
+def read(folder: Path, schema: pa.Schema) -> list[dict[str, Any]]:
+    assert (folder / classified.SUCCESS_FILE).exists()
+    rows: list[dict[str, Any]] = []
+    for file in sorted(folder.glob("*.parquet")):
+        table = pq.read_table(file)
+        assert table.schema.names == schema.names
+        assert [f.type for f in table.schema] == [f.type for f in schema]
+        if "message_id" in schema.names:
+            ids = table.column("message_id").to_pylist()
+            assert ids == sorted(ids)
+        rows += table.to_pylist()
+    return sorted(rows, key=lambda row: row.get("message_id", 0))
+
+
+def test_a_batch_becomes_messages_and_groups(spark: SparkSession, tmp_path: Path) -> None:
+    messages, groups = classify(
+        spark,
+        tmp_path,
+        [
+            staged(0, headers=[("error", "HTTP 429 for order 1")], ordering_key="k1"),
+            staged(1, headers=[("error", "HTTP 429 for order 22")]),
+            staged(2, body=b'{"error":{"type":"KeyError","message":"total of ana@acme.test"},"customer":"c9"}'),
+            staged(3, source="orders-delay", kind="delay", headers=[("error", "ignored")]),
+        ],
+        message_key="body:$.customer",
+        order_key="message_group",
+    )
+    assert [m["message_id"] for m in messages] == [(7 << 20) | row for row in range(4)]
+    assert [m["cause"] for m in messages] == ["throttled", "throttled", "application_bug", None]
+    assert [m["message_key"] for m in messages] == [None, None, "c9", None]
+    assert messages[0]["order_key"] == "k1"
+    assert messages[0]["fingerprint"] == messages[1]["fingerprint"] != messages[2]["fingerprint"]
+    assert messages[3]["fingerprint"] is None
+    assert messages[0]["enqueued_at"] == NOON
+    assert messages[0]["body_bytes"] == 9
+    assert {(g["cause"], g["messages"]) for g in groups} == {("throttled", 2), ("application_bug", 1)}
+    assert {g["example"] for g in groups} == {"HTTP 429 for order 1", "KeyError\ntotal of <email>"}
+
+
+def test_it_runs_twice_with_the_same_result(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [staged(n, headers=[("error", text)]) for n, (_, text) in enumerate(SAMPLES[:40])]
+    assert classify(spark, tmp_path, rows) == classify(spark, tmp_path, rows)
+
+
+def test_the_lease_is_suspected_only_where_time_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    messages, _ = classify(
+        spark,
+        tmp_path,
+        [
+            staged(0, received_at=NOON + dt.timedelta(seconds=135)),  # 27 s each: 0.9 of the lease
+            staged(1, received_at=NOON + dt.timedelta(seconds=134)),
+            staged(2, received_at=NOON + dt.timedelta(hours=9), dead_lettered_at=NOON + dt.timedelta(seconds=20)),
+            staged(3, received_at=NOON + dt.timedelta(hours=9), reason="rejected"),
+            staged(4, first_received_at=None, received_at=NOON + dt.timedelta(seconds=200)),
+            staged(5, deliveries=None, enqueued_at=None, first_received_at=None),
+            staged(6, source="elsewhere", received_at=NOON + dt.timedelta(hours=9)),
+        ],
+    )
+    assert [m["cause"] for m in messages] == [
+        "lease_expired",
+        "max_deliveries",
+        "max_deliveries",
+        "unclassified",
+        "lease_expired",
+        "max_deliveries",
+        "max_deliveries",
+    ]
+
+
+def test_a_routes_rules_come_first(spark: SparkSession, tmp_path: Path) -> None:
+    messages, _ = classify(
+        spark,
+        tmp_path,
+        [staged(0, headers=[("error", "SKU a-7 not in catalogue, timeout")])],
+        rules=[{"match": r"SKU \S+ not in catalogue", "cause": "missing_data"}],
+    )
+    assert (messages[0]["cause"], messages[0]["rule"]) == ("missing_data", "route:1")
+
+
+def test_known_groups_keep_their_fingerprints(spark: SparkSession, tmp_path: Path) -> None:
+    known = [{"fingerprint": "feedfeedfeedfeed", "cause": "unclassified", "template": "frobnicated <*> by hand"}]
+    file = tmp_path / "known.json"
+    file.write_text("\n".join(json.dumps(group) for group in known))
+    rows = [staged(0, headers=[("error", "frobnicated shelf-12 by hand")])]
+    for given in (known, str(file)):
+        messages, groups = classify(spark, tmp_path, rows, known_groups=given)
+        assert messages[0]["fingerprint"] == groups[0]["fingerprint"] == "feedfeedfeedfeed"
+
+
+def test_an_empty_batch_is_no_error(spark: SparkSession, tmp_path: Path) -> None:
+    assert classify(spark, tmp_path, [])[1] == []
+
+
+def every_text() -> list[str]:
+    texts = [text for _, text in SAMPLES] + list(HOSTILE.values())
+    texts += ["K\u212a \u017f 12é é12 ٣٤ 12٣ 日本 12", "😀 12 😀34", "x\r\ny\r\n 3", " \t\n 7\n", "\u00a0 5 \u00a0", "\x85 1\u2028 2"]
+    # The measured sets, where they are at hand: the more texts, the better.
+    data = Path(os.environ.get("REDRIVE_DATA", "../shared/data"))
+    if (data / "failures/dev.jsonl").exists():
+        texts += [json.loads(line)["text"] for line in (data / "failures/dev.jsonl").read_text(encoding="utf-8").splitlines()]
+    for file in sorted(data.glob("loghub/*.csv")):
+        with file.open(encoding="utf-8", newline="") as lines:
+            texts += sorted({row["text"] for row in csv.DictReader(lines)})
+    return texts
+
+
+def test_python_and_spark_agree_on_every_text(spark: SparkSession, tmp_path: Path) -> None:
+    texts = every_text()
+    messages, groups = classify(
+        spark, tmp_path, [staged(n, headers=[("error", text)], broker="rabbitmq") for n, text in enumerate(texts)], broker="rabbitmq"
+    )
+    template = {group["fingerprint"]: group["template"] for group in groups}
+    for text, message, answer in zip(texts, messages, explain({"text": text} for text in texts), strict=True):
+        assert (message["cause"], message["rule"], message["fingerprint"], template[message["fingerprint"]]) == (
+            answer["cause"],
+            answer["rule"],
+            answer["group"],
+            answer["template"],
+        ), text[:200]
+
+
+def test_python_and_spark_agree_on_evidence(spark: SparkSession, tmp_path: Path) -> None:
+    from transforms.evidence import with_evidence
+
+    deep = b'{"error": ' * 3_000
+    cases: list[dict[str, Any]] = [
+        {"headers": [("Error", " x \n"), ("error", "y"), ("x-exception-message", "z")]},
+        {"headers": [("ErrorCode", "429"), ("ErrorMessage", "slow")]},
+        {"headers": [("ErrorCode", "AccessDenied"), ("error", "")]},
+        {"headers": [("kafka_dlt-exception-message", "é".encode()), ("stacktrace", b"\xff\xfe")]},
+        {"headers": [("route-evidence", "here"), ("error", "there")]},
+        {"headers": [("route-evidence", b"\xff bytes")]},
+        {"description": "said", "reason": "MaxDeliveryCountExceeded"},
+        {"description": "Message could not be consumed after 10 delivery attempts.", "body": b'{"error": "disk"}'},
+        {"description": "Message could not be consumed after 10 delivery attempts.\nmore", "body": b'{"error": "disk"}'},
+        {"reason": "ValidationFailed", "description": "no sku"},
+        {"reason": " Rejected "},
+        {"reason": "OnlyReason"},
+        {"body": b'{"errorType":"A","errorMessage":"b","stackTrace":["x"]}'},
+        {"body": b'{"message":{"exceptions":[{"exceptionType":"A","message":"b","stackTrace":"c"}]}}'},
+        {"body": b'{"error":{"code":5,"message":"  m "}} trailing'},
+        {"body": b'{"error":"a","error":"b"}'},
+        {"body": b'{"error":"\\ud800"}'},
+        {"body": b'{"error": NaN}'},
+        {"body": b'{"error":"\xff"}'},
+        {"body": b'[{"error":"x"}]'},
+        {"body": b'"error"'},
+        {"body": b""},
+        {"body": deep},
+        {"body": b"[" * 200_000 + b'"error"'},
+        {"body": b'{"error":"' + b"x" * 300_000 + b'"}'},
+        {"headers": [("error", "x" * 200_000)]},
+        {"headers": [("error", "\u00a0x\u2003")]},
+    ]
+    selectors = ["attribute:route-evidence", "body:$.why.text"]
+    rows = [staged(n, **case) for n, case in enumerate(cases)]
+    columns = {field.name: [row.get(field.name) for row in rows] for field in classified.STAGED}
+    pq.write_table(pa.table(columns, schema=classified.STAGED), tmp_path / "x.parquet")
+    frame = spark.read.schema(classified.STAGED_DDL).parquet(str(tmp_path / "x.parquet"))
+    found = {row["row"]: (row["text"], row["broker_reason"]) for row in with_evidence(frame, [parse(s) for s in selectors]).select("row", "text", "broker_reason").collect()}
+    for n, case in enumerate(cases):
+        wanted = failure_text.pick(
+            [Header(name, "String", value) for name, value in case.get("headers", [])],
+            case.get("body", b'{"id": 1}'),
+            description=case.get("description"),
+            reason=case.get("reason"),
+            evidence=[parse(s) for s in selectors],
+        )
+        assert found[n] == tuple(wanted), n
+
+
+def test_no_text_is_slow_in_java(spark: SparkSession) -> None:
+    from transforms.evidence import cut
+    from transforms.masking import masked
+
+    frame = spark.createDataFrame(list(HOSTILE.items()), "name string, text string").coalesce(1)
+    masks = masked(cut(F.col("text"))).alias("masked")
+    frame.select("name", masks).collect()  # compiled and warm
+    started = time.perf_counter()
+    found = {row["name"]: row["masked"] for row in frame.select("name", masks).collect()}
+    assert (time.perf_counter() - started) / len(HOSTILE) < 0.05
+    assert found == {name: grouping.mask(failure_text.cut(text)) for name, text in HOSTILE.items()}
+
+
+def test_a_poison_message_hurts_only_itself(spark: SparkSession, tmp_path: Path) -> None:
+    bodies = [b"", b"\x00\xff" * 500_000, b"{" * 1_000_000, b'{"error":' * 100_000, b'"error":"' + b"x" * 1_000_000]
+    rows = [staged(n, body=body, description="") for n, body in enumerate(bodies)]
+    rows.append(staged(len(bodies), headers=[("error", "connection refused")]))
+    messages, _ = classify(spark, tmp_path, rows)
+    assert [m["cause"] for m in messages] == ["max_deliveries"] * len(bodies) + ["transient_network"]
+    assert [m["body_hash"] for m in messages[:-1]] == [body_hash(body) for body in bodies]

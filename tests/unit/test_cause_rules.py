@@ -1,0 +1,82 @@
+"""Which cause a failure text has, and that no text makes finding it slow."""
+
+import re
+import time
+
+import pytest
+from failure_samples import SAMPLES
+from hostile_texts import HOSTILE
+
+from redrive import cause_rules, failure_text, grouping, template_mining
+from redrive.causes import Cause
+
+DOCUMENT = "docs/causes.md"
+
+
+@pytest.mark.parametrize(("cause", "text"), SAMPLES, ids=[f"{cause}-{n}" for n, (cause, _) in enumerate(SAMPLES)])
+def test_the_cause_of(cause: Cause, text: str) -> None:
+    finding = cause_rules.find(grouping.mask(failure_text.cut(text)))
+    assert finding is not None
+    assert finding.cause is cause, finding.rule
+    assert 0 < finding.confidence <= 1
+
+
+def test_every_cause_but_unclassified_has_rules() -> None:
+    assert {rule.cause for rule in cause_rules.RULES} == set(Cause) - {Cause.UNCLASSIFIED}
+
+
+def test_rule_ids_name_one_rule_each() -> None:
+    ids = [rule.id for rule in cause_rules.RULES]
+    assert sorted(ids) == sorted(set(ids))
+
+
+def test_literals_can_be_indexed_and_match_lower_case_text() -> None:
+    for rule in cause_rules.RULES:
+        assert all(len(literal) >= 3 and literal == literal.lower() for literal in rule.literals), rule.id
+
+
+def test_patterns_keep_to_what_java_and_python_share() -> None:
+    for pattern in [rule.pattern for rule in cause_rules.RULES] + [mask.pattern for mask in grouping.MASKS]:
+        # No Unicode classes, no word boundaries, no dot, no unbounded repetition of a group.
+        assert not re.search(r"\\[bBdDwWsS]", pattern), pattern
+        bare = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern)
+        assert "." not in bare, pattern
+        assert not re.search(r"[*+}][*]|\)[*+](?![+])|\{[0-9]+,\}(?![+])", bare), pattern
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_text_is_slow(name: str) -> None:
+    text = failure_text.cut(HOSTILE[name])
+    best = min(_seconds(text) for _ in range(3))
+    assert best < 0.05, f"{best * 1000:.0f} ms"
+
+
+def _seconds(text: str) -> float:
+    started = time.perf_counter()
+    masked = grouping.mask(text)
+    cause_rules.find.__wrapped__(masked)
+    template_mining.mine({grouping.trace_key(masked): 1})
+    return time.perf_counter() - started
+
+
+def test_the_root_cause_decides_not_the_wrapper() -> None:
+    wrapped = "TimeoutException: handler timed out\nCaused by: java.lang.IllegalStateException\nCaused by: org.postgresql.util.PSQLException: duplicate key value violates unique constraint"
+    finding = cause_rules.find(wrapped)
+    assert finding is not None
+    assert finding.cause is Cause.DUPLICATE
+
+
+def test_frames_do_not_decide() -> None:
+    finding = cause_rules.find("java.lang.NullPointerException\n\tat com.acme.TimeoutHandler.connectionRefused(TimeoutHandler.java:3)")
+    assert finding is not None
+    assert finding.cause is Cause.APPLICATION_BUG
+
+
+def test_text_that_says_nothing_known_is_left_open() -> None:
+    assert cause_rules.find("wibble wobble") is None
+
+
+@pytest.mark.parametrize("reason", failure_text.BROKER_REASONS)
+def test_every_broker_reason_has_a_meaning(reason: str) -> None:
+    assert cause_rules.find_reason(reason) is not None
+    assert cause_rules.find_reason(reason.upper()) == cause_rules.find_reason(reason)
