@@ -4,7 +4,6 @@ The manifest names the batches; the output path carries the run and its fence, s
 writes where nobody reads. Loading inserts if absent, so doing any of this twice changes nothing.
 """
 
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -114,6 +113,9 @@ def _note_drained(context: Context) -> None:
 
 def _groups(context: Context) -> dict[str, int]:
     table = _dataset(context, classified.GROUPS_DIR).to_table(columns=["fingerprint", "cause", "template", "example"])
+    for name in ("template", "example"):
+        clean = pc.replace_substring(table.column(name), "\0", "\ufffd")
+        table = table.set_column(table.schema.get_field_index(name), name, clean)
     groups = [Group(**row) for row in table.to_pylist()]
     return loading.ensure_groups(context.ledger, context.lease, groups, context.now())
 
@@ -149,6 +151,9 @@ def _copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: d
     fixed = context.route.destination.queue if context.route.destination else None
     for part in table.to_batches(max_chunksize=10_000):
         column = {name: part.column(name) for name in part.schema.names}
+        # PostgreSQL has no text with a NUL in it, and one such message must not keep the others out.
+        for name in ("broker_message_id", "origin", "redrive_id", "message_key", "order_key"):
+            column[name] = pc.replace_substring(column[name], "\0", "\ufffd")
         plain = {
             name: column[name].to_pylist()
             for name in (
@@ -162,29 +167,26 @@ def _copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: d
             for source, origin in zip(plain["source"], plain["origin"], strict=True)
         ]
         groups = [ids[fingerprint] if fingerprint is not None else None for fingerprint in plain["fingerprint"]]
-        yield from itertools.starmap(
-            Classified,
-            zip(
-                plain["message_id"],
-                plain["batch_id"],
-                plain["source"],
-                plain["kind"],
-                destinations,
-                plain["broker_message_id"],
-                plain["body_hash"],
-                plain["body_bytes"],
-                _instants(context, column["enqueued_at"]),
-                _instants(context, column["dead_lettered_at"]),
-                _instants(context, column["received_at"]),
-                plain["deliveries"],
-                plain["redrive_id"],
-                plain["redrive_attempt"],
-                plain["message_key"],
-                plain["order_key"],
-                plain["cause"],
-                groups,
-                strict=True,
-            ),
+        yield from zip(  # type: ignore[misc]
+            plain["message_id"],
+            plain["batch_id"],
+            plain["source"],
+            plain["kind"],
+            destinations,
+            plain["broker_message_id"],
+            plain["body_hash"],
+            plain["body_bytes"],
+            _instants(context, column["enqueued_at"]),
+            _instants(context, column["dead_lettered_at"]),
+            _instants(context, column["received_at"]),
+            plain["deliveries"],
+            plain["redrive_id"],
+            plain["redrive_attempt"],
+            plain["message_key"],
+            plain["order_key"],
+            plain["cause"],
+            groups,
+            strict=True,
         )
 
 
@@ -194,4 +196,8 @@ def _instants(context: Context, column: pa.Array) -> list[Any]:
         return list(column.to_pylist())
     if column.null_count == len(column):
         return [None] * len(column)
+    distinct = column.dictionary_encode()
+    if len(distinct.dictionary) * 2 < len(column):  # thousands of copies are received at one moment
+        texts = _instants(context, distinct.dictionary)
+        return [None if i is None else texts[i] for i in distinct.indices.to_pylist()]
     return list(pc.strftime(column.cast(pa.timestamp("us")), format="%Y-%m-%d %H:%M:%S").to_pylist())
