@@ -4,6 +4,8 @@
 themselves. It **fails where a promise is broken** and says where and by how much: that is the one alert to have.
 It also closes batches that a killed drain left open. `retention` then forgets what finished longer ago than each
 route's `retention`; it does not run while the audit fails, so that nothing is removed that would explain it.
+`rescue` fails while a source has not been emptied for half of the time that it keeps messages, because then they may
+expire unread: a paused or failing route, or one that is drained more slowly than it fills.
 
 By hand: `redrive audit`.
 """
@@ -19,3 +21,4 @@ with tasks.upkeep_dag(
     page=__doc__,
 ):
     chain(tasks.audit(), tasks.retention())
+    tasks.rescue()

@@ -31,6 +31,7 @@ from redrive.errors import (
     LeaseLost,
     PermissionRefused,
     QueueMissing,
+    RedriveError,
     RouteBusy,
     RoutePaused,
     SchemaOutdated,
@@ -53,6 +54,11 @@ REVIEW_SCHEDULE: Final = "*/5 * * * *"
 AUDIT_SCHEDULE: Final = "17 * * * *"  # not at the full hour, when everybody's jobs start
 TAG: Final = "redrive"
 
+
+class MessagesExpiring(RedriveError):
+    """Messages are about to expire in a source that nobody drains; the text names it."""
+
+
 #: What the same task can't do better the next time.
 HOPELESS: Final = (
     UsageError,  # wrong configuration, connection or parameter
@@ -64,6 +70,7 @@ HOPELESS: Final = (
     RouteBusy,
     RoutePaused,
     BalanceBroken,
+    MessagesExpiring,
 )
 
 Counts = dict[str, Any]
@@ -417,6 +424,16 @@ def _retention() -> Counts:
     return pipeline.retention(configuration.load())
 
 
+def _rescue() -> Counts:
+    """Looks for sources that nobody has emptied for half of the time that they keep messages; fails if there are."""
+    from redrive.stages import rescue  # noqa: PLC0415
+
+    risks = rescue.at_risk(configuration.load(), now=datetime.now(UTC))
+    if risks:
+        raise MessagesExpiring("\n".join(str(risk) for risk in risks))
+    return {"at_risk": 0}
+
+
 # --- parts of tasks -------------------------------------------------------------------------------------------
 
 
@@ -549,3 +566,4 @@ apply_decisions = _task(_apply_decisions)
 deliver_released = _task(_deliver_released, execution_timeout=timedelta(hours=6))
 audit = _task(_audit, execution_timeout=timedelta(hours=2))
 retention = _task(_retention, execution_timeout=timedelta(hours=2))
+rescue = _task(_rescue, execution_timeout=timedelta(minutes=10))

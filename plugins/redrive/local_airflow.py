@@ -370,7 +370,9 @@ def _greeting(airflow: Airflow, settings: Settings) -> Iterator[str]:
     yield f"password     {airflow.password}   (kept in {airflow.home / 'simple_auth_manager_passwords.json'})"
     yield "scheduled"
     for name, route in settings.routes.items():
-        yield f"  redrive_{name:<22} {route.schedule or 'by hand'}"
+        when = (route.schedule if route.enabled else None) or "by hand"
+        yield f"  redrive_{name:<22} {when}"
+    yield "  redrive_review and redrive_audit, for all routes"
     yield f"logs         {airflow.home}"
     yield "Ctrl-C stops everything."
 

@@ -80,6 +80,9 @@ def test_a_run_that_fails_gives_the_route_back_and_says_why(ready: Shop) -> None
     assert code == 1
     assert ended["observe"] == "failed", "a queue that isn't there is not tried again"
     assert ended["finish"] == "success"
+    log = (shop.home / "var" / "airflow" / "redrive_orders.log").read_text()
+    assert "redrive_orders.observe failed: QueueMissing: " in log
+    assert "renamed-dlq" in log
     assert shop.query("select run_id from route_state") == [(None,)]
     assert shop.query("select status from runs order by started_at desc limit 1") == [("failed",)]
     assert shop.depth("dead") == before + 3, "nothing was touched"
