@@ -19,9 +19,7 @@ def accuracy(found: Sequence[str], true: Sequence[str]) -> tuple[float, float]:
     """(GA, FGA) of one system."""
     pairs = Counter(zip(found, true, strict=True))
     found_sizes, true_sizes = Counter(found), Counter(true)
-    right = [
-        count for (f, t), count in pairs.items() if count == found_sizes[f] == true_sizes[t]
-    ]
+    right = [count for (f, t), count in pairs.items() if count == found_sizes[f] == true_sizes[t]]
     precision, recall = len(right) / len(found_sizes), len(right) / len(true_sizes)
     return sum(right) / len(true), 2 * precision * recall / (precision + recall) if right else 0.0
 
@@ -43,7 +41,10 @@ def main() -> int:
         found = [f"{answer['cause']}: {answer['template']}" for answer in answers]
         ga, fga = accuracy(found, [row["event_id"] for row in rows])
         scores.append((ga, fga))
-        print(f"{file.stem:12} GA {ga:.3f}  FGA {fga:.3f}  groups {len(set(found)):4} true {len({r['event_id'] for r in rows}):4}  {len(rows) / seconds:7.0f} texts/s")
+        print(
+            f"{file.stem:12} GA {ga:.3f}  FGA {fga:.3f}  groups {len(set(found)):4}  "
+            f"true {len({row['event_id'] for row in rows}):4}  {len(rows) / seconds:7.0f} texts/s"
+        )
         if "-v" in sys.argv:
             truth: dict[str, set[str]] = {}
             for f, row in zip(found, rows, strict=True):
@@ -57,7 +58,8 @@ def main() -> int:
             for name, events in back.items():
                 if len(events) > 1:
                     print("   merged", dict(events), name[:160])
-    print(f"{'mean':12} GA {sum(s[0] for s in scores) / len(scores):.3f}  FGA {sum(s[1] for s in scores) / len(scores):.3f}")
+    ga, fga = (sum(column) / len(scores) for column in zip(*scores, strict=True))
+    print(f"{'mean':12} GA {ga:.3f} (goal 0.930)  FGA {fga:.3f} (goal 0.900)")
     return 0
 
 

@@ -183,7 +183,8 @@ def _write_messages(
 ) -> None:
     answers = spark.createDataFrame(
         [(*case, j.cause.value, j.rule, j.confidence, j.fingerprint) for case, j in judgements.items()],
-        "masked string, broker_reason string, hint string, cause string, rule string, confidence float, fingerprint string",
+        "masked string, broker_reason string, hint string, "
+        "cause string, rule string, confidence float, fingerprint string",
     ).select(F.xxhash64(*_CASE).alias("case_key"), "cause", "rule", "confidence", "fingerprint")
     (
         rows.join(F.broadcast(answers), "case_key", "left")

@@ -215,7 +215,7 @@ def pick(
     that is not one of the broker's own words was written by a consumer, so it heads the text.
     """
     own = (reason or "")[:MAX_REASON].strip(_BLANKS)
-    text = given.strip(_BLANKS)
+    text = given[:MAX_PART].strip(_BLANKS)
     for selector in evidence:
         if text:
             break

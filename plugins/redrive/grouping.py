@@ -55,7 +55,7 @@ _CODE_BEFORE = "".join(
         "CODE: -",
         "[Ss]tatus[ :=]",
         # Not after a quoted request: there it is a line of an access log, whose status is a value.
-        '(?<!\" )[Ss]tatus[:=] ',
+        '(?<!" )[Ss]tatus[:=] ',
         "[Ss]tatus[\"'][:=]",
         "[Ss]tatus[\"']: ",
         "STATUS[ :=]",
@@ -93,7 +93,7 @@ _CODE_AFTER = (
     "Precondition|Payload|Content|URI|Unsupported|Range|Expectation|Unprocessable|Locked|Failed|Too|Internal|"
     "Server|Client|Service|Gateway|HTTP|Insufficient|Network|error|[45][.][0-9]))"
     "(?![45][0-9]{2}[)\\]] )"
-    "(?![0-9]{3,5}, [bu]?[\"'(“‘])"
+    "(?![0-9]{3,5}, [bu]?[\"'(\u201c\u2018])"
 )
 
 #: Replacements in the order in which they are applied.
@@ -114,7 +114,11 @@ MASKS: tuple[Mask, ...] = (
         r"(?=[A-Za-z0-9_-]{1,60}+(?:[.][A-Za-z0-9_-]{1,20}){0,2}?[.]" + _SOURCE + r")",
         "<path>/",
     ),
-    Mask("path", _PATH_START + r"[/\\](?:" + _SEGMENT + r"++[/\\]{1,2}+)++" + _SEGMENT + r"*+(?:[?][^ \t\n\"'<>,;()\[\]{}|]*+)?", "<path>"),
+    Mask(
+        "path",
+        _PATH_START + r"[/\\](?:" + _SEGMENT + r"++[/\\]{1,2}+)++" + _SEGMENT + r"*+(?:[?][^ \t\n\"'<>,;()\[\]{}|]*+)?",
+        "<path>",
+    ),
     Mask(
         "value",
         r"(?<![A-Za-z0-9])(?:"
@@ -220,12 +224,15 @@ _PHP = re.compile(r"^#[0-9<*>]{1,4} (.+)$")
 _RUBY = re.compile(r"^[ \t]{0,16}(?:from )?([^ \t]+[.](?:rb|erb|rake)[:(].*in .*)$")
 _GO = re.compile(r"^\t([^ \t]+[.]go:.*)$")
 _NO_NEWS = re.compile(
-    r"^(?:traceback \(most recent|\s*[.]{3} |stack ?trace:|\s*--- end of|goroutine |\s*[~^]+\s*$|\s*$|\[stacktrace\]|the above exception was|"
+    r"^(?:traceback \(most recent|\s*[.]{3} |stack ?trace:|\s*--- end of|goroutine |\s*[~^]+\s*$|\s*$|\[stacktrace\]|"
+    r"the above exception was|"
     r"during handling of the above)",
     re.IGNORECASE,
 )
 _ROOT = re.compile(r"^\s*(?:caused by:?|cause by:?|\[cause\]:?|--->|root cause:?)", re.IGNORECASE)
-_GENERATED = re.compile(r"\$\$[A-Za-z]{1,40}(?:\$\$|\$)?[0-9a-f<*>/x]{0,40}|\$Proxy[0-9]{1,6}|(?<![a-z])[0-9a-f]{8,}|[0-9]+")
+_GENERATED = re.compile(
+    r"\$\$[A-Za-z]{1,40}(?:\$\$|\$)?[0-9a-f<*>/x]{0,40}|\$Proxy[0-9]{1,6}|(?<![a-z])[0-9a-f]{8,}|[0-9]+"
+)
 _QUOTED = re.compile(r"'[^'\n]{1,120}'|\"[^\"\n]{1,120}\"|`[^`'\n]{1,120}[`']")
 _MAX_LINE = 300
 
@@ -253,7 +260,9 @@ class _Trace:
                 self._add(number, function.partition("(")[0], function + " " + match[1])
             elif not _NO_NEWS.match(line):
                 self.said.append((number, line.strip()[:_MAX_LINE]))
-        self.chained = [n for n, line in enumerate(lines) if line.startswith(("The above exception", "During handling of"))]
+        self.chained = [
+            n for n, line in enumerate(lines) if line.startswith(("The above exception", "During handling of"))
+        ]
 
     def _add(self, number: int, frame: str, place: str) -> None:
         own = not _LIBRARY.match(place) and not _LIBRARY_PATH.search(place)

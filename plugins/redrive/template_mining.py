@@ -166,7 +166,7 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
             taken.update(free)
             skeleton = clusters[free[0]][0]
             members = sorted(tokens for number in free for tokens in clusters[number][1])
-            merged.append((skeleton[:at] + (WILDCARD,) + skeleton[at + 1 :], members))
+            merged.append(((*skeleton[:at], WILDCARD, *skeleton[at + 1 :]), members))
             changed = True
         clusters = [cluster for number, cluster in enumerate(clusters) if number not in taken] + merged
     return clusters

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from classify_messages import local_session
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from classify_messages import local_session
-
     session = local_session("local[2]", {"spark.driver.memory": "1g"})
     session.sparkContext.setLogLevel("ERROR")
     yield session

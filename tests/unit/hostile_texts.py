@@ -40,7 +40,7 @@ HOSTILE: dict[str, str] = {
     "escapes": _repeat("\x1b["),
     "escape without end": _repeat("\x1b[0;"),
     "control characters": _repeat("\x00\x07\x85\u2028"),
-    "mixed scripts": _repeat("aа٣日😀"),
+    "mixed scripts": _repeat("a\u0430\u0663\u65e5\U0001f600"),
     "status words": _repeat("status code status "),
     "error words": _repeat("error code: "),
     "receipt handle": _repeat("receipt handle "),
@@ -51,7 +51,7 @@ HOSTILE: dict[str, str] = {
     "random": _repeat("x9Yq2_"),
     "certificate": _repeat("certificate "),
     "does not have": _repeat("does not have any "),
-    "relation": _repeat("relation \""),
+    "relation": _repeat('relation "'),
     "masked": _repeat("<*> "),
     "reason": _repeat("reason: "),
 }

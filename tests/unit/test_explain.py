@@ -1,5 +1,7 @@
 """The contract of `redrive explain`: the same lines, in order, with a cause and a group."""
 
+import re
+
 import pytest
 from failure_samples import SAMPLES
 
@@ -67,15 +69,15 @@ def test_no_input_no_output() -> None:
     assert list(explain([])) == []
 
 
-@pytest.mark.parametrize("line", [{}, {"text": None}, {"text": 7}, {"text": "x", "attributes": "no"}, {"text": "x", "reason": 5}])
+@pytest.mark.parametrize(
+    "line", [{}, {"text": None}, {"text": 7}, {"text": "x", "attributes": "no"}, {"text": "x", "reason": 5}]
+)
 def test_odd_lines_are_answered(line: dict[str, object]) -> None:
     (answer,) = explain([line])
     assert answer["cause"]
 
 
 def test_redactions_leave_nothing_personal() -> None:
-    import re
-
     text = "card 4111 1111 1111 1111 of ana@acme.test, password=hunter2 Bearer abcdefghijklmnop"
     for pattern, replacement in REDACTIONS:
         text = re.sub(pattern, replacement, text, flags=re.ASCII)

@@ -15,7 +15,9 @@ def headers(**values: str | bytes) -> list[Header]:
 
 
 def test_the_route_knows_best() -> None:
-    found = pick(headers(why="A", error="B"), b"{}", description="C", evidence=[parse("body:$.x"), parse("attribute:why")])
+    found = pick(
+        headers(why="A", error="B"), b"{}", description="C", evidence=[parse("body:$.x"), parse("attribute:why")]
+    )
     assert found.text == "A"
 
 
@@ -49,7 +51,10 @@ def test_a_bare_code_gets_its_word_back() -> None:
 def test_what_the_broker_says_by_itself_is_last() -> None:
     body = b'{"error": "disk full"}'
     said = "Message could not be consumed after 10 delivery attempts."
-    assert pick([], body, description=said, reason="MaxDeliveryCountExceeded") == ("disk full", "maxdeliverycountexceeded")
+    assert pick([], body, description=said, reason="MaxDeliveryCountExceeded") == (
+        "disk full",
+        "maxdeliverycountexceeded",
+    )
     assert pick([], b"", description=said, reason="MaxDeliveryCountExceeded").text == said
 
 
@@ -60,7 +65,9 @@ def test_a_reason_that_a_consumer_wrote_is_part_of_the_text() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        pytest.param({"responsePayload": {"errorType": "KeyError", "errorMessage": "'x'"}}, "KeyError\n'x'", id="lambda"),
+        pytest.param(
+            {"responsePayload": {"errorType": "KeyError", "errorMessage": "'x'"}}, "KeyError\n'x'", id="lambda"
+        ),
         pytest.param({"message": {"exceptions": [{"exceptionType": "A", "message": "b"}]}}, "A\nb", id="masstransit"),
         pytest.param({"error": "plain"}, "plain", id="text"),
         pytest.param({"error": {"code": 5}}, "", id="a number is no text"),

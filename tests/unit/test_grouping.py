@@ -100,7 +100,9 @@ def test_a_python_trace_is_named_by_its_nearest_own_frame() -> None:
 
 
 def test_user_names_make_no_groups_but_states_do() -> None:
-    users = [f"session for user {name} could not be opened by gateway" for name in ("ana", "bob", "cy", "dan", "eve", "fay")]
+    users = [
+        f"session for user {name} could not be opened by gateway" for name in ("ana", "bob", "cy", "dan", "eve", "fay")
+    ]
     states = ["order moved from OPEN to PAID in ledger", "order moved from OPEN to VOID in ledger"]
     found = groups_of(*users, *states)
     assert len(set(found[:6])) == 1
@@ -114,7 +116,10 @@ def test_exceptions_always_tell_failures_apart() -> None:
 
 def test_a_known_group_keeps_its_id_however_the_new_texts_look() -> None:
     known = KnownGroup("feedfeedfeedfeed", "unclassified", "frobnication of <*> stopped half way")
-    lines = [{"text": "frobnication of web-7.acme.test stopped half way"}, {"text": "frobnication of x stopped half way"}]
+    lines = [
+        {"text": "frobnication of web-7.acme.test stopped half way"},
+        {"text": "frobnication of x stopped half way"},
+    ]
     assert [line["group"] for line in explain(lines, known_groups=[known])] == ["feedfeedfeedfeed"] * 2
 
 
