@@ -196,6 +196,12 @@ class Postgres(Server):
         self._sql(f'create database "{name}"')
         return self.database_url(name)
 
+    def copy_database(self, url: str) -> str:
+        """Make a database that begins as a copy of one to which nobody is connected; returns its URL."""
+        name = f"t{uuid.uuid4().hex[:12]}"
+        self._sql(f'create database "{name}" template "{url.rpartition("/")[2]}"')
+        return self.database_url(name)
+
     def drop_database(self, url: str) -> None:
         """Drop what :meth:`create_database` made, with whoever is still connected."""
         self._sql(f'drop database if exists "{url.rpartition("/")[2]}" with (force)')

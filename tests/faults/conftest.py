@@ -1,0 +1,24 @@
+"""What all fault tests share."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from redrive import staging
+from redrive.ledger import engine
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """What a killed process has written stays with the kernel: only a power cut needs fsync, and no test cuts power."""
+    prepare = engine._prepare_sqlite
+
+    def prepare_and_do_not_sync(connection: Any, record: Any) -> None:
+        prepare(connection, record)
+        connection.execute("pragma synchronous = off")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_prepare_sqlite", prepare_and_do_not_sync)
+        patch.setattr(staging, "_fsync", lambda _path: None)
+        yield

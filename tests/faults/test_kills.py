@@ -1,0 +1,105 @@
+"""SIGKILL at every point of a run where it leaves a trace outside of its process: a broker call, a commit, a file.
+
+After each kill another process takes over. Nothing may be lost, nothing doubled in silence, at most one confirm window
+may be unknown, and everything must add up; :meth:`Scenario.verify` says it in detail.
+"""
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.crash import Death, run_child
+from tests.faults.scenario import Scenario
+from tests.servers import Postgres
+
+# The points are shared out between tests, so that they can run side by side.
+PARTS = 4
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
+    return Scenario(tmp_path_factory.mktemp("scenario"))
+
+
+@pytest.fixture(scope="module")
+def resending(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
+    return Scenario(tmp_path_factory.mktemp("resending"), on_unknown="resend")
+
+
+def kill_and_verify(scenario: Scenario, folder: Path, fatal: int, database: str | None = None) -> Death:
+    """Kill a run at its ``fatal``-th point, let another one take over, and verify."""
+    shop = scenario.start(folder, database)
+    try:
+        death = run_child(shop.world, scenario.whole_run(shop), fatal=fatal)
+        assert not death.error, death.error
+        scenario.complete(shop)
+        try:
+            scenario.verify(shop, kills=1 if death.signal else 0, resent=scenario.route.get("on_unknown") == "resend")
+        except AssertionError as problem:
+            raise AssertionError(f"killed at point {fatal}, {death.last}: {problem}") from problem
+        return death
+    finally:
+        shop.ledger.close()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_kill_at_any_point_of_a_run_loses_and_doubles_nothing(scenario: Scenario, tmp_path: Path, part: int) -> None:
+    fatal = part
+    while True:
+        death = kill_and_verify(scenario, tmp_path / str(fatal), fatal)
+        if not death.signal:
+            break
+        assert death.signal == signal.SIGKILL
+        fatal += PARTS
+    assert fatal > 150, "the run has that many points; fewer mean that the hooks no longer see them"
+    reached = {point.partition(":")[0] for point in death.points}
+    assert {"drain", "load", "plan", "deliver", "escalate"} <= reached
+
+
+def delivery_points(scenario: Scenario, folder: Path) -> range:
+    """The points of an undisturbed run at which it delivers."""
+    shop = scenario.start(folder)
+    points = run_child(shop.world, scenario.whole_run(shop)).points
+    shop.ledger.close()
+    at = [number for number, point in enumerate(points) if point.startswith("deliver:")]
+    return range(at[0], at[-1] + 1)
+
+
+def test_unknown_sends_are_repeated_where_the_route_says_so(resending: Scenario, tmp_path: Path) -> None:
+    for fatal in delivery_points(resending, tmp_path / "whole")[::2]:
+        assert kill_and_verify(resending, tmp_path / str(fatal), fatal).signal == signal.SIGKILL
+
+
+def test_whoever_takes_over_may_be_killed_too(scenario: Scenario, tmp_path: Path) -> None:
+    dice = random.Random(20_251_121)
+    for number in range(12):
+        shop = scenario.start(tmp_path / str(number))
+        deaths = []
+        for _ in range(3):
+            deaths.append(run_child(shop.world, scenario.whole_run(shop), fatal=dice.randrange(180)))
+            assert not deaths[-1].error, deaths[-1].error
+            shop.advance(minutes=30)
+        scenario.complete(shop)
+        try:
+            scenario.verify(shop, kills=3)
+        except AssertionError as problem:
+            raise AssertionError(f"killed at {', then '.join(death.last for death in deaths)}: {problem}") from problem
+        shop.ledger.close()
+
+
+@pytest.mark.server
+def test_a_kill_with_the_ledger_on_postgresql_loses_and_doubles_nothing(
+    postgres: Postgres, postgres_database: str, tmp_path: Path
+) -> None:
+    scenario = Scenario(tmp_path / "scenario", postgres_database)
+    fatal, died = 3, True
+    while died:
+        database = postgres.copy_database(postgres_database)
+        try:
+            died = bool(kill_and_verify(scenario, tmp_path / str(fatal), fatal, database).signal)
+        finally:
+            postgres.drop_database(database)
+        fatal += 13
+    assert fatal > 150
