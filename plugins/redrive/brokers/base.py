@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, NamedTuple, Protocol
 
-from redrive.message import Outgoing, Received
+from redrive.message import Micros, Outgoing, Received
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,28 @@ class Capabilities:
     max_message_bytes: int | None  # body and headers together
     publish_batch: int  # messages per publish request
     failure_headers: frozenset[str]  # stripped before a redelivery
+    max_lease: timedelta | None = None  # no receive or extension leases for longer
 
 
 class Depth(NamedTuple):
-    """How many messages a queue holds."""
+    """How many messages a queue holds; None where the broker does not tell. Never 0 for "unknown"."""
 
-    visible: int
-    in_flight: int
-    delayed: int
-    consumers: int | None = None  # None: the broker does not tell
+    visible: int | None
+    in_flight: int | None
+    delayed: int | None
+    consumers: int | None = None
+    as_of: Micros | None = None  # when it was so, where the broker tells late; None: now
 
     @property
-    def total(self) -> int:
+    def total(self) -> int | None:
+        """All messages, or None where a part of them is unknown."""
+        if self.visible is None or self.in_flight is None or self.delayed is None:
+            return None
         return self.visible + self.in_flight + self.delayed
+
+
+#: The answer of a broker that does not tell.
+UNKNOWN_DEPTH = Depth(None, None, None)
 
 
 class QueueInfo(NamedTuple):
@@ -51,6 +60,7 @@ class QueueInfo(NamedTuple):
     ordered: bool = False
     dead_letter_queue: str | None = None
     max_message_bytes: int | None = None
+    subscribers: int | None = None  # who gets what is published here; asked where a redelivery has no single target
 
 
 class Settled(NamedTuple):

@@ -15,19 +15,20 @@ class Observation(NamedTuple):
 
     queue: str
     role: str  # source | destination
-    visible: int
-    in_flight: int
-    delayed: int
+    visible: int | None
+    in_flight: int | None
+    delayed: int | None
     consumers: int | None = None
     oldest_age_seconds: float | None = None
     oldest_age_method: str = "unknown"
     oldest_visible_age_seconds: float | None = None
     oldest_visible_age_method: str = "unknown"
     coverage: float | None = None
+    observed_at: datetime | None = None  # when it was so, if that was not now
 
 
 def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observation], now: datetime) -> None:
-    """Keep what was seen at ``now``."""
+    """Keep what was seen, at ``now`` unless an observation says when."""
     with ledger.write() as connection:
         lease.guard(connection, now)
         for one in observations:
@@ -35,11 +36,16 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                 sql(
                     "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight,"
                     " delayed, consumers, oldest_age_seconds, oldest_age_method, oldest_visible_age_seconds,"
-                    " oldest_visible_age_method, coverage) values (:route, :run_id, :queue, :role, :now, :visible,"
-                    " :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
+                    " oldest_visible_age_method, coverage) values (:route, :run_id, :queue, :role, :observed_at,"
+                    " :visible, :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
                     " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage)"
                 ),
-                {"route": lease.route, "run_id": lease.run_id, "now": now, **one._asdict()},
+                {
+                    "route": lease.route,
+                    "run_id": lease.run_id,
+                    **one._asdict(),
+                    "observed_at": one.observed_at or now,
+                },
             )
 
 

@@ -128,3 +128,8 @@ class Context:
 def micros(moment: datetime) -> Micros:
     """``moment`` in microseconds since the epoch, exactly."""
     return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def instant(moment: Micros) -> datetime:
+    """The inverse of :func:`micros`."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)

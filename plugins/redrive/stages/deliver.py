@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from redrive import selectors
-from redrive.brokers.base import Broker, Publication
+from redrive.brokers.base import Broker, Depth, Publication
 from redrive.causes import Cause
 from redrive.errors import (
     BrokerError,
@@ -27,6 +27,7 @@ from redrive.ledger.sending import Claimed, Mark, Slice
 from redrive.message import (
     DeadLetter,
     Header,
+    Micros,
     Outgoing,
     batch_and_row,
     body_hash,
@@ -123,6 +124,7 @@ class _Delivery:
         check = context.route.processed_check
         self._checker = Checker(check) if check else None
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
+        self._sent: dict[str, list[tuple[Micros, int]]] = {}  # per destination: when, how many
         self.totals = Totals()
 
     def close(self) -> None:
@@ -173,13 +175,16 @@ class _Delivery:
         if size <= 0:
             return 0, band.bucket.wait(1, self._monotonic())
         try:
-            room = band.max_in_flight - context.broker.depth(destination).total
+            depth = context.broker.depth(destination)
+            objection = self._fan_out_objection(destination)
         except QueueMissing:
-            self._escalate_all(destination, f"the destination {destination!r} does not exist")
+            objection = f"the destination {destination!r} does not exist"
+        if objection is not None:
+            self._escalate_all(destination, objection)
             return 0, None
-        size = min(size, room)
+        size = min(size, band.max_in_flight - self._in_flight(destination, depth))
         if size <= 0:
-            return 0, LOOK_AGAIN
+            return 0, LOOK_AGAIN if depth.total is not None else None
         claimed = self._claim(destination, band, size)
         if claimed is None:
             return 0, None
@@ -188,6 +193,34 @@ class _Delivery:
         sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
         context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
         return len(claimed.messages), 0.0
+
+    def _in_flight(self, destination: str, depth: Depth) -> int:
+        """What the destination still has to work off: what the broker tells, and what it can't have seen yet.
+
+        Of a destination that tells nothing, all that this task sent there counts as still there.
+        """
+        sent = self._sent.get(destination, ())
+        if depth.total is None:
+            return sum(count for _, count in sent)
+        if depth.as_of is None:
+            return depth.total
+        return depth.total + sum(count for at, count in sent if at > depth.as_of)
+
+    def _fan_out_objection(self, destination: str) -> str | None:
+        """Why nothing may be sent to a destination of which not only the subscriber that failed reads."""
+        broker = self._context.broker
+        if broker.capabilities_for(destination).single_target:
+            return None
+        try:
+            readers = broker.describe(destination).subscribers
+        except PermissionRefused:
+            readers = None
+        if readers == 0:
+            return f"{destination} has no subscription: what is sent there is lost"
+        if readers == 1 or self._context.route.fan_out == "allow":
+            return None
+        several = f"{destination} has {readers} subscriptions" if readers else f"who reads {destination} is not known"
+        return f"{several}: all of them would get the message, and fan_out is refuse"
 
     def _claim(self, destination: str, band: _Band, size: int) -> Slice | None:
         context = self._context
@@ -250,6 +283,8 @@ class _Delivery:
                 next_mark=following[-1].message_id if following else None,
             )
             self._count(marks)
+            arrived = sum(1 for one in marks if one.status in ("sent", "unknown"))
+            self._sent.setdefault(claimed.destination, []).append((micros(context.now()), arrived))
             rest = [one.message_id for later in windows[index + 1 :] for one in later]
             if rest and not announced:
                 self.totals.put_back += sending.give_back(

@@ -53,6 +53,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield from _retention(broker, subject, source.queue)
         for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
+            yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
         yield from _window(name, route)
         if route.processed_check:
             yield _look(f"{name}: processed_check", lambda: _check(route))
@@ -85,6 +86,8 @@ def _staging(settings: Settings) -> str:
 
 def _depth(broker: Broker, queue: str) -> str:
     depth = broker.depth(queue)
+    if depth.total is None:
+        return "exists; the broker does not tell how many messages are in it"
     return f"{depth.visible} visible, {depth.in_flight} in flight, {depth.delayed} delayed"
 
 
@@ -101,6 +104,22 @@ def _retention(broker: Broker, subject: str, queue: str) -> Iterator[Finding]:
         )
     if info.retention is not None and info.retention < timedelta(days=1):
         yield Finding("warning", subject, f"keeps messages for {info.retention} only; drain it more often than that")
+
+
+def _fan_out(broker: Broker, subject: str, queue: str, *, allowed: bool) -> Iterator[Finding]:
+    """Who else gets what is redelivered here."""
+    try:
+        if broker.capabilities_for(queue).single_target:
+            return
+        readers = broker.describe(queue).subscribers
+    except RedriveError:
+        return  # told by the depth already
+    if readers == 0:
+        yield Finding("error", subject, "nobody is subscribed: what is sent there is lost, so it goes to people")
+    elif readers != 1:
+        several = "it is not known who is" if readers is None else f"{readers} are"
+        then = "all of them get what is redelivered" if allowed else "fan_out is refuse, so messages go to people"
+        yield Finding("warning", subject, f"{several} subscribed: {then}")
 
 
 def _window(name: str, route: Route) -> Iterator[Finding]:

@@ -1,9 +1,10 @@
 """Drain: broker -> staging. Durable, then recorded, then settled; a crash at any line loses nothing.
 
 A shard reads a source until the depth that it saw at the start is reached or the source is empty, so a message that
-bounces back can't keep it running. Copies are staged in batches; a batch is closed when it is large enough, or
-when half of the lease of its first copy is gone, so that settling is done in good time. Should writing or
-settling take longer, leases are extended from here, the thread that owns them.
+bounces back can't keep it running. Where the broker can't tell its depth exactly, the moment of the start takes its
+place: the drain ends when a few receives in a row bring nothing from before it. Copies are staged in batches; a batch
+is closed when it is large enough, or when half of the lease of its first copy is gone, so that settling is done in
+good time. Should writing or settling take longer, leases are extended from here, the thread that owns them.
 """
 
 import math
@@ -23,7 +24,7 @@ from redrive.staging import BatchWriter
 SETTLE_AT_ONCE = 1_000
 #: Messages asked for per receive; adapters split it as their broker needs.
 RECEIVE_AT_ONCE = 1_000
-#: Empty receives in a row that end a drain where the broker's depth can't be trusted to.
+#: Receives in a row without anything new to us that end a drain where the broker's depth can't be trusted to.
 EMPTY_RECEIVES = 3
 
 
@@ -54,6 +55,12 @@ def by_urgency(sources: Sequence[Source]) -> list[Source]:
     return sorted(sources, key=lambda source: source.retention or timedelta.max)
 
 
+def _all_after(started: Micros, received: Sequence[Received]) -> bool:
+    """All of these came into their queue after the drain had started."""
+    entered = [letter.dead_lettered_at or letter.enqueued_at for letter, _ in received]
+    return all(moment is not None and moment > started for moment in entered)
+
+
 class _SourceDrain:
     """The drain of one source by one shard."""
 
@@ -61,7 +68,8 @@ class _SourceDrain:
         self._context = context
         self._source = source
         self._shard = shard
-        self._lease = context.route.drain.lease
+        longest = context.broker.capabilities_for(source.queue).max_lease
+        self._lease = min(context.route.drain.lease, longest or timedelta.max)
         self._batch_id: int | None = None
         self._path = ""
         self._writer: BatchWriter | None = None
@@ -73,10 +81,13 @@ class _SourceDrain:
 
     def run(self, limit: int, shards: int) -> None:
         context, queue = self._context, self._source.queue
+        exact = context.broker.capabilities_for(queue).knows_empty
+        started = micros(context.now())
         depth = context.broker.depth(queue)
         # What is invisible now may become visible while we drain: in flight at a dead run, delayed.
-        goal = min(limit, math.ceil(depth.total / shards))
-        empty = 0
+        share = math.ceil(depth.total / shards) if exact and depth.total is not None else None
+        goal = limit if share is None else min(limit, share)
+        quiet = 0
         try:
             while self.drained < goal:
                 received = context.broker.receive(
@@ -88,19 +99,26 @@ class _SourceDrain:
                 now = context.now()
                 if not received:
                     self._flush()
-                    empty += 1
-                    left = context.broker.depth(queue)
-                    if left.visible == 0 or empty >= EMPTY_RECEIVES:
-                        self.complete = left.total <= left.delayed
+                else:
+                    self._stage(received, now)
+                    if self._is_full(now):
+                        self._flush()
+                    context.progress(f"draining {queue}", self.drained, goal)
+                if received and (share is not None or not _all_after(started, received)):
+                    quiet = 0
+                    continue
+                quiet += 1
+                if share is None:
+                    if quiet >= EMPTY_RECEIVES:
+                        self.complete = True  # nothing from before the start came any more: no broker says it better
                         break
                     continue
-                empty = 0
-                self._stage(received, now)
-                if self._is_full(now):
-                    self._flush()
-                context.progress(f"draining {queue}", self.drained, goal)
+                left = context.broker.depth(queue)
+                if left.visible == 0 or quiet >= EMPTY_RECEIVES:
+                    self.complete = left.total is not None and left.total == (left.delayed or 0)
+                    break
             else:
-                self.complete = goal < limit or goal >= math.ceil(depth.total / shards)
+                self.complete = share is not None and (goal < limit or goal >= share)
             self._flush()
         except BaseException:
             self._give_up()
@@ -222,7 +240,11 @@ class _SourceDrain:
         context = self._context
         now = context.now()
         age = max(0.0, (micros(now) - self._oldest) / 1_000_000)
-        coverage = min(1.0, self.drained / depth.total) if depth.total else 1.0
+        coverage: float | None = 1.0
+        if depth.total:
+            coverage = min(1.0, self.drained / depth.total)
+        elif depth.total is None and not self.complete:
+            coverage = None
         observations.observe(
             context.ledger,
             context.lease,

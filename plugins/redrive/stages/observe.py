@@ -1,31 +1,44 @@
 """Look at every queue of the route and write down what is seen."""
 
+from redrive.brokers.base import Depth
 from redrive.errors import QueueMissing
 from redrive.ledger import observations
 from redrive.ledger.observations import Observation
-from redrive.stages.context import Context
+from redrive.stages.context import Context, instant
 
 
 def observe(context: Context) -> dict[str, int]:
     """Depths of all sources and destinations into ``queue_observations``.
 
-    A missing source is an error; a missing destination is one only when something is to be sent there.
+    What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
+    missing source is an error; a missing destination is one only when something is to be sent there.
     """
-    seen: list[Observation] = []
-    for source in context.route.sources:
-        depth = context.broker.depth(source.queue)
-        seen.append(Observation(source.queue, "source", depth.visible, depth.in_flight, depth.delayed, depth.consumers))
+    seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
     for queue in destinations(context):
         try:
-            depth = context.broker.depth(queue)
+            seen.append((queue, "destination", context.broker.depth(queue)))
         except QueueMissing:
             continue
-        seen.append(Observation(queue, "destination", depth.visible, depth.in_flight, depth.delayed, depth.consumers))
-    observations.observe(context.ledger, context.lease, seen, context.now())
-    return {
-        "source_depth": sum(o.visible + o.in_flight + o.delayed for o in seen if o.role == "source"),
-        "destination_depth": sum(o.visible + o.in_flight + o.delayed for o in seen if o.role == "destination"),
+    observations.observe(context.ledger, context.lease, [_observation(*one) for one in seen], context.now())
+    counts = {
+        f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
+        for role in ("source", "destination")
     }
+    if unknown := sum(1 for _, _, depth in seen if depth.total is None):
+        counts["unknown_depths"] = unknown
+    return counts
+
+
+def _observation(queue: str, role: str, depth: Depth) -> Observation:
+    return Observation(
+        queue,
+        role,
+        depth.visible,
+        depth.in_flight,
+        depth.delayed,
+        depth.consumers,
+        observed_at=None if depth.as_of is None else instant(depth.as_of),
+    )
 
 
 def destinations(context: Context) -> list[str]:
