@@ -12,7 +12,7 @@ import pytest
 
 from redrive.brokers.base import Broker, Publication
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
-from redrive.message import Header, Outgoing, Received, Tracking, read_tracking, tracking_headers
+from redrive.message import Header, Outgoing, Received, Tracking, clean_headers, read_tracking, tracking_headers
 
 NO_WAIT = timedelta(0)
 LEASE = timedelta(seconds=60)
@@ -49,6 +49,9 @@ class BrokerContract:
     carries_binary = True
     carries_empty = True
     keeps_content_type = True
+    keeps_header_types = True
+    keeps_id_when_dead_lettered = True  # where identity is stable at all
+    counts_deliveries = True
     max_body = 1_000_000
     short_lease = timedelta(seconds=1)
 
@@ -82,6 +85,17 @@ class BrokerContract:
     def unreachable_broker(self) -> Broker:
         """A broker whose server isn't there."""
         raise NotImplementedError
+
+    def left(self, broker: Broker, queue: str) -> int:
+        """How many messages ``queue`` holds, leased ones too; where a broker can't know, its tests look for it."""
+        total = broker.depth(queue).total
+        assert total is not None
+        return total
+
+    def delivered(self, received: Received, times: int) -> bool:
+        """The letter says that it was delivered so often, or nothing where its broker doesn't count."""
+        counted = received.letter.deliveries
+        return counted == times if self.counts_deliveries else counted in (0, times)
 
     # --- words that the tests use ----------------------------------------------------------------------
 
@@ -166,6 +180,8 @@ class BrokerContract:
             Header("count", "Number.int", "7"),
             Header("thumbnail", "Binary.png", b"\x89PNG\x00\xff"),
         )
+        if not self.keeps_header_types:
+            pytest.skip("this broker's headers are strings; its own tests say what becomes of others")
         self.send(broker, queue, outgoing(headers=headers))
 
         assert set(self.take(broker, queue, 1)[0].letter.headers) == set(headers)
@@ -205,7 +221,7 @@ class BrokerContract:
         assert received.letter.broker_message_id == result.broker_message_id != ""
         assert received.letter.enqueued_at is not None
         assert received.letter.enqueued_at > 1_600_000_000_000_000
-        assert received.letter.deliveries == 1
+        assert self.delivered(received, 1)
         assert not received.letter.redelivered
 
     # --- receive, settle, release ----------------------------------------------------------------------
@@ -215,7 +231,7 @@ class BrokerContract:
         [received] = self.take(broker, queue, 1)
 
         assert broker.settle(queue, [received.receipt]).count == 1
-        assert broker.depth(queue).total == 0
+        assert self.left(broker, queue) == 0
 
     def test_settling_twice_harms_nothing(self, broker: Broker, queue: str) -> None:
         self.send(broker, queue, outgoing(number=1), outgoing(number=2))
@@ -223,7 +239,7 @@ class BrokerContract:
         broker.settle(queue, [first.receipt])
         broker.settle(queue, [first.receipt])
 
-        assert broker.depth(queue).total == 1
+        assert self.left(broker, queue) == 1
 
     def test_settling_nothing_is_nothing(self, broker: Broker, queue: str) -> None:
         assert broker.settle(queue, []).count == 0
@@ -245,14 +261,17 @@ class BrokerContract:
         assert settled.count == 13
         assert [receipt for receipt, _ in settled.failures] == [lost.receipt]
         assert settled.failures[0][1]
-        assert broker.depth(queue).total == 0
+        assert self.left(broker, queue) == 0
 
     def test_a_leased_message_is_hidden_and_counted(self, broker: Broker, queue: str) -> None:
         self.send(broker, queue, outgoing(), outgoing(number=2))
         self.take(broker, queue, 1)
 
         assert len(self.take(broker, queue, 2)) == 1
+        assert self.left(broker, queue) == 2
         depth = broker.depth(queue)
+        if depth.total is None:
+            pytest.skip("this broker does not tell how many messages are leased")
         assert (depth.visible, depth.in_flight, depth.delayed, depth.total) == (0, 2, 0, 2)
 
     def test_a_released_message_comes_back_at_once(self, broker: Broker, queue: str) -> None:
@@ -262,8 +281,8 @@ class BrokerContract:
         [again] = self.take(broker, queue, 1)
 
         assert again.letter.broker_message_id == first.letter.broker_message_id
-        assert again.letter.deliveries == 2
-        assert again.letter.redelivered
+        assert self.delivered(again, 2)
+        assert again.letter.redelivered or not self.counts_deliveries
 
     def test_what_a_killed_consumer_held_comes_back_after_the_lease(
         self, broker: Broker, queue: str, let_pass: Callable[[timedelta], None]
@@ -274,7 +293,7 @@ class BrokerContract:
 
         back = self.take(broker, queue, 3)
         assert {r.letter.body for r in back} == {b"0", b"1", b"2"}
-        assert {r.letter.deliveries for r in back} == {2}
+        assert all(self.delivered(r, 2) for r in back)
 
     def test_an_extended_lease_keeps_a_message_away(
         self, broker: Broker, queue: str, let_pass: Callable[[timedelta], None]
@@ -290,7 +309,7 @@ class BrokerContract:
 
     def test_an_empty_queue_gives_nothing(self, broker: Broker, queue: str) -> None:
         assert broker.receive(queue, limit=100, wait=NO_WAIT, lease=LEASE) == []
-        assert broker.depth(queue).total == 0
+        assert self.left(broker, queue) == 0
 
     def test_the_limit_is_kept(self, broker: Broker, queue: str) -> None:
         self.send(broker, queue, *(outgoing(number=n) for n in range(40)))
@@ -305,7 +324,7 @@ class BrokerContract:
 
         assert sorted(int(r.letter.body) for r in taken) == list(range(137))
         assert broker.settle(queue, [r.receipt for r in taken]).count == 137
-        assert broker.depth(queue).total == 0
+        assert self.left(broker, queue) == 0
 
     # --- order, delay, dead-lettering ------------------------------------------------------------------
 
@@ -359,9 +378,11 @@ class BrokerContract:
         [received] = self.take(broker, dead, 1)
         assert received.letter.origin == live
         assert received.letter.body == b"fails"
-        assert received.letter.headers == (Header("a", "String", "b"),)
+        assert clean_headers(received.letter.headers, broker.capabilities.failure_headers) == (
+            Header("a", "String", "b"),
+        )
         assert received.letter.deliveries >= 2
-        if broker.capabilities.stable_identity:
+        if broker.capabilities.stable_identity and self.keeps_id_when_dead_lettered:
             assert received.letter.broker_message_id == sent.broker_message_id
 
     def test_a_queue_tells_where_it_dead_letters(self, broker: Broker, make_queue: Callable[..., str]) -> None:
@@ -406,4 +427,4 @@ class BrokerContract:
         self.take(broker, queue, 1)
         broker.close()
 
-        assert another_broker.depth(queue).total == 2
+        assert self.left(another_broker, queue) == 2
