@@ -29,9 +29,7 @@ _LIBPQ_KEYS = frozenset(
         "target_session_attrs",
     }
 )
-_FIELDS = frozenset(
-    {"conn_id", "conn_type", "description", "host", "port", "login", "password", "schema", "extra"}
-)
+_FIELDS = frozenset({"conn_id", "conn_type", "description", "host", "port", "login", "password", "schema", "extra"})
 _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "sqlite": "sqlite"}
 
 
@@ -79,9 +77,7 @@ def parse(conn_id: str, value: str) -> Connection:
     except (ValueError, TypeError) as error:
         # The value holds secrets: only say what kind of trouble it is. JSON errors tell a position only.
         trouble = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise SettingsError(
-            f"connection {conn_id} ({variable_of(conn_id)}) can't be read: {trouble}"
-        ) from None
+        raise SettingsError(f"connection {conn_id} ({variable_of(conn_id)}) can't be read: {trouble}") from None
 
 
 def sqlalchemy_url(connection: Connection) -> "URL":
@@ -97,9 +93,7 @@ def sqlalchemy_url(connection: Connection) -> "URL":
         try:
             return make_url(str(whole))
         except ArgumentError:
-            raise SettingsError(
-                f"connection {connection.conn_id}: extra.sqlalchemy_url can't be read"
-            ) from None
+            raise SettingsError(f"connection {connection.conn_id}: extra.sqlalchemy_url can't be read") from None
     driver = connection.extra.get("sqlalchemy_scheme") or _DRIVERS.get(connection.conn_type)
     if driver is None:
         raise SettingsError(

@@ -50,6 +50,4 @@ FINISHED = frozenset({S.PRESUMED, S.CONFIRMED, S.SUPPRESSED, S.DISCARDED})
 def check(source: State, target: State) -> None:
     """Raise :class:`IllegalMove` unless ``source -> target`` is drawn in :data:`MOVES`."""
     if target not in MOVES[source]:
-        raise IllegalMove(
-            f"{source} -> {target}; legal from {source}: {', '.join(sorted(MOVES[source])) or 'nothing'}"
-        )
+        raise IllegalMove(f"{source} -> {target}; legal from {source}: {', '.join(sorted(MOVES[source])) or 'nothing'}")

@@ -1,16 +1,14 @@
-"""The ledger on both databases: bare with its schema, and within a whole Redrive."""
+"""The ledger on both databases: bare, planted, and within a whole Redrive."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
+from tests.ledger.planting import NOW, Plant
 from tests.workshop import Workshop
-
-NOW = datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -20,6 +18,12 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
     schema.upgrade(ledger, NOW)
     yield ledger
     ledger.close()
+
+
+@pytest.fixture
+def plant(ledger: Ledger) -> Plant:
+    """A ledger of which a run of route ``orders`` holds the lease."""
+    return Plant(ledger)
 
 
 @pytest.fixture

@@ -139,7 +139,9 @@ class Ledger:
         """An empty temporary table ``name`` for this transaction's set-based work."""
         if self.is_sqlite:
             connection.exec_driver_sql(f"drop table if exists temp.{name}")
-            connection.exec_driver_sql(f"create temp table {name} ({columns})")
+            # Only INTEGER makes the key the row's own place; BIGINT would make a second tree.
+            portable = columns.replace("bigint primary key", "integer primary key")
+            connection.exec_driver_sql(f"create temp table {name} ({portable})")
         else:
             connection.exec_driver_sql(f"drop table if exists pg_temp.{name}")
             portable = columns.replace("blob", "bytea").replace("instant", "timestamptz")

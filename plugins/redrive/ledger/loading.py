@@ -203,7 +203,7 @@ def _doubles(
         broker_id = copy[_BROKER_ID]
         if not broker_id:
             continue
-        earlier = seen.setdefault(broker_id, [])
+        earlier = seen.setdefault(str(broker_id), [])
         if earlier:
             first = next((one for one in earlier if _identity(one) == _identity(copy)), None)
             if first is not None:
@@ -214,7 +214,7 @@ def _doubles(
 
 
 def _identity(copy: Classified) -> tuple[Any, ...]:
-    return copy[_SOURCE], copy[_BROKER_ID], copy[_ENQUEUED_AT], bytes(copy[_BODY_HASH])
+    return copy[_SOURCE], copy[_BROKER_ID], copy[_ENQUEUED_AT], copy[_BODY_HASH]
 
 
 def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> None:
@@ -230,17 +230,21 @@ def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> No
             )
 
 
+# Route and source are compared as expressions, so that the database finds candidates by their own key: an index
+# that begins with the route would fit too, and would read the whole route for each copy.
+
+
 def _find_duplicates(connection: Connection, route: str) -> None:
     same_copy = (
         "incoming.broker_message_id <> '' and known.broker_message_id = incoming.broker_message_id"
-        " and known.source = incoming.source"
+        " and known.source || '' = incoming.source"
         " and (known.{time} = incoming.enqueued_at or (known.{time} is null and incoming.enqueued_at is null))"
     )
     connection.execute(
         sql(
             "update incoming set role = 'duplicate', owner = known.message_id from messages known"
             f" where incoming.role is null and {same_copy.format(time='first_enqueued_at')}"
-            " and known.body_hash = incoming.body_hash and known.route = :route"
+            " and known.body_hash = incoming.body_hash and known.route || '' = :route"
             " and known.message_id <> incoming.message_id"
         ),
         {"route": route},
@@ -249,7 +253,7 @@ def _find_duplicates(connection: Connection, route: str) -> None:
         sql(
             "update incoming set role = 'duplicate', owner = known.message_id from repeat_copies known"
             f" where incoming.role is null and {same_copy.format(time='enqueued_at')}"
-            " and known.route = :route and known.copy_id <> incoming.message_id"
+            " and known.route || '' = :route and known.copy_id <> incoming.message_id"
         ),
         {"route": route},
     )
@@ -264,7 +268,7 @@ def _find_owners_by_header(connection: Connection, route: str) -> None:
         sql(
             "update incoming set owner = known.message_id from messages known"
             " where incoming.role is null and incoming.redrive_id is not null"
-            " and known.redrive_id = incoming.redrive_id and known.route = :route"
+            " and known.redrive_id = incoming.redrive_id and known.route || '' = :route"
         ),
         {"route": route},
     )

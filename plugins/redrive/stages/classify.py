@@ -167,7 +167,7 @@ def _copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: d
             for source, origin in zip(plain["source"], plain["origin"], strict=True)
         ]
         groups = [ids[fingerprint] if fingerprint is not None else None for fingerprint in plain["fingerprint"]]
-        yield from zip(  # type: ignore[misc]
+        yield from zip(
             plain["message_id"],
             plain["batch_id"],
             plain["source"],
