@@ -150,6 +150,7 @@ def load(
         _refuse_incomplete(connection, pending)
         _find_duplicates(connection, lease.route)
         if tracked:
+            connection.execute(sql("create index incoming_redrive_id on incoming (redrive_id, message_id)"))
             _find_owners_by_header(connection, lease.route)
         _find_owners_by_broker_id(connection, lease.route)
         connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
@@ -275,10 +276,10 @@ def _find_owners_by_header(connection: Connection, route: str) -> None:
     # Of several copies with one id that we don't know, the first is that message; the others come from it.
     connection.execute(
         sql(
-            "update incoming set owner = first.message_id from (select redrive_id, min(message_id) as message_id"
-            " from incoming where role is null and owner is null and redrive_id is not null group by redrive_id) first"
-            " where incoming.role is null and incoming.owner is null and incoming.redrive_id = first.redrive_id"
-            " and incoming.message_id > first.message_id"
+            "update incoming set owner = (select min(first.message_id) from incoming first where first.role is null"
+            " and first.owner is null and first.redrive_id = incoming.redrive_id) where role is null and owner is null"
+            " and exists (select 1 from incoming earlier where earlier.role is null and earlier.owner is null"
+            " and earlier.redrive_id = incoming.redrive_id and earlier.message_id < incoming.message_id)"
         )
     )
 
@@ -383,10 +384,7 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
         {"now": now},
     )
     # A late return of an earlier attempt changes that attempt only.
-    current = (
-        "message_id in (select incoming.owner from incoming where incoming.role = 'returned'"
-        " and incoming.redrive_attempt = messages.attempts)"
-    )
+    current = "(message_id, attempts) in (select owner, redrive_attempt from incoming where role = 'returned')"
     for state in (State.SENT, State.PRESUMED, State.CONFIRMED, State.UNKNOWN):
         move(
             connection,

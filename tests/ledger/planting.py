@@ -1,0 +1,164 @@
+"""Ledgers with a history, planted through the ledger's own operations: no broker, no staging files, no Spark."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redrive.ledger import batches, leases, loading, sending
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.loading import Classified, Group, Loaded
+from redrive.ledger.selecting import Selection
+from redrive.ledger.sending import Mark, Slice
+from redrive.message import body_hash, message_id_of
+
+NOW = datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+class Plant:
+    """One route's ledger and the lease of its present run."""
+
+    def __init__(self, ledger: Ledger, route: str = "orders") -> None:
+        self.ledger = ledger
+        self.route = route
+        self.now = NOW
+        self.runs = 0
+        self.lease = self.begin()
+
+    def begin(self, **options: Any) -> RouteLease:
+        """Begin a run; one that still holds the route is over."""
+        if self.runs:
+            self.now += timedelta(hours=1)
+        self.runs += 1
+        self.lease = leases.acquire(
+            self.ledger, self.route, f"{self.route}-{self.runs}", holder="test", trigger="test", ttl=MINUTE,
+            now=self.now, **options,
+        )  # fmt: skip
+        return self.lease
+
+    def rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        with self.ledger.read() as connection:
+            return [tuple(row) for row in connection.execute(sql(statement), values)]
+
+    def value(self, statement: str, **values: Any) -> Any:
+        ((value,),) = self.rows(statement, **values)
+        return value
+
+    def change(self, statement: str, **values: Any) -> int:
+        """Change rows behind the ledger's back, as an accident or a person with SQL would."""
+        with self.ledger.write() as connection:
+            return int(connection.execute(sql(statement), values).rowcount)
+
+    def states(self) -> dict[str, int]:
+        return dict(self.rows("select state, count(*) from messages group by state"))  # type: ignore[arg-type]
+
+    # --- copies -----------------------------------------------------------------------------------------
+
+    def batch(self, copies: int, *, source: str = "orders-dlq", kind: str = "dead_letter") -> int:
+        """A batch that is recorded with so many copies."""
+        batch_id, _ = batches.open_batch(
+            self.ledger, self.lease, source=source, kind=kind, shard=0,
+            path_of=lambda route, source, batch_id: f"{route}/{source}/{batch_id}.parquet", now=self.now,
+        )  # fmt: skip
+        batches.record(self.ledger, self.lease, batch_id, copies=copies, size=100, now=self.now)
+        batches.settled(self.ledger, batch_id, count=copies, now=self.now)
+        return batch_id
+
+    def copy(self, batch_id: int, row: int, body: bytes = b"{}", **fields: Any) -> Classified:
+        """One classified copy; every copy has a broker id of its own unless told."""
+        at = self.ledger.stored(self.now)
+        values: dict[str, Any] = {
+            "message_id": message_id_of(batch_id, row),
+            "batch_id": batch_id,
+            "source": "orders-dlq",
+            "kind": "dead_letter",
+            "destination": "orders",
+            "broker_message_id": f"b-{batch_id}-{row}",
+            "body_hash": body_hash(body),
+            "body_bytes": len(body),
+            "enqueued_at": at,
+            "dead_lettered_at": at,
+            "received_at": at,
+            "deliveries": 3,
+            "redrive_id": None,
+            "redrive_attempt": None,
+            "message_key": None,
+            "order_key": None,
+            "cause": "transient_network",
+            "group_id": None,
+        }
+        return Classified(**values | fields)
+
+    def load(self, *fields: dict[str, Any], source: str = "orders-dlq") -> tuple[Loaded, list[int]]:
+        """Stage and load one batch with a copy per argument; what they were, and their copy ids."""
+        batch_id = self.batch(len(fields), source=source)
+        copies = [self.copy(batch_id, row, **({"source": source} | some)) for row, some in enumerate(fields)]
+        return loading.load(self.ledger, self.lease, [batch_id], copies, self.now), [c.message_id for c in copies]
+
+    def messages(self, count: int, **fields: Any) -> list[int]:
+        """So many new messages."""
+        _, ids = self.load(*[{"body": f"body {n}".encode(), **fields} for n in range(count)])
+        return ids
+
+    def group(self, fingerprint: str = "f1", cause: str = "transient_network") -> int:
+        """The id of a failure group."""
+        one = Group(fingerprint, cause, f"template of {fingerprint}", "example")
+        return loading.ensure_groups(self.ledger, self.lease, [one], self.now)[fingerprint]
+
+    # --- sends ------------------------------------------------------------------------------------------
+
+    def make_due(self, verdict: str = "requeue") -> None:
+        """Every classified message waits and is due, as a plan would have it."""
+        self.change(
+            "update messages set state = 'waiting', verdict = :verdict, next_attempt_at = :now"
+            " where state = 'classified'",
+            verdict=verdict,
+            now=self.now,
+        )
+
+    def claim(self, limit: int = 1000, **options: Any) -> Slice | None:
+        options = {
+            "destination": "orders", "limit": limit, "shard": 0, "selection": Selection(), "causes": None,
+            "except_causes": (), "in_order": False, "now": self.now, "lasts": timedelta(minutes=10),
+        } | options  # fmt: skip
+        return sending.claim(self.ledger, self.lease, **options)
+
+    def announce(self, claimed: Slice, last: int) -> None:
+        """Raise the high-water mark."""
+        with self.ledger.write() as connection:
+            sending.raise_mark(connection, self.lease, claimed.slice_id, last, self.now)
+
+    def mark(self, claimed: Slice, marks: Sequence[Mark], tries: int = 3) -> None:
+        sending.mark(self.ledger, self.lease, claimed.slice_id, marks, tries=tries, now=self.now)
+
+    def send(self, verdict: str = "requeue", status: str = "sent", **fields: Any) -> list[Mark]:
+        """Send everything that is new or due; the marks."""
+        self.make_due(verdict)
+        claimed = self.claim(100_000)
+        assert claimed is not None
+        marks = [Mark(m.message_id, m.attempt, status, f"sent-{m.message_id}", **fields) for m in claimed.messages]
+        self.announce(claimed, marks[-1].message_id)
+        self.mark(claimed, marks)
+        sending.close(self.ledger, self.lease, claimed.slice_id, self.now)
+        return marks
+
+    def redrive_id(self, message_id: int) -> str:
+        return str(self.value("select redrive_id from messages where message_id = :id", id=message_id))
+
+
+@contextmanager
+def unchanged(plant: Plant) -> Iterator[None]:
+    """Nothing in the ledger changes within the block."""
+    before = _everything(plant)
+    yield
+    assert _everything(plant) == before
+
+
+def _everything(plant: Plant) -> dict[str, list[tuple[Any, ...]]]:
+    tables = (
+        "runs", "route_state", "source_state", "staging_batches", "failure_groups", "messages", "repeat_copies",
+        "delivery_slices", "redelivery_attempts", "group_state", "escalated_messages", "audit_events",
+    )  # fmt: skip
+    return {table: sorted(plant.rows(f"select * from {table}"), key=repr) for table in tables}

@@ -1,0 +1,253 @@
+"""One run per route, and nothing from a run that was replaced."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from redrive.errors import LeaseLost, RouteBusy, RoutePaused
+from redrive.ledger import batches, escalations, leases, loading, observations, outcomes, planning, restoring, sending
+from redrive.ledger.engine import Ledger
+from redrive.ledger.observations import Observation
+from redrive.ledger.selecting import Selection
+from redrive.ledger.sending import Mark
+from redrive.policy import Case, Send
+from tests.ledger.planting import MINUTE, NOW, Plant, unchanged
+
+
+def acquire(ledger: Ledger, run_id: str, at: timedelta = timedelta(0), **options: Any) -> leases.RouteLease:
+    options = {"holder": "host-1", "trigger": "test", "ttl": MINUTE} | options
+    return leases.acquire(ledger, "orders", run_id, now=NOW + at, **options)
+
+
+def test_a_second_run_is_told_who_holds_the_route_and_until_when(ledger: Ledger) -> None:
+    acquire(ledger, "first")
+    with pytest.raises(RouteBusy, match=r"orders is held by run first \(host-1\) until 2025-10-09 08:54:20 UTC"):
+        acquire(ledger, "second", timedelta(seconds=59))
+
+
+def test_another_route_is_another_lease(ledger: Ledger) -> None:
+    acquire(ledger, "first")
+    assert leases.acquire(ledger, "billing", "other", holder="h", trigger="t", ttl=MINUTE, now=NOW).fence == 1
+
+
+def test_a_lease_that_ran_out_is_taken_over_with_a_higher_fence(plant: Plant) -> None:
+    first = plant.lease
+    second = plant.begin()
+    assert second.fence == first.fence + 1
+    assert plant.rows("select run_id, status from runs order by run_id") == [
+        ("orders-1", "replaced"),
+        ("orders-2", "running"),
+    ]
+    assert plant.rows("select action, actor from audit_events") == [("take over route", "redrive")]
+
+
+def test_every_write_renews_the_lease(ledger: Ledger) -> None:
+    lease = acquire(ledger, "first")
+    with ledger.write() as connection:
+        lease.guard(connection, NOW + timedelta(seconds=50))
+    with pytest.raises(RouteBusy, match="until 2025-10-09 08:55:10"):
+        acquire(ledger, "second", timedelta(seconds=100))
+
+
+def test_a_lease_that_ran_out_but_was_not_taken_is_still_good(ledger: Ledger) -> None:
+    lease = acquire(ledger, "first")
+    with ledger.write() as connection:
+        lease.guard(connection, NOW + timedelta(hours=5))
+
+
+def test_a_released_route_is_free_at_once(ledger: Ledger) -> None:
+    lease = acquire(ledger, "first")
+    assert leases.release(ledger, lease, status="succeeded", now=NOW)
+    assert acquire(ledger, "second").fence == 2
+
+
+def test_releasing_a_lease_that_was_taken_over_changes_nothing(plant: Plant) -> None:
+    old = plant.lease
+    plant.begin()
+    with unchanged(plant):
+        assert not leases.release(plant.ledger, old, status="succeeded", now=plant.now)
+
+
+def test_the_same_run_may_acquire_again_and_fences_its_earlier_self(ledger: Ledger) -> None:
+    first = acquire(ledger, "run")
+    second = acquire(ledger, "run")
+    assert second.fence == first.fence + 1
+    with pytest.raises(LeaseLost), ledger.write() as connection:
+        first.guard(connection, NOW)
+
+
+def test_a_paused_route_says_who_paused_it_and_why(ledger: Ledger) -> None:
+    leases.pause(ledger, "orders", by="ana", reason="release 1.4", now=NOW)
+    with pytest.raises(RoutePaused, match="paused by ana: release 1.4"):
+        acquire(ledger, "first")
+    assert acquire(ledger, "review", even_if_paused=True)
+    with ledger.read() as connection:
+        assert leases.pause_of(connection, "orders") == "paused by ana: release 1.4"
+
+
+def test_a_pause_lets_the_present_run_keep_its_lease(plant: Plant) -> None:
+    leases.pause(plant.ledger, "orders", by="ana", reason="x", now=plant.now)
+    with plant.ledger.write() as connection:
+        plant.lease.guard(connection, plant.now)
+
+
+def test_a_second_pause_does_not_hide_the_first(ledger: Ledger) -> None:
+    leases.pause(ledger, "orders", by="ana", reason="first", now=NOW)
+    leases.pause(ledger, "orders", by="ben", reason="second", now=NOW)
+    with ledger.read() as connection:
+        assert leases.pause_of(connection, "orders") == "paused by ana: first"
+
+
+def test_resume_is_told_once(plant: Plant) -> None:
+    leases.pause(plant.ledger, "orders", by="ana", reason="x", now=NOW)
+    assert leases.resume(plant.ledger, "orders", by="ben", now=NOW)
+    assert not leases.resume(plant.ledger, "orders", by="ben", now=NOW)
+    assert plant.rows("select actor, action from audit_events order by event_id") == [
+        ("ana", "pause"),
+        ("ben", "resume"),
+    ]
+
+
+def test_of_many_runs_that_start_at_once_one_gets_the_route(ledger: Ledger) -> None:
+    won: list[str] = []
+    lost: list[str] = []
+    start = threading.Barrier(6)
+
+    def run(name: str) -> None:
+        start.wait()
+        try:
+            acquire(ledger, name)
+            won.append(name)
+        except RouteBusy as error:
+            lost.append(str(error))
+
+    threads = [threading.Thread(target=run, args=(f"run-{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert len(lost) == 5
+    assert all(won[0] in text for text in lost)
+
+
+def test_counts_of_mapped_tasks_add_up(plant: Plant) -> None:
+    for settled in (3, 4):
+        leases.note_counts(plant.ledger, plant.lease, "drain", {"settled": settled, "complete:q": 1}, plant.now)
+    leases.note_counts(plant.ledger, plant.lease, "load", {"new": 7}, plant.now)
+    assert leases.counts_of(plant.ledger, plant.lease.run_id) == {
+        "drain": {"settled": 7, "complete:q": 2},
+        "load": {"new": 7},
+    }
+
+
+# --- fencing ----------------------------------------------------------------------------------------------
+
+CASE = planning.CaseCount(Case("dead_letter", None, 0, 0, 0, False), None, "orders-dlq", 1)
+DECIDED = escalations.Decided(1, 1, "orders", "discard", "ana", None, None, None, None, "escalated")
+CANDIDATE = escalations.Candidate(1, "waiting", 1, "q", None, None, None, None, 0, None, "b", None, 2)
+UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", None, None)
+
+GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
+    "open_batch": lambda p, z, s: batches.open_batch(
+        p.ledger, z, source="q", kind="dead_letter", shard=0, path_of=lambda *_: "p", now=p.now
+    ),
+    "record": lambda p, z, s: batches.record(p.ledger, z, 1, copies=1, size=1, now=p.now),
+    "ensure_groups": lambda p, z, s: loading.ensure_groups(
+        p.ledger, z, [loading.Group("new", "throttled", "t", None)], p.now
+    ),
+    "load": lambda p, z, s: loading.load(p.ledger, z, [1], [], p.now),
+    "observe": lambda p, z, s: observations.observe(p.ledger, z, [Observation("q", "source", 1, 0, 0)], p.now),
+    "sources_drained": lambda p, z, s: outcomes.sources_drained(p.ledger, z, ["q"], p.now, p.now),
+    "sources_loaded": lambda p, z, s: outcomes.sources_loaded(p.ledger, z, p.now),
+    "forget_pending": lambda p, z, s: outcomes.forget_pending(p.ledger, z, p.now),
+    "presume": lambda p, z, s: outcomes.presume(p.ledger, z, window=MINUTE, sources=["q"], now=p.now),
+    "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
+    "decide_unknown": lambda p, z, s: outcomes.decide_unknown(
+        p.ledger, z, destination="orders", resend=True, unknown_before=p.now, now=p.now
+    ),
+    "plan": lambda p, z, s: planning.apply(
+        p.ledger, z, [(CASE, Send("requeue"))], selection=Selection(), delays={}, settle_after=MINUTE, now=p.now
+    ),
+    "expire": lambda p, z, s: planning.expire(p.ledger, z, enqueued_before=p.now, now=p.now),
+    "open_gates": lambda p, z, s: planning.open_gates(p.ledger, z, first=1, now=p.now),
+    "let_through": lambda p, z, s: planning.let_through(p.ledger, z, {1: None}, p.now),
+    "hold_back": lambda p, z, s: planning.hold_back(p.ledger, z, {1: "why"}, p.now),
+    "give_to_people": lambda p, z, s: planning.give_to_people(p.ledger, z, {1: "why"}, p.now),
+    "claim": lambda p, z, s: sending.claim(
+        p.ledger, z, destination="orders", limit=1, shard=0, selection=Selection(), causes=None, except_causes=(),
+        in_order=False, now=p.now, lasts=MINUTE,
+    ),
+    "claim_resends": lambda p, z, s: sending.claim_resends(
+        p.ledger, z, destination="orders", limit=1, shard=0, now=p.now, lasts=MINUTE
+    ),
+    "refuse_destination": lambda p, z, s: sending.refuse_destination(p.ledger, z, "orders", "why", p.now),
+    "raise_mark": lambda p, z, s: _in_transaction(p, lambda c: sending.raise_mark(c, z, s, 1 << 40, p.now)),
+    "mark": lambda p, z, s: sending.mark(p.ledger, z, s, [Mark(1 << 20, 1, "sent")], tries=3, now=p.now),
+    "give_back": lambda p, z, s: sending.give_back(p.ledger, z, s, [1 << 20], p.now),
+    "suppress": lambda p, z, s: sending.suppress(p.ledger, z, s, [1 << 20], p.now),
+    "close": lambda p, z, s: sending.close(p.ledger, z, s, p.now),
+    "recover": lambda p, z, s: sending.recover(p.ledger, z, p.now),
+    "escalate": lambda p, z, s: escalations.escalate(
+        p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
+    ),
+    "suppress_escalation": lambda p, z, s: escalations.suppress(p.ledger, z, [1], p.now),
+    "apply_decisions": lambda p, z, s: escalations.apply(
+        p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
+    ),
+    "regate": lambda p, z, s: escalations.regate(p.ledger, z, first=1, now=p.now),
+    "begin_restore": lambda p, z, s: restoring.begin(p.ledger, z, [1 << 20], p.now),
+    "undo_restore": lambda p, z, s: restoring.undo(p.ledger, z, [UNFINISHED], p.now),
+    "finish_restore": lambda p, z, s: restoring.finish(p.ledger, z, [1 << 20], "q", p.now),
+    "note_counts": lambda p, z, s: leases.note_counts(p.ledger, z, "drain", {}, p.now),
+}  # fmt: skip
+
+
+def _in_transaction(plant: Plant, work: Callable[[Any], Any]) -> None:
+    with plant.ledger.write() as connection:
+        work(connection)
+
+
+def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
+    plant.messages(3)
+    plant.make_due()
+    claimed = plant.claim(1)
+    assert claimed is not None
+    zombie = plant.lease
+    plant.begin()
+    for name, operation in GUARDED.items():
+        with unchanged(plant):
+            try:
+                operation(plant, zombie, claimed.slice_id)
+            except LeaseLost:
+                continue
+        pytest.fail(f"{name} let a replaced run write")
+
+
+def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
+    import inspect
+
+    modules = (batches, escalations, loading, observations, outcomes, planning, restoring, sending)
+    takes_lease = {
+        function
+        for module in modules
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
+        and "lease" in inspect.signature(function).parameters
+    }  # fmt: skip
+    called = {name for operation in GUARDED.values() for name in _names(operation.__code__)}
+    within_a_transaction_of_others = {"set_gate"}
+    not_called = {f.__name__ for f in takes_lease} - called - within_a_transaction_of_others
+    # told by counting only: it moves nothing
+    assert not_called <= {"settle_unfinished_sends"}
+
+
+def _names(code: Any) -> set[str]:
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if hasattr(constant, "co_names"):
+            found |= _names(constant)
+    return found

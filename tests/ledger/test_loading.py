@@ -1,0 +1,350 @@
+"""Who is it? Every rule by which a staged copy is taken for a new message, a return, a duplicate or a surplus."""
+
+from typing import Any
+
+import pytest
+
+from redrive.errors import ClassificationFailed, LeaseLost
+from redrive.ledger import loading
+from redrive.ledger.loading import Loaded
+from tests.ledger.planting import Plant, unchanged
+
+NEW, RETURNED, DUPLICATE, SURPLUS = Loaded(new=1), Loaded(returned=1), Loaded(duplicates=1), Loaded(surplus=1)
+
+
+def balance(plant: Plant) -> tuple[int, int]:
+    ((copies, messages),) = plant.rows("select copies_difference, messages_difference from message_balance")
+    return int(copies), int(messages)
+
+
+def coming_back(
+    plant: Plant, message_id: int, attempt: int = 1, body: bytes = b"body 0", **fields: Any
+) -> dict[str, Any]:
+    """A copy that carries the headers of an attempt."""
+    return {"redrive_id": plant.redrive_id(message_id), "redrive_attempt": attempt, "body": body, **fields}
+
+
+def parents(plant: Plant) -> list[tuple[Any, ...]]:
+    return plant.rows("select message_id, parent_id from messages order by message_id")
+
+
+def test_a_copy_without_headers_is_new(plant: Plant) -> None:
+    loaded, (one,) = plant.load({})
+    assert loaded == NEW
+    assert plant.rows("select state, attempts, parent_id from messages") == [("classified", 0, None)]
+    assert plant.redrive_id(one).endswith(f"{one:014x}")
+    assert balance(plant) == (0, 0)
+
+
+def test_a_copy_with_the_headers_and_body_of_a_send_is_its_return(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    loaded, (copy,) = plant.load(coming_back(plant, one, cause="throttled"))
+    assert loaded == RETURNED
+    assert plant.rows("select message_id, state, cause, copy_id, attempts from messages") == [
+        (one, "classified", "throttled", copy, 1)
+    ]
+    assert plant.rows("select outcome, return_copy, return_kind from redelivery_attempts") == [
+        ("returned", copy, "dead_letter")
+    ]
+    assert balance(plant) == (0, 0)
+
+
+@pytest.mark.parametrize("outcome", ["presumed", "confirmed"])
+def test_what_was_thought_to_have_worked_can_still_return(plant: Plant, outcome: str) -> None:
+    group = plant.group()
+    (one,) = plant.messages(1, group_id=group)
+    plant.change(
+        "insert into group_state (route, group_id, stage, stayed, stage_at) values ('orders', :g, 'open', 1, :now)",
+        g=group,
+        now=plant.now,
+    )
+    plant.send()
+    plant.change("update messages set state = :state", state=outcome)
+    plant.change("update redelivery_attempts set outcome = :outcome", outcome=outcome)
+    assert plant.load(coming_back(plant, one))[0] == RETURNED
+    assert plant.states() == {"classified": 1}
+    assert plant.rows("select stayed, returned from group_state") == [(0, 1)], (
+        "it no longer counts as having stayed away"
+    )
+
+
+def test_a_return_of_an_unknown_send_proves_that_it_was_sent(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send(status="unknown")
+    assert plant.states() == {"unknown": 1}
+    assert plant.load(coming_back(plant, one))[0] == RETURNED
+    assert plant.states() == {"classified": 1}
+
+
+def test_a_late_return_of_attempt_1_does_not_touch_attempt_2(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send(status="unknown")
+    # a person released it meanwhile: attempt 2 is out
+    plant.change("update messages set state = 'waiting', verdict = 'release', releases = 1")
+    plant.send(verdict="release")
+    loaded, _ = plant.load(coming_back(plant, one, attempt=1))
+    assert loaded == RETURNED
+    assert plant.rows("select state, attempts from messages") == [("sent", 2)]
+    assert plant.rows("select attempt, outcome from redelivery_attempts order by attempt") == [
+        (1, "returned"),
+        (2, None),
+    ]
+
+
+def test_the_same_attempt_again_from_the_same_source_is_surplus(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    plant.load(coming_back(plant, one))
+    assert plant.load(coming_back(plant, one))[0] == SURPLUS
+    assert plant.states() == {"classified": 1}
+    assert balance(plant) == (0, 0)
+
+
+def test_the_same_attempt_twice_in_one_batch_is_one_return_and_one_surplus(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    loaded, _ = plant.load(coming_back(plant, one), coming_back(plant, one))
+    assert loaded == Loaded(returned=1, surplus=1)
+
+
+def test_another_subscribers_copy_is_a_message_of_its_own(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    plant.load(coming_back(plant, one))
+    loaded, (copy,) = plant.load(coming_back(plant, one), source="billing-dlq")
+    assert loaded == NEW
+    assert parents(plant) == [(one, None), (copy, one)]
+
+
+def test_another_subscribers_copy_in_the_same_load_is_a_message_of_its_own(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    batches = [plant.batch(1), plant.batch(2, source="billing-dlq")]
+    copies = [
+        plant.copy(batches[0], 0, **coming_back(plant, one)),
+        plant.copy(batches[1], 0, source="billing-dlq", **coming_back(plant, one)),
+        plant.copy(batches[1], 1, source="billing-dlq", **coming_back(plant, one)),
+    ]
+    loaded = loading.load(plant.ledger, plant.lease, batches, copies, plant.now)
+    assert loaded == Loaded(new=2, returned=1)
+    assert [parent for _, parent in parents(plant)] == [None, one, one]
+    assert balance(plant) == (0, 0)
+
+
+def test_a_derived_message_with_copied_headers_and_another_body_is_new_with_its_parent(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    loaded, (copy,) = plant.load(coming_back(plant, one, body=b"invoice for body 0"))
+    assert loaded == NEW
+    assert parents(plant) == [(one, None), (copy, one)]
+    assert plant.redrive_id(copy) != plant.redrive_id(one)
+    assert plant.rows("select state from messages where message_id = :id", id=one) == [("sent",)]
+
+
+def test_an_edited_body_returns_as_what_it_is(plant: Plant) -> None:
+    from redrive.message import body_hash
+
+    (one,) = plant.messages(1)
+    plant.send(verdict="release", body_hash=body_hash(b"edited"))
+    assert plant.load(coming_back(plant, one, body=b"edited"))[0] == RETURNED
+
+
+def test_the_original_body_is_not_the_return_of_an_edited_send(plant: Plant) -> None:
+    from redrive.message import body_hash
+
+    (one,) = plant.messages(1)
+    plant.send(verdict="release", body_hash=body_hash(b"edited"))
+    assert plant.load(coming_back(plant, one))[0] == NEW
+
+
+def test_an_attempt_that_was_never_made_is_forged(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    loaded, (copy,) = plant.load(coming_back(plant, one, attempt=7))
+    assert loaded == NEW
+    assert parents(plant) == [(one, None), (copy, one)]
+
+
+def test_a_claimed_attempt_that_was_not_sent_cannot_return(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.make_due()
+    assert plant.claim()
+    assert plant.load(coming_back(plant, one))[0] == NEW
+
+
+def test_an_id_that_is_not_known_is_kept_with_its_attempts(plant: Plant) -> None:
+    plant.load({"redrive_id": "another-0001", "redrive_attempt": 4})
+    assert plant.rows("select redrive_id, attempts, parent_id from messages") == [("another-0001", 4, None)]
+
+
+def test_two_copies_with_one_unknown_id_are_that_message_and_its_child(plant: Plant) -> None:
+    unknown = {"redrive_id": "another-0001", "redrive_attempt": 4}
+    loaded, (first, second) = plant.load(unknown, unknown)
+    assert loaded == Loaded(new=2)
+    assert parents(plant) == [(first, None), (second, first)]
+    assert plant.rows("select count(distinct redrive_id) from messages") == [(2,)]
+    assert plant.load(unknown)[0] == NEW, "and a third one, later, too"
+
+
+def test_an_id_of_another_route_is_not_taken_from_it(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    other = Plant(plant.ledger, "billing")
+    loaded, (copy,) = other.load({"redrive_id": plant.redrive_id(one), "redrive_attempt": 1, "body": b"body 0"})
+    assert loaded == NEW
+    assert other.rows("select route, attempts from messages where message_id = :id", id=copy) == [("billing", 1)]
+    assert plant.rows("select state from messages where message_id = :id", id=one) == [("sent",)]
+
+
+@pytest.mark.parametrize(
+    ("redrive_id", "attempt"),
+    [("' or 1=1 --", 1), ("%s", 999_999), ("x" * 64, 0), ("\u202e\U0001f4a9", 1), (r"\N", 1)],
+    ids=["sql", "overflow", "long", "unicode", "copy-null"],
+)
+def test_garbage_in_our_headers_hurts_nobody(plant: Plant, redrive_id: str, attempt: int) -> None:
+    loaded, _ = plant.load({"redrive_id": redrive_id, "redrive_attempt": attempt}, {"body": b"neighbour"})
+    assert loaded == Loaded(new=2)
+    assert plant.rows("select redrive_id from messages order by message_id limit 1") == [(redrive_id,)]
+    assert balance(plant) == (0, 0)
+
+
+# --- the same copy again ----------------------------------------------------------------------------------
+
+
+def test_a_copy_staged_again_in_a_later_batch_is_a_duplicate(plant: Plant) -> None:
+    again = {"broker_message_id": "same", "body": b"a"}
+    _, (one,) = plant.load(again)
+    loaded, (copy,) = plant.load(again)
+    assert loaded == DUPLICATE
+    assert plant.rows("select copy_id, message_id, kind from repeat_copies") == [(copy, one, "duplicate")]
+    assert balance(plant) == (0, 0)
+
+
+def test_a_copy_staged_twice_in_one_batch_is_a_duplicate(plant: Plant) -> None:
+    again = {"broker_message_id": "same", "body": b"a"}
+    loaded, (one, copy) = plant.load(again, again)
+    assert loaded == Loaded(new=1, duplicates=1)
+    assert plant.rows("select copy_id, message_id from repeat_copies") == [(copy, one)]
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one-load", "two-loads"])
+def test_a_returned_copy_staged_again_is_a_duplicate_of_its_message(plant: Plant, together: bool) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    back = coming_back(plant, one, broker_message_id="same")
+    if together:
+        assert plant.load(back, back)[0] == Loaded(returned=1, duplicates=1)
+    else:
+        plant.load(back)
+        assert plant.load(back)[0] == DUPLICATE
+    assert plant.rows("select kind, message_id from repeat_copies order by copy_id") == [
+        ("returned", one),
+        ("duplicate", one),
+    ]
+    assert balance(plant) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"broker_message_id": "other"}, {"body": b"other"}, {"enqueued_at": None}, {"source": "billing-dlq"}],
+    ids=["broker-id", "body", "enqueue-time", "source"],
+)
+def test_a_copy_that_differs_in_anything_is_no_duplicate(plant: Plant, other: dict[str, Any]) -> None:
+    plant.load({"broker_message_id": "same", "body": b"a"})
+    assert plant.load({"broker_message_id": "same", "body": b"a"} | other)[0] == NEW
+
+
+def test_copies_without_a_broker_id_are_never_called_duplicates(plant: Plant) -> None:
+    assert plant.load({"broker_message_id": ""}, {"broker_message_id": ""})[0] == Loaded(new=2)
+    assert plant.load({"broker_message_id": ""})[0] == NEW
+
+
+# --- sends without room for our headers -------------------------------------------------------------------
+
+
+def test_an_untracked_send_is_recognised_by_broker_id_and_content(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send(tracked=False)
+    assert plant.load({"broker_message_id": f"sent-{one}", "body": b"body 0"})[0] == RETURNED
+    assert plant.states() == {"classified": 1}
+
+
+@pytest.mark.parametrize(
+    "other", [{"body": b"another"}, {"broker_message_id": "another"}, {"broker_message_id": ""}],
+    ids=["body", "broker-id", "no-broker-id"],
+)  # fmt: skip
+def test_an_untracked_send_is_not_recognised_by_half(plant: Plant, other: dict[str, Any]) -> None:
+    (one,) = plant.messages(1)
+    plant.send(tracked=False)
+    assert plant.load({"broker_message_id": f"sent-{one}", "body": b"body 0"} | other)[0] == NEW
+
+
+def test_a_tracked_send_is_not_recognised_without_its_headers(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    assert plant.load({"broker_message_id": f"sent-{one}", "body": b"body 0"})[0] == NEW
+
+
+# --- exactly once -----------------------------------------------------------------------------------------
+
+
+def test_loading_twice_changes_nothing(plant: Plant) -> None:
+    batch = plant.batch(2)
+    copies = [plant.copy(batch, 0), plant.copy(batch, 1)]
+    assert loading.load(plant.ledger, plant.lease, [batch], copies, plant.now) == Loaded(new=2)
+    with unchanged(plant):
+        assert loading.load(plant.ledger, plant.lease, [batch], copies, plant.now) == Loaded()
+
+
+def test_a_run_that_was_replaced_loads_nothing(plant: Plant) -> None:
+    batch = plant.batch(1)
+    zombie = plant.lease
+    plant.begin()
+    with unchanged(plant), pytest.raises(LeaseLost, match="was replaced"):
+        loading.load(plant.ledger, zombie, [batch], [plant.copy(batch, 0)], plant.now)
+
+
+@pytest.mark.parametrize("rows", [[], [0], [0, 2]], ids=["none", "one", "gap"])
+def test_an_incomplete_classification_is_refused_as_a_whole(plant: Plant, rows: list[int]) -> None:
+    batch = plant.batch(3)
+    with unchanged(plant), pytest.raises(ClassificationFailed, match=f"batch {batch}: 3 copies .* {len(rows)} were"):
+        loading.load(plant.ledger, plant.lease, [batch], [plant.copy(batch, row) for row in rows], plant.now)
+
+
+def test_copies_of_other_batches_are_left_alone(plant: Plant) -> None:
+    batch, other = plant.batch(1), plant.batch(1)
+    copies = [plant.copy(batch, 0), plant.copy(other, 0)]
+    assert loading.load(plant.ledger, plant.lease, [batch], copies, plant.now) == NEW
+    assert plant.rows("select batch_id from staging_batches where loaded_at is null") == [(other,)]
+
+
+def test_a_batch_that_is_still_open_is_not_loaded(plant: Plant) -> None:
+    from redrive.ledger import batches
+
+    batch, _ = batches.open_batch(
+        plant.ledger,
+        plant.lease,
+        source="orders-dlq",
+        kind="dead_letter",
+        shard=0,
+        path_of=lambda *_: "p",
+        now=plant.now,
+    )
+    assert loading.load(plant.ledger, plant.lease, [batch], [plant.copy(batch, 0)], plant.now) == Loaded()
+
+
+def test_many_returns_at_once_take_seconds_not_minutes(plant: Plant) -> None:
+    plant.messages(5000)
+    plant.send()
+    ids = plant.rows("select redrive_id from messages order by message_id")
+    loaded, _ = plant.load(
+        *[{"redrive_id": r, "redrive_attempt": 1, "body": f"body {n}".encode()} for n, (r,) in enumerate(ids)],
+        *[{"redrive_id": f"unknown-{n}", "redrive_attempt": 1} for n in range(5000)],
+    )
+    assert loaded == Loaded(new=5000, returned=5000)
+
+
+def test_one_audit_event_tells_of_a_load(plant: Plant) -> None:
+    plant.load({}, {})
+    assert plant.rows("select action, to_state, count from audit_events") == [("load", "classified", 2)]
