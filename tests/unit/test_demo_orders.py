@@ -30,6 +30,12 @@ def test_same_seed_gives_the_same_day(day: list[orders.OrderMessage]) -> None:
     assert orders.make_orders(orders.DEFAULT_MESSAGES, seed=8) != day
 
 
+def test_another_day_of_the_same_seed_has_other_orders(day: list[orders.OrderMessage]) -> None:
+    later = orders.make_orders(orders.DEFAULT_MESSAGES, seed=7, first_number=100_000)
+
+    assert not {m.message_id for m in later} & {m.message_id for m in day}
+
+
 @pytest.mark.parametrize("count", [60, 200, 440, 1000])
 def test_every_kind_occurs_whatever_the_count(count: int) -> None:
     made = orders.make_orders(count, seed=1)

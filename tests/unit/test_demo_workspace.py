@@ -68,6 +68,41 @@ def test_a_ledger_that_took_the_place_of_the_demos_is_left_alone(place: Workspac
         place.claim(fresh=True)
 
 
+def test_a_demo_ledger_that_went_on_to_hold_somebodys_route_is_left_alone(place: Workspace) -> None:
+    a_demo_that_ran(place)
+    with closing(sqlite3.connect(place.ledger_file)) as theirs, theirs:
+        theirs.execute(
+            "insert into runs (run_id, route, trigger, holder, fence, status, started_at)"
+            " values ('r', 'payments', 'schedule', 'worker-1', 1, 'succeeded', '2026-03-01 00:00:00.000000')"
+        )
+
+    with pytest.raises(UsageError, match="holds other routes than the demo's: payments"):
+        place.claim(fresh=True)
+
+    assert place.ledger_file.exists()
+
+
+def test_a_ledger_that_make_up_began_is_the_demos_too(place: Workspace) -> None:
+    place.announce()
+    marker = place.marker.read_text()
+    place.open_ledger(NOW).close()
+    place.marker.write_text(marker)  # `make up` makes the ledger by itself
+
+    place.claim(fresh=True)
+
+    assert not place.ledger_file.exists()
+
+
+def test_announcing_does_not_make_somebodys_ledger_the_demos(place: Workspace) -> None:
+    a_demo_that_ran(place)
+    place.marker.unlink()
+
+    place.announce()
+
+    with pytest.raises(UsageError, match="not made by the demo"):
+        place.claim(fresh=True)
+
+
 def test_a_file_that_is_no_ledger_is_left_alone(place: Workspace) -> None:
     a_demo_that_ran(place)
     place.ledger_file.write_text("my notes, not a database")

@@ -66,6 +66,7 @@ def living_shop(home: Path) -> Iterator[Mapping[str, str]]:
         place.alone(),
         world.embedded_server(world.find_ministack(workspace.ROOT), place.folder) as endpoint,
     ):
+        place.announce()
         queues = world.make_queues(endpoint)
         with services.Shop(place.folder / "shop", slow_seconds=SLOW_SECONDS) as shop:
             stop = threading.Event()
@@ -141,7 +142,7 @@ class Demo:
     def _break_the_shop(
         self, queues: world.Queues, shop: services.Shop, messages: int, seed: int
     ) -> list[orders.OrderMessage]:
-        sent = orders.make_orders(messages, seed)
+        sent = orders.make_orders(messages, seed, first_number=shop.next_order_number())
         orders.publish(queues, sent)
         consumer = Consumer(queues, shop)
         with self.console.status("the consumer fails …"):
@@ -261,7 +262,8 @@ class Demo:
 
 def _trade(queues: world.Queues, shop: services.Shop, stop: threading.Event) -> None:
     """A bad start, then business as usual: new orders every five minutes until ``stop``."""
-    orders.publish(queues, orders.make_orders(orders.DEFAULT_MESSAGES, seed=0))
+    number = shop.next_order_number()
+    orders.publish(queues, orders.make_orders(orders.DEFAULT_MESSAGES, seed=0, first_number=number))
     Consumer(queues, shop).work_off(patience=2, limit=60)
     shop.repair()
     consumer = threading.Thread(target=Consumer(queues, shop).run, args=(stop,), daemon=True)
@@ -269,7 +271,7 @@ def _trade(queues: world.Queues, shop: services.Shop, stop: threading.Event) -> 
     day = 0
     while not stop.wait(300):
         day += 1
-        orders.publish(queues, orders.make_orders(100, seed=day, first_number=10_000 * day))
+        orders.publish(queues, orders.make_orders(100, seed=day, first_number=number + 1000 * day))
     consumer.join(timeout=10)
 
 

@@ -79,9 +79,15 @@ class Workspace:
             shutil.rmtree(self.staging, ignore_errors=True)
             # The marker goes last, so that a removal that was cut short can be repeated.
             shutil.rmtree(self.folder, ignore_errors=True)
+        self.announce()
+
+    def announce(self) -> None:
+        """Say that the ledger which is about to be made here is the demo's; one that is here already is not.
+
+        This comes before the ledger: a demo that dies in between must not lock the next one out.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.marker.exists():
-            # Before the ledger exists: a demo that dies in between must not lock the next one out.
+        if not self.marker.exists() and not self.ledger_file.exists():
             self.marker.write_text(json.dumps({"ledger": str(self.ledger_file), "ledger_id": None}))
 
     def open_ledger(self, now: datetime) -> Ledger:
@@ -117,16 +123,21 @@ class Workspace:
 
     def _refuse_foreign(self) -> None:
         if self.ledger_file.exists():
-            made_by_demo = self._marked_id()
-            if made_by_demo is not None and made_by_demo in ("", _ledger_id(self.ledger_file)):
+            ledger_id, routes = _inside(self.ledger_file)
+            if routes - {ROUTE}:
+                problem = (
+                    f"{self.ledger_file} holds other routes than the demo's: {', '.join(sorted(routes - {ROUTE}))}"
+                )
+            elif self._marked_id() in ("", ledger_id):
                 return
-            what = self.ledger_file
+            else:
+                problem = f"{self.ledger_file} was not made by the demo"
         elif self.staging.is_dir() and any(self.staging.iterdir()) and not self.marker.exists():
-            what = self.staging
+            problem = f"{self.staging} was not made by the demo"
         else:
             return
         raise UsageError(
-            f"{what} was not made by the demo, so the demo leaves it alone; "
+            f"{problem}, so the demo leaves it alone; "
             "move it away, or run the demo elsewhere: REDRIVE_HOME=/some/folder redrive demo"
         )
 
@@ -171,10 +182,12 @@ def refuse_other_configuration(settings: Settings) -> None:
         )
 
 
-def _ledger_id(file: Path) -> str | None:
+def _inside(file: Path) -> tuple[str, set[str]]:
+    """The id of the ledger in ``file`` and the routes that it knows; "?" for what is no ledger."""
     try:
         with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as ledger:
             row = ledger.execute("select ledger_id from ledger_identity").fetchone()
+            routes = ledger.execute("select route from runs union select route from staging_batches").fetchall()
     except sqlite3.Error:
-        return None
-    return str(row[0]) if row else None
+        return "?", set()
+    return str(row[0]) if row else "?", {route for (route,) in routes}
