@@ -1,5 +1,6 @@
 """One run per route, and nothing from a run that was replaced."""
 
+import inspect
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -81,7 +82,7 @@ def test_the_same_run_may_acquire_again_and_fences_its_earlier_self(ledger: Ledg
 
 def test_a_paused_route_says_who_paused_it_and_why(ledger: Ledger) -> None:
     leases.pause(ledger, "orders", by="ana", reason="release 1.4", now=NOW)
-    with pytest.raises(RoutePaused, match="paused by ana: release 1.4"):
+    with pytest.raises(RoutePaused, match=r"paused by ana: release 1\.4"):
         acquire(ledger, "first")
     assert acquire(ledger, "review", even_if_paused=True)
     with ledger.read() as connection:
@@ -228,8 +229,6 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
-    import inspect
-
     modules = (batches, escalations, loading, observations, outcomes, planning, restoring, sending)
     takes_lease = {
         function

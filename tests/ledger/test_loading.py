@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from redrive.errors import ClassificationFailed, LeaseLost
-from redrive.ledger import loading
+from redrive.ledger import batches, loading
 from redrive.ledger.loading import Loaded
+from redrive.message import body_hash
 from tests.ledger.planting import Plant, unchanged
 
 NEW, RETURNED, DUPLICATE, SURPLUS = Loaded(new=1), Loaded(returned=1), Loaded(duplicates=1), Loaded(surplus=1)
@@ -120,13 +121,13 @@ def test_another_subscribers_copy_is_a_message_of_its_own(plant: Plant) -> None:
 def test_another_subscribers_copy_in_the_same_load_is_a_message_of_its_own(plant: Plant) -> None:
     (one,) = plant.messages(1)
     plant.send()
-    batches = [plant.batch(1), plant.batch(2, source="billing-dlq")]
+    both = [plant.batch(1), plant.batch(2, source="billing-dlq")]
     copies = [
-        plant.copy(batches[0], 0, **coming_back(plant, one)),
-        plant.copy(batches[1], 0, source="billing-dlq", **coming_back(plant, one)),
-        plant.copy(batches[1], 1, source="billing-dlq", **coming_back(plant, one)),
+        plant.copy(both[0], 0, **coming_back(plant, one)),
+        plant.copy(both[1], 0, source="billing-dlq", **coming_back(plant, one)),
+        plant.copy(both[1], 1, source="billing-dlq", **coming_back(plant, one)),
     ]
-    loaded = loading.load(plant.ledger, plant.lease, batches, copies, plant.now)
+    loaded = loading.load(plant.ledger, plant.lease, both, copies, plant.now)
     assert loaded == Loaded(new=2, returned=1)
     assert [parent for _, parent in parents(plant)] == [None, one, one]
     assert balance(plant) == (0, 0)
@@ -143,16 +144,12 @@ def test_a_derived_message_with_copied_headers_and_another_body_is_new_with_its_
 
 
 def test_an_edited_body_returns_as_what_it_is(plant: Plant) -> None:
-    from redrive.message import body_hash
-
     (one,) = plant.messages(1)
     plant.send(verdict="release", body_hash=body_hash(b"edited"))
     assert plant.load(coming_back(plant, one, body=b"edited"))[0] == RETURNED
 
 
 def test_the_original_body_is_not_the_return_of_an_edited_send(plant: Plant) -> None:
-    from redrive.message import body_hash
-
     (one,) = plant.messages(1)
     plant.send(verdict="release", body_hash=body_hash(b"edited"))
     assert plant.load(coming_back(plant, one))[0] == NEW
@@ -320,8 +317,6 @@ def test_copies_of_other_batches_are_left_alone(plant: Plant) -> None:
 
 
 def test_a_batch_that_is_still_open_is_not_loaded(plant: Plant) -> None:
-    from redrive.ledger import batches
-
     batch, _ = batches.open_batch(
         plant.ledger,
         plant.lease,

@@ -123,7 +123,7 @@ def test_upgrades_at_once_wait_for_each_other(ledger_url: str) -> None:
 
 def test_an_empty_database_says_what_to_run(ledger_url: str) -> None:
     ledger = Ledger(ledger_url)
-    with pytest.raises(SchemaOutdated, match="is at nothing, this version needs .* run `redrive db upgrade`"):
+    with pytest.raises(SchemaOutdated, match=r"is at nothing, this version needs .* run `redrive db upgrade`"):
         schema.check(ledger)
     ledger.close()
 
@@ -131,16 +131,17 @@ def test_an_empty_database_says_what_to_run(ledger_url: str) -> None:
 def test_an_older_schema_says_what_to_run(ledger: Ledger) -> None:
     with ledger.write() as connection:
         connection.execute(sql("update alembic_version set version_num = '0000'"))
-    with pytest.raises(SchemaOutdated, match="is at 0000, .* `redrive db upgrade`"):
+    with pytest.raises(SchemaOutdated, match=r"is at 0000, .* `redrive db upgrade`"):
         schema.check(ledger)
 
 
 def test_going_back_is_refused_and_loses_nothing(plant: Plant) -> None:
     plant.messages(1)
-    with pytest.raises(NotImplementedError, match="only goes forward"), plant.ledger.write() as connection:
-        config = schema._config()
+    config = schema._config()
+    with plant.ledger.engine.begin() as connection:
         config.attributes["connection"] = connection
-        downgrade(config, "base")
+        with pytest.raises(NotImplementedError, match="only goes forward"):
+            downgrade(config, "base")
     schema.check(plant.ledger)
     assert plant.states() == {"classified": 1}
 
@@ -160,7 +161,8 @@ class TestPostgres:
         with ledger.read() as connection:
             found = connection.execute(
                 sql(
-                    "select distinct schemaname from pg_tables where schemaname not in ('pg_catalog', 'information_schema')"
+                    "select distinct schemaname from pg_tables where schemaname not in ('pg_catalog',"
+                    " 'information_schema')"
                 )
             ).scalars()
             assert list(found) == ["redrive"]
@@ -199,7 +201,7 @@ class TestPostgres:
             connection.exec_driver_sql("create view message_balance as select 'an older version' as something")
         schema.upgrade(ledger, NOW)
         with ledger.write() as connection:
-            assert "copies_difference" in connection.execute(sql("select * from message_balance")).keys()
+            assert "copies_difference" in set(connection.execute(sql("select * from message_balance")).keys())
             connection.exec_driver_sql("drop view route_summary, message_balance")
             connection.exec_driver_sql("create view message_balance as select 'an older version' as something")
             connection.exec_driver_sql("create view public.ours as select * from redrive.message_balance")

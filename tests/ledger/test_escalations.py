@@ -1,0 +1,407 @@
+"""Review with plain SQL: what a person writes into ``escalated_messages``, and what comes of it, exactly once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import DatabaseError
+
+from redrive.ledger import escalations, schema
+from redrive.ledger.engine import Ledger
+from redrive.ledger.escalations import Decided
+from redrive.stages import pipeline
+from tests.ledger.planting import NOW, Plant
+from tests.workshop import KEY_ERROR, Workshop
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def person(workshop: Workshop, statement: str) -> None:
+    """What somebody types into a SQL console: no library of ours, one statement, committed."""
+    engine = sa.create_engine(workshop.ledger.url)
+    try:
+        with engine.begin() as connection:
+            if workshop.ledger.is_sqlite:
+                connection.exec_driver_sql(statement)
+            else:
+                connection.exec_driver_sql("set search_path = redrive")
+                connection.exec_driver_sql(statement.replace("%", "%%"))
+    finally:
+        engine.dispose()
+
+
+@pytest.fixture
+def bug(workshop: Workshop) -> Workshop:
+    """Two messages that a bug escalated."""
+    workshop.die("a", "b", error=KEY_ERROR)
+    workshop.cycle()
+    assert workshop.states() == {"escalated": 2}
+    return workshop
+
+
+def rows(workshop: Workshop, columns: str) -> list[tuple]:
+    return workshop.query(f"select {columns} from escalated_messages order by escalation_id")
+
+
+def test_a_decision_moves_the_row_and_is_told(bug: Workshop) -> None:
+    person(
+        bug,
+        "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = '1.4.2' where status = 'open'",
+    )
+    assert rows(bug, "status, decided_at is not null") == [("decided", True)] * 2
+    told = bug.query("select actor, action, reason from audit_events where action like 'decide%'")
+    assert told == [("ana", "decide redeliver", "1.4.2")] * 2
+    assert bug.states() == {"escalated": 2}, "nothing moves before the decision is applied"
+
+
+def test_a_release_goes_out_once_and_then_the_row_is_applied(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    assert bug.review()["released"] == 2
+    assert rows(bug, "status") == [("decided",)] * 2, "applied means sent"
+    assert bug.review()["released"] == 0
+    bug.cycle()
+    assert rows(bug, "status, applied_at is not null") == [("applied", True)] * 2
+    assert sorted(bug.bodies("orders")) == [b"a", b"b"]
+    bug.cycle()
+    assert len(bug.bodies("orders")) == 2
+    assert bug.audit() == []
+
+
+def test_a_discard_is_final(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'test orders'")
+    assert bug.review()["discarded"] == 2
+    assert bug.states() == {"discarded": 2}
+    assert rows(bug, "status") == [("applied",)] * 2
+    assert (
+        bug.query("select actor, to_state, reason from audit_events where to_state = 'discarded'")
+        == [("ana", "discarded", "test orders")] * 2
+    )
+    assert bug.audit() == []
+
+
+def test_an_edit_sends_the_corrected_body(bug: Workshop) -> None:
+    person(
+        bug,
+        "update escalated_messages set decision = 'edit', corrected_body = 'A', decided_by = 'ana' where payload = 'a'",
+    )
+    bug.review()
+    bug.cycle()
+    assert bug.bodies("orders") == [b"A"]
+
+
+def test_an_edited_message_that_returns_and_is_redelivered_goes_out_as_it_is_shown(bug: Workshop) -> None:
+    person(
+        bug,
+        "update escalated_messages set decision = 'edit', corrected_body = 'A', decided_by = 'ana' where payload = 'a'",
+    )
+    bug.review()
+    bug.cycle()
+    bug.consume(lambda _: KEY_ERROR)
+    report = bug.cycle()
+    assert (report["returned"], report["new"], report["escalated"]) == (1, 0, 1)
+    assert bug.query("select payload from escalated_messages where status = 'open' and attempts = 1") == [("a",)]
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana' where attempts = 1")
+    bug.review()
+    bug.cycle()
+    assert bug.bodies("orders") == [b"a"]
+    assert bug.audit() == []
+
+
+def test_minds_may_change_until_the_decision_is_taken_up(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ben'")
+    assert rows(bug, "status, decision") == [("decided", "discard")] * 2
+    told = bug.query("select actor, action from audit_events where action like 'decide%' order by event_id")
+    assert told == [("ana", "decide redeliver")] * 2 + [("ben", "decide discard")] * 2
+    assert bug.review()["discarded"] == 2
+
+
+def test_a_decision_can_be_taken_back(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    person(bug, "update escalated_messages set decision = null where payload = 'a'")
+    assert rows(bug, "payload, status, decided_at is null") == [("a", "open", True), ("b", "decided", False)]
+    assert bug.query("select actor, action from audit_events where action like 'undecide%'") == [
+        ("ana", "undecide redeliver")
+    ]
+    assert bug.review()["released"] == 1
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "set decision = 'retry', decided_by = 'ana'",
+        "set decision = 'redeliver'",
+        "set decision = 'redeliver', decided_by = ' '",
+        "set decision = 'edit', decided_by = 'ana'",
+        "set status = 'done'",
+    ],
+    ids=["unknown-decision", "nobody", "blank-name", "edit-without-body", "unknown-status"],
+)
+def test_nonsense_is_refused_at_once(bug: Workshop, nonsense: str) -> None:
+    before = rows(bug, "*")
+    with pytest.raises(DatabaseError):
+        person(bug, f"update escalated_messages {nonsense}")
+    assert rows(bug, "*") == before
+    assert bug.query("select count(*) from audit_events where action like 'decide%'") == [(0,)]
+
+
+def test_what_was_applied_cannot_be_decided_again(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    bug.review()
+    with pytest.raises(DatabaseError, match="applied already"):
+        person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    assert bug.states() == {"discarded": 2}
+
+
+def test_a_release_that_was_taken_up_cannot_be_changed(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    bug.review()
+    for change in ("decision = 'discard'", "decision = null", "decision = 'edit', corrected_body = 'x'"):
+        with pytest.raises(DatabaseError, match="taken up already"):
+            person(bug, f"update escalated_messages set {change}")
+    bug.cycle()
+    assert rows(bug, "status, decision") == [("applied", "redeliver")] * 2
+
+
+def test_an_edit_that_is_not_json_is_refused_with_the_reason_and_can_be_mended(workshop: Workshop) -> None:
+    workshop.die('{"sku": 1}', error=KEY_ERROR, content_type="application/json")
+    workshop.cycle()
+    person(workshop, "update escalated_messages set decision = 'edit', corrected_body = '{', decided_by = 'ana'")
+    assert workshop.review()["refused"] == 1
+    ((status, refusal),) = rows(workshop, "status, refusal")
+    assert status == "refused"
+    assert "corrected_body is not JSON" in refusal
+    person(workshop, "update escalated_messages set decision = 'edit', corrected_body = '{}', decided_by = 'ana'")
+    assert rows(workshop, "status, refusal") == [("decided", None)]
+    workshop.review()
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"{}"]
+
+
+def test_an_empty_edit_is_refused(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'edit', corrected_body = '', decided_by = 'ana'")
+    assert bug.review()["refused"] == 2
+    assert rows(bug, "refusal") == [("corrected_body is empty",)] * 2
+
+
+def test_a_decision_that_changes_while_it_is_applied_waits_for_the_next_time(bug: Workshop) -> None:
+    """The page was read, then the reviewer changes the row, then the page is applied."""
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    with bug.ledger.read() as connection:
+        page = escalations.decided(connection, "orders", approvals=1, after=-1, limit=10)
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana' where payload = 'a'")
+    run = bug.begin(even_if_paused=True)
+    done = escalations.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], now=bug.now())
+    assert done == {"released": 0, "discarded": 1, "refused": 0}
+    refused = escalations.apply(
+        bug.ledger, run.lease, redeliver=[], discard=[], refuse=[(one, "stale") for one in page], now=bug.now()
+    )
+    assert refused["refused"] == 0
+    pipeline.finish(bug.settings, run, "succeeded", bug.now)
+    assert rows(bug, "payload, status, decision") == [("a", "decided", "redeliver"), ("b", "applied", "discard")]
+    assert bug.review()["released"] == 1
+
+
+def test_a_page_that_is_applied_twice_is_applied_once(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    with bug.ledger.read() as connection:
+        page: list[Decided] = escalations.decided(connection, "orders", approvals=1, after=-1, limit=10)
+    run = bug.begin(even_if_paused=True)
+    done = [
+        escalations.apply(bug.ledger, run.lease, redeliver=page, discard=[], refuse=[], now=bug.now())["released"]
+        for _ in range(2)
+    ]
+    assert done == [2, 0]
+    assert bug.query("select releases from messages") == [(1,), (1,)]
+
+
+def test_two_approvals_need_two_people(ledger_url: str, tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, ledger_url, approvals=2)
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    person(workshop, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    assert workshop.review()["released"] == 0
+    person(workshop, "update escalated_messages set approved_by = 'ana'")
+    assert workshop.review()["released"] == 0, "one person cannot be both"
+    person(workshop, "update escalated_messages set approved_by = 'ben'")
+    assert workshop.query("select actor, action from audit_events where action like 'approve%' order by event_id") == [
+        ("ana", "approve redeliver"),
+        ("ben", "approve redeliver"),
+    ]
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    assert rows(workshop, "approved_by") == [(None,)], "an approval is for what was decided then"
+    assert workshop.review()["discarded"] == 0
+    person(workshop, "update escalated_messages set approved_by = 'ben'")
+    assert workshop.review()["discarded"] == 1
+    workshop.ledger.close()
+
+
+def test_a_body_that_is_no_text_is_shown_as_bytes(workshop: Workshop) -> None:
+    workshop.die(b"\xff\x00", b"nul \x00 inside", error=KEY_ERROR)
+    workshop.cycle()
+    found = rows(workshop, "payload, payload_bytes, size_bytes")
+    assert [(p, bytes(b), n) for p, b, n in found] == [(None, b"\xff\x00", 2), (None, b"nul \x00 inside", 12)]
+
+
+def test_hostile_text_is_only_text(workshop: Workshop) -> None:
+    hostile = "'; drop table messages; -- %s :now \\copy \u202e"
+    workshop.die(hostile, error=f"KeyError: {hostile}")
+    workshop.cycle()
+    assert rows(workshop, "payload") == [(hostile,)]
+
+
+def test_a_message_that_can_not_be_sent_after_its_release_is_refused_with_the_reason(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    candidate = escalations.Candidate(
+        one, "classified", one, "orders-dlq", "orders", None, None, None, 0, None, "b", None, 2
+    )
+    escalations.escalate(
+        plant.ledger, plant.lease, [escalations.Review(candidate, b"{}", None, [], None, "redeliver")], plant.now
+    )
+    plant.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    with plant.ledger.read() as connection:
+        page = escalations.decided(connection, "orders", approvals=1, after=-1, limit=10)
+    escalations.apply(plant.ledger, plant.lease, redeliver=page, discard=[], refuse=[], now=plant.now)
+    plant.send("release", status="refused", detail="too large")
+    assert plant.states() == {"escalated": 1}
+    assert plant.rows("select status, refusal from escalated_messages") == [("refused", "could not be sent: too large")]
+
+
+@pytest.mark.parametrize("query", sorted((ROOT / "sql" / "review").glob("*.sql")), ids=lambda path: path.stem)
+def test_ready_made_queries_answer(bug: Workshop, query: Path) -> None:
+    person(
+        bug,
+        "update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'known' where payload = 'a'",
+    )
+    bug.review()
+    text = query.read_text()
+    assert text.startswith("-- "), "each begins with a sentence on what it answers"
+    with bug.ledger.read() as connection:
+        text = text if bug.ledger.is_sqlite else text.replace("%", "%%")  # for the driver, not for people
+        assert connection.exec_driver_sql(text).all(), "the sentence promises an answer for this ledger"
+
+
+# --- logins of people -------------------------------------------------------------------------------------
+
+
+@pytest.mark.server
+class TestReviewerRole:
+    """On PostgreSQL people log in, may decide and nothing else, and can't sign for others."""
+
+    @pytest.fixture
+    def bug(self, postgres_database: str, tmp_path: Path) -> Iterator[Workshop]:
+        workshop = Workshop(tmp_path, postgres_database, approvals=2)
+        workshop.die("a", error=KEY_ERROR)
+        workshop.cycle()
+        for name in ("ana", "ben"):
+            person(workshop, f"drop role if exists {name}")
+            person(workshop, f"create role {name} login in role redrive_reviewer")
+        yield workshop
+        workshop.ledger.close()
+        for name in ("ana", "ben"):
+            person(workshop, f"drop role {name}")
+
+    def says(self, bug: Workshop, name: str, statement: str) -> list[tuple]:
+        engine = sa.create_engine(bug.ledger.url.set(username=name))
+        try:
+            with engine.begin() as connection:
+                result = connection.exec_driver_sql(statement)
+                return [tuple(row) for row in result] if result.returns_rows else []
+        finally:
+            engine.dispose()
+
+    def test_decides_in_their_own_name_whatever_they_write(self, bug: Workshop) -> None:
+        self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver', decided_by = 'ceo'")
+        assert rows(bug, "status, decided_by") == [("decided", "ana")]
+        self.says(bug, "ben", "update redrive.escalated_messages set decided_by = 'ana', decision = 'discard'")
+        assert rows(bug, "decision, decided_by") == [("discard", "ben")]
+        assert bug.query("select actor from audit_events where action like 'decide%' order by event_id") == [
+            ("ana",),
+            ("ben",),
+        ]
+
+    def test_need_not_write_their_name(self, bug: Workshop) -> None:
+        self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver'")
+        assert rows(bug, "decided_by") == [("ana",)]
+
+    def test_cannot_approve_in_somebody_elses_name(self, bug: Workshop) -> None:
+        self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver'")
+        self.says(bug, "ana", "update redrive.escalated_messages set approved_by = 'ben'")
+        assert rows(bug, "approved_by") == [("ana",)]
+        assert bug.review()["released"] == 0
+        self.says(bug, "ben", "update redrive.escalated_messages set approved_by = 'ben'")
+        assert bug.review()["released"] == 1
+
+    def test_cannot_hand_their_own_decision_to_another_to_approve_it_themselves(self, bug: Workshop) -> None:
+        self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver'")
+        self.says(bug, "ana", "update redrive.escalated_messages set decided_by = 'ben', approved_by = 'ana'")
+        assert rows(bug, "decided_by, approved_by") == [("ana", "ana")]
+        assert bug.review()["released"] == 0
+
+    def test_may_read_everything(self, bug: Workshop) -> None:
+        for name in (
+            "escalated_messages",
+            "review_groups",
+            "message_balance",
+            "route_summary",
+            "cause_trend",
+            "messages",
+        ):
+            self.says(bug, "ana", f"select * from redrive.{name}")
+        assert self.says(bug, "ana", "select cause, open_messages from redrive.review_groups") == [
+            ("application_bug", 1)
+        ]
+
+    @pytest.mark.parametrize(
+        "forbidden",
+        [
+            "update redrive.escalated_messages set status = 'applied'",
+            "update redrive.escalated_messages set payload = 'x'",
+            "update redrive.messages set state = 'discarded'",
+            "delete from redrive.escalated_messages",
+            "insert into redrive.audit_events (at, actor, action) values (now(), 'ana', 'x')",
+            "delete from redrive.audit_events",
+            "drop trigger escalated_messages_a_sign on redrive.escalated_messages",
+            "alter table redrive.escalated_messages disable trigger all",
+            "create table redrive.t (i int)",
+            "set session authorization ben",
+        ],
+    )
+    def test_may_do_nothing_else(self, bug: Workshop, forbidden: str) -> None:
+        with pytest.raises(DatabaseError, match="permission denied|must be owner"):
+            self.says(bug, "ana", forbidden)
+
+    def test_the_owner_speaks_for_whom_it_names(self, bug: Workshop) -> None:
+        person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'cleo'")
+        assert rows(bug, "decided_by") == [("cleo",)]
+
+    def test_upgrading_again_keeps_the_role(self, bug: Workshop) -> None:
+        schema.upgrade(bug.ledger, bug.now())
+        self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver'")
+
+
+@pytest.mark.server
+def test_without_the_right_to_create_roles_the_upgrade_goes_on(postgres_database: str) -> None:
+    admin = sa.create_engine(postgres_database, isolation_level="AUTOCOMMIT")
+    name = f"app_{postgres_database.rpartition('/')[2]}"
+    with admin.connect() as connection:
+        exists = connection.exec_driver_sql("select to_regrole('redrive_reviewer') is not null").scalar()
+        connection.exec_driver_sql(f"create role {name} login nosuperuser nocreaterole")
+        connection.exec_driver_sql(f"grant create on database {postgres_database.rpartition('/')[2]} to {name}")
+    if exists:
+        with admin.connect() as connection:
+            connection.exec_driver_sql("alter role redrive_reviewer rename to redrive_reviewer_elsewhere")
+    try:
+        ledger = Ledger(postgres_database.replace("//redrive@", f"//{name}@"))
+        schema.upgrade(ledger, NOW)
+        plant = Plant(ledger)
+        plant.messages(1)
+        ledger.close()
+    finally:
+        with admin.connect() as connection:
+            if exists:
+                connection.exec_driver_sql("alter role redrive_reviewer_elsewhere rename to redrive_reviewer")
+            connection.exec_driver_sql(f"drop owned by {name} cascade")
+            connection.exec_driver_sql(f"drop role {name}")
+        admin.dispose()
