@@ -104,6 +104,8 @@ def _retention(broker: Broker, subject: str, queue: str) -> Iterator[Finding]:
         )
     if info.retention is not None and info.retention < timedelta(days=1):
         yield Finding("warning", subject, f"keeps messages for {info.retention} only; drain it more often than that")
+    for warning in info.warnings:
+        yield Finding("warning", subject, warning)
 
 
 def _fan_out(broker: Broker, subject: str, queue: str, *, allowed: bool) -> Iterator[Finding]:

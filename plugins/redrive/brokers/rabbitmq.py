@@ -1,0 +1,707 @@
+"""RabbitMQ, over AMQP 0-9-1; what AMQP doesn't tell is asked of the management API where the connection names one.
+
+RabbitMQ has no leases and no message ids. A message is ours until we ack it or our channel is gone, and a batch is
+acked by one ``multiple`` ack: all of it or nothing. Acks have no answer, so a passive declare follows on the same
+channel, and only its answer makes a batch settled.
+"""
+
+import math
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, NamedTuple, Self
+
+import pika
+
+from redrive import connections
+from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.rabbitmq_link import (
+    ACCESS_REFUSED,
+    PRECONDITION_FAILED,
+    Channel,
+    Delivery,
+    Link,
+    channel_error,
+    connection_error,
+)
+from redrive.brokers.rabbitmq_management import Management, QueueFacts
+from redrive.brokers.rabbitmq_message import FAILURE_HEADERS, NotEncodable, encode, letter_of
+from redrive.connections import Connection
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
+from redrive.message import Outgoing, Received
+
+MAX_BYTES = 128 * 1024 * 1024
+#: Messages and bytes of one confirm window; a message of more than a quarter of that goes alone, because RabbitMQ
+#: closes the channel for one that is over its own bound, and then says nothing of the others.
+WINDOW, WINDOW_BYTES = 1_000, 4 * 1024 * 1024
+#: Bytes that a receive may have under way, and messages while their size is not known yet.
+PREFETCH_BYTES, FIRST_PREFETCH = 16 * 1024 * 1024, 100
+#: The management API measures queues every five seconds (collect_statistics_interval).
+STATISTICS_LAG = 6.0
+#: RabbitMQ's default consumer_timeout: how long a consumer may hold a message.
+CONSUMER_TIMEOUT = timedelta(minutes=30)
+
+CAPABILITIES = Capabilities(
+    knows_empty=False,
+    stable_identity=False,
+    gives_reason=True,
+    single_target=True,
+    native_dedupe=None,
+    native_delay=None,
+    max_headers=None,
+    max_message_bytes=MAX_BYTES,
+    publish_batch=1,
+    failure_headers=FAILURE_HEADERS,
+    max_lease=CONSUMER_TIMEOUT,
+)
+#: With the management API the messages in flight are known too.
+WITH_MANAGEMENT = replace(CAPABILITIES, knows_empty=True)
+
+_TYPES = ("amqp", "amqps", "rabbitmq")
+_EXTRA = frozenset(
+    {
+        *("vhost", "ssl", "ca_certs", "certfile", "keyfile", "verify", "server_hostname"),
+        *("management_url", "management_port", "heartbeat", "timeout", "confirm_timeout", "blocked_timeout"),
+        *("keep_expiration", "max_message_bytes"),
+    }
+)
+
+
+class Receipt(NamedTuple):
+    """A delivery tag and the channel that it counts on; a channel that is opened anew has another number."""
+
+    channel: int
+    tag: int
+
+
+class _Holder:
+    """The channel on which one queue is received, and what it holds unacked."""
+
+    def __init__(self, number: int, channel: Channel) -> None:
+        self.number = number
+        self.channel = channel
+        self.held: dict[int, None] = {}  # unacked tags in rising order
+        self.released: set[int] = set()
+        self.last = 0
+
+
+class RabbitMQ:
+    """One virtual host as a connection reaches it; fills :class:`~redrive.brokers.base.Broker`.
+
+    ``confirm_timeout`` (seconds) is how long a confirmation may take; while the broker blocks us because of its memory
+    or disk alarm the time stands still, for at most ``blocked_timeout``.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[pika.ConnectionParameters],
+        *,
+        subject: str = "connection",
+        management: Management | None = None,
+        timeout: float = 30,
+        confirm_timeout: float = 60,
+        blocked_timeout: float = 120,
+        keep_expiration: bool = False,
+        max_message_bytes: int = MAX_BYTES,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hosts = hosts
+        self._subject = subject
+        self._management = management
+        self._timeout = timeout
+        self._confirm_timeout = confirm_timeout
+        self._blocked_timeout = blocked_timeout
+        self._keep_expiration = keep_expiration
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self.capabilities = replace(
+            WITH_MANAGEMENT if management else CAPABILITIES, max_message_bytes=max_message_bytes
+        )
+        self._link: Link | None = None
+        self._ever_connected = False
+        self._probe: Channel | None = None
+        self._sender: _Sender | None = None
+        self._holders: dict[str, _Holder] = {}
+        self._numbers = 0
+        self._mean_bytes: dict[str, float] = {}
+        self._touched: dict[str, float] = {}  # when a queue's unacked messages last changed through us
+        self._others: dict[str, int] = {}  # what others held when it was last measured
+        self._limits: dict[str, int | None] = {}
+
+    @classmethod
+    def open(cls, connection_id: str, *, env: Mapping[str, str] = os.environ, **options: Any) -> Self:
+        """The virtual host that Airflow connection ``connection_id`` names; nothing is asked of it yet."""
+        return cls(**(_arguments(connections.get(connection_id, env)) | options))
+
+    def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all queues are alike
+        """See :class:`~redrive.brokers.base.Broker`."""
+        return self.capabilities
+
+    # --- receiving ------------------------------------------------------------------------------------
+
+    def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:  # noqa: ARG002
+        """See :class:`~redrive.brokers.base.Broker`; there is no lease, messages are ours while the channel lives.
+
+        Each receive is a consumer of its own with a prefetch of what it may return, so the broker never sends more
+        than is wanted. Fewer than ``limit`` come where messages are large.
+        """
+        if limit < 1:
+            return []
+        holder = self._holder(queue, f"basic.consume on queue {queue}")
+        ready, _ = self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
+        patience = wait.total_seconds()
+        if ready == 0 and patience <= 0:
+            return []
+        mean = self._mean_bytes.get(queue)
+        affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, 1)))
+        deliveries = self._on(
+            queue,
+            lambda: holder.channel.consume(
+                queue,
+                prefetch=min(limit, affordable, 65_535),
+                expected=max(ready, 1),
+                # What is ready comes at once, unless another consumer was quicker.
+                first=max(patience, 0.5 if ready else 0),
+                idle=0.25,
+            ),
+        )
+        if not deliveries:
+            return []
+        self._touched[queue] = self._monotonic()
+        for delivery in deliveries:
+            holder.held[delivery.tag] = None
+        holder.last = max(holder.last, deliveries[-1].tag)
+        size = sum(len(delivery.body) + len(delivery.raw) for delivery in deliveries) / len(deliveries)
+        self._mean_bytes[queue] = max(size, (mean or 0) / 2)
+        return [Received(self._letter(queue, one), Receipt(holder.number, one.tag)) for one in deliveries]
+
+    def _letter(self, queue: str, delivery: Delivery) -> Any:
+        return letter_of(
+            delivery.raw,
+            delivery.body,
+            queue=queue,
+            exchange=delivery.exchange,
+            routing_key=delivery.routing_key,
+            redelivered=delivery.redelivered,
+            delivery_limit=self._limit_of,
+        )
+
+    def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
+        """See :class:`~redrive.brokers.base.Broker`.
+
+        All receipts that are the oldest held of their queue go with one ``multiple`` ack, all or none. Raises
+        :class:`~redrive.errors.BrokerUnavailable` where the connection is lost before the broker has answered: then
+        nobody knows. Receipts of a channel that was lost before are failures: those messages went back.
+        """
+        return self._finish(
+            queue, receipts, "basic.ack", lambda channel, tag, multiple: channel.ack(tag, multiple=multiple)
+        )
+
+    def release(self, queue: str, receipts: Sequence[object]) -> None:
+        """See :class:`~redrive.brokers.base.Broker`; they return to where they were, and count as redelivered."""
+        self._finish(
+            queue, receipts, "basic.nack", lambda channel, tag, multiple: channel.requeue(tag, multiple=multiple)
+        )
+
+    def extend(self, queue: str, receipts: Sequence[object], lease: timedelta) -> None:  # noqa: ARG002
+        """Nothing to extend: asks whether the channel lives.
+
+        Raises :class:`~redrive.errors.BrokerUnavailable` when it is gone, and with it what was held.
+        """
+        if not receipts:
+            return
+        holder = self._holder(queue, f"basic.ack on queue {queue}")
+        self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
+
+    def reject(self, queue: str, receipts: Sequence[object]) -> None:
+        """Let the broker dead-letter these messages, as a consumer does that gives up."""
+        self._finish(queue, receipts, "basic.reject", lambda channel, tag, _: channel.reject(tag), one_by_one=True)
+
+    def _finish(
+        self,
+        queue: str,
+        receipts: Sequence[object],
+        action: str,
+        send: Callable[[Channel, int, bool], None],
+        *,
+        one_by_one: bool = False,
+    ) -> Settled:
+        if not receipts:
+            return Settled(0)
+        holder = self._holder(queue, f"{action} on queue {queue}")
+        failures: list[tuple[object, str]] = []
+        tags: set[int] = set()
+        for receipt in receipts:
+            if (
+                not isinstance(receipt, Receipt)
+                or not 0 < receipt.tag <= holder.last
+                or receipt.channel != holder.number
+            ):
+                failures.append((receipt, "its channel was lost, so the message went back to its queue"))
+            elif receipt.tag in holder.released:
+                failures.append((receipt, "it was given back"))
+            elif receipt.tag in holder.held:
+                tags.add(receipt.tag)
+        # As many as possible of the oldest in one: that is all of them, when a batch is settled as a whole.
+        oldest = 0
+        for tag in holder.held if not one_by_one else ():
+            if tag not in tags:
+                break
+            oldest = tag
+        if oldest:
+            send(holder.channel, oldest, True)
+        for tag in sorted(tag for tag in tags if tag > oldest):
+            send(holder.channel, tag, False)
+        self._touched[queue] = self._monotonic()
+        self._on(queue, lambda: holder.channel.count(queue, action))
+        for tag in tags:
+            del holder.held[tag]
+        if action != "basic.ack":
+            holder.released |= tags
+        return Settled(len(receipts) - len(failures), tuple(failures))
+
+    def _holder(self, queue: str, subject: str) -> _Holder:
+        link = self._connected(subject)
+        holder = self._holders.get(queue)
+        if holder is None or not holder.channel.is_open:
+            self._numbers += 1
+            holder = self._holders[queue] = _Holder(self._numbers, link.channel())
+        return holder
+
+    def _on(self, queue: str, call: Callable[[], Any]) -> Any:
+        """``call``; when it fails, the queue's channel is not used again."""
+        try:
+            return call()
+        except BrokerError:
+            self._holders.pop(queue, None)
+            raise
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    def publish(self, queue: str, messages: Sequence[Outgoing]) -> list[Publication]:
+        """See :class:`~redrive.brokers.base.Broker`.
+
+        Through the default exchange, so only ``queue`` gets it; mandatory, because RabbitMQ confirms what it can't
+        route and drops it; in confirm mode, in windows. A queue that isn't there or may not be written to is raised
+        where nothing of the call was sent; otherwise what is left is ``retry``. After a connection that once worked
+        is lost, what had not been written to it is ``retry`` too.
+        """
+        if not messages:
+            return []
+        results: list[Publication | None] = [None] * len(messages)
+        try:
+            link = self._connected(f"basic.publish on queue {queue}")
+        except BrokerUnavailable as error:
+            if not self._ever_connected:
+                raise
+            return [Publication("retry", detail=str(error))] * len(messages)
+        encoded: list[bytes | None] = []
+        for index, message in enumerate(messages):
+            raw, objection = self._encoded(queue, message, link)
+            encoded.append(raw)
+            if raw is None:
+                results[index] = Publication("refused", detail=objection)
+        if not any(raw is not None for raw in encoded):
+            self._probed(queue, "basic.publish")  # a missing queue is told before a message's own fault
+        errors = self._send_all(queue, messages, encoded, results)
+        done = [result or Publication("unknown", detail="RabbitMQ said nothing about it") for result in results]
+        if errors and not any(result.status in ("sent", "unknown") for result in done):
+            raise errors[0]
+        return done
+
+    def _send_all(
+        self,
+        queue: str,
+        messages: Sequence[Outgoing],
+        encoded: Sequence[bytes | None],
+        results: list[Publication | None],
+    ) -> list[BrokerError]:
+        """Window after window; after an error that concerns the queue, nothing more is sent."""
+        errors: list[BrokerError] = []
+        blocked: set[str] = set()  # keys of which a message was not sent
+        for pack in _packs(messages, encoded):
+            going = []
+            for index in pack:
+                if encoded[index] is None:
+                    continue
+                if errors:
+                    results[index] = Publication("retry", detail=str(errors[0]))
+                elif messages[index].ordering_key in blocked:
+                    results[index] = Publication("retry", detail="an earlier message of its key was not sent")
+                else:
+                    going.append(index)
+            if going:
+                outcome, problem = self._send(queue, [(encoded[i] or b"", messages[i].body) for i in going])
+                for index, result in zip(going, outcome, strict=True):
+                    results[index] = result
+                errors += [problem] if problem else []
+            for index in pack:
+                key, said = messages[index].ordering_key, results[index]
+                if key is not None and said is not None and said.status != "sent":
+                    blocked.add(key)
+        return errors
+
+    def _encoded(self, queue: str, message: Outgoing, link: Link) -> tuple[bytes | None, str]:
+        """The message's content header, or why RabbitMQ will never take it."""
+        try:
+            user = self._hosts[0].credentials.username
+            raw = encode(message, queue=queue, user=user, keep_expiration=self._keep_expiration)
+        except NotEncodable as error:
+            return None, str(error)
+        bound = self.capabilities.max_message_bytes
+        if bound is not None and len(message.body) > bound:
+            return None, f"{len(message.body)} bytes; RabbitMQ takes at most {bound}"
+        if len(raw) + 32 > link.frame_max:
+            return None, f"{len(raw)} bytes of headers; they have to fit into one frame of {link.frame_max}"
+        return raw, ""
+
+    def _send(self, queue: str, pack: Sequence[tuple[bytes, bytes]]) -> tuple[list[Publication], BrokerError | None]:
+        """Send one window and wait for what the broker says of each; the error where it concerns all."""
+        try:
+            link = self._connected(f"basic.publish on queue {queue}")
+            if not self._unblocked(link):
+                detail = "RabbitMQ blocks publishers (memory or disk alarm)"
+                return [Publication("retry", detail=detail)] * len(pack), BrokerUnavailable(f"{queue}: {detail}")
+            if self._sender is None or not self._sender.channel.is_open:
+                self._sender = _Sender(link.channel())
+        except BrokerUnavailable as error:
+            return [Publication("retry", detail=str(error))] * len(pack), error
+        sender = self._sender
+        fresh = not sender.worked
+        window = sender.send(queue, pack)
+        self._await(link, sender, window)
+        if window.pending and sender.channel.is_open:
+            # A late word would be taken for one on a later message, so nothing more is heard on this connection.
+            link.abort()
+            detail = f"RabbitMQ did not confirm within {self._confirm_timeout:g} s"
+            return window.results(lambda _: Publication("unknown", detail=detail)), None
+        if window.pending:
+            return self._after_close(queue, link, sender, window, fresh=fresh)
+        sender.worked = True
+        results = window.results(lambda _: Publication("unknown"))
+        if window.returned and not self._exists(queue):
+            return results, QueueMissing(f"basic.publish on queue {queue}: {window.words or 'no such queue'}")
+        return results, None
+
+    def _unblocked(self, link: Link) -> bool:
+        """Wait while the broker blocks us; whether it has stopped."""
+        link.serve()
+        return link.wait(lambda: not link.blocked, self._blocked_timeout if link.blocked else 0)
+
+    def _await(self, link: Link, sender: "_Sender", window: "_Window") -> None:
+        """Wait for the confirmations; while the broker blocks us their clock stands still."""
+        asked = self._monotonic()
+        blocked = 0.0
+        while window.pending and sender.channel.is_open:
+            left = self._confirm_timeout - (self._monotonic() - asked - blocked)
+            if left <= 0 or blocked > self._blocked_timeout:
+                return
+            before, was_blocked = self._monotonic(), link.blocked
+            link.wait(lambda: not window.pending or not sender.channel.is_open, min(left, 0.5))
+            if was_blocked or link.blocked:
+                blocked += self._monotonic() - before
+
+    def _after_close(
+        self, queue: str, link: Link, sender: "_Sender", window: "_Window", *, fresh: bool
+    ) -> tuple[list[Publication], BrokerError | None]:
+        """The broker closed the channel or the connection is gone: what that says of the messages without a word."""
+        self._sender = None
+        if not link.is_open:
+            lost = connection_error(link.error, f"basic.publish on queue {queue}")
+            return window.results(lambda _: Publication("unknown", detail=str(lost))), None
+        reason = sender.channel.reason
+        error = channel_error(reason or ConnectionError("closed"), "basic.publish", queue)
+        code = getattr(reason, "reply_code", 0)
+        if code == ACCESS_REFUSED and fresh:  # the first message of the channel was refused, so nothing was taken
+            return window.results(lambda _: Publication("retry", detail=str(error))), error
+        if code == PRECONDITION_FAILED and window.size == 1:
+            return [Publication("refused", detail=str(error))], None
+        return window.results(lambda _: Publication("unknown", detail=str(error))), None
+
+    def _exists(self, queue: str) -> bool:
+        try:
+            self._probed(queue, "queue.declare")
+        except QueueMissing:
+            return False
+        except BrokerError:
+            return True
+        return True
+
+    # --- looking --------------------------------------------------------------------------------------
+
+    def depth(self, queue: str) -> Depth:
+        """See :class:`~redrive.brokers.base.Broker`.
+
+        Ready messages are counted now. What consumers hold is exact for ourselves; for others it comes from the
+        management API, seconds late, and without one it is not known. What waits in a delay queue is ready there.
+        """
+        ready, consumers = self._probed(queue, "queue.declare")
+        holder = self._holders.get(queue)
+        ours = len(holder.held) if holder is not None and holder.channel.is_open else 0
+        if self._management is None:
+            return Depth(ready, None, 0, consumers)
+        touched = self._touched.get(queue)
+        if touched is None or self._monotonic() - touched > STATISTICS_LAG:
+            try:
+                measured = self._management.queue(queue).unacked or 0
+            except (BrokerUnavailable, PermissionRefused):
+                return Depth(ready, None, 0, consumers)
+            self._others[queue] = max(measured - ours, 0)
+        late = round((time.time() - STATISTICS_LAG) * 1_000_000) if consumers and not ours else None
+        return Depth(ready, ours + self._others.get(queue, 0), 0, consumers, late)
+
+    def describe(self, queue: str) -> QueueInfo:
+        """See :class:`~redrive.brokers.base.Broker`; most of it only with the management API."""
+        self._probed(queue, "queue.declare")
+        if self._management is None:
+            return QueueInfo(lease=CONSUMER_TIMEOUT, ordered=True)
+        facts = self._management.queue(queue)
+        targets = self._management.targets(facts)
+        limits = [one.delivery_limit for one in self._feeding(queue) if one.delivery_limit is not None]
+        own = facts.delivery_limit
+        return QueueInfo(
+            retention=timedelta(milliseconds=facts.ttl_ms) if facts.ttl_ms is not None else None,
+            lease=CONSUMER_TIMEOUT,
+            max_deliveries=min(limits) + 1 if limits else own + 1 if own is not None else None,
+            ordered=True,
+            dead_letter_queue=targets[0] if targets else None,
+            warnings=_warnings(facts),
+        )
+
+    def _feeding(self, queue: str) -> list[QueueFacts]:
+        """The queues that dead-letter into ``queue``."""
+        assert self._management is not None  # noqa: S101 - the caller looked
+        candidates = [one for one in self._management.queues() if one.dead_letter_exchange is not None]
+        return [one for one in candidates if queue in self._management.targets(one)]
+
+    def _limit_of(self, queue: str) -> int | None:
+        """The delivery limit of a queue, asked once."""
+        if queue not in self._limits:
+            self._limits[queue] = None
+            if self._management is not None:
+                try:
+                    self._limits[queue] = self._management.queue(queue).delivery_limit
+                except BrokerError:
+                    pass  # a queue that is gone, or no right to look: then it stays unknown
+        return self._limits[queue]
+
+    def _probed(self, queue: str, action: str) -> tuple[int, int]:
+        link = self._connected(f"{action} on queue {queue}")
+        if self._probe is None or not self._probe.is_open:
+            self._probe = link.channel()
+        return self._probe.count(queue, action)
+
+    # --- the connection -------------------------------------------------------------------------------
+
+    def _connected(self, subject: str) -> Link:
+        """The link, opened anew where it was lost. Every host is tried, the whole list three times."""
+        if self._link is not None and self._link.is_open:
+            self._link.serve()
+        if self._link is not None and self._link.is_open:
+            return self._link
+        self._forget_link()
+        problem: BrokerError = BrokerUnavailable(f"{subject}: no host")
+        for attempt in range(3):
+            if attempt:
+                self._sleep(0.3 * attempt)
+            for parameters in self._hosts:
+                try:
+                    self._link = Link(parameters, timeout=self._timeout, subject=f"{self._subject}, {subject}")
+                    self._ever_connected = True
+                    return self._link
+                except BrokerUnavailable as error:
+                    problem = error
+        raise problem
+
+    def _forget_link(self) -> None:
+        if self._link is not None:
+            self._link.abort()
+        self._link = self._probe = self._sender = None
+        self._holders.clear()
+
+    def close(self) -> None:
+        """Close the connection; what is held goes back to its queue at once."""
+        if self._link is not None:
+            self._link.close()
+        self._forget_link()
+
+
+class _Window:
+    """Messages that were sent together, and what the broker said of each."""
+
+    def __init__(self, first: int, size: int) -> None:
+        self.first = first
+        self.size = size
+        self.pending = set(range(first, first + size))
+        self.said: dict[int, Publication] = {}
+        self.returned: set[int] = set()
+        self.words = ""
+
+    def results(self, otherwise: Callable[[int], Publication]) -> list[Publication]:
+        """One result per message; ``otherwise`` of what the broker said nothing about."""
+        return [self.said.get(tag) or otherwise(tag) for tag in range(self.first, self.first + self.size)]
+
+
+class _Sender:
+    """A channel in confirm mode."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.worked = False  # something was confirmed on it
+        self._window = _Window(1, 0)
+        self._sent: dict[tuple[bytes, bytes], list[int]] = {}
+        channel.confirm(self._word, self._return)
+
+    def send(self, queue: str, pack: Sequence[tuple[bytes, bytes]]) -> _Window:
+        """Hand the pack to the connection."""
+        self._window = window = _Window(self.channel.published + 1, len(pack))
+        self._sent = {}
+        for number, (raw, body) in enumerate(pack):
+            self._sent.setdefault((raw, body), []).append(window.first + number)
+            self.channel.publish(queue, raw, body)
+        return window
+
+    def _word(self, tag: int, multiple: bool, taken: bool) -> None:
+        window = self._window
+        for one in sorted(each for each in window.pending if each <= tag) if multiple else [tag]:
+            window.pending.discard(one)
+            if one in window.returned:
+                window.said[one] = Publication("retry", detail=window.words)
+            elif taken:
+                window.said[one] = Publication("sent")
+            else:
+                window.said[one] = Publication("retry", detail="RabbitMQ did not take it (nack): the queue may be full")
+
+    def _return(self, code: int, text: str, raw: bytes, body: bytes) -> None:
+        """An unroutable message comes back before it is confirmed, and without its tag: it is found by its content."""
+        window = self._window
+        window.words = f"{code} {text}"
+        places = self._sent.get((raw, body)) or [tag for tags in self._sent.values() for tag in tags]
+        found = next((tag for tag in places if tag in window.pending and tag not in window.returned), None)
+        if found is not None:
+            window.returned.add(found)
+
+
+def _packs(messages: Sequence[Outgoing], encoded: Sequence[bytes | None]) -> list[list[int]]:
+    """Places of the messages window by window; no window holds two messages of one ordering key."""
+    packs: list[list[int]] = []
+    pack: list[int] = []
+    size, keys = 0, set[str]()
+    for index, message in enumerate(messages):
+        raw = encoded[index]
+        own = len(message.body) + len(raw) if raw is not None else 0
+        key = message.ordering_key
+        if pack and (
+            len(pack) >= WINDOW
+            or size + own > WINDOW_BYTES
+            or own > WINDOW_BYTES // 4
+            or (key is not None and key in keys)
+        ):
+            packs.append(pack)
+            pack, size, keys = [], 0, set()
+        pack.append(index)
+        size += own if own <= WINDOW_BYTES // 4 else WINDOW_BYTES
+        if key is not None:
+            keys.add(key)
+    return [*packs, pack] if pack else packs
+
+
+def _warnings(facts: QueueFacts) -> tuple[str, ...]:
+    found = []
+    if facts.delivery_limit is not None:
+        then = "dead-letters" if facts.dead_letter_exchange is not None else "DELETES"
+        found.append(
+            f"has a delivery limit of its own ({facts.delivery_limit}): after so many returns (a lost connection, a"
+            f" look through the management page) the broker {then} a message; lift it (delivery-limit -1, or none)"
+        )
+    if facts.single_active_consumer:
+        found.append("has a single active consumer: while another holds it, a drain gets nothing")
+    if facts.type == "stream":
+        found.append("is a stream: its messages can't be taken out, so it can't be drained")
+    return tuple(found)
+
+
+# --- connections -----------------------------------------------------------------------------------------
+
+
+def _arguments(connection: Connection) -> dict[str, Any]:
+    """What the constructor needs, from an Airflow connection."""
+    name, extra = f"connection {connection.conn_id}", connection.extra
+    if connection.conn_type not in _TYPES:
+        raise SettingsError(f"{name}: its type is {connection.conn_type!r}, not one of {', '.join(_TYPES)}")
+    if unknown := sorted(set(extra) - _EXTRA):
+        raise SettingsError(f"{name}: extra.{unknown[0]} is unknown; known are {', '.join(sorted(_EXTRA))}")
+    if not connection.host:
+        raise SettingsError(f"{name}: no host")
+    context = _tls(name, connection)
+    vhost = str(extra.get("vhost") or connection.schema or "/")
+    user, password = connection.login or "guest", connection.password or "guest"
+    port = connection.port or (5671 if context else 5672)
+    server_hostname = extra.get("server_hostname")
+    heartbeat = _number(name, extra, "heartbeat", 180)
+    timeout = _number(name, extra, "timeout", 30)
+    hosts = []
+    for one in connection.host.split(","):
+        host, _, own_port = one.strip().partition(":")
+        hosts.append(
+            pika.ConnectionParameters(
+                host=host,
+                port=int(own_port) if own_port else port,
+                virtual_host=vhost,
+                credentials=pika.PlainCredentials(user, password),
+                ssl_options=pika.SSLOptions(context, server_hostname or host) if context else None,
+                heartbeat=math.ceil(heartbeat),
+                socket_timeout=min(timeout, 10),
+                stack_timeout=timeout,
+                client_properties={"connection_name": "redrive", "product": "Redrive"},
+            )
+        )
+    management = None
+    url = extra.get("management_url")
+    if not url and extra.get("management_port"):
+        url = f"{'https' if context else 'http'}://{hosts[0].host}:{int(_number(name, extra, 'management_port', 0))}"
+    if url:
+        management = Management(str(url), vhost, user, password, context=context, timeout=min(timeout, 15))
+    return {
+        "hosts": hosts,
+        "subject": name,
+        "management": management,
+        "timeout": timeout,
+        "confirm_timeout": _number(name, extra, "confirm_timeout", 60),
+        "blocked_timeout": _number(name, extra, "blocked_timeout", 120),
+        "keep_expiration": _flag(extra.get("keep_expiration")),
+        "max_message_bytes": int(_number(name, extra, "max_message_bytes", MAX_BYTES)),
+    }
+
+
+def _tls(name: str, connection: Connection) -> ssl.SSLContext | None:
+    extra = connection.extra
+    wanted = extra.get("ssl", connection.conn_type == "amqps" or connection.port == 5671 or "ca_certs" in extra)
+    if not _flag(wanted):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=extra.get("ca_certs"))
+        if extra.get("certfile"):
+            context.load_cert_chain(extra["certfile"], extra.get("keyfile"))
+    except OSError as error:
+        raise SettingsError(f"{name}: TLS: {error}") from error
+    if not _flag(extra.get("verify", True)):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _flag(value: object) -> bool:
+    """A yes or no that may come out of a URI as text."""
+    return str(value).strip().lower() in ("1", "true", "yes", "on")
+
+
+def _number(name: str, extra: Mapping[str, Any], key: str, default: float) -> float:
+    try:
+        return float(extra.get(key) or default)
+    except (TypeError, ValueError):
+        raise SettingsError(f"{name}: extra.{key} is not a number") from None
