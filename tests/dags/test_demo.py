@@ -147,6 +147,19 @@ def test_every_order_is_accounted_for(demo: Performance) -> None:
     assert sent == sent & (processed | known)
 
 
+def test_the_decision_of_a_person_was_carried_out(demo: Performance) -> None:
+    released = demo.column("select message_id from redelivery_attempts where mode = 'release'")
+    (confirmed,) = demo.column(
+        "select count(*) from messages where state = 'confirmed' and message_id in"
+        " (select message_id from redelivery_attempts where mode = 'release')"
+    )
+    (told,) = demo.column("select count(*) from audit_events where actor = 'you'")
+
+    assert released
+    assert confirmed == len(released)
+    assert told >= len(released)
+
+
 @pytest.mark.parametrize(
     "words",
     ["Run 2", "Why they died", "distinct failures", "What became of them", "It adds up", "sqlite3"],
@@ -162,7 +175,10 @@ def test_the_sql_that_is_shown_decides_a_group(demo: Performance) -> None:
     with demo.ledger:
         decided = demo.ledger.execute(update[1]).rowcount
     assert decided
-    assert demo.column("select count(*) from escalated_messages where status = 'decided'") == [decided]
+    assert demo.column(
+        "select count(*) from escalated_messages where status = 'decided' and group_id = "
+        + update[1].split("group_id = ")[1].split()[0]
+    ) == [decided]
 
 
 def test_nothing_is_left_running(demo: Performance) -> None:

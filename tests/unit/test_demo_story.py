@@ -158,16 +158,6 @@ def test_the_sql_to_review_can_be_copied_whole(ledger: Ledger, place: Workspace)
         assert connection.execute(sql("select status from escalated_messages")).scalar_one() == "decided"
 
 
-def test_another_run_is_worth_it_only_while_something_can_move(ledger: Ledger) -> None:
-    a_message(ledger, 1, "escalated")
-    with ledger.read() as connection:
-        assert not story.may_go_on(connection)
-
-    a_message(ledger, 2, "sent")
-    with ledger.read() as connection:
-        assert story.may_go_on(connection)
-
-
 def test_the_shop_table_tells_both_ways_into_the_dead_letter_queue() -> None:
     depth = {name: Counts(n, 0, 0) for name, n in (("orders", 0), ("orders-dlq", 10), ("orders-delay", 2))}
 

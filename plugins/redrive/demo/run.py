@@ -5,7 +5,9 @@ works off what came back. Everything is below ``var/`` and on loopback, and noth
 ``keep_broker`` says so.
 """
 
+import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 from sqlalchemy.engine import Connection
 
@@ -110,26 +112,31 @@ class Demo:
             self._wait_for(migrated, "Airflow's database")
 
         shop.repair()
-        runs = {
-            f"Run 1: {DAG}, in Airflow": self._run_dag,
-            f"Run 2: {DAG} again, to see what came back and send what is due": self._run_dag,
-            "Run 3: the same loop without Airflow, from the command line": self._run_command,
-        }
-        for title, run in runs.items():
-            self._act(title)
-            if not run(environment):
-                return 1
-            self._let_the_shop_work(queues, shop)
-            with ledger.read() as connection:
-                if not story.may_go_on(connection):
-                    break
-                pause = _until_due(connection, datetime.now(UTC))
-            if run is self._run_dag:
-                self._pause(pause)
+        self._act(f"Run 1: {DAG}, in Airflow")
+        if not self._run_dag(environment):
+            return 1
+        self._let_the_shop_work(queues, shop)
+        self._wait_until_due(ledger)
+
+        self._act(f"Run 2: {DAG} again, to see what came back and send what is due")
+        if not self._run_dag(environment):
+            return 1
+        self._let_the_shop_work(queues, shop)
+
+        self._act("A person decides: the credential was renewed, so what failed for it may go again")
+        decided = self._decide(ledger, environment)
+
+        self._act("Run 3: the same loop without Airflow, from the command line")
+        looped = self._redrive(environment, "run", workspace.ROUTE)
+        self._let_the_shop_work(queues, shop)
+        asked = self._redrive(environment, "resolve", workspace.ROUTE)
+
         self._act("Proving that it all adds up, against the ledger and the staged files")
         proved = self._redrive(environment, "audit")
         told = self._tell_the_end(ledger, queues, shop, sent)
-        return 0 if proved and told else 1
+        if self.keep_broker:
+            self._tell_how_to_go_on(queues, environment)
+        return 0 if all((decided, looped, asked, proved, told)) else 1
 
     def _environment(self, endpoint: str, shop: services.Shop) -> dict[str, str]:
         for name in workspace.connections(endpoint, shop.orders_db):
@@ -176,8 +183,17 @@ class Demo:
         self._say(f"done in {time.monotonic() - began:.1f} s")
         return True
 
-    def _run_command(self, environment: Mapping[str, str]) -> bool:
-        return self._redrive(environment, "run", workspace.ROUTE)
+    def _decide(self, ledger: Ledger, environment: Mapping[str, str]) -> bool:
+        """Decide about one group as a reviewer does, with an UPDATE, and let Redrive take the decision in."""
+        with ledger.read() as connection:
+            group = story.cured_group(connection)
+        if group is None:
+            self._say("nothing of that kind is under review")
+            return False
+        self.console.print(Text(f"  sql> {story.decision(group)}"), soft_wrap=True)
+        with ledger.write() as connection:
+            connection.exec_driver_sql(story.decision(group))
+        return self._redrive(environment, "review", "apply")
 
     def _redrive(self, environment: Mapping[str, str], *arguments: str) -> bool:
         """Run a command of our own and show what it prints; whether it succeeded."""
@@ -208,7 +224,9 @@ class Demo:
             tally = Consumer(queues, shop).work_off(patience=1, limit=30)
         self._say(f"the repaired consumer processed {tally['processed']}, failed again on {tally['dead_lettered']}")
 
-    def _pause(self, seconds: float) -> None:
+    def _wait_until_due(self, ledger: Ledger) -> None:
+        with ledger.read() as connection:
+            seconds = _until_due(connection, datetime.now(UTC))
         if seconds > 0:
             with self.console.status(f"backoff: the next messages are due in {seconds:.0f} s …"):
                 time.sleep(seconds)
@@ -244,9 +262,16 @@ class Demo:
                 f"[green]✓[/] all {len(sent)} messages are accounted for, processed or in the ledger; "
                 f"{time.monotonic() - self._started:.0f} s in all"
             )
-        if self.keep_broker:
-            self._say(f"the server still runs at {queues.endpoint}; {self.place.folder}/ministack.json has its pid")
         return not accounts.broken
+
+    def _tell_how_to_go_on(self, queues: world.Queues, environment: Mapping[str, str]) -> None:
+        """What to paste into a shell so that ``redrive`` finds the server that was kept."""
+        pid = json.loads((self.place.folder / "ministack.json").read_text())["pid"]
+        names = ("REDRIVE_HOME", "REDRIVE_CONFIG", *workspace.connections(queues.endpoint, self.place.folder))
+        lines = [Text(f"The server still runs at {queues.endpoint}; to go on with it, and to end it:", style="bold")]
+        lines += [Text(f"export {name}={shlex.quote(environment[name])}") for name in names]
+        lines.append(Text(f"kill {pid}"))
+        story.tell(self.console, Group(*lines))
 
     def _wait_for(self, work: "Future[None]", what: str) -> None:
         with self.console.status(f"{what} …"):

@@ -217,11 +217,26 @@ def advice(connection: Connection, *, count: int = 3) -> RenderableType:
         "select cause, count(*) as messages from messages where route = :route and cause is not null"
         " group by cause order by messages desc, cause",
     )
-    paragraphs = [
-        Text.assemble((f"{row['cause']}: ", "bold"), causes.advice(Cause(row["cause"]), "amazon_sqs"))
-        for row in rows[:count]
-    ]
-    return Group(Text("So that it does not happen again", style="bold"), *paragraphs)
+    text = Text("So that it does not happen again", style="bold")
+    for row in rows[:count]:
+        text.append(f"\n{row['cause']}: ", style="not bold cyan")
+        text.append(causes.advice(Cause(row["cause"]), "amazon_sqs"), style="not bold")
+    return text
+
+
+def cured_group(connection: Connection) -> int | None:
+    """The group under review whose cause the repair has removed: the expired credential was renewed."""
+    rows = _rows(
+        connection,
+        "select group_id from escalated_messages where route = :route and status = 'open'"
+        " and error_text like '%TokenExpired%' order by group_id limit 1",
+    )
+    return int(rows[0]["group_id"]) if rows else None
+
+
+def decision(group_id: int) -> str:
+    """The SQL by which a reviewer lets a group go again."""
+    return f"{DECISION}{group_id:d} and status = 'open'"
 
 
 def review_help(connection: Connection, workspace: Workspace) -> RenderableType:
@@ -229,7 +244,7 @@ def review_help(connection: Connection, workspace: Workspace) -> RenderableType:
     ledger = _shortest(workspace.ledger_file)
     rows = _rows(
         connection,
-        "select group_id, open_messages, cause from review_groups where route = :route"
+        "select group_id, open_messages, cause from review_groups where route = :route and open_messages > 0"
         " order by case when cause in ('auth_failure', 'application_bug') then 0 else 1 end,"
         " open_messages desc, group_id limit 1",
     )
@@ -244,8 +259,11 @@ def review_help(connection: Connection, workspace: Workspace) -> RenderableType:
                 f"# group {group} ({rows[0]['cause']}, open: {rows[0]['open_messages']}) may go again, say",
                 style="dim",
             ),
-            Text.assemble("sqlite3 ", ledger, ' "', DECISION, group, " and status = 'open'\""),
-            Text("redrive review apply"),
+            Text.assemble("sqlite3 ", ledger, ' "', decision(int(group)), '"'),
+            Text(
+                "# then `redrive review apply`; the next run sends (in the demo: with --keep-broker)",
+                style="dim",
+            ),
         ]
     lines.append(Text(f"# the ledger: {ledger}   payloads: {_shortest(workspace.staging)}", style="dim"))
     return Group(*lines)
@@ -274,16 +292,6 @@ def settle_accounts(connection: Connection, sent: set[str], processed: set[str])
     if unaccounted:
         broken.append(f"{unaccounted} messages are neither processed nor in the ledger")
     return Accounts(tuple(broken), unaccounted)
-
-
-def may_go_on(connection: Connection) -> bool:
-    """Whether another run could still move something: sent and watched, waiting or held."""
-    rows = _rows(
-        connection,
-        "select count(*) as messages from messages where route = :route"
-        " and state in ('sent', 'waiting', 'held', 'unknown', 'classified')",
-    )
-    return bool(rows[0]["messages"])
 
 
 def tell(console: Console, *parts: RenderableType) -> None:
