@@ -34,7 +34,8 @@ class Mask(NamedTuple):
 
 # Directory names, without quotes, blanks and brackets, so that a path ends where prose goes on.
 _SEGMENT = r"[A-Za-z0-9_.@%+=~$-]"
-_PATH_START = r"(?<![A-Za-z0-9_.>~-])"
+# The slash first and then what is before it: almost every position fails at the first character.
+_PATH_START = r"[/\\](?<![A-Za-z0-9_.>~-][/\\])"
 _SOURCE = r"(?:py|php|js|ts|mjs|cjs|jsx|tsx|rb|go|java|kt|scala|cs|rs|cpp|cc|ex|exs)(?![A-Za-z0-9])"
 
 # A number after one of these is a code, not a value; each look-behind has a fixed width. They are tried only
@@ -99,24 +100,24 @@ _CODE_AFTER = (
 #: Replacements in the order in which they are applied.
 MASKS: tuple[Mask, ...] = (
     # Terminal colours and control characters would tell equal texts apart, and must not reach a terminal again.
-    Mask("control", r"\x1b\[[0-9;?]{0,16}[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]", " "),
+    Mask("control", r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029](?:(?<=\x1b)\[[0-9;?]{0,16}[A-Za-z])?", " "),
     Mask("url", r"://[^ \t\n\"'<>,;()\[\]{}|\\^`]++", "://" + BLANK),
     # Frames of libraries and of the application differ in their directory; the file name is kept.
     Mask(
         "library path",
-        _PATH_START + r"[/\\](?:" + _SEGMENT + r"{1,80}+[/\\]{1,2}+){0,16}"
+        _PATH_START + r"(?:" + _SEGMENT + r"{1,80}+[/\\]{1,2}+){0,16}"
         r"(?:site-packages|dist-packages|node_modules|vendor|gems|mod|lib[/\\]python[0-9.]{1,5})[/\\]{1,2}+",
         "<lib>/",
     ),
     Mask(
         "source path",
-        _PATH_START + r"[/\\](?:" + _SEGMENT + r"++[/\\]{1,2}+)*+"
+        _PATH_START + r"(?:" + _SEGMENT + r"++[/\\]{1,2}+)*+"
         r"(?=[A-Za-z0-9_-]{1,60}+(?:[.][A-Za-z0-9_-]{1,20}){0,2}?[.]" + _SOURCE + r")",
         "<path>/",
     ),
     Mask(
         "path",
-        _PATH_START + r"[/\\](?:" + _SEGMENT + r"++[/\\]{1,2}+)++" + _SEGMENT + r"*+(?:[?][^ \t\n\"'<>,;()\[\]{}|]*+)?",
+        _PATH_START + r"(?:" + _SEGMENT + r"++[/\\]{1,2}+)++" + _SEGMENT + r"*+(?:[?][^ \t\n\"'<>,;()\[\]{}|]*+)?",
         "<path>",
     ),
     Mask(
@@ -124,8 +125,10 @@ MASKS: tuple[Mask, ...] = (
         r"(?<![A-Za-z0-9])(?:"
         # e-mail address
         r"[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++"
+        # what begins with letters or a digit: only where a digit, a colon or a hyphen follows the letters
+        r"|(?=[A-Za-z]{0,40}+[0-9:-])(?:"
         # UUID
-        r"|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+        r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
         # date, with or without a time
         r"|[0-9]{4}[/-][0-9]{2}[/-][0-9]{2}(?:[T _-][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?"
         r"(?:Z|[ ]?[+-][0-9]{2}:?[0-9]{2})?)?(?![A-Za-z0-9])"
@@ -136,8 +139,9 @@ MASKS: tuple[Mask, ...] = (
         r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}[^0-9])[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
         # random ids: letters and digits in turn, at least sixteen
         r"|(?=[A-Za-z]{0,20}+[0-9]{1,20}+[A-Za-z]{1,20}+[0-9]{1,20}+[A-Za-z])[A-Za-z0-9_]{16,}+(?![A-Za-z0-9])"
+        r")"
         # numbers, versions, IPv4 addresses with ports
-        r"|" + _CODE_BEFORE + _CODE_AFTER + r"-?[0-9]++(?:[.,:][0-9]++)*+"
+        r"|(?=-?[0-9])" + _CODE_BEFORE + _CODE_AFTER + r"-?[0-9]++(?:[.,:][0-9]++)*+"
         r")",
         BLANK,
     ),

@@ -38,13 +38,7 @@ def from_headers() -> Column:
                 lambda header, position: F.struct(
                     F.array_position(names, F.lower(header["name"])).alias("rank"),
                     (-position).alias("position"),
-                    _trim(
-                        F.substring(
-                            F.coalesce(header["text"], F.try_validate_utf8(header["data"].cast("string")), F.lit("")),
-                            1,
-                            ft.MAX_PART,
-                        )
-                    ).alias("text"),
+                    _header_part(header).alias("text"),
                 ),
             ),
             lambda part: part["text"] != "",
@@ -57,12 +51,24 @@ def from_headers() -> Column:
     worded = F.transform(
         last,
         lambda part: F.when(
-            (part["rank"] <= len(ft.CODE_HEADERS)) & part["text"].rlike(ft.BARE_CODE.replace("$", r"\z")),
+            (part["rank"] <= len(ft.CODE_HEADERS)) & part["text"].rlike(_BARE_CODE),
             F.concat(F.lit(ft.CODE_WORD), part["text"]),
         ).otherwise(part["text"]),
     )
-    # Most messages carry no such header: one look at the names settles that.
-    return F.when(F.size(known) > 0, F.array_join(worded, "\n")).otherwise("")
+    # Nearly all messages carry none or one such header: no sorting for them.
+    only = F.get(known, F.lit(0))
+    text = _header_part(only)
+    is_code = F.lower(only["name"]).isin(*ft.CODE_HEADERS)
+    single = F.when(is_code & text.rlike(_BARE_CODE), F.concat(F.lit(ft.CODE_WORD), text)).otherwise(text)
+    return F.when(F.size(known) == 0, "").when(F.size(known) == 1, single).otherwise(F.array_join(worded, "\n"))
+
+
+_BARE_CODE = ft.BARE_CODE.replace("$", r"\z")
+
+
+def _header_part(header: Column) -> Column:
+    text = F.coalesce(header["text"], F.try_validate_utf8(header["data"].cast("string")), F.lit(""))
+    return _trim(F.substring(text, 1, ft.MAX_PART))
 
 
 def from_body() -> Column:
