@@ -1,0 +1,387 @@
+"""Claims, windows, marks and recovery: nothing is sent twice in silence, and a crash leaves one window unknown."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from redrive.errors import LeaseLost
+from redrive.ledger import sending
+from redrive.ledger.selecting import Selection
+from redrive.ledger.sending import Mark, Slice
+from tests.ledger.planting import Plant, unchanged
+
+
+@pytest.fixture
+def due(plant: Plant) -> Plant:
+    """Six messages that are due."""
+    plant.messages(6)
+    plant.make_due()
+    return plant
+
+
+def claimed(plant: Plant, limit: int = 1000) -> Slice:
+    found = plant.claim(limit)
+    assert found is not None
+    return found
+
+
+def sent(one: sending.Claimed) -> Mark:
+    return Mark(one.message_id, one.attempt, "sent", f"b-{one.message_id}")
+
+
+def counters(plant: Plant) -> list[tuple]:
+    return plant.rows("select attempts, requeues, delays, send_failures from messages order by message_id")
+
+
+def test_a_claim_counts_the_attempt_and_names_its_slice(due: Plant) -> None:
+    slice_ = claimed(due, 2)
+    assert [m.attempt for m in slice_.messages] == [1, 1]
+    assert due.states() == {"sending": 2, "waiting": 4}
+    assert counters(due)[:3] == [(1, 1, 0, 0), (1, 1, 0, 0), (0, 0, 0, 0)]
+    assert (
+        due.rows("select slice_id, mode, sent_at from redelivery_attempts") == [(slice_.slice_id, "requeue", None)] * 2
+    )
+
+
+def test_a_claim_of_nothing_writes_nothing(plant: Plant) -> None:
+    plant.messages(1)
+    assert plant.claim() is None
+    assert plant.rows("select * from delivery_slices") == []
+
+
+@pytest.mark.parametrize("threads", [6])
+def test_many_claimers_at_once_never_claim_a_message_twice(plant: Plant, threads: int) -> None:
+    plant.messages(300)
+    plant.make_due()
+    got: list[list[int]] = [[] for _ in range(threads)]
+    errors: list[BaseException] = []
+    start = threading.Barrier(threads)
+
+    def work(shard: int) -> None:
+        start.wait()
+        try:
+            while found := plant.claim(17, shard=shard):
+                got[shard] += [m.message_id for m in found.messages]
+        except BaseException as error:  # noqa: BLE001 - told below
+            errors.append(error)
+
+    workers = [threading.Thread(target=work, args=(shard,)) for shard in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert errors == []
+    everything = [message_id for some in got for message_id in some]
+    assert len(everything) == len(set(everything)) == 300
+    assert plant.value("select count(*) from redelivery_attempts") == 300
+    assert plant.value("select sum(claimed) from delivery_slices") == 300
+
+
+def test_what_is_not_due_or_for_another_queue_or_for_people_is_not_claimed(due: Plant) -> None:
+    ids = [row[0] for row in due.rows("select message_id from messages order by message_id")]
+    due.change("update messages set next_attempt_at = :at where message_id = :id", at=due.now, id=ids[0])
+    due.change(
+        "update messages set next_attempt_at = :later_at where message_id = :id",
+        later_at=due.now + timedelta(seconds=1),
+        id=ids[1],
+    )
+    due.change("update messages set destination = 'billing' where message_id = :id", id=ids[2])
+    due.change("update messages set verdict = 'escalate' where message_id = :id", id=ids[3])
+    due.change("update messages set cause = 'throttled' where message_id = :id", id=ids[4])
+    assert [m.message_id for m in claimed(due, 10).messages] == [ids[0], ids[4], ids[5]]
+
+
+def test_causes_with_a_rate_of_their_own_are_claimed_apart(due: Plant) -> None:
+    first = due.value("select min(message_id) from messages")
+    due.change("update messages set cause = 'throttled' where message_id = :id", id=first)
+    slow = due.claim(causes=("throttled",))
+    assert slow is not None
+    assert [m.message_id for m in slow.messages] == [first]
+    rest = due.claim(except_causes=("throttled",))
+    assert rest is not None
+    assert len(rest.messages) == 5
+
+
+def test_a_selection_limits_the_claim(due: Plant) -> None:
+    assert due.claim(selection=Selection(causes=("throttled",))) is None
+    assert due.claim(selection=Selection(since=due.now + timedelta(seconds=1))) is None
+    found = due.claim(selection=Selection(causes=("transient_network",), until=due.now + timedelta(seconds=1)))
+    assert found is not None
+    assert len(found.messages) == 6
+
+
+@pytest.mark.parametrize(
+    "earlier", ["classified", "waiting", "held", "sending", "sent", "unknown", "returned", "escalated", "expired"]
+)
+def test_with_order_a_message_waits_for_every_earlier_unfinished_one_of_its_key(plant: Plant, earlier: str) -> None:
+    first, second = plant.messages(2, order_key="customer-1")
+    (other,) = plant.messages(1, order_key="customer-2")
+    (free,) = plant.messages(1)
+    plant.make_due()
+    plant.change(
+        "update messages set state = :state, next_attempt_at = null where message_id = :id", state=earlier, id=first
+    )
+    if earlier == "waiting":
+        plant.change("update messages set next_attempt_at = :later_at where message_id = :id",
+                     later_at=plant.now + timedelta(hours=1), id=first)  # fmt: skip
+    found = plant.claim(in_order=True)
+    assert found is not None
+    assert [m.message_id for m in found.messages] == [other, free]
+    assert second not in [m.message_id for m in found.messages]
+
+
+@pytest.mark.parametrize("earlier", ["presumed", "confirmed", "suppressed", "discarded"])
+def test_with_order_a_finished_message_lets_the_next_one_go(plant: Plant, earlier: str) -> None:
+    first, second = plant.messages(2, order_key="customer-1")
+    plant.make_due()
+    plant.change("update messages set state = :state where message_id = :id", state=earlier, id=first)
+    found = plant.claim(in_order=True)
+    assert found is not None
+    assert [m.message_id for m in found.messages] == [second]
+
+
+def test_with_order_one_slice_holds_one_message_of_a_key(plant: Plant) -> None:
+    plant.messages(3, order_key="customer-1")
+    plant.make_due()
+    found = plant.claim(in_order=True)
+    assert found is not None
+    assert len(found.messages) == 1
+
+
+# --- marks ------------------------------------------------------------------------------------------------
+
+
+def test_a_window_that_was_sent_is_marked_sent(due: Plant) -> None:
+    slice_ = claimed(due)
+    due.announce(slice_, slice_.messages[-1].message_id)
+    due.mark(slice_, [sent(m) for m in slice_.messages])
+    assert due.states() == {"sent": 6}
+    assert due.rows("select sent, confirmed_to = high_water from delivery_slices") == [(6, True)]
+    assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 6
+
+
+def test_every_fate_within_one_window_is_kept_apart(due: Plant) -> None:
+    slice_ = claimed(due)
+    due.announce(slice_, slice_.messages[-1].message_id)
+    fates = ["sent", "retry", "refused", "unknown", "sent", "retry"]
+    due.mark(
+        slice_,
+        [Mark(m.message_id, m.attempt, fate, None, "why") for m, fate in zip(slice_.messages, fates, strict=True)],
+    )
+    assert due.rows("select state, verdict, attempts, send_failures from messages order by message_id") == [
+        ("sent", "requeue", 1, 0),
+        ("waiting", "requeue", 0, 1),
+        ("waiting", "escalate", 0, 3),
+        ("unknown", "requeue", 1, 0),
+        ("sent", "requeue", 1, 0),
+        ("waiting", "requeue", 0, 1),
+    ]
+    assert due.rows("select attempt from redelivery_attempts") == [(1,)] * 3, "what was not sent leaves no attempt"
+    assert due.rows("select reason from messages where verdict = 'escalate'") == [("could not be sent: why",)]
+
+
+def test_what_could_not_be_sent_waits_a_little_with_its_counters_as_before(due: Plant) -> None:
+    before = counters(due)
+    slice_ = claimed(due)
+    due.announce(slice_, slice_.messages[-1].message_id)
+    due.mark(slice_, [Mark(m.message_id, m.attempt, "retry", None, "throttled") for m in slice_.messages])
+    assert due.states() == {"waiting": 6}
+    assert counters(due) == before, "a broker in trouble is not the messages' fault"
+    late = due.now + sending.RETRY_AFTER
+    assert (
+        due.value(
+            "select count(*) from messages where next_attempt_at between :now and :late_at", now=due.now, late_at=late
+        )
+        == 6
+    )
+
+
+def test_a_message_that_cannot_be_sent_goes_to_people_after_its_tries(plant: Plant) -> None:
+    plant.messages(2)
+    plant.make_due()
+    for _ in range(3):
+        slice_ = claimed(plant, 2)
+        plant.announce(slice_, slice_.messages[-1].message_id)
+        bad, *good = slice_.messages
+        plant.mark(slice_, [Mark(bad.message_id, bad.attempt, "retry", None, "poison"), *map(sent, good)], tries=3)
+        plant.change("update messages set state = 'waiting', attempts = 0 where state = 'sent'")
+        plant.change("delete from redelivery_attempts")
+        plant.change("update messages set next_attempt_at = :now", now=plant.now)
+    assert plant.rows("select verdict, reason, attempts from messages order by message_id limit 1") == [
+        ("escalate", "could not be sent: poison", 0)
+    ]
+    assert len(claimed(plant, 2).messages) == 1, "it is not claimed again, and its neighbour is"
+
+
+def test_a_deadline_that_has_passed_stops_the_next_window(due: Plant) -> None:
+    slice_ = claimed(due)
+    due.now += timedelta(minutes=10)
+    with unchanged(due), pytest.raises(LeaseLost, match="has run out; nothing more of it is sent"):
+        due.announce(slice_, slice_.messages[0].message_id)
+
+
+def test_after_its_deadline_a_window_is_still_marked_but_no_next_one_announced(due: Plant) -> None:
+    slice_ = claimed(due)
+    due.announce(slice_, slice_.messages[0].message_id)
+    late = due.now + timedelta(minutes=10)
+    announced = sending.mark(
+        due.ledger, due.lease, slice_.slice_id, [sent(slice_.messages[0])], tries=3, now=late,
+        next_mark=slice_.messages[1].message_id,
+    )  # fmt: skip
+    assert not announced
+    assert due.states() == {"sent": 1, "sending": 5}
+    assert due.value("select high_water from delivery_slices") == slice_.messages[0].message_id
+
+
+def test_what_was_given_back_is_as_if_never_claimed(due: Plant) -> None:
+    before = counters(due)
+    slice_ = claimed(due)
+    assert (
+        sending.give_back(due.ledger, due.lease, slice_.slice_id, [m.message_id for m in slice_.messages], due.now) == 6
+    )
+    assert counters(due) == before
+    assert due.rows("select * from redelivery_attempts") == []
+    assert len(claimed(due).messages) == 6
+
+
+def test_what_was_processed_already_is_suppressed(due: Plant) -> None:
+    slice_ = claimed(due)
+    done = [m.message_id for m in slice_.messages[:2]]
+    assert sending.suppress(due.ledger, due.lease, slice_.slice_id, done, due.now) == 2
+    assert due.states() == {"suppressed": 2, "sending": 4}
+    assert counters(due)[0] == (0, 0, 0, 0)
+
+
+# --- crashes ----------------------------------------------------------------------------------------------
+
+
+def crash_after_two_of_three_windows(plant: Plant) -> Slice:
+    """Six claimed: two marked sent, two announced and never marked, two above the mark."""
+    slice_ = claimed(plant)
+    plant.announce(slice_, slice_.messages[1].message_id)
+    sending.mark(
+        plant.ledger, plant.lease, slice_.slice_id, [sent(m) for m in slice_.messages[:2]], tries=3, now=plant.now,
+        next_mark=slice_.messages[3].message_id,
+    )  # fmt: skip
+    return slice_
+
+
+def test_after_a_crash_only_the_window_in_the_brokers_hands_is_unknown(due: Plant) -> None:
+    slice_ = crash_after_two_of_three_windows(due)
+    due.begin()
+    assert sending.recover(due.ledger, due.lease, due.now) == {"given_back": 2, "unknown": 2}
+    assert due.rows("select state, attempts, requeues from messages order by message_id") == (
+        [("sent", 1, 1)] * 2 + [("unknown", 1, 1)] * 2 + [("waiting", 0, 0)] * 2
+    )
+    assert due.value("select count(*) from redelivery_attempts where unknown_at is not null") == 2
+    with unchanged(due):
+        sending.recover(due.ledger, due.lease, due.now)
+    assert [m.message_id for m in claimed(due).messages] == [m.message_id for m in slice_.messages[4:]]
+
+
+def test_a_crash_before_the_first_mark_leaves_nothing_unknown(due: Plant) -> None:
+    claimed(due)
+    due.begin()
+    assert sending.recover(due.ledger, due.lease, due.now) == {"given_back": 6, "unknown": 0}
+    assert due.states() == {"waiting": 6}
+
+
+def test_a_task_that_is_tried_again_recovers_its_own_shard_only(due: Plant) -> None:
+    mine, other = due.claim(2, shard=0), due.claim(2, shard=1)
+    assert mine is not None
+    assert other is not None
+    assert sending.recover(due.ledger, due.lease, due.now, shard=0)["given_back"] == 2
+    assert due.states() == {"sending": 2, "waiting": 4}
+
+
+def test_a_slice_that_was_recovered_sends_no_more(due: Plant) -> None:
+    slice_ = claimed(due)
+    sending.recover(due.ledger, due.lease, due.now, shard=0)
+    with pytest.raises(LeaseLost):
+        due.announce(slice_, slice_.messages[0].message_id)
+
+
+def unknown_to_resend(plant: Plant, count: int = 2) -> None:
+    plant.messages(count)
+    plant.send(status="unknown")
+    plant.change("update messages set verdict = 'resend' where state = 'unknown'")
+
+
+def resend(plant: Plant) -> Slice:
+    found = sending.claim_resends(
+        plant.ledger, plant.lease, destination="orders", limit=10, shard=0, now=plant.now, lasts=timedelta(minutes=1)
+    )
+    assert found is not None
+    return found
+
+
+def test_a_resend_is_the_same_attempt(plant: Plant) -> None:
+    unknown_to_resend(plant)
+    again = resend(plant)
+    assert [m.attempt for m in again.messages] == [1, 1]
+    plant.announce(again, again.messages[-1].message_id)
+    plant.mark(again, [sent(m) for m in again.messages])
+    assert plant.rows("select state, attempts from messages") == [("sent", 1)] * 2
+    assert (
+        plant.rows("select attempt, sent_at is not null, unknown_at is not null from redelivery_attempts")
+        == [(1, True, True)] * 2
+    )
+
+
+@pytest.mark.parametrize("how", ["crash-before", "crash-within", "given-back", "retry"])
+def test_a_resend_that_was_not_made_leaves_the_send_as_unknown_as_it_was(plant: Plant, how: str) -> None:
+    unknown_to_resend(plant)
+    again = resend(plant)
+    if how == "given-back":
+        sending.give_back(plant.ledger, plant.lease, again.slice_id, [m.message_id for m in again.messages], plant.now)
+    elif how == "retry":
+        plant.announce(again, again.messages[-1].message_id)
+        plant.mark(again, [Mark(m.message_id, m.attempt, "retry", None, "busy") for m in again.messages])
+    else:
+        if how == "crash-within":
+            plant.announce(again, again.messages[-1].message_id)
+        sending.recover(plant.ledger, plant.begin(), plant.now)
+    assert plant.rows("select state, attempts from messages") == [("unknown", 1)] * 2
+    assert plant.value("select count(*) from redelivery_attempts where unknown_at is not null") == 2
+
+
+def test_a_resend_that_the_broker_refuses_goes_to_people_not_round_in_a_circle(plant: Plant) -> None:
+    unknown_to_resend(plant)
+    again = resend(plant)
+    plant.announce(again, again.messages[-1].message_id)
+    plant.mark(again, [Mark(m.message_id, m.attempt, "refused", None, "too large") for m in again.messages])
+    assert (
+        plant.rows("select state, verdict, reason from messages")
+        == [("unknown", "escalate", "could not be sent: too large")] * 2
+    )
+    with plant.ledger.read() as connection:
+        assert sending.resend_lanes(connection, "orders") == []
+
+
+def test_lanes_tell_what_is_due_for_each_destination(due: Plant) -> None:
+    due.change("update messages set destination = 'billing' where message_id = (select max(message_id) from messages)")
+    with due.ledger.read() as connection:
+        assert [(lane.destination, lane.due) for lane in sending.lanes(connection, "orders", due.now)] == [
+            ("orders", 5),
+            ("billing", 1),
+        ]
+        assert sending.lanes(connection, "orders", due.now - timedelta(seconds=1)) == []
+
+
+def test_a_destination_that_is_gone_sends_its_messages_to_people(due: Plant) -> None:
+    assert sending.refuse_destination(due.ledger, due.lease, "orders", "no such queue", due.now) == 6
+    assert due.claim() is None
+    assert due.rows("select count from audit_events where action = 'refuse destination'") == [(6,)]
+
+
+def test_one_audit_event_tells_of_each_set_that_moved(due: Plant) -> None:
+    slice_ = claimed(due)
+    due.announce(slice_, slice_.messages[-1].message_id)
+    due.mark(slice_, [sent(m) for m in slice_.messages])
+    assert due.rows(
+        "select action, from_state, to_state, count from audit_events where action in ('claim', 'send')"
+    ) == [
+        ("claim", "waiting", "sending", 6),
+        ("send", "sending", "sent", 6),
+    ]

@@ -1,0 +1,49 @@
+"""The closed state machine, edge by edge as the design draws it."""
+
+import itertools
+
+import pytest
+
+from redrive import lifecycle
+from redrive.errors import IllegalMove
+from redrive.lifecycle import FINISHED, MOVES, State
+
+LEGAL = """
+classified -> waiting | held | suppressed | escalated | discarded | expired
+waiting -> held | suppressed | escalated | expired | sending
+held -> waiting | suppressed | escalated | expired
+expired -> escalated | discarded
+sending -> sent | waiting | unknown | escalated
+unknown -> sending | returned | confirmed | escalated
+sent -> returned | presumed | confirmed
+presumed -> confirmed | returned
+confirmed -> returned
+returned -> classified
+suppressed -> escalated
+escalated -> waiting | discarded
+"""
+EDGES = {
+    (State(source), State(target.strip()))
+    for source, targets in (line.split(" -> ") for line in LEGAL.strip().splitlines())
+    for target in targets.split("|")
+}
+
+
+@pytest.mark.parametrize(("source", "target"), sorted(EDGES), ids=lambda state: state.value)
+def test_legal(source: State, target: State) -> None:
+    lifecycle.check(source, target)
+
+
+def test_everything_else_is_refused_and_says_what_would_be_legal() -> None:
+    for source, target in set(itertools.product(State, State)) - EDGES:
+        with pytest.raises(IllegalMove, match=f"^{source} -> {target}; legal from {source}: "):
+            lifecycle.check(source, target)
+
+
+def test_nothing_leaves_discarded() -> None:
+    assert MOVES[State.DISCARDED] == frozenset()
+
+
+def test_every_state_can_be_reached_and_every_unfinished_one_left() -> None:
+    assert {target for _, target in EDGES} | {State.CLASSIFIED} == set(State)
+    assert {source for source, _ in EDGES} >= set(State) - FINISHED
