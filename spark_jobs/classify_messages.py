@@ -54,6 +54,11 @@ LOCAL_CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+#: For a local session that will see few messages: halves the time of its first queries, costs throughput later.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Up to so many messages a session of our own is started with :data:`QUICK_JVM`.
+FEW_MESSAGES = 20_000
+
 _CASE = ("masked", "broker_reason", "hint")
 _COPIED = (
     "batch_id",
@@ -252,17 +257,26 @@ def read_manifest(uri: str, spark: SparkSession | None = None) -> dict[str, Any]
     return manifest
 
 
+def _quick_if_few(manifest_uri: str) -> dict[str, str]:
+    try:
+        rows = sum(int(batch["rows"]) for batch in read_manifest(manifest_uri)["batches"])
+    except ValueError:  # not a local path: nobody can say before there is a session
+        return {}
+    return {"spark.driver.extraJavaOptions": QUICK_JVM} if rows <= FEW_MESSAGES else {}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job once; the last line on standard output is its counts as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--manifest", required=True, help="URI of the JSON that says what to read and write")
     parser.add_argument("--master", default=None, help="start a session here instead of joining the submitted one")
     options = parser.parse_args(arguments)
-    submitted = "SPARK_ENV_LOADED" in os.environ or "SPARK_SUBMIT" in os.environ
+    # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     spark = (
         SparkSession.builder.appName("redrive-classify").getOrCreate()
         if submitted and options.master is None
-        else local_session(options.master or "local[*]")
+        else local_session(options.master or "local[*]", _quick_if_few(options.manifest))
     )
     try:
         counts = run(read_manifest(options.manifest, spark), spark)
