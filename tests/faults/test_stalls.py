@@ -11,6 +11,9 @@ from tests.faults.crash import Death, run_child
 from tests.faults.scenario import CONFIRM_WINDOW, Scenario
 from tests.workshop import Workshop
 
+# A writer that is stopped in a transaction keeps SQLite locked: nobody can take over before it goes on.
+IN_A_TRANSACTION = {"drain: before a commit", "deliver: before a commit"}
+
 
 @pytest.fixture(scope="module")
 def scenario(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
@@ -26,7 +29,7 @@ def points_of(scenario: Scenario, folder: Path) -> list[str]:
 
 
 def stall(scenario: Scenario, shop: Workshop, at: int) -> tuple[Death, int]:
-    """Stop a run at point ``at``, let another one do everything meanwhile, wake it; also how many messages it sent then."""
+    """Stop a run at point ``at``, let another one do everything meanwhile, wake it; also how much it sent then."""
     sent_before_waking = 0
 
     def on_point(pid: int, _what: str) -> None:
@@ -36,7 +39,11 @@ def stall(scenario: Scenario, shop: Workshop, at: int) -> tuple[Death, int]:
             return
         while _state(pid) != "T":
             time.sleep(0.001)
-        scenario.complete(shop)
+        try:
+            scenario.complete(shop)
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            raise
         sent_before_waking = shop.world.messages["publish"]
         os.kill(pid, signal.SIGCONT)
 
@@ -54,7 +61,9 @@ def test_a_stalled_drain_that_was_replaced_settles_nothing_and_leaves_no_file(
     scenario: Scenario, tmp_path: Path
 ) -> None:
     points = points_of(scenario, tmp_path / "whole")
-    at_drain = [number for number, point in enumerate(points) if point.startswith("drain:")]
+    at_drain = [
+        number for number, point in enumerate(points) if point.startswith("drain:") and point not in IN_A_TRANSACTION
+    ]
     for at in at_drain[::3]:
         shop = scenario.start(tmp_path / str(at))
         death, _ = stall(scenario, shop, at)
@@ -68,7 +77,9 @@ def test_a_stalled_delivery_that_was_replaced_sends_at_most_the_window_that_it_h
     scenario: Scenario, tmp_path: Path
 ) -> None:
     points = points_of(scenario, tmp_path / "whole")
-    at_delivery = [number for number, point in enumerate(points) if point.startswith("deliver:")]
+    at_delivery = [
+        number for number, point in enumerate(points) if point.startswith("deliver:") and point not in IN_A_TRANSACTION
+    ]
     for at in at_delivery[::4]:
         shop = scenario.start(tmp_path / str(at))
         death, sent = stall(scenario, shop, at)

@@ -161,6 +161,19 @@ def abandon_one(ledger: Ledger, batch_id: int) -> bool:
         )
 
 
+def open_of(ledger: Ledger, lease: RouteLease, *, source: str, shard: int) -> int | None:
+    """The batch that this run's shard has open for ``source``; None when there is none."""
+    with ledger.read() as connection:
+        found = connection.execute(
+            sql(
+                "select batch_id from staging_batches where route = :route and fence = :fence and source = :source"
+                " and shard = :shard and state = 'open'"
+            ),
+            {"route": lease.route, "fence": lease.fence, "source": source, "shard": shard},
+        ).scalar()
+    return None if found is None else int(found)
+
+
 def removed(ledger: Ledger, batch_ids: list[int], now: datetime) -> None:
     """The files of these batches are gone."""
     with ledger.write() as connection:

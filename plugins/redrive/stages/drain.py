@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from redrive.brokers.base import Depth
-from redrive.errors import BrokerError, LedgerError, SettlementFailed
+from redrive.errors import BrokerError, LedgerError, RedriveError, SettlementFailed
 from redrive.ledger import batches, observations
 from redrive.ledger.observations import Observation
 from redrive.message import Micros, Received
@@ -39,7 +39,7 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
         if remaining <= 0:
             break
         one = _SourceDrain(context, source, shard)
-        one.run(remaining, shards)
+        one.run(remaining)
         remaining -= one.drained
         totals["drained"] += one.drained
         totals["settled"] += one.settled
@@ -79,14 +79,15 @@ class _SourceDrain:
         self.drained = self.settled = self.batches = 0
         self.complete = False
 
-    def run(self, limit: int, shards: int) -> None:
+    def run(self, limit: int) -> None:
         context, queue = self._context, self._source.queue
         exact = context.broker.capabilities_for(queue).knows_empty
         started = micros(context.now())
         depth = context.broker.depth(queue)
-        # What is invisible now may become visible while we drain: in flight at a dead run, delayed.
-        share = math.ceil(depth.total / shards) if exact and depth.total is not None else None
-        goal = limit if share is None else min(limit, share)
+        # What is invisible now may become visible while we drain: in flight at a dead run, delayed. Each shard takes
+        # what it sees and not its share of it: shards that start one after another would leave messages behind.
+        snapshot = depth.total if exact else None
+        goal = limit if snapshot is None else min(limit, snapshot)
         quiet = 0
         try:
             while self.drained < goal:
@@ -104,11 +105,11 @@ class _SourceDrain:
                     if self._is_full(now):
                         self._flush()
                     context.progress(f"draining {queue}", self.drained, goal)
-                if received and (share is not None or not _all_after(started, received)):
+                if received and (snapshot is not None or not _all_after(started, received)):
                     quiet = 0
                     continue
                 quiet += 1
-                if share is None:
+                if snapshot is None:
                     if quiet >= EMPTY_RECEIVES:
                         self.complete = True  # nothing from before the start came any more: no broker says it better
                         break
@@ -118,7 +119,7 @@ class _SourceDrain:
                     self.complete = left.total is not None and left.total == (left.delayed or 0)
                     break
             else:
-                self.complete = share is not None and (goal < limit or goal >= share)
+                self.complete = snapshot is not None and goal >= snapshot
             self._flush()
         except BaseException:
             self._give_up()
@@ -214,24 +215,30 @@ class _SourceDrain:
 
     def _give_up(self) -> None:
         """After an error: the copies go back to their queue, and the file goes unless the ledger counts on it."""
-        if self._writer is None or self._batch_id is None:
-            return
         context, gone = self._context, False
         try:
+            if self._batch_id is None:  # interrupted before it was known here
+                self._batch_id = batches.open_of(
+                    context.ledger, context.lease, source=self._source.queue, shard=self._shard
+                )
             # Only a row that is still open may lose its file: a commit can succeed though its answer was lost.
-            gone = batches.abandon_one(context.ledger, self._batch_id)
+            gone = self._batch_id is not None and batches.abandon_one(context.ledger, self._batch_id)
         except LedgerError:
             pass  # the next run abandons the batch and removes its file
-        self._writer.abort(remove=gone)
-        if gone:
+        if self._writer is not None:
+            self._writer.abort(remove=gone)
+        if gone and self._batch_id is not None:
             try:
+                path_of = context.staging.path_of_batch
+                context.staging.remove(path_of(context.name, self._source.queue, self._batch_id))
                 batches.removed(context.ledger, [self._batch_id], context.now())
-            except LedgerError:
-                pass  # the next run removes what is gone already
-        try:
-            context.broker.release(self._source.queue, self._receipts)
-        except BrokerError:
-            pass  # their lease ends by itself; the error that brought us here is the one to tell
+            except RedriveError:
+                pass  # the next run removes what is left
+        if self._receipts:
+            try:
+                context.broker.release(self._source.queue, self._receipts)
+            except BrokerError:
+                pass  # their lease ends by itself; the error that brought us here is the one to tell
 
     def _write_age(self, depth: Depth) -> None:
         """The true age of the oldest message, from the copies themselves: it doesn't reset and skips nothing."""
