@@ -1,0 +1,188 @@
+"""Decisions applied to whole sets, and the gates of groups."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from redrive.causes import Cause
+from redrive.ledger import planning
+from redrive.ledger.engine import parse_instant
+from redrive.ledger.planning import CaseCount
+from redrive.ledger.selecting import Selection
+from redrive.policy import Decision, Discard, Escalate, Send
+from tests.ledger.planting import MINUTE, Plant
+
+EVERYTHING = Selection()
+
+
+def cases(plant: Plant, selection: Selection = EVERYTHING) -> list[CaseCount]:
+    with plant.ledger.read() as connection:
+        return planning.cases(connection, "orders", selection)
+
+
+def apply(plant: Plant, decision: Decision, selection: Selection = EVERYTHING, **options: Any) -> dict[str, int]:
+    options = {"delays": {}, "settle_after": timedelta(0)} | options
+    return planning.apply(
+        plant.ledger, plant.lease, [(case, decision) for case in cases(plant, selection)], selection=selection,
+        now=plant.now, **options,
+    )  # fmt: skip
+
+
+def test_messages_that_are_alike_are_one_case(plant: Plant) -> None:
+    group = plant.group()
+    plant.messages(3, group_id=group)
+    plant.load({"cause": None, "kind": "delay", "source": "orders-delay"})
+    found = {(c.case.kind, c.case.cause, c.group_id, c.source, c.messages) for c in cases(plant)}
+    assert found == {
+        ("dead_letter", Cause.TRANSIENT_NETWORK, group, "orders-dlq", 3),
+        ("delay", None, None, "orders-delay", 1),
+    }
+
+
+def test_a_requeue_is_due_at_once(plant: Plant) -> None:
+    plant.messages(2)
+    assert apply(plant, Send("requeue")) == {"planned": 2, "waiting": 2, "held": 0, "to_escalate": 0, "discarded": 0}
+    assert {parse_instant(at) for (at,) in plant.rows("select next_attempt_at from messages")} == {plant.now}
+
+
+def test_a_delay_is_spread_below_its_cap(plant: Plant) -> None:
+    plant.messages(200)
+    apply(plant, Send("delay", timedelta(hours=1)))
+    waits = [(parse_instant(at) - plant.now) for (at,) in plant.rows("select next_attempt_at from messages")]  # type: ignore[operator]
+    assert min(waits) >= timedelta(0)
+    assert max(waits) < timedelta(hours=1)
+    assert len({int(wait / timedelta(minutes=6)) for wait in waits}) == 10
+
+
+def test_a_delay_source_keeps_its_own_delay_from_when_the_copy_was_put_there(plant: Plant) -> None:
+    put = plant.now - timedelta(seconds=10)
+    plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": None,
+                "enqueued_at": plant.ledger.stored(put)})  # fmt: skip
+    apply(plant, Send("delay", timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
+    ((at,),) = plant.rows("select next_attempt_at from messages")
+    assert parse_instant(at) == put + timedelta(minutes=5)
+
+
+def test_nothing_goes_before_a_processed_check_could_be_believed(plant: Plant) -> None:
+    plant.messages(1)
+    apply(plant, Send("requeue"), settle_after=5 * MINUTE)
+    ((at,),) = plant.rows("select next_attempt_at from messages")
+    assert parse_instant(at) == plant.now + 5 * MINUTE
+
+
+def test_what_people_must_decide_keeps_its_state_until_its_review_row_exists(plant: Plant) -> None:
+    plant.messages(2)
+    assert apply(plant, Escalate("because"))["to_escalate"] == 2
+    assert plant.rows("select state, verdict, reason from messages") == [("classified", "escalate", "because")] * 2
+
+
+def test_what_the_route_discards_is_discarded(plant: Plant) -> None:
+    plant.messages(2)
+    assert apply(plant, Discard("not needed"))["discarded"] == 2
+    assert plant.rows("select state, reason from messages") == [("discarded", "not needed")] * 2
+
+
+def test_a_selection_limits_the_plan(plant: Plant) -> None:
+    plant.messages(2)
+    plant.messages(3, cause="throttled")
+    assert apply(plant, Send("requeue"), Selection(causes=("throttled",)))["planned"] == 3
+    assert plant.states() == {"waiting": 3, "classified": 2}
+
+
+@pytest.mark.parametrize(
+    ("stage", "state"), [("canary", "held"), ("failed", "held"), ("tripped", "held"), ("open", "waiting")]
+)
+def test_what_may_go_waits_behind_its_groups_gate(plant: Plant, stage: str, state: str) -> None:
+    group = plant.group()
+    plant.messages(2, group_id=group)
+    planning.open_gates(plant.ledger, plant.lease, first=1, now=plant.now)
+    plant.change("update group_state set stage = :stage", stage=stage)
+    apply(plant, Send("canary"))
+    assert plant.states() == {state: 2}
+
+
+def test_delays_pass_every_gate(plant: Plant) -> None:
+    group = plant.group()
+    plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "group_id": group})
+    plant.change("insert into group_state (route, group_id, stage, stage_at) values ('orders', :g, 'failed', :now)",
+                 g=group, now=plant.now)  # fmt: skip
+    apply(plant, Send("delay"), delays={"orders-delay": timedelta(0)})
+    assert plant.states() == {"waiting": 1}
+
+
+def test_a_gate_is_opened_once_per_group(plant: Plant) -> None:
+    group = plant.group()
+    plant.messages(5, group_id=group)
+    assert planning.open_gates(plant.ledger, plant.lease, first=20, now=plant.now) == 1
+    assert planning.open_gates(plant.ledger, plant.lease, first=99, now=plant.now) == 0
+    with plant.ledger.read() as connection:
+        (gate,) = planning.gates(connection, "orders")
+    assert (gate.group_id, gate.stage, gate.allowed, gate.cause) == (group, "canary", 20, "transient_network")
+
+
+def held(plant: Plant, count: int = 5) -> int:
+    group = plant.group()
+    plant.messages(count, group_id=group)
+    planning.open_gates(plant.ledger, plant.lease, first=2, now=plant.now)
+    apply(plant, Send("canary"))
+    assert plant.states() == {"held": count}
+    return group
+
+
+def test_a_quota_lets_the_oldest_through(plant: Plant) -> None:
+    group = held(plant)
+    assert planning.let_through(plant.ledger, plant.lease, {group: 2}, plant.now) == 2
+    assert plant.rows("select state from messages order by message_id") == [("waiting",)] * 2 + [("held",)] * 3
+
+
+def test_no_quota_lets_all_through(plant: Plant) -> None:
+    group = held(plant)
+    assert planning.let_through(plant.ledger, plant.lease, {group: None}, plant.now) == 5
+
+
+def test_holding_back_says_why(plant: Plant) -> None:
+    group = held(plant)
+    planning.let_through(plant.ledger, plant.lease, {group: None}, plant.now)
+    assert planning.hold_back(plant.ledger, plant.lease, {group: "breaker"}, plant.now) == 5
+    assert plant.rows("select distinct state, reason from messages") == [("held", "breaker")]
+
+
+def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_released(plant: Plant) -> None:
+    group = held(plant)
+    released = plant.value("select min(message_id) from messages")
+    plant.change(
+        "insert into escalated_messages (message_id, route, group_id, reason, size_bytes, source, attempts, escalated_at,"
+        " status, decision, decided_by) values (:id, 'orders', :g, 'x', 2, 'q', 0, :now, 'decided', 'redeliver', 'ana')",
+        id=released, g=group, now=plant.now,
+    )  # fmt: skip
+    plant.change("update messages set verdict = 'release' where message_id = :id", id=released)
+    assert planning.give_to_people(plant.ledger, plant.lease, {group: "canary failed"}, plant.now) == {
+        "reopened": 1,
+        "to_escalate": 4,
+    }
+    assert plant.rows("select status, decision, refusal from escalated_messages") == [
+        ("reopened", None, "canary failed")
+    ]
+    assert plant.states() == {"escalated": 1, "held": 4}
+    assert plant.value("select count(*) from messages where verdict = 'escalate'") == 4
+
+
+def test_messages_that_are_too_old_are_given_up_unless_a_person_released_them(plant: Plant) -> None:
+    first, _, released = plant.messages(3)
+    plant.change("update messages set first_enqueued_at = :old_at where message_id <> :id",
+                 old_at=plant.now - timedelta(days=20), id=first)  # fmt: skip
+    plant.change("update messages set verdict = 'release' where message_id = :id", id=released)
+    assert (
+        planning.expire(plant.ledger, plant.lease, enqueued_before=plant.now - timedelta(days=14), now=plant.now) == 1
+    )
+    assert plant.states() == {"classified": 2, "expired": 1}
+
+
+def test_a_forged_count_of_attempts_does_not_stop_the_plan(plant: Plant) -> None:
+    plant.load({"redrive_id": "forged", "redrive_attempt": 999_999}, {"body": b"neighbour"})
+    assert apply(plant, Send("delay", timedelta(hours=1)))["waiting"] == 2
+    plant.make_due()
+    plant.change("update messages set next_attempt_at = :now", now=plant.now)
+    plant.send(status="retry")
+    assert plant.states() == {"waiting": 2}

@@ -1,0 +1,123 @@
+"""The gate of a group, as a table: what was seen of its stage, and the step it takes."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from redrive import gates
+from redrive.gates import Counts, Rules, Step
+
+NOW = datetime(2025, 1, 1, tzinfo=UTC)
+COOL = timedelta(minutes=15)
+RULES = Rules(canary=True, first=20, grow=10, pass_share=0.95, return_rate=0.5, min_samples=20, cool_down=COOL)
+
+
+def counts(stage: str, **seen: Any) -> Counts:
+    values: dict[str, Any] = {
+        "allowed": 20, "sent": 0, "stayed": 0, "returned": 0, "trips": 0, "cool_down_until": None, "waiting": 0,
+        "held": 1000,
+    }  # fmt: skip
+    return Counts(stage, **values | seen)
+
+
+STAYS = {
+    "canary: nothing sent": counts("canary"),
+    "canary: not all observed": counts("canary", sent=20, stayed=19),
+    "canary: some still waiting": counts("canary", sent=10, stayed=10, waiting=10),
+    "canary: one return of twenty still passes": counts("canary", sent=20, stayed=18, returned=1),
+    "open: too few samples": counts("open", sent=19, returned=19),
+    "open: just at the return rate": counts("open", sent=40, stayed=20, returned=20),
+    "open: quiet": counts("open", sent=1000, stayed=1000),
+    "failed: waits for a person": counts("failed", sent=20, returned=20),
+    "tripped: still cooling": counts("tripped", cool_down_until=NOW + timedelta(seconds=1)),
+}
+
+
+@pytest.mark.parametrize("seen", STAYS.values(), ids=STAYS.keys())
+def test_stays(seen: Counts) -> None:
+    assert gates.step(seen, RULES, passing=True, now=NOW) is None
+
+
+STEPS = {
+    "canary passes and grows": (
+        counts("canary", sent=20, stayed=20),
+        Step("ramp", 200, "20 of 20 stayed away", 0),
+    ),
+    "canary passes with one return": (
+        counts("canary", sent=20, stayed=19, returned=1),
+        Step("ramp", 200, "19 of 20 stayed away", 0),
+    ),
+    "ramp grows again": (
+        counts("ramp", allowed=200, sent=200, stayed=200),
+        Step("ramp", 2000, "200 of 200 stayed away", 0),
+    ),
+    "ramp opens when it is wide": (
+        counts("ramp", allowed=2000, sent=2000, stayed=2000),
+        Step("open", 0, "2000 of 2000 stayed away", 0),
+    ),
+    "canary of a small group opens": (
+        counts("canary", sent=3, stayed=3, held=0),
+        Step("open", 0, "3 of 3 stayed away", 0),
+    ),
+    "canary trips as soon as it can't pass": (
+        counts("canary", sent=20, returned=2),
+        Step("tripped", 0, "2 of 20 came back", 1, NOW + COOL),
+    ),
+    "breaker trips": (
+        counts("open", sent=100, stayed=40, returned=60),
+        Step("tripped", 0, "60 of 100 came back", 1, NOW + COOL),
+    ),
+    "cool-down doubles": (
+        counts("open", sent=100, returned=100, trips=3),
+        Step("tripped", 0, "100 of 100 came back", 4, NOW + COOL * 8),
+    ),
+    "cool-down stays finite": (
+        counts("open", sent=100, returned=100, trips=500),
+        Step("tripped", 0, "100 of 100 came back", 501, NOW + COOL * 1024),
+    ),
+    "half-open after its cool-down": (
+        counts("tripped", cool_down_until=NOW, trips=2),
+        Step("canary", 20, "half-open after its cool-down", 2),
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "expected"), STEPS.values(), ids=STEPS.keys())
+def test_steps(seen: Counts, expected: Step) -> None:
+    assert gates.step(seen, RULES, passing=True, now=NOW) == expected
+
+
+@pytest.mark.parametrize("stage", ["canary", "ramp", "open"])
+def test_what_does_not_go_away_by_itself_fails_and_waits_for_a_person(stage: str) -> None:
+    taken = gates.step(counts(stage, sent=40, returned=40), RULES, passing=False, now=NOW)
+    assert taken == Step("failed", 0, "40 of 40 came back", 1)
+
+
+def test_without_a_canary_half_open_is_a_small_ramp() -> None:
+    rules = Rules(False, 0, 1.0, 0.0, 0.5, 20, COOL)
+    assert gates.step(counts("tripped", cool_down_until=NOW), rules, passing=True, now=NOW) == Step(
+        "ramp", 20, "half-open after its cool-down", 0
+    )
+
+
+def test_growth_by_one_still_grows() -> None:
+    slow = Rules(True, 1, 1.0, 0.95, 0.5, 20, COOL)
+    taken = gates.step(counts("canary", allowed=1, sent=1, stayed=1), slow, passing=True, now=NOW)
+    assert taken is not None
+    assert taken.allowed == 2
+
+
+@pytest.mark.parametrize(
+    ("seen", "allowed"),
+    [
+        (counts("open"), None),
+        (counts("canary"), 20),
+        (counts("canary", sent=5, waiting=5), 10),
+        (counts("ramp", allowed=200, sent=300), 0),
+        (counts("failed"), 0),
+        (counts("tripped"), 0),
+    ],
+)
+def test_quota(seen: Counts, allowed: int | None) -> None:
+    assert gates.quota(seen) == allowed
