@@ -120,7 +120,12 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.MALFORMED_PAYLOAD,
         "malformed",
-        ("said", _S, 0.95, "not well-formed|not well formed|is not valid json|invalid json"),
+        (
+            "said",
+            _S,
+            0.95,
+            "not well-formed|not well formed|invalid utf|unsupported message version|unsupported schema version|is not valid json|invalid json",
+        ),
     ),
     *_rules(
         Cause.TRANSIENT_NETWORK,
@@ -135,6 +140,13 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.LEASE_EXPIRED,
         "lease",
+        (
+            "lock_timed_out",
+            _S,
+            0.93,
+            "lock|lease",
+            r"(?:peek-lock|message lock|session lock|lease)[^\n]{0,60}(?:timed out|has expired|was lost|has lapsed)|locklost|lock token[^\n]{0,30}expired",
+        ),
         (
             "receipt_handle",
             _S,
@@ -197,6 +209,13 @@ _TABLE: list[Rule] = [
         Cause.MESSAGE_EXPIRED,
         "expired",
         (
+            "deadline",
+            _S,
+            0.85,
+            "deadline",
+            r"(?:message|job|task|event|its) deadline (?:has )?passed|deadline passed before",
+        ),
+        (
             "delivery",
             _S,
             0.97,
@@ -223,6 +242,13 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.OVERSIZED,
         "oversized",
+        (
+            "unit_over",
+            _S,
+            0.93,
+            "> kb|> mb|> gb|>kb|>mb|>gb|> kib|> mib|>kib|>mib",
+            r"(?:exceeds?|exceeding|longer than|larger than|bigger than|greater than|more than|limit is|limit of|maximum of|maximum is)(?: the)?(?: limit| maximum| size)?(?: of)? <\*> ?[kmg]i?b(?![a-z])",
+        ),
         ("status", _S, 0.97, *_status("413", "414", "431")),
         (
             "too_large",
@@ -256,6 +282,7 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.RESOURCE_EXHAUSTED,
         "resource",
+        ("redis_disk", _S, 0.9, "misconf redis|able to persist on disk"),
         (
             "disk",
             _S,
@@ -395,6 +422,12 @@ _TABLE: list[Rule] = [
         Cause.AUTH_FAILURE,
         "auth",
         (
+            "signature",
+            _S,
+            0.95,
+            "signatureverification|no signatures found|verify jwt|verify the jwt|verify signature|verify the signature|signature is invalid|webhook signature",
+        ),
+        (
             "certificate",
             _S,
             0.96,
@@ -527,6 +560,13 @@ _TABLE: list[Rule] = [
         Cause.DUPLICATE,
         "duplicate",
         (
+            "already_done",
+            _U,
+            0.85,
+            "already",
+            r"(?:has|was|have|is) already (?:been )?(?!clos|expir|delet|remov|rebalanc|exceed|terminat|lock|dispos|stopp|cancel|fail|disconnect|exhaust|abort|releas|start|block|destroy|dropp)[a-z]{2,20}(?:ed|ped)(?![a-z])",
+        ),
+        (
             "unique",
             _S,
             0.98,
@@ -579,6 +619,7 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.CONSISTENCY_LAG,
         "lag",
+        ("stale", _S, 0.88, "is stale|are stale|was stale|stale read|stale follower|if-match failed"),
         (
             "version",
             _S,
@@ -623,6 +664,14 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.ROUTING_FAILURE,
         "routing",
+        (
+            "destination_full",
+            _S,
+            0.93,
+            "full",
+            r"(?:queue|topic|destination|mailbox|stream|subscription)(?: [^\n ]{1,80}){0,2} (?:is|was|are) full",
+        ),
+        ("declared_otherwise", _S, 0.85, "inequivalent arg"),
         (
             "queue",
             _S,
