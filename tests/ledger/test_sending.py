@@ -63,7 +63,7 @@ def test_many_claimers_at_once_never_claim_a_message_twice(plant: Plant, threads
         try:
             while found := plant.claim(17, shard=shard):
                 got[shard] += [m.message_id for m in found.messages]
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:
             errors.append(error)
 
     workers = [threading.Thread(target=work, args=(shard,)) for shard in range(threads)]

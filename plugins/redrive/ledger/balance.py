@@ -13,8 +13,11 @@ def of_route(connection: Connection, route: str) -> dict[str, Any]:
     return {key: value if isinstance(value, str) else int(value) for key, value in row._mapping.items()} if row else {}
 
 
-def problems(connection: Connection, route: str | None = None) -> list[str]:
-    """Every way in which the ledger's numbers contradict each other; [] when they add up."""
+def problems(connection: Connection, route: str | None = None, *, thorough: bool = False) -> list[str]:
+    """Every way in which the ledger's numbers contradict each other; [] when they add up.
+
+    ``thorough`` also proves each batch for itself, which reads every message: errors that cancel each other out.
+    """
     found: list[str] = []
     only = " where route = :route" if route else ""
     values = {"route": route} if route else {}
@@ -22,7 +25,7 @@ def problems(connection: Connection, route: str | None = None) -> list[str]:
         for column in ("copies_difference", "messages_difference", "settled_difference"):
             if value := getattr(row, column):
                 found += [f"route {row.route}: {column} is {value}, not 0"]
-    for name, statement in _CONTRADICTIONS.items():
+    for name, statement in (_CONTRADICTIONS | _PER_BATCH if thorough else _CONTRADICTIONS).items():
         rows = connection.execute(
             sql(
                 statement.replace("/*route*/", "and m.route = :route" if route else "").replace(
@@ -55,5 +58,28 @@ _CONTRADICTIONS = {
         "select coalesce(sum(m.returned_copies + m.duplicate_copies + m.surplus_copies + m.suspected_copies), 0)"
         " - (select count(*) from repeat_copies r where r.copy_id > 0 /*repeat*/)"
         " from staging_batches m where m.batch_id > 0 /*route*/"
+    ),
+    "attempts that their message does not count": (
+        "select count(*) from redelivery_attempts a inner join messages m on m.message_id = a.message_id"
+        " where a.attempt > m.attempts /*route*/"
+    ),
+}
+
+# A message id is its batch's id and a row, so the messages of a batch lie together.
+_PER_BATCH = {
+    "batches whose new copies are not its messages": (
+        "select count(*) from staging_batches m left join (select message_id / 1048576 as batch_id, count(*) as n"
+        " from messages group by message_id / 1048576) found on found.batch_id = m.batch_id"
+        " where m.new_copies <> coalesce(found.n, 0) /*route*/"
+    ),
+    "batches whose returned, duplicate and surplus copies are not its kept repeats": (
+        "select count(*) from staging_batches m left join (select copy_id / 1048576 as batch_id, count(*) as n"
+        " from repeat_copies group by copy_id / 1048576) found on found.batch_id = m.batch_id"
+        " where m.returned_copies + m.duplicate_copies + m.surplus_copies + m.suspected_copies"
+        " <> coalesce(found.n, 0) /*route*/"
+    ),
+    "messages whose batch is missing or of another route": (
+        "select count(*) from messages m left join staging_batches b on b.batch_id = m.message_id / 1048576"
+        " where (b.batch_id is null or b.route <> m.route) /*route*/"
     ),
 }

@@ -38,7 +38,7 @@ def audit(settings: Settings, *, route: str | None = None, now: datetime, progre
         found.abandoned = len(gone)
         with ledger.read() as connection:
             recorded = batches.recorded(connection, route)
-            found.problems += balance.problems(connection, route)
+            found.problems += balance.problems(connection, route, thorough=True)
         for batch in recorded:
             found.batches += 1
             try:

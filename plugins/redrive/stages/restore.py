@@ -52,8 +52,8 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tupl
         batch_id, row = batch_and_row(one.message_id)
         try:
             _, letter = next(iter(context.staging.letters(paths[batch_id], [row])))
-        except (StagingError, KeyError) as error:
-            problems[one.message_id] = f"its payload can't be read: {error}"
+        except (StagingError, KeyError, StopIteration) as error:
+            problems[one.message_id] = f"its payload can't be read: {error or 'the row is missing'}"
             continue
         messages.append(_as_it_was(context, one, letter))
     if not messages:

@@ -1,0 +1,141 @@
+"""It adds up, and where somebody or something breaks it, the audit says so."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from redrive.ledger.engine import sql
+from redrive.stages import pipeline
+from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
+
+
+@pytest.fixture
+def lived(workshop: Workshop) -> Workshop:
+    """A ledger with some of everything: sent, returned, escalated, waiting, a duplicate."""
+    workshop.die("a", "b", "c", error=REFUSED)
+    workshop.die("d", "e", error=KEY_ERROR)
+    workshop.die("f", error=THROTTLED)
+    again = workshop.world.peek("orders-dlq")[0]
+    workshop.cycle()
+    workshop.consume(lambda letter: REFUSED if letter.body == b"a" else None)
+    workshop.world.put("orders-dlq", again)
+    workshop.cycle()
+    assert workshop.audit() == []
+    return workshop
+
+
+def change(workshop: Workshop, statement: str) -> None:
+    with workshop.ledger.write() as connection:
+        assert connection.execute(sql(statement)).rowcount >= 1, "the corruption has to be real"
+
+
+ONE = "(select min(message_id) from messages)"
+CORRUPTIONS = {
+    "a message is lost": f"delete from messages where message_id = {ONE}",
+    "a message appears": (
+        "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash, body_bytes,"
+        " copy_id, state, changed_at) select message_id + 500, 'forged', route, source, kind, 'x', body_hash, 1, 1,"
+        f" 'presumed', changed_at from messages where message_id = {ONE}"
+    ),
+    "a batch claims more copies": "update staging_batches set copies = copies + 1 where batch_id = 1",
+    "a batch claims fewer copies": "update staging_batches set copies = copies - 1 where batch_id = 1",
+    "a batch's messages are miscounted": "update staging_batches set new_copies = new_copies - 1 where batch_id = 1",
+    "more is settled than recorded": "update staging_batches set settled_copies = 1000 where batch_id = 1",
+    "a loaded batch is not loaded any more": "update staging_batches set loaded_at = null where batch_id = 1",
+    "a batch is lost": "delete from staging_batches where batch_id = 1",
+    "a repeat is lost": "delete from repeat_copies where kind = 'duplicate'",
+    "an attempt is lost": (
+        "delete from redelivery_attempts where message_id = (select min(message_id) from messages where state = 'sent')"
+    ),
+    "an attempt is not counted": (
+        "update messages set attempts = 0 where message_id = (select min(message_id) from messages where state = 'sent')"
+    ),
+    "an escalation is lost": "delete from escalated_messages where escalation_id = 1",
+    "an escalation is closed by hand": (
+        "update escalated_messages set status = 'applied', decision = 'discard', decided_by = 'x' where escalation_id = 1"
+    ),
+    "a message hangs in sending": (
+        "update messages set state = 'sending' where message_id = (select min(message_id) from messages where state = 'sent')"
+    ),
+    "a message is on another route": f"update messages set route = 'billing' where message_id = {ONE}",
+}
+
+
+@pytest.mark.parametrize("statement", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
+def test_what_is_broken_by_sql_is_found(lived: Workshop, statement: str) -> None:
+    change(lived, statement)
+    assert lived.audit() != []
+
+
+def test_errors_that_cancel_each_other_out_are_found(lived: Workshop) -> None:
+    change(lived, CORRUPTIONS["a message is lost"])
+    change(lived, CORRUPTIONS["a message appears"].replace("message_id + 500", "message_id + 5000000"))
+    assert any("new copies are not its messages" in problem for problem in lived.audit())
+
+
+def files(workshop: Workshop) -> list[Path]:
+    return sorted((workshop.folder / "staging").rglob("*.parquet"))
+
+
+def _swap(paths: list[Path]) -> None:
+    paths[0].write_bytes(paths[1].read_bytes())
+
+
+BROKEN_FILES: dict[str, Callable[[list[Path]], object]] = {
+    "deleted": lambda paths: paths[0].unlink(),
+    "empty": lambda paths: paths[0].write_bytes(b""),
+    "truncated": lambda paths: paths[0].write_bytes(paths[0].read_bytes()[:-20]),
+    "half": lambda paths: paths[0].write_bytes(paths[0].read_bytes()[: paths[0].stat().st_size // 2]),
+    "overwritten": lambda paths: paths[0].write_bytes(b"PAR1 nonsense PAR1"),
+    "another batch's": _swap,
+}
+
+
+@pytest.mark.parametrize("damage", BROKEN_FILES.values(), ids=BROKEN_FILES.keys())
+def test_a_damaged_staging_file_is_found_and_named(lived: Workshop, damage: Callable[[list[Path]], object]) -> None:
+    paths = files(lived)
+    assert len(paths) >= 2
+    damage(paths)
+    problems = lived.audit()
+    assert len(problems) == 1
+    assert problems[0].startswith("batch 1 of route orders")
+
+
+def test_an_audit_of_one_route_leaves_others_out(lived: Workshop) -> None:
+    change(lived, CORRUPTIONS["a message is lost"])
+    assert pipeline.audit(lived.settings, "orders", now=lived.now())["problems"] != []
+    assert pipeline.audit(lived.settings, "billing", now=lived.now())["problems"] == []
+
+
+def test_the_balance_of_a_route_tells_where_every_copy_and_message_is(lived: Workshop) -> None:
+    row = dict(
+        zip(
+            ("recorded", "new", "returned", "duplicate", "surplus", "suspected", "staged", "messages"),
+            map(
+                int,
+                lived.query(
+                    "select recorded, new, returned, duplicate, surplus, suspected, staged, messages from message_balance"
+                )[0],
+            ),
+            strict=True,
+        )
+    )
+    assert row == {
+        "recorded": 8, "new": 6, "returned": 1, "duplicate": 1, "surplus": 0, "suspected": 0, "staged": 0, "messages": 6,
+    }  # fmt: skip
+
+
+def test_a_batch_whose_writer_vanished_is_abandoned_by_the_audit(lived: Workshop) -> None:
+    from redrive.ledger import batches
+
+    run = lived.begin()
+    batches.open_batch(
+        lived.ledger, run.lease, source="orders-dlq", kind="dead_letter", shard=0,
+        path_of=lambda *_: "orders/gone.parquet", now=lived.now(),
+    )  # fmt: skip
+    pipeline.finish(lived.settings, run, "failed", lived.now)
+    assert lived.audit() == []
+    lived.advance(hours=2)
+    found = pipeline.audit(lived.settings, now=lived.now())
+    assert (found["abandoned"], found["problems"]) == (1, [])

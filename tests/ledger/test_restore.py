@@ -1,0 +1,160 @@
+"""The way out: every unfinished message goes back into the queue it came from, as it was; what can't is told."""
+
+from typing import Any
+
+import pytest
+
+from redrive.errors import BrokerUnavailable, QueueMissing
+from redrive.ledger.engine import sql
+from redrive.message import DeadLetter, Header
+from redrive.stages import pipeline
+from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
+
+
+def restore(workshop: Workshop) -> dict[str, Any]:
+    run = workshop.begin(even_if_paused=True)
+    try:
+        return pipeline.restore(workshop.settings, run, **workshop.options())
+    finally:
+        pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+
+def force(workshop: Workshop, state: str, reason: str | None = None) -> None:
+    with workshop.ledger.write() as connection:
+        connection.execute(
+            sql("update messages set state = :state, reason = :reason"), {"state": state, "reason": reason}
+        )
+
+
+@pytest.fixture
+def unfinished(workshop: Workshop) -> Workshop:
+    """Two escalated messages and one that waits."""
+    workshop.die("a", "b", error=KEY_ERROR)
+    workshop.die("c", error=THROTTLED)
+    workshop.cycle()
+    assert workshop.states() == {"escalated": 2, "waiting": 1}
+    assert workshop.bodies("orders-dlq") == []
+    return workshop
+
+
+def test_every_unfinished_message_goes_back_with_its_original_headers(workshop: Workshop) -> None:
+    headers = (
+        Header("error", "String", KEY_ERROR),
+        Header("tenant", "String", "acme"),
+        Header("raw", "Binary", b"\x00\xff"),
+    )
+    original = DeadLetter("", b"a", headers, ordering_key="k", content_type="text/plain", origin="orders")
+    workshop.world.put("orders-dlq", original)
+    before = workshop.world.peek("orders-dlq")[0]
+    workshop.cycle()
+    assert restore(workshop)["restored"] == 1
+    (after,) = workshop.world.peek("orders-dlq")
+    assert (after.body, after.headers, after.ordering_key, after.content_type) == (
+        before.body,
+        before.headers,
+        before.ordering_key,
+        before.content_type,
+    )
+
+
+def test_all_of_them_and_only_them(unfinished: Workshop) -> None:
+    unfinished.die("sent", error=REFUSED)
+    unfinished.cycle()
+    found = restore(unfinished)
+    assert (found["restored"], found["not_restored"], found["unknown"]) == (3, 0, 0)
+    assert sorted(unfinished.bodies("orders-dlq")) == [b"a", b"b", b"c"]
+    assert unfinished.states() == {"discarded": 3, "sent": 1}
+    assert unfinished.query("select distinct reason from messages where state = 'discarded'") == [
+        ("restored to orders-dlq",)
+    ]
+    assert unfinished.query("select distinct status, decided_by from escalated_messages") == [
+        ("applied", "redrive restore")
+    ]
+    assert unfinished.audit() == []
+
+
+@pytest.mark.parametrize("state", ["classified", "waiting", "held", "expired"])
+def test_every_unfinished_state_is_left(workshop: Workshop, state: str) -> None:
+    workshop.die("a", error=THROTTLED)
+    workshop.cycle()
+    force(workshop, state)
+    assert restore(workshop)["restored"] == 1
+    assert workshop.states() == {"discarded": 1}
+    assert workshop.bodies("orders-dlq") == [b"a"]
+
+
+def test_decisions_that_wait_are_overtaken(unfinished: Workshop) -> None:
+    with unfinished.ledger.write() as connection:
+        connection.execute(sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'"))
+    unfinished.review()
+    restore(unfinished)
+    assert unfinished.states() == {"discarded": 3}
+    unfinished.cycle()
+    assert unfinished.bodies("orders") == [], "nothing of it goes out any more"
+
+
+def test_restoring_twice_restores_once(unfinished: Workshop) -> None:
+    restore(unfinished)
+    assert restore(unfinished)["restored"] == 0
+    assert len(unfinished.bodies("orders-dlq")) == 3
+
+
+def test_what_was_restored_comes_in_again_as_new(unfinished: Workshop) -> None:
+    restore(unfinished)
+    report = unfinished.cycle()
+    assert (report["new"], report["duplicates"]) == (3, 0)
+    assert unfinished.audit() == []
+
+
+def test_a_message_whose_payload_is_gone_is_told_and_stays(unfinished: Workshop) -> None:
+    for path in (unfinished.folder / "staging").rglob("*.parquet"):
+        path.unlink()
+    found = restore(unfinished)
+    assert (found["restored"], found["not_restored"]) == (0, 3)
+    assert all("can't be read" in text for text in found["problems"].values())
+    assert unfinished.states() == {"escalated": 2, "waiting": 1}
+
+
+class Trouble:
+    """A broker of which publishing fails."""
+
+    def __init__(self, workshop: Workshop, error: Exception, after: bool = False) -> None:
+        self._broker, self._error, self._after = workshop.broker, error, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def publish(self, queue: str, messages: Any) -> Any:
+        if self._after:
+            self._broker.publish(queue, messages)
+        raise self._error
+
+
+def test_a_queue_that_is_gone_leaves_everything_as_it_was(unfinished: Workshop) -> None:
+    before = unfinished.query("select message_id, state, verdict, reason from messages order by message_id")
+    run = unfinished.begin()
+    with pytest.raises(QueueMissing):
+        pipeline.restore(
+            unfinished.settings, run, clock=unfinished.now, broker=Trouble(unfinished, QueueMissing("orders-dlq"))
+        )
+    pipeline.finish(unfinished.settings, run, "failed", unfinished.now)
+    assert unfinished.query("select message_id, state, verdict, reason from messages order by message_id") == before
+
+
+def test_what_may_be_back_already_is_not_sent_by_anybody_else(unfinished: Workshop) -> None:
+    """The broker took the messages, but its answer was lost."""
+    run = unfinished.begin()
+    found = pipeline.restore(
+        unfinished.settings, run, clock=unfinished.now,
+        broker=Trouble(unfinished, BrokerUnavailable("connection lost"), after=True),
+    )  # fmt: skip
+    pipeline.finish(unfinished.settings, run, "failed", unfinished.now)
+    assert (found["restored"], found["not_restored"]) == (0, 3)
+    unfinished.consume(queue="orders-dlq")
+    unfinished.advance(hours=2)
+    unfinished.cycle()
+    assert unfinished.bodies("orders") == [], "it may be in its queue already: a person decides"
+    assert unfinished.states() == {"escalated": 3}
+    again = restore(unfinished)
+    assert again["unknown"] == 3
+    assert again["restored"] == 0

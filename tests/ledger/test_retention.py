@@ -1,0 +1,125 @@
+"""What is finished and old is forgotten, and what is left still adds up."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from redrive.ledger import balance, retention
+from redrive.stages import pipeline
+from tests.ledger.planting import Plant
+from tests.workshop import REFUSED, Workshop
+
+DAY = timedelta(days=1)
+
+
+def forget(plant: Plant, after: timedelta = 40 * DAY) -> tuple[int, int]:
+    gone, messages = retention.forget(
+        plant.ledger, "orders", before=plant.now + after - 30 * DAY, now=plant.now + after
+    )
+    with plant.ledger.read() as connection:
+        assert balance.problems(connection, thorough=True) == []
+    return len(gone), messages
+
+
+def finish(plant: Plant, state: str = "presumed") -> None:
+    plant.change("update messages set state = :state", state=state)
+
+
+def test_a_batch_of_which_everything_is_finished_and_old_is_forgotten(plant: Plant) -> None:
+    plant.messages(3)
+    plant.send()
+    finish(plant)
+    assert forget(plant) == (1, 3)
+    for table in ("messages", "redelivery_attempts", "staging_batches"):
+        assert plant.rows(f"select * from {table}") == []
+    assert plant.rows("select count from audit_events where action = 'forget'") == [(3,)]
+
+
+def test_what_is_not_old_enough_stays(plant: Plant) -> None:
+    plant.messages(1)
+    plant.send()
+    finish(plant)
+    assert forget(plant, 29 * DAY) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "state", ["classified", "waiting", "held", "sending", "sent", "unknown", "returned", "expired"]
+)
+def test_one_unfinished_message_keeps_its_batch(plant: Plant, state: str) -> None:
+    first, _ = plant.messages(2)
+    plant.send()
+    finish(plant)
+    plant.change("update messages set state = :state where message_id = :id", state=state, id=first)
+    plant.change("update delivery_slices set closed_at = null")
+    assert forget(plant) == (0, 0)
+
+
+def test_a_batch_that_holds_the_newest_copy_of_a_message_stays(plant: Plant) -> None:
+    """Its payload shows how the message failed last."""
+    (one,) = plant.messages(1)
+    plant.send()
+    plant.load({"redrive_id": plant.redrive_id(one), "redrive_attempt": 1, "body": b"body 0"})
+    assert forget(plant) == (0, 0)
+
+
+def test_batches_of_duplicates_only_go(plant: Plant) -> None:
+    again = {"broker_message_id": "same", "body": b"a"}
+    plant.load(again)
+    plant.load(again)
+    assert forget(plant) == (1, 0)
+    assert plant.states() == {"classified": 1}
+
+
+def test_a_batch_id_is_never_given_twice(plant: Plant) -> None:
+    plant.messages(1)
+    plant.send()
+    finish(plant)
+    newest = plant.value("select max(batch_id) from staging_batches")
+    forget(plant)
+    assert plant.batch(1) > newest
+
+
+def test_forgetting_waits_for_a_run_that_takes_a_message_back(plant: Plant) -> None:
+    """A return is being loaded while retention looks at the same message: one of them is first, nothing is lost."""
+    (one,) = plant.messages(1)
+    plant.send()
+    finish(plant)
+    looked = threading.Event()
+    forgotten: list[tuple[int, int]] = []
+
+    def forget_meanwhile() -> None:
+        looked.set()
+        gone, messages = retention.forget(plant.ledger, "orders", before=plant.now + 10 * DAY, now=plant.now + 40 * DAY)
+        forgotten.append((len(gone), messages))
+
+    thread = threading.Thread(target=forget_meanwhile)
+    with plant.ledger.write() as connection:
+        plant.lease.guard(connection, plant.now)
+        thread.start()
+        looked.wait()
+        thread.join(0.3)
+        from redrive.ledger.engine import sql
+
+        connection.execute(
+            sql("update messages set state = 'classified', changed_at = :now"), {"now": plant.now + 40 * DAY}
+        )
+    thread.join()
+    assert forgotten == [(0, 0)]
+    assert plant.rows("select message_id, state from messages") == [(one, "classified")]
+    assert len(plant.rows("select * from redelivery_attempts")) == 1
+
+
+def test_files_go_with_their_rows(workshop: Workshop) -> None:
+    workshop.die("a", error=REFUSED)
+    workshop.cycle()
+    workshop.consume()
+    workshop.advance(seconds=1)
+    workshop.cycle()
+    workshop.advance(hours=1)
+    workshop.cycle()
+    assert workshop.states() == {"presumed": 1}
+    workshop.advance(days=31)
+    assert pipeline.retention(workshop.settings, workshop.now()) == {"batches": 1, "messages": 1}
+    assert not list((workshop.folder / "staging").rglob("*.parquet"))
+    assert workshop.audit() == []
