@@ -6,9 +6,9 @@ from redrive.brokers.base import Broker
 from redrive.errors import SettingsError
 
 #: What ``broker:`` in a route may say today.
-KINDS = ("amazon_sqs", "memory")
+KINDS = ("amazon_sqs", "azure_service_bus", "memory", "google_pubsub", "rabbitmq")
 #: Agreed in the design, not built yet; named so that the error can say so.
-PLANNED = ("google_pubsub", "rabbitmq", "azure_service_bus", "apache_pulsar")
+PLANNED = ("apache_pulsar",)
 
 
 def open_broker(kind: str, connection_id: str, **options: Any) -> Broker:
@@ -22,6 +22,18 @@ def open_broker(kind: str, connection_id: str, **options: Any) -> Broker:
         from redrive.brokers.amazon_sqs import AmazonSqs  # noqa: PLC0415
 
         return AmazonSqs.open(connection_id, **options)
+    if kind == "rabbitmq":
+        from redrive.brokers.rabbitmq import RabbitMQ  # noqa: PLC0415
+
+        return RabbitMQ.open(connection_id, **options)
+    if kind == "google_pubsub":
+        from redrive.brokers.google_pubsub import GooglePubSub  # noqa: PLC0415
+
+        return GooglePubSub.open(connection_id, **options)
+    if kind == "azure_service_bus":
+        from redrive.brokers.azure_service_bus import AzureServiceBus  # noqa: PLC0415
+
+        return AzureServiceBus.open(connection_id, **options)
     if kind == "memory":
         from redrive.brokers.memory import open_memory_broker  # noqa: PLC0415
 

@@ -1,0 +1,1 @@
+"""Servers written for the tests, where none can be had without a cloud."""
