@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
 
 from redrive.errors import LedgerUnavailable, SettingsError
 
@@ -185,6 +185,8 @@ class Ledger:
             where = self.url.render_as_string(hide_password=True)
             raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
         except DBAPIError as error:
+            if self.is_sqlite and type(error) is DatabaseError:  # the file is damaged or something else
+                raise LedgerUnavailable(f"ledger {self.url.database}: {error.orig}") from error
             if error.connection_invalidated:
                 where = self.url.render_as_string(hide_password=True)
                 raise LedgerUnavailable(f"ledger {where}: the connection was lost") from error

@@ -215,6 +215,33 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
     )
 
 
+def refuse_lost(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
+    """Messages that were to be sent but of which nobody knows where to are marked for people."""
+    why = "no destination is known: the broker does not tell where it came from, and the route names none"
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        count = int(
+            connection.execute(
+                sql(
+                    "update messages set verdict = 'escalate', reason = :why where route = :route"
+                    f" and destination is null and state in ('waiting', 'held') and verdict in {_SENDS}"
+                ),
+                {"why": why, "route": lease.route},
+            ).rowcount
+        )
+        if count:
+            tell(
+                connection,
+                at=now,
+                action="refuse destination",
+                route=lease.route,
+                run_id=lease.run_id,
+                count=count,
+                reason=why,
+            )
+    return count
+
+
 def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now: datetime) -> int:
     """Messages first enqueued before ``enqueued_before`` are given up and go to review; releases are spared."""
     total = 0

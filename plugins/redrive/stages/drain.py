@@ -130,6 +130,7 @@ class _SourceDrain:
         return self._context.route.drain.flush_messages - (self._writer.copies if self._writer else 0)
 
     def _stage(self, received: Sequence[Received], now: datetime) -> None:
+        self._receipts.extend([one.receipt for one in received])  # first: whatever fails below, these are given back
         if self._writer is None:
             context = self._context
             self._batch_id, self._path = batches.open_batch(
@@ -152,7 +153,6 @@ class _SourceDrain:
             self._leased_at = now
         letters = [one.letter for one in received]
         self._writer.add(letters, micros(now))
-        self._receipts.extend([one.receipt for one in received])
         self.drained += len(received)
         enqueued = [letter.enqueued_at for letter in letters if letter.enqueued_at is not None]
         if enqueued:

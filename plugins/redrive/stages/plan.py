@@ -39,6 +39,8 @@ def plan(context: Context) -> dict[str, Any]:
         settle_after=route.processed_check.settle_after if route.processed_check else timedelta(0),
         now=now,
     )
+    lost = planning.refuse_lost(ledger, lease, now)
+    counts["to_escalate"] += lost
     let = _let_through(context)
     counts["waiting"] += let
     counts["held"] -= let
