@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from redrive.ledger import batches
 from redrive.ledger.engine import sql
 from redrive.stages import pipeline
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
@@ -31,6 +32,7 @@ def change(workshop: Workshop, statement: str) -> None:
 
 
 ONE = "(select min(message_id) from messages)"
+SENT = "(select min(message_id) from messages where state = 'sent')"
 CORRUPTIONS = {
     "a message is lost": f"delete from messages where message_id = {ONE}",
     "a message appears": (
@@ -45,19 +47,14 @@ CORRUPTIONS = {
     "a loaded batch is not loaded any more": "update staging_batches set loaded_at = null where batch_id = 1",
     "a batch is lost": "delete from staging_batches where batch_id = 1",
     "a repeat is lost": "delete from repeat_copies where kind = 'duplicate'",
-    "an attempt is lost": (
-        "delete from redelivery_attempts where message_id = (select min(message_id) from messages where state = 'sent')"
-    ),
-    "an attempt is not counted": (
-        "update messages set attempts = 0 where message_id = (select min(message_id) from messages where state = 'sent')"
-    ),
+    "an attempt is lost": (f"delete from redelivery_attempts where message_id = {SENT}"),
+    "an attempt is not counted": (f"update messages set attempts = 0 where message_id = {SENT}"),
     "an escalation is lost": "delete from escalated_messages where escalation_id = 1",
     "an escalation is closed by hand": (
-        "update escalated_messages set status = 'applied', decision = 'discard', decided_by = 'x' where escalation_id = 1"
+        "update escalated_messages set status = 'applied', decision = 'discard', decided_by = 'x'"
+        " where escalation_id = 1"
     ),
-    "a message hangs in sending": (
-        "update messages set state = 'sending' where message_id = (select min(message_id) from messages where state = 'sent')"
-    ),
+    "a message hangs in sending": (f"update messages set state = 'sending' where message_id = {SENT}"),
     "a message is on another route": f"update messages set route = 'billing' where message_id = {ONE}",
 }
 
@@ -109,26 +106,21 @@ def test_an_audit_of_one_route_leaves_others_out(lived: Workshop) -> None:
 
 
 def test_the_balance_of_a_route_tells_where_every_copy_and_message_is(lived: Workshop) -> None:
-    row = dict(
-        zip(
-            ("recorded", "new", "returned", "duplicate", "surplus", "suspected", "staged", "messages"),
-            map(
-                int,
-                lived.query(
-                    "select recorded, new, returned, duplicate, surplus, suspected, staged, messages from message_balance"
-                )[0],
-            ),
-            strict=True,
-        )
-    )
-    assert row == {
-        "recorded": 8, "new": 6, "returned": 1, "duplicate": 1, "surplus": 0, "suspected": 0, "staged": 0, "messages": 6,
-    }  # fmt: skip
+    columns = ("recorded", "new", "returned", "duplicate", "surplus", "suspected", "staged", "messages")
+    (row,) = lived.query(f"select {', '.join(columns)} from message_balance")
+    assert dict(zip(columns, map(int, row), strict=True)) == {
+        "recorded": 8,
+        "new": 6,
+        "returned": 1,
+        "duplicate": 1,
+        "surplus": 0,
+        "suspected": 0,
+        "staged": 0,
+        "messages": 6,
+    }
 
 
 def test_a_batch_whose_writer_vanished_is_abandoned_by_the_audit(lived: Workshop) -> None:
-    from redrive.ledger import batches
-
     run = lived.begin()
     batches.open_batch(
         lived.ledger, run.lease, source="orders-dlq", kind="dead_letter", shard=0,

@@ -1,5 +1,6 @@
 """Review with plain SQL: what a person writes into ``escalated_messages``, and what comes of it, exactly once."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError
 
 from redrive.ledger import escalations, schema
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.escalations import Decided
 from redrive.stages import pipeline
 from tests.ledger.planting import NOW, Plant
@@ -47,7 +48,7 @@ def rows(workshop: Workshop, columns: str) -> list[tuple]:
 def test_a_decision_moves_the_row_and_is_told(bug: Workshop) -> None:
     person(
         bug,
-        "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = '1.4.2' where status = 'open'",
+        "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = '1.4.2'",
     )
     assert rows(bug, "status, decided_at is not null") == [("decided", True)] * 2
     told = bug.query("select actor, action, reason from audit_events where action like 'decide%'")
@@ -201,6 +202,30 @@ def test_a_decision_that_changes_while_it_is_applied_waits_for_the_next_time(bug
     pipeline.finish(bug.settings, run, "succeeded", bug.now)
     assert rows(bug, "payload, status, decision") == [("a", "decided", "redeliver"), ("b", "applied", "discard")]
     assert bug.review()["released"] == 1
+
+
+def test_a_decision_that_is_being_changed_right_now_is_waited_for(bug: Workshop) -> None:
+    """The reviewer's transaction is open while the old decision is applied: the new one wins."""
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    with bug.ledger.read() as connection:
+        page = escalations.decided(connection, "orders", approvals=1, after=-1, limit=10)
+    run = bug.begin(even_if_paused=True)
+    done: list[dict[str, int]] = []
+
+    def apply() -> None:
+        done.append(escalations.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], now=bug.now()))
+
+    thread = threading.Thread(target=apply)
+    with bug.ledger.write() as connection:
+        connection.execute(
+            sql("update escalated_messages set decision = 'redeliver', decided_by = 'ben' where payload = 'a'")
+        )
+        thread.start()
+        thread.join(0.3)
+        assert done == [], "it waits for the reviewer"
+    thread.join()
+    assert done == [{"released": 0, "discarded": 1, "refused": 0}]
+    assert rows(bug, "payload, status, decision") == [("a", "decided", "redeliver"), ("b", "applied", "discard")]
 
 
 def test_a_page_that_is_applied_twice_is_applied_once(bug: Workshop) -> None:
@@ -369,7 +394,7 @@ class TestReviewerRole:
         ],
     )
     def test_may_do_nothing_else(self, bug: Workshop, forbidden: str) -> None:
-        with pytest.raises(DatabaseError, match="permission denied|must be owner"):
+        with pytest.raises(DatabaseError, match=r"permission denied|must be owner"):
             self.says(bug, "ana", forbidden)
 
     def test_the_owner_speaks_for_whom_it_names(self, bug: Workshop) -> None:

@@ -49,5 +49,5 @@ def test_an_empty_set_is_not_told(plant: Plant) -> None:
 
 def test_a_state_that_does_not_exist_is_refused_by_the_database(plant: Plant) -> None:
     plant.messages(1)
-    with pytest.raises(Exception, match="(?i)ck_messages_state|check constraint"):
+    with pytest.raises(Exception, match=r"(?i)ck_messages_state|check constraint"):
         plant.change("update messages set state = 'lost'")

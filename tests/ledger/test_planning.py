@@ -152,8 +152,9 @@ def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_release
     group = held(plant)
     released = plant.value("select min(message_id) from messages")
     plant.change(
-        "insert into escalated_messages (message_id, route, group_id, reason, size_bytes, source, attempts, escalated_at,"
-        " status, decision, decided_by) values (:id, 'orders', :g, 'x', 2, 'q', 0, :now, 'decided', 'redeliver', 'ana')",
+        "insert into escalated_messages (message_id, route, group_id, reason, size_bytes, source, attempts,"
+        " escalated_at, status, decision, decided_by)"
+        " values (:id, 'orders', :g, 'x', 2, 'q', 0, :now, 'decided', 'redeliver', 'ana')",
         id=released, g=group, now=plant.now,
     )  # fmt: skip
     plant.change("update messages set verdict = 'release' where message_id = :id", id=released)

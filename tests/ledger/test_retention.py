@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.ledger import balance, retention
+from redrive.ledger.engine import sql
 from redrive.stages import pipeline
 from tests.ledger.planting import Plant
 from tests.workshop import REFUSED, Workshop
@@ -99,8 +100,6 @@ def test_forgetting_waits_for_a_run_that_takes_a_message_back(plant: Plant) -> N
         thread.start()
         looked.wait()
         thread.join(0.3)
-        from redrive.ledger.engine import sql
-
         connection.execute(
             sql("update messages set state = 'classified', changed_at = :now"), {"now": plant.now + 40 * DAY}
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from redrive.message import DeadLetter, Header, tracking_headers
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
@@ -53,7 +54,9 @@ def test_what_comes_back_is_recognised_until_its_attempts_are_used_up(workshop: 
     assert sum(r["returned"] for r in reports) == 7
     assert sum(r["redelivered"] for r in reports) == 2 + 5, "n requeues, then m delays, then a person"
     assert workshop.states() == {"escalated": 1}
-    assert workshop.query("select count(*), max(attempt) from redelivery_attempts where outcome = 'returned'") == [(7, 7)]
+    assert workshop.query("select count(*), max(attempt) from redelivery_attempts where outcome = 'returned'") == [
+        (7, 7)
+    ]
     assert workshop.audit() == []
 
 
@@ -110,4 +113,32 @@ def test_a_second_run_of_nothing_finds_nothing(workshop: Workshop) -> None:
     workshop.cycle()
     report = workshop.cycle()
     assert (report["drained"], report["new"], report["escalated"]) == (0, 0, 0)
+    assert workshop.audit() == []
+
+
+def test_attempts_that_another_ledger_made_count_towards_the_cap(workshop: Workshop) -> None:
+    """The ledger was lost, or the message goes round between two routes: it must not begin at nought each time."""
+    for body, attempts in (("tired", 7), ("fresh", 1)):
+        headers = (Header("error", "String", REFUSED), *tracking_headers(f"other-{body}", attempts))
+        workshop.world.put("orders-dlq", DeadLetter("", body.encode(), headers, origin="orders"))
+    assert workshop.cycle()["new"] == 2
+    assert workshop.query(
+        "select redrive_id, attempts, state from messages where redrive_id like 'other-%' order by 1"
+    ) == [
+        ("other-fresh", 2, "sent"),
+        ("other-tired", 7, "escalated"),
+    ]
+    ((reason,),) = workshop.query("select reason from escalated_messages")
+    assert reason == "transient_network: came back after 7 redeliveries"
+
+
+def test_a_nul_anywhere_hurts_nobody(workshop: Workshop) -> None:
+    """PostgreSQL has no text with a NUL in it; SQLite has, and tools stumble over it."""
+    nul = "KeyError: '\0'"
+    workshop.die("nul", error=nul, content_type="text/\0", description=nul, reason="r\0")
+    headers = (Header("error", "String", nul), *tracking_headers("an\0id", 1))
+    workshop.world.put("orders-dlq", DeadLetter("broker\0id", b"\0", headers, origin="orders", ordering_key="k\0"))
+    workshop.die("well", error=REFUSED)
+    report = workshop.cycle()
+    assert (report["new"], report["escalated"], report["redelivered"]) == (3, 2, 1)
     assert workshop.audit() == []
