@@ -65,7 +65,8 @@ Until = Annotated[str | None, typer.Option(help="Dead-lettered before; as --sinc
 def main() -> None:
     """Run the command; errors that Redrive knows end in one clear line and their exit code."""
     try:
-        app(standalone_mode=False)
+        # Without its own error handling the app returns the code of typer.Exit instead of leaving with it.
+        sys.exit(app(standalone_mode=False) or 0)
     except RedriveError as error:
         typer.echo(f"redrive: {error}", err=True)
         sys.exit(error.exit_code)
@@ -77,12 +78,12 @@ def main() -> None:
     except typer.Abort:
         sys.exit(1)
     except Exception as error:
-        from click import ClickException  # noqa: PLC0415
-
-        if isinstance(error, ClickException):
-            error.show()
-            sys.exit(2)
-        raise
+        # Wrong use of an option: Typer's own copy of Click raises these, and exports no common base class.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        sys.exit(2)
 
 
 # --- running ------------------------------------------------------------------------------------------------

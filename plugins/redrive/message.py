@@ -136,7 +136,7 @@ def tracking_headers(redrive_id: str, attempt: int, *, room: int | None = None) 
 
 def clean_headers(headers: Iterable[Header], strip: frozenset[str]) -> tuple[Header, ...]:
     """``headers`` without the named failure headers and without the marks of an earlier attempt."""
-    return tuple(h for h in headers if h.name not in strip and h.name not in TRACKING_HEADERS)
+    return tuple([header for header in headers if header[0] not in strip and header[0] not in TRACKING_HEADERS])
 
 
 def _text(value: str | bytes) -> str:

@@ -87,6 +87,7 @@ class Staging:
         except (pa.ArrowInvalid, OSError) as error:
             raise StagingError(f"staging: {location}: {error}") from error
         self.is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
+        self._open: _OpenFile | None = None
 
     def path_of_batch(self, route: str, source: str, batch_id: int) -> str:
         """Where batch ``batch_id`` lives, relative to the staging folder; source names are made safe for paths."""
@@ -143,29 +144,62 @@ class Staging:
             return int(pq.read_metadata(stream).num_rows)
 
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, DeadLetter]]:
-        """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory."""
+        """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory.
+
+        The last file and row group stay open for the next call, which most often goes on where this one ended.
+        """
         path = self.full_path(relative)
-        wanted = iter(rows)
-        row = next(wanted, None)
-        with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream)
-            start = 0
-            for group in range(file.num_row_groups):
-                end = start + file.metadata.row_group(group).num_rows
-                if row is None:
-                    return
-                if row < end:
-                    picked = []
-                    while row is not None and row < end:
-                        picked.append(row - start)
-                        row = next(wanted, None)
-                    table = file.read_row_group(group, columns=_PAYLOAD_COLUMNS)
-                    if len(picked) != table.num_rows:
-                        table = table.take(pa.array(picked, pa.int64()))
-                    yield from _to_letters(table.combine_chunks())
-                start = end
-        if row is not None:
-            raise StagingError(f"{path}: has no row {row}")
+        with _staging_errors(path):
+            if self._open is None or self._open.path != path:
+                self.close()
+                self._open = _OpenFile(path, self.filesystem.open_input_file(path))
+            file = self._open
+        position = 0
+        for group, (start, end) in enumerate(file.groups):
+            picked = []
+            while position < len(rows) and rows[position] < end:
+                picked.append(rows[position] - start)
+                position += 1
+            if not picked:
+                continue
+            with _staging_errors(path):
+                table = file.read(group)
+                if len(picked) != table.num_rows:
+                    table = table.take(pa.array(picked, pa.int64()))
+            yield from _to_letters(table)
+        if position < len(rows):
+            raise StagingError(f"{path}: has no row {rows[position]}")
+
+    def close(self) -> None:
+        """Close the file that :meth:`letters` keeps open."""
+        if self._open is not None:
+            self._open.stream.close()
+            self._open = None
+
+
+class _OpenFile:
+    """A batch file that is being read, with the row group that was read last."""
+
+    def __init__(self, path: str, stream: pa.NativeFile) -> None:
+        self.path = path
+        self.stream = stream
+        self._file = pq.ParquetFile(stream)
+        self.groups: list[tuple[int, int]] = []  # first row and the row after the last
+        start = 0
+        for group in range(self._file.num_row_groups):
+            end = start + self._file.metadata.row_group(group).num_rows
+            self.groups.append((start, end))
+            start = end
+        self._group = -1
+        self._table: pa.Table = None
+
+    def read(self, group: int) -> pa.Table:
+        """The payload columns of row group ``group``, in one chunk."""
+        if group != self._group:
+            self._table = None  # never two at a time
+            self._table = self._file.read_row_group(group, columns=_PAYLOAD_COLUMNS).combine_chunks()
+            self._group = group
+        return self._table
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ routes:
     schedule: null
     sources: [{{queue: {dead}, lease: 30s, max_deliveries: 3, retention: 4d}}]
     destination: {{queue: {orders}}}
-    drain: {{shards: 1}}
+    drain: {{shards: 2}}
     deliver: {{shards: 2}}
     canary: off
     evidence: ["attribute:error"]

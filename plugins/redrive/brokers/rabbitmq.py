@@ -458,7 +458,7 @@ class RabbitMQ:
         """See :class:`~redrive.brokers.base.Broker`; most of it only with the management API."""
         self._probed(queue, "queue.declare")
         if self._management is None:
-            return QueueInfo(lease=CONSUMER_TIMEOUT, ordered=True)
+            return QueueInfo(lease=CONSUMER_TIMEOUT)
         facts = self._management.queue(queue)
         targets = self._management.targets(facts)
         limits = [one.delivery_limit for one in self._feeding(queue) if one.delivery_limit is not None]
@@ -467,7 +467,7 @@ class RabbitMQ:
             retention=timedelta(milliseconds=facts.ttl_ms) if facts.ttl_ms is not None else None,
             lease=CONSUMER_TIMEOUT,
             max_deliveries=min(limits) + 1 if limits else own + 1 if own is not None else None,
-            ordered=True,
+            ordered=facts.single_active_consumer,  # only then does a second consumer not overtake the first
             dead_letter_queue=targets[0] if targets else None,
             warnings=_warnings(facts),
         )

@@ -146,9 +146,8 @@ class Link:
         if self.error is None:
             self.error = amqp.StreamLostError("dropped")
         with contextlib.suppress(Exception):  # whatever pika finds odd about being dropped no longer matters
-            transport = self._connection._transport
-            if transport is not None:
-                transport.abort()
+            if self._connection._transport is not None:
+                self._connection._terminate_stream(self.error)
                 for _ in range(3):
                     self._loop.process_timeouts()
         with contextlib.suppress(Exception):
@@ -288,6 +287,8 @@ class Channel:
 
     def _quietly(self, call: Callable[[], Any]) -> Any:
         """``call``; a channel or connection that is closed already is noticed by whoever waits for the answer."""
+        if not self.is_open:
+            return None
         try:
             return call()
         except (amqp.ChannelWrongStateError, amqp.ConnectionWrongStateError) as error:

@@ -105,7 +105,8 @@ def acquire(
             sql(
                 'insert into runs (run_id, route, "trigger", holder, fence, selection, status, started_at,'
                 " airflow_run_id) values (:run_id, :route, :trigger, :holder, :fence, :selection, 'running', :now,"
-                " :airflow_run_id) on conflict (run_id) do update set fence = excluded.fence, status = 'running'"
+                " :airflow_run_id) on conflict (run_id) do update set fence = excluded.fence, status = 'running',"
+                " started_at = excluded.started_at, finished_at = null, counts = '{}'"
             ),
             {
                 "run_id": run_id,

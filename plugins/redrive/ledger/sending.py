@@ -32,8 +32,8 @@ class Claimed(NamedTuple):
     attempt: int
     mode: str
     message_key: str | None
-    dead_lettered_at: object
-    claimed_at: object
+    dead_lettered_at: datetime | str | None
+    claimed_at: datetime | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,10 @@ class Slice:
 
 
 class Lane(NamedTuple):
-    """What is due for one destination."""
+    """What is due for one destination; ``cause`` for a cause that is claimed apart, None for all others."""
 
     destination: str
+    cause: str | None
     due: int
 
 
@@ -65,17 +66,24 @@ class Mark(NamedTuple):
     body_hash: bytes | None = None  # of an edited body
 
 
-def lanes(connection: Connection, route: str, now: datetime) -> list[Lane]:
-    """Destinations with due messages, fullest first. A message without a destination is not among them."""
+def lanes(connection: Connection, route: str, now: datetime, apart: Sequence[str] = ()) -> list[Lane]:
+    """Destinations with due messages, fullest first, with the causes ``apart`` in lanes of their own.
+
+    A message without a destination is not among them.
+    """
     rows = connection.execute(
         sql(
-            "select destination, count(*) as due from messages where route = :route and state = 'waiting'"
+            "select destination, cause, count(*) as due from messages where route = :route and state = 'waiting'"
             " and next_attempt_at <= :now and verdict <> 'escalate' and destination is not null"
-            " group by destination order by due desc, destination"
+            " group by destination, cause"
         ),
         {"route": route, "now": now},
     )
-    return [Lane(row.destination, row.due) for row in rows]
+    due: dict[tuple[str, str | None], int] = {}
+    for row in rows:
+        lane = (row.destination, row.cause if row.cause in apart else None)
+        due[lane] = due.get(lane, 0) + row.due
+    return [Lane(*lane, count) for lane, count in sorted(due.items(), key=lambda item: (-item[1], str(item[0])))]
 
 
 def resend_lanes(connection: Connection, route: str) -> list[Lane]:
@@ -87,7 +95,7 @@ def resend_lanes(connection: Connection, route: str) -> list[Lane]:
         ),
         {"route": route},
     )
-    return [Lane(row.destination, row.due) for row in rows]
+    return [Lane(row.destination, None, row.due) for row in rows]
 
 
 def refuse_destination(ledger: Ledger, lease: RouteLease, destination: str, reason: str, now: datetime) -> int:
@@ -129,8 +137,9 @@ def claim(
     in_order: bool,
     now: datetime,
     lasts: timedelta,
+    after: int = -1,
 ) -> Slice | None:
-    """Claim up to ``limit`` due messages for ``destination``; None when there are none (nothing is written).
+    """Claim up to ``limit`` due messages for ``destination`` with ids above ``after``; None when there are none.
 
     ``causes`` limits the claim to these causes, ``except_causes`` leaves some out: each cause with a rate of its
     own is claimed apart. With ``in_order``, a message with an order key goes only when no earlier one of that
@@ -168,12 +177,13 @@ def claim(
         # coalesce() keeps the planner on the (route, state, message_id) index: slices in file order, no sort.
         claimed = connection.execute(
             sql(
-                "with due as (select message_id, attempts, group_id, verdict from messages due"
-                " where route = :route and state = 'waiting' and coalesce(next_attempt_at, :now) <= :now"
-                f" and destination = :destination and verdict <> 'escalate' and {where}"
-                f" order by message_id limit :limit {ledger.locked})"
-                " insert into redelivery_attempts"
+                # WITH comes second: sqlite3 counts the rows only of what begins with INSERT.
+                "insert into redelivery_attempts"
                 " (message_id, attempt, route, group_id, slice_id, mode, destination, claimed_at)"
+                " with due as (select message_id, attempts, group_id, verdict from messages due"
+                " where route = :route and state = 'waiting' and coalesce(next_attempt_at, :now) <= :now"
+                f" and message_id > :after and destination = :destination and verdict <> 'escalate' and {where}"
+                f" order by message_id limit :limit {ledger.locked})"
                 " select message_id, attempts + 1, :route, group_id, :slice_id, verdict, :destination, :now from due"
                 " where true on conflict (message_id, attempt) do nothing"
             ),
@@ -182,6 +192,7 @@ def claim(
                 "destination": destination,
                 "now": now,
                 "limit": limit,
+                "after": after,
                 "slice_id": slice_id,
                 **values,
             },
@@ -204,10 +215,10 @@ def claim(
             run_id=lease.run_id,
             action="claim",
         )
+        messages = _claimed(connection, slice_id)
         connection.execute(
             sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": claimed, "s": slice_id}
         )
-        messages = _claimed(connection, slice_id)
     return Slice(slice_id, destination, now + lasts, messages)
 
 
@@ -400,8 +411,10 @@ def mark(
     tries: int,
     now: datetime,
     next_mark: int | None = None,
+    last_window: bool = False,
 ) -> bool:
-    """Record how a window ended, in one transaction; with ``next_mark`` also announce the next window.
+    """Record how a window ended, in one transaction; with ``next_mark`` also announce the next window, after the
+    ``last_window`` also close the slice.
 
     Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
     for a reason of its own is tried ``tries`` times, then goes to people.
@@ -478,7 +491,8 @@ def mark(
         connection.execute(
             sql(
                 "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at = :now"
-                " where slice_id = :slice_id"
+                + (", closed_at = :now" if last_window else "")
+                + " where slice_id = :slice_id"
             ),
             {**span, "n": len(sent), "now": now},
         )

@@ -103,6 +103,8 @@ class Context:
     ) -> None:
         if self._broker is not None and self._own_broker:
             self._broker.close()
+        if self._staging is not None:
+            self._staging.close()
         self.ledger.close()
 
     @property

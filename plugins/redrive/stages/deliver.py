@@ -5,7 +5,7 @@ one confirm window at a time is in the broker's hands, so a crash leaves at most
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from redrive.errors import (
 )
 from redrive.ledger import batches, escalations, leases, sending
 from redrive.ledger.engine import parse_instant
-from redrive.ledger.sending import Claimed, Mark, Slice
+from redrive.ledger.sending import Claimed, Lane, Mark, Slice
 from redrive.message import (
     DeadLetter,
     Header,
@@ -64,9 +64,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """Causes that share a rate."""
+    """The budget of causes that share a rate."""
 
-    causes: tuple[str, ...] | None  # None: all that have no band of their own
     bucket: TokenBucket
     max_in_flight: int
 
@@ -121,6 +120,7 @@ class _Delivery:
         self._until = monotonic() + context.route.deliver.run_for.total_seconds()
         self._limit = context.selection.limit
         self._bands = _bands(context, monotonic(), shards)
+        self._apart = tuple(cause for cause in self._bands if cause is not None)
         check = context.route.processed_check
         self._checker = Checker(check) if check else None
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
@@ -133,47 +133,65 @@ class _Delivery:
 
     def run(self) -> None:
         waited = 0.0
-        while self._monotonic() < self._until and not self._exhausted():
+        while not self._over():
             with self._context.ledger.read() as connection:
-                if leases.pause_of(connection, self._context.name) is not None:
-                    return
-                lanes = sending.lanes(connection, self._context.name, self._context.now())
-                lanes += sending.resend_lanes(connection, self._context.name)
-            lanes = [lane for lane in lanes if lane.destination not in self._blocked]
-            if not lanes:
-                return
-            moved, waits = 0, []
-            for destination in dict.fromkeys(lane.destination for lane in lanes):
-                for band in self._bands:
-                    if destination in self._blocked:
-                        break
-                    done, again_in = self._slice(destination, band)
-                    moved += done
-                    if again_in is not None:
-                        waits.append(again_in)
+                lanes = sending.resend_lanes(connection, self._context.name)
+                lanes += sending.lanes(connection, self._context.name, self._context.now(), self._apart)
+            moved, wait = self._work_off(lane for lane in lanes if lane.destination not in self._blocked)
             if moved:
                 waited = 0.0
+            elif wait is None or waited >= GIVE_UP:
+                # What is due but not to be claimed (another selection, an earlier message of its key) is not waited
+                # for; nor is, for ever, a destination that stays full.
+                return
             else:
-                # Nothing could go: the destination is full, or a slow band has used its rate up. What is due but
-                # not to be claimed (another selection, an earlier message of its key) is not waited for.
-                if waited >= GIVE_UP or not waits:
-                    return
-                wait = max(min(*waits, LOOK_AGAIN), LEAST_WAIT)
                 self._sleep(wait)
                 waited += wait
 
-    def _exhausted(self) -> bool:
-        return self._limit is not None and self.totals.redelivered >= self._limit
+    def _work_off(self, lanes: Iterable[Lane]) -> tuple[int, float | None]:
+        """A slice of each lane in turn until nothing is left or nothing may go.
 
-    def _slice(self, destination: str, band: _Band) -> tuple[int, float | None]:
-        """Claim and send one slice; (messages handled, seconds until it makes sense to look again, None: never)."""
-        context = self._context
+        Returns how many messages were handled, and in how many seconds it makes sense to look again (None: never).
+        """
+        moved = 0
+        reached = {(lane.destination, lane.cause): -1 for lane in lanes}
+        while reached and not self._over():
+            waits, progress = [], False
+            for destination, cause in list(reached):
+                if destination in self._blocked:
+                    del reached[destination, cause]
+                    continue
+                claimed, wait = self._slice(destination, cause, reached[destination, cause])
+                if claimed is not None:
+                    moved += len(claimed.messages)
+                    reached[destination, cause] = claimed.messages[-1].message_id
+                    progress = True
+                elif wait is not None:
+                    waits.append(wait)
+                else:
+                    del reached[destination, cause]
+            if not progress:
+                return moved, max(min(*waits, LOOK_AGAIN), LEAST_WAIT) if waits else None
+        return moved, None
+
+    def _over(self) -> bool:
+        """Whether this task's time or limit is used up, or people paused the route."""
+        if self._monotonic() >= self._until:
+            return True
+        if self._limit is not None and self.totals.redelivered >= self._limit:
+            return True
+        with self._context.ledger.read() as connection:
+            return leases.pause_of(connection, self._context.name) is not None
+
+    def _slice(self, destination: str, cause: str | None, after: int) -> tuple[Slice | None, float | None]:
+        """Claim and send one slice of a lane; without one, in how many seconds to look again (None: never)."""
+        context, band = self._context, self._bands[cause]
         size = context.route.deliver.slice
         if self._limit is not None:
             size = min(size, self._limit - self.totals.redelivered)
         size = min(size, band.bucket.available(self._monotonic()))
         if size <= 0:
-            return 0, band.bucket.wait(1, self._monotonic())
+            return None, band.bucket.wait(1, self._monotonic())
         try:
             depth = context.broker.depth(destination)
             objection = self._fan_out_objection(destination)
@@ -181,18 +199,17 @@ class _Delivery:
             objection = f"the destination {destination!r} does not exist"
         if objection is not None:
             self._escalate_all(destination, objection)
-            return 0, None
+            return None, None
         size = min(size, band.max_in_flight - self._in_flight(destination, depth))
         if size <= 0:
-            return 0, LOOK_AGAIN if depth.total is not None else None
-        claimed = self._claim(destination, band, size)
+            return None, LOOK_AGAIN if depth.total is not None else None
+        claimed = self._claim(destination, cause, size, after)
         if claimed is None:
-            return 0, None
+            return None, None
         self.totals.slices += 1
         self._send_slice(claimed, band)
-        sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
         context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
-        return len(claimed.messages), 0.0
+        return claimed, 0.0
 
     def _in_flight(self, destination: str, depth: Depth) -> int:
         """What the destination still has to work off: what the broker tells, and what it can't have seen yet.
@@ -222,10 +239,10 @@ class _Delivery:
         several = f"{destination} has {readers} subscriptions" if readers else f"who reads {destination} is not known"
         return f"{several}: all of them would get the message, and fan_out is refuse"
 
-    def _claim(self, destination: str, band: _Band, size: int) -> Slice | None:
+    def _claim(self, destination: str, cause: str | None, size: int, after: int) -> Slice | None:
         context = self._context
         now, lasts = context.now(), context.route.deliver.claim_for
-        if band.causes is None:
+        if cause is None and after < 0:
             again = sending.claim_resends(
                 context.ledger,
                 context.lease,
@@ -237,7 +254,6 @@ class _Delivery:
             )
             if again is not None:
                 return again
-        others = [cause for other in self._bands for cause in other.causes or ()]
         return sending.claim(
             context.ledger,
             context.lease,
@@ -245,17 +261,19 @@ class _Delivery:
             limit=size,
             shard=self._shard,
             selection=context.selection,
-            causes=band.causes,
-            except_causes=others if band.causes is None else (),
+            causes=None if cause is None else (cause,),
+            except_causes=self._apart if cause is None else (),
             in_order=context.route.order_by is not None,
             now=now,
             lasts=lasts,
+            after=after,
         )
 
     def _send_slice(self, claimed: Slice, band: _Band) -> None:
         context, deliver = self._context, self._context.route.deliver
         todo = self._without_processed(claimed)
         if not todo:
+            sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
             return
         windows = [todo[i : i + deliver.confirm_window] for i in range(0, len(todo), deliver.confirm_window)]
         outgoing = _outgoing(context, todo, claimed)
@@ -281,6 +299,7 @@ class _Delivery:
                 tries=deliver.tries,
                 now=context.now(),
                 next_mark=following[-1].message_id if following else None,
+                last_window=index + 1 == len(windows),
             )
             self._count(marks)
             arrived = sum(1 for one in marks if one.status in ("sent", "unknown"))
@@ -295,8 +314,10 @@ class _Delivery:
                 if isinstance(trouble, QueueMissing | PermissionRefused | StagingError):
                     raise trouble
             if not announced:
-                return
+                break
             messages = following
+        if rest:
+            sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
 
     def _without_processed(self, claimed: Slice) -> Sequence[Claimed]:
         """The claimed messages that the processed check doesn't know; none while it gives no answer."""
@@ -348,17 +369,19 @@ class _Delivery:
         sending.refuse_destination(context.ledger, context.lease, destination, reason, context.now())
 
 
-def _bands(context: Context, now: float, shards: int) -> list[_Band]:
-    """The bands of the route: one per cause with a rate of its own, and one for all others."""
+def _bands(context: Context, now: float, shards: int) -> dict[str | None, _Band]:
+    """A band for each cause with a rate of its own, and under None the one for all others."""
     rate = context.route.rate
-    found = []
+    bands: dict[str | None, _Band] = {
+        None: _Band(TokenBucket(rate.per_second / shards, now), rate.max_in_flight),
+    }
     for cause in sorted({*SLOW_CAUSES, *(c for c, over in context.route.causes.items() if over.rate is not None)}):
         over = context.route.causes.get(cause)
         own = over.rate if over else None
         per_second = own.per_second if own and own.per_second else rate.per_second * SLOW_SHARE
         in_flight = own.max_in_flight if own and own.max_in_flight else max(1, int(rate.max_in_flight * SLOW_SHARE))
-        found.append(_Band((cause.value,), TokenBucket(per_second / shards, now), in_flight))
-    return [_Band(None, TokenBucket(rate.per_second / shards, now), rate.max_in_flight), *found]
+        bands[cause.value] = _Band(TokenBucket(per_second / shards, now), in_flight)
+    return bands
 
 
 def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iterator[Outgoing]:
@@ -373,6 +396,7 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
     # A failure text that travelled along would be read as fresh evidence when the message comes back.
     stale = {selector.name for selector in context.route.evidence if selector.kind is selectors.Kind.ATTRIBUTE}
     strip = capabilities.failure_headers | stale
+    claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
     for one, letter in _letters(context, todo, paths):
         headers = clean_headers(letter.headers, strip)
         room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
@@ -382,7 +406,9 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
             body = edits[one.message_id].encode("utf-8")
             if room is None or room > len(marks):
                 marks = (*marks, Header(EDITED_HEADER, "String", "true"))
-        claimed_at = parse_instant(one.claimed_at)  # type: ignore[arg-type]
+        if one.claimed_at not in claimed_at:
+            moment = parse_instant(one.claimed_at)
+            claimed_at[one.claimed_at] = micros(moment) if moment else None
         yield Outgoing(
             message_id=one.message_id,
             redrive_id=one.redrive_id,
@@ -392,7 +418,7 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
             properties=letter.properties,
             ordering_key=letter.ordering_key,
             content_type=letter.content_type,
-            claimed_at=micros(claimed_at) if claimed_at else None,
+            claimed_at=claimed_at[one.claimed_at],
             enqueued_at=letter.enqueued_at,
         )
 
@@ -433,7 +459,7 @@ def _publish(
             result.status,
             result.broker_message_id,
             result.detail,
-            tracked=any(header.name.startswith("x-redrive") for header in message.headers),
+            tracked=bool(message.headers) and message.headers[-1][0].startswith("x-redrive"),
             # Only a person's release can have another body, and the header that says so has not always room.
             body_hash=body_hash(message.body) if message.message_id in released else None,
         )

@@ -52,7 +52,8 @@ def begin(
     settings.route(route)
     selection = selection or Selection()
     now = clock()
-    run_id = f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
+    # A task that is tried again must meet its own lease, not somebody else's: its run id is that of the DAG run.
+    run_id = f"{route}.{dag_run_id}" if dag_run_id else f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
     if dry_run:
         return Run(route, run_id, 0, lease, now, selection, dry_run=True)
     ledger = Ledger(settings.database)

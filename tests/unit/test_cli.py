@@ -1,0 +1,156 @@
+"""The command line: exit codes, wrong use, help that teaches. What runs do is tested with the stages."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from redrive.ledger import leases, schema
+from redrive.ledger.engine import Ledger
+
+CONFIG = """
+database: sqlite:///{folder}/redrive.db
+staging: {folder}/staging
+routes:
+  orders:
+    broker: memory
+    connection: nowhere
+    sources: [{{queue: orders-dlq, kind: dead_letter}}]
+    destination: {{queue: orders}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "redrive.yaml").write_text(CONFIG.format(folder=tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def ledger(folder: Path) -> Ledger:
+    made = Ledger(f"sqlite:///{folder}/redrive.db")
+    schema.upgrade(made, datetime.now(UTC))
+    return made
+
+
+def redrive(folder: Path, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "redrive", *words],
+        check=False,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"REDRIVE_CONFIG": str(folder / "redrive.yaml"), "COLUMNS": "120"},
+    )
+
+
+def test_an_unknown_route_is_wrong_use_and_says_which_there_are(folder: Path) -> None:
+    done = redrive(folder, "run", "order")
+    assert done.returncode == 2
+    assert "routes.order" in done.stderr
+    assert "orders" in done.stderr
+
+
+def test_an_unknown_key_is_refused_with_its_path(folder: Path) -> None:
+    path = folder / "redrive.yaml"
+    path.write_text(path.read_text().replace("connection:", "conection:"))
+    done = redrive(folder, "status")
+    assert done.returncode == 2
+    assert "routes.orders.conection" in done.stderr
+
+
+def test_a_ledger_without_schema_says_what_to_run(folder: Path) -> None:
+    done = redrive(folder, "status")
+    assert done.returncode == 2
+    assert "redrive db upgrade" in done.stderr
+    assert redrive(folder, "db", "upgrade").returncode == 0
+    assert redrive(folder, "status").returncode == 0
+
+
+def test_a_held_route_is_refused_with_its_holder_and_until_when(folder: Path, ledger: Ledger) -> None:
+    now = datetime.now(UTC)
+    leases.acquire(ledger, "orders", "r-1", holder="somebody", trigger="test", ttl=timedelta(minutes=5), now=now)
+    done = redrive(folder, "run", "orders")
+    assert done.returncode == 3
+    assert "r-1" in done.stderr
+    assert "somebody" in done.stderr
+    assert f"{now + timedelta(minutes=5):%Y-%m-%d %H:%M}" in done.stderr
+
+
+def test_a_paused_route_runs_again_after_resume(folder: Path, ledger: Ledger) -> None:
+    assert redrive(folder, "pause", "orders", "--reason", "the shop moves").returncode == 0
+    done = redrive(folder, "run", "orders")
+    assert done.returncode == 3
+    assert "the shop moves" in done.stderr
+    assert redrive(folder, "resume", "orders").returncode == 0
+    assert "was not paused" in redrive(folder, "resume", "orders").stdout
+
+
+def test_a_broken_balance_ends_with_1(folder: Path, ledger: Ledger) -> None:
+    assert redrive(folder, "audit").returncode == 0
+    with ledger.write() as connection:
+        connection.exec_driver_sql(
+            "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, copies, opened_at)"
+            " values ('orders', 'orders-dlq', 'dead_letter', 0, 'r', 1, 'settled', 'gone.parquet', 3, '2026-01-01')"
+        )
+    done = redrive(folder, "audit", "--json")
+    assert done.returncode == 1
+    assert "gone.parquet" in json.loads(done.stdout)["problems"][0]
+
+
+def test_nonsense_options_are_wrong_use(folder: Path, ledger: Ledger) -> None:
+    for words in (
+        ["run", "orders", "--cause", "bad_luck"],
+        ["run", "orders", "--since", "yesterday-ish"],
+        ["run", "orders", "--limit", "0"],
+        ["review", "redeliver"],
+        ["trace", "nobody-knows-this"],
+        ["release", "orders", "77"],
+        ["no-such-command"],
+    ):
+        done = redrive(folder, *words)
+        assert done.returncode == 2, (words, done.stderr)
+        assert done.stderr.strip(), words
+
+
+def test_explain_keeps_the_lines_in_order_and_needs_no_ledger(folder: Path) -> None:
+    lines = [{"text": "KeyError: 'sku'", "n": 1}, {"text": "HTTP 429 Too Many Requests", "n": 2}]
+    done = redrive(folder, "explain", given="\n".join(json.dumps(line) for line in lines))
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(a["n"], a["cause"]) for a in answers] == [(1, "application_bug"), (2, "throttled")]
+    assert set(answers[0]) >= {"cause", "rule", "confidence", "verdict", "group", "template"}
+    assert redrive(folder, "explain", given="[1]").returncode == 2
+
+
+def test_help_teaches(folder: Path) -> None:
+    for words, taught in (
+        ([], "redrive demo"),
+        (["run"], "--dry-run"),
+        (["explain"], "echo"),
+        (["restore"], "way out"),
+    ):
+        done = redrive(folder, *words, "--help")
+        assert done.returncode == 0
+        assert taught in done.stdout
+
+
+def test_status_answers_without_airflow_spark_or_the_cloud_clients(folder: Path, ledger: Ledger) -> None:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "redrive", "status"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"REDRIVE_CONFIG": str(folder / "redrive.yaml")},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 20
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert not imported & {"airflow", "pyspark", "boto3", "botocore", "pandas"}
