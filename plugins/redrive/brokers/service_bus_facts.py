@@ -1,0 +1,256 @@
+"""What Service Bus tells about an entity over its administration API, where it may be asked."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
+from azure.core.pipeline.transport import RequestsTransport
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from redrive.brokers.service_bus_message import Address
+from redrive.connections import Connection
+from redrive.errors import QueueMissing, SettingsError
+
+#: After it could not be reached, or did not let us in, it is not asked again for so long (seconds).
+SILENCE = 300.0
+#: Longer times to live mean that nothing expires.
+_FOREVER = timedelta(days=3650)
+_CLIENT_OPTIONS = ("custom_endpoint_address", "connection_verify", "http_proxy", "user_agent")
+_SCHEMES = ("http://", "https://")
+
+
+class Facts(NamedTuple):
+    """One queue, topic or subscription; None where it has no such thing."""
+
+    lock_duration: timedelta | None = None
+    max_delivery_count: int | None = None
+    time_to_live: timedelta | None = None
+    requires_session: bool = False
+    duplicate_window: timedelta | None = None
+    partitioned: bool = False
+    forward_dead_letters_to: str | None = None
+    max_bytes: int | None = None
+    active: int = 0
+    scheduled: int = 0
+    dead_letters: int = 0
+    transfer_dead_letters: int = 0
+    subscribers: int | None = None  # of a topic
+
+
+class Administration(Protocol):
+    """Where :class:`Facts` come from."""
+
+    def facts(self, address: Address) -> Facts | None:
+        """What is told of the entity, None where nobody may ask; raises QueueMissing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class NoAdministration:
+    """Nobody can be asked."""
+
+    def facts(self, address: Address) -> Facts | None:  # noqa: ARG002
+        return None
+
+    def close(self) -> None: ...
+
+
+class AtomApi:
+    """The administration API (HTTPS, right ``Manage``)."""
+
+    def __init__(self, client: ServiceBusAdministrationClient, monotonic: Callable[[], float]) -> None:
+        self._client = client
+        self._monotonic = monotonic
+        self._silent_until = 0.0
+
+    def facts(self, address: Address) -> Facts | None:
+        """See :class:`Administration`."""
+        if self._monotonic() < self._silent_until:
+            return None
+        try:
+            if address.subscription is not None:
+                return self._subscription(address.entity, address.subscription)
+            try:
+                return self._queue(address.entity)
+            except (ResourceNotFoundError, AttributeError):  # the SDK trips over a topic's description
+                return self._topic(address.entity)
+        except (ResourceNotFoundError, AttributeError):
+            raise QueueMissing(f"Service Bus has no queue or topic {address.origin}") from None
+        except ClientAuthenticationError:
+            self._silent_until = self._monotonic() + SILENCE
+        except HttpResponseError as error:
+            if error.status_code in (401, 403):
+                self._silent_until = self._monotonic() + SILENCE
+        except (AzureError, OSError):
+            self._silent_until = self._monotonic() + SILENCE
+        return None
+
+    def _queue(self, name: str) -> Facts:
+        rules, counts = self._client.get_queue(name), self._client.get_queue_runtime_properties(name)
+        return Facts(
+            **_common(rules, counts),
+            lock_duration=rules.lock_duration,
+            max_delivery_count=rules.max_delivery_count,
+            requires_session=bool(rules.requires_session),
+            forward_dead_letters_to=_entity_of(rules.forward_dead_lettered_messages_to),
+            duplicate_window=_window(rules),
+            partitioned=bool(rules.enable_partitioning),
+            max_bytes=_bytes(rules),
+            scheduled=counts.scheduled_message_count or 0,
+        )
+
+    def _subscription(self, topic: str, name: str) -> Facts:
+        rules = self._client.get_subscription(topic, name)
+        counts = self._client.get_subscription_runtime_properties(topic, name)
+        return Facts(
+            **_common(rules, counts),
+            lock_duration=rules.lock_duration,
+            max_delivery_count=rules.max_delivery_count,
+            requires_session=bool(rules.requires_session),
+            forward_dead_letters_to=_entity_of(rules.forward_dead_lettered_messages_to),
+        )
+
+    def _topic(self, name: str) -> Facts:
+        rules = self._client.get_topic(name)
+        backlogs = [one.active_message_count or 0 for one in self._client.list_subscriptions_runtime_properties(name)]
+        return Facts(
+            time_to_live=_finite(rules.default_message_time_to_live),
+            duplicate_window=_window(rules),
+            partitioned=bool(rules.enable_partitioning),
+            max_bytes=_bytes(rules),
+            active=max(backlogs, default=0),  # of the slowest subscriber
+            subscribers=len(backlogs),
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _common(rules: Any, counts: Any) -> dict[str, Any]:
+    return {
+        "time_to_live": _finite(rules.default_message_time_to_live),
+        "active": counts.active_message_count or 0,
+        "dead_letters": counts.dead_letter_message_count or 0,
+        "transfer_dead_letters": counts.transfer_dead_letter_message_count or 0,
+    }
+
+
+def _finite(duration: timedelta | None) -> timedelta | None:
+    return duration if isinstance(duration, timedelta) and duration < _FOREVER else None
+
+
+def _window(rules: Any) -> timedelta | None:
+    window: timedelta | None = rules.duplicate_detection_history_time_window
+    return window if rules.requires_duplicate_detection else None
+
+
+def _bytes(rules: Any) -> int | None:
+    kilobytes: int | None = rules.max_message_size_in_kilobytes
+    return kilobytes * 1024 if kilobytes else None
+
+
+def _entity_of(url: str | None) -> str | None:
+    """The entity of ``https://namespace/entity``, as Service Bus writes forwards, or of a bare name."""
+    if url and "://" in url:
+        return url.split("://", 1)[1].partition("/")[2] or None
+    return url or None
+
+
+# --- clients ---------------------------------------------------------------------------------------------------
+
+
+def clients(
+    connection: Connection, monotonic: Callable[[], float], **options: Any
+) -> tuple[ServiceBusClient, Administration]:
+    """The messaging client that ``connection`` describes, and who can be asked about its entities.
+
+    ``options`` go to the messaging client. Raises :class:`~redrive.errors.SettingsError`.
+    """
+    name = f"connection {connection.conn_id}"
+    if connection.conn_type != "azure_service_bus":
+        raise SettingsError(f"{name} is of type {connection.conn_type!r}, not azure_service_bus")
+    extra = connection.extra
+    options |= {key: extra[key] for key in _CLIENT_OPTIONS if extra.get(key)}
+    if transport := extra.get("transport_type"):
+        options["transport_type"] = _transport_type(name, str(transport))
+    admin_url = str(extra.get("admin_endpoint") or "")
+    if admin_url and not admin_url.startswith(_SCHEMES):
+        raise SettingsError(f"{name}: extra.admin_endpoint has to begin with http:// or https://")
+    text = connection.schema or _prefixed(extra, "connection_string")
+    namespace = _prefixed(extra, "fully_qualified_namespace")
+    http: dict[str, Any] = {"retry_total": 1, "retry_backoff_factor": 0.1, "connection_timeout": 5, "read_timeout": 20}
+    if admin_url:
+        http["transport"] = _Elsewhere(admin_url)
+    try:
+        if text:
+            client = ServiceBusClient.from_connection_string(text, **options)
+            if "usedevelopmentemulator=true" in text.lower() and not admin_url:
+                return client, NoAdministration()  # its counts, if it has any, are on another port
+            admin = ServiceBusAdministrationClient.from_connection_string(text, **http)
+        elif namespace:
+            credential = _credential(connection)
+            client = ServiceBusClient(namespace, credential, **options)
+            admin = ServiceBusAdministrationClient(namespace, credential, **http)
+        else:
+            raise SettingsError(f"{name}: give a connection string in schema, or extra.fully_qualified_namespace")
+    except ValueError as error:  # the SDK's words name keys, never values
+        raise SettingsError(f"{name}: {error}") from None
+    return client, AtomApi(admin, monotonic)
+
+
+def _transport_type(name: str, text: str) -> Any:
+    from azure.servicebus import TransportType  # noqa: PLC0415 - rarely asked for
+
+    try:
+        return TransportType(text)
+    except ValueError:
+        known = ", ".join(kind.value for kind in TransportType)
+        raise SettingsError(f"{name}: extra.transport_type is {text!r}; it can be {known}") from None
+
+
+def _prefixed(extra: Mapping[str, Any], key: str) -> str:
+    """``key``, also under the long name that older Airflow versions write."""
+    return str(extra.get(key) or extra.get(f"extra__azure_service_bus__{key}") or "")
+
+
+def _credential(connection: Connection) -> Any:
+    """Entra credentials: a service principal from login and password, else the chain that Airflow's hook uses."""
+    extra = connection.extra
+    tenant = str(extra.get("tenantId") or extra.get("tenant_id") or "")
+    if connection.login and connection.password:
+        from azure.identity import ClientSecretCredential  # noqa: PLC0415 - a connection string needs none
+
+        if not tenant:
+            raise SettingsError(f"connection {connection.conn_id}: a login needs extra.tenantId")
+        return ClientSecretCredential(tenant, connection.login, connection.password)
+    if _prefixed(extra, "credential"):
+        raise SettingsError(
+            f"connection {connection.conn_id}: extra.credential is no credential that the SDK takes; give login, "
+            "password and extra.tenantId, a connection string in schema, or neither for the default chain"
+        )
+    managed = _prefixed(extra, "managed_identity_client_id") or None
+    workload = _prefixed(extra, "workload_identity_tenant_id") or None
+    try:
+        from airflow.providers.microsoft.azure.utils import get_sync_default_azure_credential  # noqa: PLC0415
+    except ImportError:
+        from azure.identity import DefaultAzureCredential  # noqa: PLC0415
+
+        found = {"managed_identity_client_id": managed, "workload_identity_tenant_id": workload}
+        return DefaultAzureCredential(**{key: value for key, value in found.items() if value})
+    return get_sync_default_azure_credential(managed_identity_client_id=managed, workload_identity_tenant_id=workload)
+
+
+class _Elsewhere(RequestsTransport):
+    """Sends administration requests to an address of its own: an emulator's, a proxy's."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url.rstrip("/")
+
+    def send(self, request: Any, **options: Any) -> Any:
+        path = request.url.split("://", 1)[1].partition("/")[2]
+        request.url = f"{self._url}/{path}"
+        return super().send(request, **options)

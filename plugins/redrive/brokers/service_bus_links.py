@@ -1,0 +1,263 @@
+"""Links to Service Bus: what the SDK does in its way, and what it has but does not offer.
+
+Three things need the SDK's inner parts, which is why its version is pinned and tests hold each of them:
+
+* It completes one message per round trip. On the wire nothing asks for that, so many completions are sent before the
+  first answer is awaited; each is still confirmed by the service's own word.
+* After a short receive it leaves credit with the service, which then locks messages to us that nobody asked for. The
+  credit is taken back.
+* A thread of its own reads from the same socket, and closing waits a second for it. It is not started: a link belongs
+  to one thread.
+
+Also, values are read with their types from the frames (see :mod:`redrive.brokers.amqp_values`). Where an inner part is
+not as expected, the public way is taken, only slower.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus._pyamqp import _decode
+from azure.servicebus._pyamqp.constants import LinkState
+from azure.servicebus._pyamqp.error import AMQPException, MessageException
+from azure.servicebus._pyamqp.outcomes import Accepted, Modified
+from azure.servicebus._pyamqp.receiver import check_disposition_outcome
+from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
+
+#: Completions under way at once.
+WINDOW = 200
+#: Locks renewed per request.
+RENEW_AT_ONCE = 100
+#: How long the outcomes of one window may take, in seconds.
+OUTCOME_TIMEOUT = 30.0
+
+CHAR = 0x73
+_LOG = logging.getLogger(__name__)
+if _decode._DECODE_BY_CONSTRUCTOR[CHAR] is None:
+    # A .NET producer's char would end the connection of whoever receives it, and so block the whole queue.
+    _decode._DECODE_BY_CONSTRUCTOR[CHAR] = lambda buffer, *_: (buffer[4:], chr(int.from_bytes(buffer[:4], "big")))
+
+
+class Receiver:
+    """One receiving link, and what came over it."""
+
+    def __init__(self, sdk: ServiceBusReceiver) -> None:
+        self._sdk = sdk
+        self._payloads: dict[bytes, bytes] = {}
+        _without_thread(sdk, self._capture)
+
+    def open(self) -> None:
+        """Attach now, so that what is wrong with the entity is told now."""
+        self._sdk.__enter__()
+
+    def probe(self) -> None:
+        """Ask the entity something: attaching alone succeeds for a moment even where there is none."""
+        self._sdk.peek_messages(1)
+
+    def peek(self, count: int, start: int) -> list[ServiceBusReceivedMessage]:
+        """Messages from sequence number ``start`` on, as they are, without touching them."""
+        return self._sdk.peek_messages(count, sequence_number=start)
+
+    def receive(self, limit: int, wait: float) -> list[tuple[ServiceBusReceivedMessage, bytes]]:
+        """At most ``limit`` messages with their first frames; [] after ``wait`` seconds without any."""
+        self.open()
+        messages = self._sdk.receive_messages(limit, max_wait_time=wait)
+        if len(messages) < limit:
+            self._take_credit_back()
+        payloads, self._payloads = self._payloads, {}
+        return [(message, payloads.get(_tag(message), b"")) for message in messages]
+
+    def complete(self, messages: Sequence[ServiceBusReceivedMessage]) -> Iterator[Exception | None]:
+        """Settle all for good: for each, in order, None or why not."""
+        return self._settle(messages, Accepted(), "accepted", self._sdk.complete_message)
+
+    def abandon(self, messages: Sequence[ServiceBusReceivedMessage]) -> Iterator[Exception | None]:
+        """Give all back at once, counted as delivered: for each, in order, None or why not."""
+        back = Modified(delivery_failed=True, undeliverable_here=False)
+        return self._settle(messages, back, "modified", self._sdk.abandon_message)
+
+    def renew(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        """Lock all for another lock duration; those whose lock is lost already are left alone."""
+        if self._sdk.session is not None:
+            self._sdk.session.renew_lock()
+            return
+        for start in range(0, len(messages), RENEW_AT_ONCE):
+            some = messages[start : start + RENEW_AT_ONCE]
+            try:
+                self._sdk._renew_locks(*[message.lock_token for message in some])
+            except (ServiceBusError, AttributeError):
+                for message in some:  # the service renews all or none
+                    try:
+                        self._sdk.renew_message_lock(message)
+                    except (MessageLockLostError, MessageAlreadySettled, ValueError):
+                        continue
+            else:
+                for message in some:
+                    message._expiry = None  # the service says whether a lock is lost, not the time that it once told
+                    (message.raw_amqp_message.annotations or {}).pop(b"x-opt-locked-until", None)
+
+    def close(self) -> None:
+        """Detach; message locks last until they run out, a session is free at once."""
+        try:
+            self._sdk.close()
+        except (ServiceBusError, AMQPException, OSError, ValueError):
+            pass  # it was broken already
+
+    # --- inner parts ------------------------------------------------------------------------------------
+
+    def _capture(self, frame: Any) -> None:
+        self._payloads[bytes(frame[2])] = bytes(frame[11])
+
+    def _link(self) -> Any:
+        link = getattr(getattr(self._sdk, "_handler", None), "_link", None)
+        return None if link is None or link._is_closed else link
+
+    def _take_credit_back(self) -> None:
+        link = self._link()
+        if link is not None:
+            link.flow(link_credit=0)
+
+    def _settle(
+        self,
+        messages: Sequence[ServiceBusReceivedMessage],
+        outcome: Any,
+        expected: str,
+        singly: Callable[[ServiceBusReceivedMessage], None],
+    ) -> Iterator[Exception | None]:
+        for start in range(0, len(messages), WINDOW):
+            some = messages[start : start + WINDOW]
+            told = self._settle_together(some, outcome, expected)
+            for place, message in enumerate(some):
+                if place in told:
+                    yield told[place]
+                else:
+                    yield _attempt(singly, message)
+
+    def _settle_together(
+        self, messages: Sequence[ServiceBusReceivedMessage], outcome: Any, expected: str
+    ) -> dict[int, Exception | None]:
+        """What the service said to each; nothing of those that it said nothing to, or that came over another link."""
+        link = self._link()
+        told: dict[int, Exception | None] = {}
+        waiting: dict[int, int] = {}
+        if link is None:
+            return told
+        try:
+            for place, message in enumerate(messages):
+                tag, number = message._delivery_tag, message._delivery_id
+                if message._settled or tag not in link._received_delivery_tags:
+                    continue
+                link._pending_dispositions[number] = {"settled": False, "outcome": None}
+                waiting[place] = number
+                link._outgoing_disposition(number, number, tag, False, outcome, True)
+            deadline = time.monotonic() + OUTCOME_TIMEOUT
+            while not all(link._pending_dispositions[number]["settled"] for number in waiting.values()):
+                if link.state in (LinkState.DETACHED, LinkState.ERROR) or time.monotonic() > deadline:
+                    break
+                link._session._connection.listen(wait=False, batch=len(waiting))
+        except (AMQPException, OSError, ValueError, AttributeError):
+            pass  # what is not told yet is asked singly
+        finally:
+            for place, number in waiting.items():
+                pending = link._pending_dispositions.pop(number, None)
+                if pending and pending["settled"]:
+                    try:
+                        check_disposition_outcome(number, pending["outcome"], expected)
+                    except MessageException as error:
+                        told[place] = self._sdk._amqp_transport.create_servicebus_exception(_LOG, error)
+                    else:
+                        messages[place]._settled = True
+                        told[place] = None
+        return told
+
+
+class Sender:
+    """One sending link. ``idle`` seconds unused it is opened anew: the service may have cut it in silence."""
+
+    def __init__(self, make: Callable[[], ServiceBusSender], *, idle: float = 60) -> None:
+        self._make = make
+        self._idle = idle
+        self._sdk: ServiceBusSender | None = None
+        self._used_at = 0.0
+        #: Something was sent over the link as it is now; before, an error of the link says that nothing was taken.
+        self.used = False
+
+    def open(self) -> ServiceBusSender:
+        """The SDK's sender, attached; an error here means that nothing was sent."""
+        if self._sdk is not None and time.monotonic() - self._used_at > self._idle:
+            self.close()
+        if self._sdk is None or not self._sdk._running:
+            self.close()
+            self._sdk = self._make()
+            _without_thread(self._sdk, None)
+            self._sdk.__enter__()
+            _see_refusal(self._sdk)
+            self.used = False
+        self._used_at = time.monotonic()
+        return self._sdk
+
+    def max_bytes(self) -> int:
+        """The most that the link takes in one message."""
+        sdk = self.open()
+        told = getattr(sdk, "_max_message_size_on_link", 0)
+        return int(told or sdk.create_message_batch().max_size_in_bytes)
+
+    def send(self, messages: Any, timeout: float) -> None:
+        """Send a message or a batch, once."""
+        sdk = self.open()
+        sdk.send_messages(messages, timeout=timeout)
+        self.used = True
+        self._used_at = time.monotonic()
+
+    def close(self) -> None:
+        sdk, self._sdk = self._sdk, None
+        if sdk is not None:
+            try:
+                sdk.close()
+            except (ServiceBusError, AMQPException, OSError, ValueError):
+                pass  # it was broken already
+
+
+def _without_thread(sdk: ServiceBusReceiver | ServiceBusSender, capture: Callable[[Any], None] | None) -> None:
+    """Let the links of ``sdk`` be without a keep-alive thread, and see the frames that come."""
+    create = sdk._create_handler
+
+    def create_quietly(auth: Any) -> None:
+        create(auth)
+        handler: Any = sdk._handler
+        handler._keep_alive_interval = 0
+        if capture is not None:
+            inner = handler._message_received
+
+            def received(frame: Any, message: Any) -> None:
+                capture(frame)
+                inner(frame, message)
+
+            handler._message_received = received
+
+    sdk._create_handler = create_quietly  # type: ignore[method-assign]
+
+
+def _see_refusal(sdk: Any) -> None:
+    """Read what follows the attach: credit, or the link's end with the reason, as for a missing entity."""
+    try:
+        sdk._handler._connection.listen(wait=False)
+        sdk._handler._link.get_state()
+    except AMQPException as error:
+        raise sdk._handle_exception(error) from error
+
+
+def _attempt(work: Callable[[Any], None], message: ServiceBusReceivedMessage) -> Exception | None:
+    try:
+        work(message)
+    except MessageAlreadySettled:
+        return None
+    except (ServiceBusError, ValueError) as error:
+        return error
+    return None
+
+
+def _tag(message: ServiceBusReceivedMessage) -> bytes:
+    return bytes(message._delivery_tag or b"")
