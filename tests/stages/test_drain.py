@@ -1,0 +1,129 @@
+"""What a drain does when things go slowly, partly, or round in circles."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.brokers.base import Settled
+from redrive.brokers.memory import MemoryBroker
+from redrive.stages import pipeline
+from tests.workshop import REFUSED, Workshop
+
+
+class SlowBroker(MemoryBroker):
+    """Time passes while it works: per receive, and per settle."""
+
+    def __init__(self, workshop: Workshop, *, receive: float = 0, settle: float = 0, most: int = 1000) -> None:
+        super().__init__(workshop.world)
+        self._workshop = workshop
+        self._receive, self._settle, self._most = receive, settle, most
+        self.extended: list[int] = []
+
+    def receive(self, queue: str, **options: Any) -> list[Any]:
+        self._workshop.advance(seconds=self._receive)
+        return super().receive(queue, **options | {"limit": min(options["limit"], self._most)})
+
+    def settle(self, queue: str, receipts: Any) -> Settled:
+        self._workshop.advance(seconds=self._settle)
+        return super().settle(queue, receipts)
+
+    def extend(self, queue: str, receipts: Any, lease: timedelta) -> None:
+        self.extended.append(len(receipts))
+        super().extend(queue, receipts, lease)
+
+
+def a_workshop(folder: Path, **drain: Any) -> Workshop:
+    return Workshop(folder, drain={"wait": "0s"} | drain)
+
+
+def drain(workshop: Workshop) -> dict[str, Any]:
+    return pipeline.drain(workshop.settings, workshop.begin(), **workshop.options())
+
+
+def batches(workshop: Workshop) -> list[int]:
+    return [row[0] for row in workshop.query("select copies from staging_batches order by batch_id")]
+
+
+def test_a_message_that_bounces_back_can_not_keep_a_drain_running(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path)
+    workshop.die("a", "b", "c")
+
+    class Bouncing(MemoryBroker):
+        def settle(self, queue: str, receipts: Any) -> Settled:
+            workshop.die(*[f"again {receipt}" for receipt in receipts])
+            return super().settle(queue, receipts)
+
+    workshop.broker = Bouncing(workshop.world)
+    workshop.settings = workshop.configure(workshop.settings.database, drain={"wait": "0s", "flush_messages": 1})
+    assert drain(workshop)["drained"] == 3
+    assert len(workshop.bodies("orders-dlq")) == 3
+
+
+def test_batches_are_closed_by_count(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path, flush_messages=4)
+    workshop.die(*[str(i) for i in range(10)])
+    assert drain(workshop)["settled"] == 10
+    assert batches(workshop) == [4, 4, 2]
+
+
+def test_batches_are_closed_by_size(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path, flush_bytes=2048)
+    workshop.broker = SlowBroker(workshop, most=1)
+    workshop.die(*[bytes([65 + i]) * 1000 for i in range(6)])
+    assert drain(workshop)["settled"] == 6
+    assert batches(workshop) == [3, 3]
+
+
+def test_a_batch_is_closed_when_half_of_its_lease_is_gone(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path, lease="60s")
+    workshop.broker = SlowBroker(workshop, receive=10, most=1)
+    workshop.die(*[str(i) for i in range(8)])
+    counts = drain(workshop)
+    assert (counts["drained"], counts["settled"]) == (8, 8), "no lease ran out"
+    assert batches(workshop) == [4, 4]
+
+
+def test_leases_are_extended_while_settling_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.stages.drain.SETTLE_AT_ONCE", 2)
+    workshop = a_workshop(tmp_path, lease="60s")
+    broker = workshop.broker = SlowBroker(workshop, settle=20)
+    workshop.die(*[str(i) for i in range(12)])
+    assert drain(workshop)["settled"] == 12, "120 s of settling under leases of 60 s"
+    assert broker.extended == [8, 4], "what is not settled yet, whenever half of the lease is gone"
+    assert workshop.broker.depth("orders-dlq").total == 0
+
+
+def test_what_could_not_be_settled_is_recognised_when_it_comes_again(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path)
+    workshop.die("a", "b", "c", error=REFUSED)
+    workshop.world.faults.settles = 2
+    run = workshop.begin()
+    counts = pipeline.drain(workshop.settings, run, **workshop.options())
+    assert (counts["drained"], counts["settled"], counts["not_settled"]) == (3, 1, 2)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    workshop.advance(minutes=10)
+    report = workshop.cycle()
+    assert (report["new"], report["duplicates"], report["redelivered"]) == (3, 2, 3)
+    assert sorted(workshop.bodies("orders")) == [b"a", b"b", b"c"]
+    assert workshop.audit() == []
+
+
+def test_a_limit_bounds_the_drain(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path, limit=5, shards=1)
+    workshop.die(*[str(i) for i in range(9)])
+    assert drain(workshop)["drained"] == 5
+    assert len(workshop.bodies("orders-dlq")) == 4
+
+
+def test_shards_share_a_source_without_leaving_or_doubling_anything(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path)
+    workshop.die(*[str(i) for i in range(9)])
+    run = workshop.begin()
+    drained = [
+        pipeline.drain(workshop.settings, run, shard=shard, shards=2, **workshop.options())["drained"]
+        for shard in (0, 1)
+    ]
+    assert sum(drained) == 9
+    assert workshop.broker.depth("orders-dlq").total == 0

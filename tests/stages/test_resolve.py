@@ -1,0 +1,124 @@
+"""What became of past sends: unknown ones above all."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workshop import KEY_ERROR, REFUSED, Workshop
+
+CHECK = {
+    "connection": "orders_db",
+    "query": "select id from processed where id in :keys",
+    "key": "attribute:message_id",
+    "settle_after": "0s",
+}
+
+
+@pytest.fixture
+def processed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connection:
+    """The consumer's table of what it has processed."""
+    path = tmp_path / "orders.db"
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", json.dumps({"conn_type": "sqlite", "host": str(path)}))
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("create table processed (id text primary key)")
+    return connection
+
+
+def lose_a_response(folder: Path, *, arrived: bool, **route: Any) -> Workshop:
+    """A workshop in which one send of message ``a`` got no answer."""
+    workshop = Workshop(folder, **route)
+    workshop.die("a", error=REFUSED)
+    if arrived:
+        workshop.world.faults.lost_responses = 1
+    else:
+        workshop.world.faults.publishes.append("unknown")
+    assert workshop.cycle()["unknown"] == 1
+    assert workshop.states() == {"unknown": 1}
+    return workshop
+
+
+@pytest.mark.parametrize("rule", ["auto", "review"])
+def test_an_unknown_send_goes_to_people_where_nothing_would_notice_a_double(tmp_path: Path, rule: str) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, on_unknown=rule)
+    assert workshop.cycle()["escalated"] == 1
+    [(reason,)] = workshop.query("select reason from escalated_messages")
+    assert "it may be there" in reason
+    assert workshop.bodies("orders") == [b"a"], "never sent again"
+
+
+def test_an_unknown_send_is_repeated_as_the_same_attempt_where_the_route_says_so(tmp_path: Path) -> None:
+    workshop = lose_a_response(tmp_path, arrived=False, on_unknown="resend")
+    workshop.advance(minutes=30)
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"a"]
+    assert workshop.query("select attempt, unknown_at is not null from redelivery_attempts") == [(1, True)]
+    assert workshop.states() == {"sent": 1}
+
+
+def test_an_unknown_send_that_comes_back_was_sent(tmp_path: Path) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, on_unknown="resend")
+    workshop.consume(lambda _: REFUSED)
+    report = workshop.cycle()
+    assert (report["returned"], report["new"]) == (1, 0)
+    assert workshop.query("select attempt, outcome from redelivery_attempts order by 1") == [(1, "returned"), (2, None)]
+
+
+def test_an_unknown_send_that_was_processed_is_confirmed(tmp_path: Path, processed: sqlite3.Connection) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, processed_check=CHECK)
+    processed.execute("insert into processed values ('a')")
+    assert workshop.cycle()["confirmed"] == 1
+    assert workshop.states() == {"confirmed": 1}
+
+
+def test_an_unknown_send_is_repeated_once_the_check_denies_it(tmp_path: Path, processed: sqlite3.Connection) -> None:
+    workshop = lose_a_response(tmp_path, arrived=False, processed_check=CHECK)
+    workshop.cycle()
+    assert workshop.states() == {"unknown": 1}, "within the window it may still be processed"
+    workshop.advance(minutes=30)
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"a"]
+
+
+def test_a_failing_check_decides_nothing(tmp_path: Path, processed: sqlite3.Connection) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, processed_check=CHECK)
+    processed.execute("drop table processed")
+    workshop.advance(hours=5)
+    report = workshop.cycle()
+    assert (report["confirmed"], report["escalated"]) == (0, 0)
+    assert workshop.states() == {"unknown": 1}
+
+
+def test_processed_messages_are_suppressed_and_those_sent_are_confirmed(
+    tmp_path: Path, processed: sqlite3.Connection
+) -> None:
+    workshop = Workshop(tmp_path, processed_check=CHECK)
+    workshop.die("done", "not done", error=REFUSED)
+    processed.execute("insert into processed values ('done')")
+    report = workshop.cycle()
+    assert (report["suppressed"], report["redelivered"]) == (1, 1)
+    assert workshop.bodies("orders") == [b"not done"]
+    processed.execute("insert into processed values ('not done')")
+    assert workshop.cycle()["confirmed"] == 1
+    assert workshop.states() == {"suppressed": 1, "confirmed": 1}
+
+
+def test_a_failing_check_holds_messages_and_never_sends_or_escalates_them(
+    tmp_path: Path, processed: sqlite3.Connection
+) -> None:
+
+    workshop = Workshop(tmp_path, processed_check=CHECK)
+    workshop.die("send me", error=REFUSED)
+    workshop.die("look at me", error=KEY_ERROR)
+    processed.execute("alter table processed rename to away")
+    report = workshop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (0, 0)
+    assert workshop.bodies("orders") == []
+    assert workshop.query("select count(*) from redelivery_attempts") == [(0,)], "not asked is not attempted"
+    processed.execute("alter table away rename to processed")
+    workshop.advance(minutes=10)
+    report = workshop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (1, 1)
+    assert workshop.audit() == []
