@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import Ministack, Postgres, Server, ServerMissing, missing
+from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
 
 # Tests talk to loopback only: no proxy between, and nobody's AWS account within reach.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
@@ -35,6 +35,12 @@ def _run(server: Server) -> Iterator[Server]:
 def ministack() -> Iterator[Server]:
     """One SQS-compatible server for the session; tests make queues with names of their own."""
     yield from _run(Ministack())
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[Server]:
+    """One RabbitMQ node for the session; tests make queues with names of their own."""
+    yield from _run(RabbitMQ())
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what tests need from the system: PostgreSQL's server programs (tests start their own on a free
-# port) and docker-compose (which checks docker-compose.yml). Only what is missing, and only where it may.
+# Installs what tests need from the system: PostgreSQL's and RabbitMQ's server programs (tests start their own on free
+# ports) and docker-compose (which checks docker-compose.yml). Only what is missing, and only where it may.
 set -euo pipefail
 
 wanted=()
 command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || wanted+=(postgresql)
+compgen -G '/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server' >/dev/null || wanted+=(rabbitmq-server)
 command -v docker-compose >/dev/null || wanted+=(docker-compose)
 if [ "${#wanted[@]}" -eq 0 ]; then
     exit 0
@@ -31,3 +32,9 @@ for package in "${wanted[@]}"; do
     "${as_root[@]}" apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
         echo "Not installed: $package; tests that need it will skip or fail."
 done
+case " ${wanted[*]} " in
+*" rabbitmq-server "*)
+    # The package starts a node of its own on every interface; nobody here needs it.
+    "${as_root[@]}" service rabbitmq-server stop >/dev/null 2>&1 || true
+    ;;
+esac

@@ -4,6 +4,8 @@ A test that needs a server which isn't there skips with the reason, unless ``RED
 (what ``make test`` says): then it fails, because a suite that skips what it promises is not green.
 """
 
+import base64
+import json
 import os
 import shutil
 import signal
@@ -17,7 +19,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -260,3 +262,143 @@ class Postgres(Server):
         if found is None:
             raise ServerMissing(f"PostgreSQL's {name} is neither in PATH nor in /usr/lib/postgresql/*/bin")
         return found
+
+
+class RabbitMQ(Server):
+    """A RabbitMQ node of its own, with its management API; AMQP, distribution and epmd on loopback only.
+
+    Users and queues are made through the management API, because ``rabbitmqctl`` takes seconds per call.
+    """
+
+    name = "rabbitmq"
+    home = Path("/usr/lib/rabbitmq/lib")
+
+    def __init__(self, directory: Path | None = None) -> None:
+        super().__init__(directory)
+        self.management_port = free_port()
+        self._epmd_port = free_port()
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._distribution_port = free_port()
+
+    def command(self) -> list[str]:
+        found = sorted(self.home.glob("rabbitmq_server-*/sbin/rabbitmq-server"))
+        if not found:
+            raise ServerMissing(f"RabbitMQ's server is not in {self.home} (Debian: rabbitmq-server)")
+        return [str(found[-1])]
+
+    def prepare(self) -> None:
+        (self.directory / "plugins").write_text("[rabbitmq_management].\n")
+        (self.directory / "rabbitmq.conf").write_text(
+            f"management.tcp.port = {self.management_port}\nmanagement.tcp.ip = 127.0.0.1\n"
+            "management.disable_basic_auth = false\ndisk_free_limit.absolute = 10MB\nloopback_users = none\n"
+        )
+        epmd = shutil.which("epmd")
+        if epmd is None:
+            raise ServerMissing("Erlang's epmd is not in PATH")
+        # Erlang would start one that outlives us and listens on every interface.
+        self._epmd = subprocess.Popen(
+            [epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def environment(self) -> dict[str, str]:
+        own = self.directory
+        return dict(os.environ) | {
+            "HOME": str(own),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"redrive{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(self._distribution_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_MNESIA_BASE": str(own / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(own / "log"),
+            "RABBITMQ_CONFIG_FILE": str(own / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": str(own / "no-such-file"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(own / "plugins"),
+            "RABBITMQ_PID_FILE": str(own / "pid"),
+        }
+
+    def ready(self) -> bool:
+        try:
+            # Management comes up last, and with the listeners open.
+            return self.ask("GET", "overview") is not None
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        """Stop the node in order, and its epmd."""
+        if self.process is not None and self.process.poll() is None:
+            # The script that starts Erlang does not always hand the signal on.
+            os.killpg(self.process.pid, signal.SIGTERM)
+        super().stop()
+        self._stop_epmd()
+
+    def kill(self) -> None:
+        """Let the node die as in a power cut, as far as a process can."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        self.process = None
+        self._stop_epmd()
+
+    def _clean_up(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()  # nobody reads its files any more, and stopping in order takes seconds
+        super()._clean_up()
+
+    def _stop_epmd(self) -> None:
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait(10)
+            self._epmd = None
+
+    def ask(self, method: str, path: str, body: object = None, *, user: str = "guest") -> Any:
+        """Call the management API; None where there is no content."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.management_port}/api/{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": "Basic " + base64.b64encode(f"{user}:{user}".encode()).decode(),
+            },
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            content = answer.read()
+        return json.loads(content) if content else None
+
+    def create_queue(self, name: str, *, vhost: str = "%2F", **arguments: object) -> str:
+        """Declare a durable queue with these arguments (``x_`` stands for ``x-``) and return its name."""
+        fixed = {key.replace("_", "-"): value for key, value in arguments.items() if value is not None}
+        self.ask("PUT", f"queues/{vhost}/{name}", {"durable": True, "arguments": fixed})
+        return name
+
+    def create_user(
+        self, name: str, *, vhost: str = "%2F", configure: str = "", write: str = "", read: str = ""
+    ) -> str:
+        """A user whose password is the name, with these rights in one virtual host."""
+        self.ask("PUT", f"users/{name}", {"password": name, "tags": "monitoring"})
+        rights = {"configure": configure, "write": write, "read": read}
+        self.ask("PUT", f"permissions/{vhost}/{name}", rights)
+        return name
+
+    def control(self, *arguments: str) -> None:
+        """Run ``rabbitmqctl``; takes about two seconds."""
+        program = Path(self.command()[0]).with_name("rabbitmqctl")
+        subprocess.run([str(program), *arguments], env=self.environment(), check=True, capture_output=True)
+
+    def connection(self, **changes: object) -> dict[str, object]:
+        """What an Airflow connection to this server says, as JSON."""
+        extra = {"management_url": f"http://127.0.0.1:{self.management_port}", "timeout": 10}
+        return {
+            "conn_type": "amqp",
+            "host": "127.0.0.1",
+            "port": self.port,
+            "login": "guest",
+            "password": "guest",
+            "extra": extra,
+        } | changes

@@ -117,11 +117,17 @@ def _routes(kind: str, pattern: str, key: str | None) -> bool:
     if kind == "fanout" or key is None:
         return True
     if kind == "topic":
-        words = [{"*": r"[^.]+", "#": r".*"}.get(word, re.escape(word)) for word in pattern.split(".")]
-        return (
-            re.fullmatch(r"\.".join(words).replace(r".*\.", r"(.*\.)?").replace(r"\..*", r"(\..*)?"), key) is not None
-        )
+        return _matches(pattern.split("."), key.split(".") if key else [])
     return kind == "direct" and pattern == key
+
+
+def _matches(pattern: list[str], words: list[str]) -> bool:
+    """A topic pattern: ``*`` is one word, ``#`` any number of them."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_matches(pattern[1:], words[skipped:]) for skipped in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and _matches(pattern[1:], words[1:])
 
 
 def _is_loopback(url: str) -> bool:

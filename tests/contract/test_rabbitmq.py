@@ -1,0 +1,779 @@
+"""The RabbitMQ adapter: the contract on a real node, with classic and quorum queues, and what only RabbitMQ does."""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from redrive.brokers import open_broker
+from redrive.brokers.rabbitmq import RabbitMQ
+from redrive.brokers.rabbitmq_management import QueueFacts, _facts, _routes
+from redrive.brokers.rabbitmq_message import FAILURE_HEADERS, Death, deaths_of, decode, encode, letter_of
+from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
+from redrive.message import Header, Outgoing, clean_headers, tracking_headers
+from tests import servers
+from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
+from tests.servers import free_port
+
+MOMENT = timedelta(seconds=2)
+
+#: One header of every type that AMQP knows, in its text form.
+TYPED = (
+    Header("customer", "longstr", "Müller & Söhne"),
+    Header("latin", "longstr", b"M\xfcller"),
+    Header("thumbnail", "binary", b"\x89PNG\x00\xff"),
+    Header("flag", "bool", "true"),
+    Header("off", "bool", "false"),
+    Header("tiny", "byte", "-7"),
+    Header("tiny-unsigned", "ubyte", "200"),
+    Header("small", "short", "-30000"),
+    Header("small-unsigned", "ushort", "60000"),
+    Header("count", "int", "-5"),
+    Header("count-unsigned", "uint", "4000000000"),
+    Header("big", "long", "9007199254740993"),
+    Header("share", "float", "0.5"),
+    Header("ratio", "double", "12.1"),
+    Header("amount", "decimal", "12.50"),
+    Header("debt", "decimal", "-0.05"),
+    Header("at", "timestamp", "2026-11-21T08:41:22Z"),
+    Header("nothing", "void", ""),
+    Header("lines", "array", '["a",7,{"!int":"7"},{"!double":"1.5"},null,true]'),
+    Header("order", "table", '{"id":17,"paid":false,"image":{"!binary":"AP8="}}'),
+    Header("nested", "table", '{"a":{"b":[{"at":{"!timestamp":"1999-12-31T23:59:59Z"}}]}}'),
+    Header("marked", "table", '{"!table":{"!int":"is a key of its own"}}'),
+)  # fmt: skip
+
+
+def adapter(server: servers.RabbitMQ, **changes: object) -> RabbitMQ:
+    """The adapter on the node, connected as an Airflow connection in the environment says."""
+    options = changes.pop("options", {})
+    value = json.dumps(server.connection(**changes))
+    return open_broker("rabbitmq", "rabbit_test", env={"AIRFLOW_CONN_RABBIT_TEST": value}, **options)  # type: ignore[return-value, arg-type]
+
+
+def eventually(question: Callable[[], object], within: float = 10) -> object:
+    """The first answer that is true; the last one after ``within`` seconds."""
+    deadline = time.monotonic() + within
+    while not (answer := question()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return answer
+
+
+@pytest.fixture
+def rabbit(rabbitmq: servers.RabbitMQ) -> Iterator[RabbitMQ]:
+    broker = adapter(rabbitmq)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def create(rabbitmq: servers.RabbitMQ) -> Callable[..., str]:
+    """``create(x_queue_type="quorum", …)`` -> name of a new durable queue with these arguments."""
+    return lambda **arguments: rabbitmq.create_queue(f"q-{uuid.uuid4().hex[:12]}", **arguments)
+
+
+class OnRabbitMQ(BrokerContract):
+    """RabbitMQ has no leases: what a consumer holds comes back when its connection is gone, and all of it."""
+
+    text_type = "longstr"
+    queue_type = "classic"
+
+    @pytest.fixture
+    def broker(self, rabbit: RabbitMQ) -> RabbitMQ:
+        return rabbit
+
+    @pytest.fixture
+    def another_broker(self, rabbitmq: servers.RabbitMQ) -> Iterator[RabbitMQ]:
+        broker = adapter(rabbitmq)
+        yield broker
+        broker.close()
+
+    @pytest.fixture
+    def make_queue(self, create: Callable[..., str]) -> Callable[..., str]:
+        def make(
+            *, ordered: bool = False, dead_letter_queue: str | None = None, max_deliveries: int | None = None
+        ) -> str:
+            if dead_letter_queue is None:
+                return create(x_queue_type=self.queue_type, x_single_active_consumer=ordered or None)
+            # Only quorum queues count deliveries; one more than the limit kills.
+            return create(
+                x_queue_type="quorum",
+                x_dead_letter_exchange="",
+                x_dead_letter_routing_key=dead_letter_queue,
+                x_delivery_limit=None if max_deliveries is None else max_deliveries - 1,
+            )
+
+        return make
+
+    @pytest.fixture
+    def let_pass(self, broker: RabbitMQ) -> Callable[[timedelta], None]:
+        """The consumer dies: there is nothing else that ends its hold on messages."""
+
+        def die(_: timedelta) -> None:
+            assert broker._link is not None
+            broker._link.abort()
+            time.sleep(0.2)
+
+        return die
+
+    @pytest.fixture
+    def refused_broker(self, rabbitmq: servers.RabbitMQ) -> Iterator[RabbitMQ]:
+        rabbitmq.create_queue("orders-dlq")
+        rabbitmq.ask("PUT", "users/stranger", {"password": "stranger", "tags": ""})
+        broker = adapter(rabbitmq, login="stranger", password="stranger")
+        yield broker
+        broker.close()
+
+    @pytest.fixture
+    def unreachable_broker(self, rabbitmq: servers.RabbitMQ) -> RabbitMQ:
+        return adapter(rabbitmq, port=free_port(), options={"sleep": lambda _: None})
+
+    def test_headers_survive_with_their_types(self, broker: RabbitMQ, queue: str) -> None:
+        self.send(broker, queue, outgoing(headers=TYPED))
+
+        assert self.take(broker, queue, 1)[0].letter.headers[: len(TYPED)] == TYPED
+
+    def test_a_letter_tells_its_id_and_times(self, broker: RabbitMQ, queue: str) -> None:
+        """The id is the publisher's, if it gave one, and so is the time: RabbitMQ itself has neither."""
+        given = (("message_id", "order-17"), ("timestamp", "1760000000"))
+        self.send(broker, queue, outgoing(number=1), outgoing(number=2, properties=given))
+        bare, told = (r.letter for r in self.take(broker, queue, 2))
+
+        assert (bare.broker_message_id, bare.enqueued_at, bare.deliveries, bare.redelivered) == ("", None, 1, False)
+        assert (told.broker_message_id, told.enqueued_at) == ("order-17", 1_760_000_000_000_000)
+
+    def test_an_ordering_key_survives(self, broker: RabbitMQ, make_queue: Callable[..., str]) -> None:
+        """RabbitMQ has none; routes order by a header or a field of the body."""
+        queue = make_queue(ordered=True)
+        self.send(broker, queue, outgoing(ordering_key="customer-7"))
+
+        assert self.take(broker, queue, 1)[0].letter.ordering_key is None
+
+    def test_order_within_a_key_is_kept(self, broker: RabbitMQ, queue: str) -> None:
+        """All of a queue is in order, across windows and receives, and also after a consumer's death.
+
+        After a release it is on classic queues only: a quorum queue without a delivery limit puts it to the end.
+        """
+        self.send(broker, queue, *(outgoing(b"%d" % n, n, ordering_key="ab"[n % 2]) for n in range(24)))
+        first = self.take(broker, queue, 10)
+        if self.queue_type == "classic":
+            broker.release(queue, [r.receipt for r in first])
+        else:
+            broker._link.abort()  # type: ignore[union-attr]
+            eventually(lambda: broker.depth(queue).visible == 24)
+        seen = []
+        while got := self.take(broker, queue, 5):
+            seen += [int(r.letter.body) for r in got]
+            broker.settle(queue, [r.receipt for r in got])
+
+        assert seen == list(range(24))
+
+    def test_too_many_headers_are_refused(self, broker: RabbitMQ, queue: str) -> None:
+        """Not their number counts: they have to fit into one frame."""
+        many = tuple(Header(f"h{n}", "longstr", "v" * 200) for n in range(1000))
+        results = broker.publish(queue, [outgoing(headers=many), outgoing(number=2, headers=many[:500])])
+
+        assert [r.status for r in results] == ["refused", "sent"]
+        assert "one frame" in results[0].detail
+
+    def test_a_delayed_message_is_counted_and_comes_later(
+        self, broker: RabbitMQ, create: Callable[..., str], queue: str
+    ) -> None:
+        """A delay is a queue with a time to live; a drain takes messages out of it before their time."""
+        delay = create(
+            x_queue_type=self.queue_type,
+            x_message_ttl=1000,
+            x_dead_letter_exchange="",
+            x_dead_letter_routing_key=queue,
+        )
+        self.send(broker, delay, outgoing(b"waits", 1), outgoing(b"is drained", 2))
+        waits, drained = self.take(broker, delay, 2)
+        broker.release(delay, [waits.receipt])
+        assert broker.settle(delay, [drained.receipt]).count == 1
+
+        [came] = broker.receive(queue, limit=2, wait=timedelta(seconds=5), lease=LEASE)
+        assert (came.letter.body, came.letter.origin, came.letter.reason) == (b"waits", delay, "expired")
+
+    def test_an_extended_lease_keeps_a_message_away(
+        self, broker: RabbitMQ, another_broker: RabbitMQ, queue: str
+    ) -> None:
+        """There is nothing to extend; the question only shows whether the channel lives."""
+        self.send(broker, queue, outgoing())
+        [kept] = self.take(broker, queue, 1)
+        broker.extend(queue, [kept.receipt], LEASE)
+
+        assert self.take(another_broker, queue, 1) == []
+        assert broker.settle(queue, [kept.receipt]).count == 1
+
+
+@pytest.mark.server
+class TestRabbitMQ(OnRabbitMQ):
+    """On a real node, with classic queues."""
+
+
+@pytest.mark.server
+class TestRabbitMQQuorum(OnRabbitMQ):
+    """On a real node, with quorum queues."""
+
+    queue_type = "quorum"
+
+
+# --- settling ----------------------------------------------------------------------------------------------
+
+
+def fill(broker: RabbitMQ, queue: str, count: int) -> None:
+    results = broker.publish(queue, [outgoing(b"%d" % n, n) for n in range(count)])
+    assert {r.status for r in results} == {"sent"}
+
+
+def drain_all(broker: RabbitMQ, queue: str, count: int) -> list[object]:
+    return [r.receipt for r in BrokerContract.take(broker, queue, count)]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_batch_is_acked_by_one_ack_for_all(
+    rabbit: RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    queue = create(x_queue_type=kind)
+    fill(rabbit, queue, 2500)
+    receipts = drain_all(rabbit, queue, 2500)
+    channel = rabbit._holders[queue].channel
+    acks: list[tuple[int, bool]] = []
+    real = channel.ack
+    monkeypatch.setattr(
+        channel, "ack", lambda tag, multiple: (acks.append((tag, multiple)), real(tag, multiple=multiple))
+    )
+
+    assert rabbit.settle(queue, list(reversed(receipts))).count == 2500
+    assert acks == [(2500, True)]
+    assert rabbit.depth(queue).total == 0
+
+
+@pytest.mark.server
+def test_what_is_not_the_oldest_is_acked_one_by_one(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create()
+    fill(rabbit, queue, 6)
+    receipts = drain_all(rabbit, queue, 6)
+    rabbit.settle(queue, [receipts[0], receipts[1], receipts[3]])
+    rabbit.release(queue, [receipts[2]])
+
+    assert rabbit.settle(queue, [receipts[2]]).failures == ((receipts[2], "it was given back"),)
+    assert rabbit.depth(queue)[:3] == (1, 2, 0)
+    rabbit._link.abort()  # type: ignore[union-attr]
+    assert sorted(r.letter.body for r in BrokerContract.take(rabbit, queue, 6)) == [b"2", b"4", b"5"]
+
+
+@pytest.mark.server
+def test_nobody_knows_of_a_batch_whose_connection_is_lost_before_the_answer(
+    rabbit: RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = create()
+    fill(rabbit, queue, 3)
+    receipts = drain_all(rabbit, queue, 3)
+    channel, link = rabbit._holders[queue].channel, rabbit._link
+    assert link is not None
+    real = channel.ack
+    monkeypatch.setattr(channel, "ack", lambda tag, multiple: (real(tag, multiple=multiple), link.abort()))
+
+    with pytest.raises(BrokerUnavailable, match=queue):
+        rabbit.settle(queue, receipts)
+    later = rabbit.settle(queue, receipts)
+    assert later.count == 0
+    assert "went back" in later.failures[0][1]
+
+
+@pytest.mark.server
+def test_never_more_is_taken_than_one_batch(rabbitmq: servers.RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create()
+    one, two = adapter(rabbitmq), adapter(rabbitmq)
+    fill(one, queue, 50)
+    assert len(one.receive(queue, limit=20, wait=NO_WAIT, lease=LEASE)) == 20
+
+    assert two.depth(queue).visible == 30
+    one.close()
+    two.close()
+
+
+@pytest.mark.server
+def test_large_messages_are_taken_a_few_at_a_time(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create()
+    rabbit.publish(queue, [outgoing(b"x" * 2_000_000, n) for n in range(12)])
+    rabbit.settle(queue, [r.receipt for r in rabbit.receive(queue, limit=2, wait=MOMENT, lease=LEASE)])
+
+    assert len(rabbit.receive(queue, limit=1000, wait=MOMENT, lease=LEASE)) == 8
+
+
+# --- why it died -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("strategy", ["at-most-once", "at-least-once"])
+def test_a_rejected_message_says_where_why_and_when(
+    rabbit: RabbitMQ, create: Callable[..., str], strategy: str
+) -> None:
+    dead = create(x_queue_type="quorum")
+    live = create(
+        x_queue_type="quorum",
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key=dead,
+        x_dead_letter_strategy=strategy,
+        x_overflow="reject-publish",
+    )
+    rabbit.publish(live, [outgoing(b"bad", properties=(("message_id", "order-17"),), headers=TYPED)])
+    rabbit.reject(live, [r.receipt for r in rabbit.receive(live, limit=1, wait=MOMENT, lease=LEASE)])
+    [received] = rabbit.receive(dead, limit=1, wait=MOMENT, lease=LEASE)
+    letter = received.letter
+
+    assert (letter.origin, letter.reason, letter.deliveries, letter.redelivered) == (live, "rejected", 1, False)
+    assert letter.broker_message_id == "order-17"
+    assert letter.dead_lettered_at is not None
+    assert abs(letter.dead_lettered_at / 1e6 - time.time()) < 10
+    assert letter.enqueued_at == letter.dead_lettered_at, "as far back as the broker remembers"
+    assert set(clean_headers(letter.headers, FAILURE_HEADERS)) == set(TYPED)  # the broker sorts them
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [({"x_message_ttl": 1}, "expired"), ({"x_max_length": 1}, "maxlen")],
+    ids=["expired", "maxlen"],
+)
+def test_the_broker_s_own_reasons_are_told(
+    rabbit: RabbitMQ, create: Callable[..., str], arguments: dict[str, int], reason: str
+) -> None:
+    dead = create()
+    live = create(x_dead_letter_exchange="", x_dead_letter_routing_key=dead, **arguments)
+    rabbit.publish(live, [outgoing(number=1), outgoing(number=2)])
+    letter = rabbit.receive(dead, limit=1, wait=MOMENT, lease=LEASE)[0].letter
+
+    assert (letter.origin, letter.reason) == (live, reason)
+
+
+@pytest.mark.server
+def test_a_message_that_went_round_a_retry_queue_came_from_its_consumer_s_queue(
+    rabbit: RabbitMQ, create: Callable[..., str], rabbitmq: servers.RabbitMQ
+) -> None:
+    name = uuid.uuid4().hex[:8]
+    retry = f"retry-{name}"
+    work = create(x_dead_letter_exchange="", x_dead_letter_routing_key=retry)
+    rabbitmq.create_queue(retry, x_dead_letter_exchange="", x_dead_letter_routing_key=work, x_message_ttl=50)
+    rabbit.publish(work, [outgoing()])
+    for _ in range(3):
+        rabbit.reject(work, [r.receipt for r in rabbit.receive(work, limit=1, wait=MOMENT, lease=LEASE)])
+    letter = rabbit.receive(work, limit=1, wait=MOMENT, lease=LEASE)[0].letter
+
+    assert (letter.origin, letter.reason, letter.deliveries) == (work, "rejected", 3)
+
+
+def x_death(*entries: dict[str, object]) -> Header:
+    return Header("x-death", "array", json.dumps(entries))
+
+
+def entry(queue: str, reason: str, seconds: int, count: int = 1) -> dict[str, object]:
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_760_000_000 + seconds))
+    return {"queue": queue, "reason": reason, "count": count, "time": {"!timestamp": at}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "origin", "reason", "deliveries"),
+    [
+        ([entry("work", "rejected", 0)], "work", "rejected", 1),
+        ([entry("retry", "expired", 1, 4), entry("work", "rejected", 0, 5)], "work", "rejected", 5),
+        ([entry("work", "rejected", 9), entry("delay", "expired", 0)], "work", "rejected", 1),
+        ([entry("dlq", "expired", 9), entry("work", "rejected", 0)], "work", "rejected", 1),
+        ([entry("dlq", "rejected", 9), entry("work", "rejected", 0)], "work", "rejected", 1),
+        ([entry("park", "expired", 9), entry("work", "maxlen", 0)], "work", "maxlen", 1),
+        # RabbitMQ moves entries that it counts up, so the order of the array says nothing
+        (
+            [entry("retry", "expired", 1, 2), entry("work", "rejected", 0), entry("work", "delivery_limit", 5)],
+            "work",
+            "rejected",
+            1 + 4,
+        ),
+        ([entry("work", "delivery_limit", 5)], "work", "delivery_limit", 4),
+    ],
+    ids=["plain", "retry-cycle", "delayed-first", "dlq-expired", "dlq-rejected", "overflow", "unordered", "limit"],
+)
+def test_the_failing_queue_is_the_one_whose_consumer_gave_up_first(
+    entries: list[dict[str, object]], origin: str, reason: str, deliveries: int
+) -> None:
+    raw = encode(outgoing(headers=(x_death(*entries),)), queue="dlq", user=None)
+    letter = letter_of(
+        raw, b"", queue="dlq", exchange="", routing_key="dlq", redelivered=False, delivery_limit=lambda _: 3
+    )
+
+    assert (letter.origin, letter.reason, letter.deliveries) == (origin, reason, deliveries)
+
+
+@pytest.mark.parametrize("value", ["", "[1]", "{}", '[{"queue": 1}]', "x" * 99, "[" * 99999], ids=range(6))
+def test_a_forged_death_is_no_death(value: str) -> None:
+    assert deaths_of(Header("x-death", "longstr", value)) == ()
+
+
+def test_deaths_are_read_as_they_are_written() -> None:
+    assert deaths_of(x_death(entry("work", "expired", 0, 3))) == (Death("work", "expired", 3, 1_760_000_000_000_000),)
+
+
+# --- what goes back ----------------------------------------------------------------------------------------
+
+
+def sent_properties(message: Outgoing, *, queue: str = "orders", **options: object) -> dict[str, str]:
+    return decode(encode(message, queue=queue, user="app", **options))[0]  # type: ignore[arg-type]
+
+
+def test_business_properties_are_kept() -> None:
+    kept = {
+        "content_encoding": "gzip", "correlation_id": "c-1", "reply_to": "answers", "message_id": "m-1",
+        "type": "order", "app_id": "shop", "priority": "7", "delivery_mode": "1", "timestamp": "1760000000",
+        "cluster_id": "x",
+    }  # fmt: skip
+    message = outgoing(properties=(*kept.items(), ("exchange", "shop"), ("routing_key", "eu.orders")))
+
+    assert sent_properties(message._replace(content_type="application/json")) == kept | {
+        "content_type": "application/json"
+    }
+
+
+def test_a_message_without_a_delivery_mode_is_sent_to_last() -> None:
+    assert sent_properties(outgoing()) == {"delivery_mode": "2"}
+
+
+@pytest.mark.parametrize(("user", "kept"), [("app", True), ("somebody", False)])
+def test_a_user_id_goes_along_only_where_it_is_ours(user: str, kept: bool) -> None:
+    assert ("user_id" in sent_properties(outgoing(properties=(("user_id", user),)))) is kept
+
+
+def test_a_time_to_live_counts_for_the_queue_that_it_was_set_for() -> None:
+    delayed = outgoing(properties=(("expiration", "60000"), ("drained_from", "orders-delay")))
+
+    assert "expiration" not in sent_properties(delayed)
+    assert sent_properties(delayed, queue="orders-delay")["expiration"] == "60000"
+    assert sent_properties(delayed, keep_expiration=True)["expiration"] == "60000"
+
+
+def test_headers_that_would_route_to_more_queues_stay_behind() -> None:
+    message = outgoing(headers=(Header("CC", "array", '["audit"]'), Header("a", "longstr", "b")))
+
+    assert decode(encode(message, queue="orders", user="app"))[1] == (Header("a", "longstr", "b"),)
+
+
+def test_marks_of_ours_are_text_and_a_number() -> None:
+    marks = decode(encode(outgoing(headers=tracking_headers("r-1", 3)), queue="q", user=None))[1]
+
+    assert marks == (Header("x-redrive-id", "longstr", "r-1"), Header("x-redrive-attempt", "long", "3"))
+
+
+def test_tables_without_end_are_carried_as_bytes() -> None:
+    deep = "1"
+    for _ in range(60):
+        deep = f'{{"t":{deep}}}'
+    raw = encode(outgoing(headers=(Header("deep", "table", deep), Header("after", "int", "1"))), queue="q", user=None)
+    _, headers = decode(raw)
+
+    assert [h.name for h in headers] == ["deep", "after"]
+    assert isinstance(headers[0].value, bytes)
+    assert encode(outgoing(headers=headers), queue="q", user=None) == raw
+
+
+@pytest.mark.server
+def test_what_can_not_be_encoded_is_refused_alone(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create()
+    bad = {
+        "name": (Header("x" * 256, "longstr", "v"),),
+        "number": (Header("n", "int", "99999999999"),),
+        "table": (Header("t", "table", "{"),),
+        "frame": (Header("trace", "longstr", "x" * 200_000),),
+    }
+    messages = [outgoing(number=n, headers=h) for n, h in enumerate(bad.values())]
+    results = rabbit.publish(queue, [*messages, outgoing(number=9, properties=(("priority", "x"),)), outgoing()])
+
+    assert [r.status for r in results] == ["refused"] * 5 + ["sent"]
+    assert "256 bytes" in results[0].detail
+    assert "one frame" in results[3].detail
+
+
+@pytest.mark.server
+def test_a_redelivery_reaches_the_queue_that_failed_and_no_other(
+    rabbit: RabbitMQ, create: Callable[..., str], rabbitmq: servers.RabbitMQ
+) -> None:
+    failed, other = create(), create()
+    rabbitmq.ask("PUT", "exchanges/%2F/shop", {"type": "fanout", "durable": True})
+    for queue in (failed, other):
+        rabbitmq.ask("POST", f"bindings/%2F/e/shop/q/{queue}", {"routing_key": ""})
+    rabbit.publish(failed, [outgoing(properties=(("exchange", "shop"), ("routing_key", "eu.orders")))])
+
+    assert (rabbit.depth(failed).visible, rabbit.depth(other).visible) == (1, 0)
+
+
+# --- how a send can end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.server
+def test_a_full_queue_refuses_and_may_take_it_later(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create(x_max_length=2, x_overflow="reject-publish")
+    results = rabbit.publish(queue, [outgoing(number=n) for n in range(5)])
+
+    assert [r.status for r in results] == ["sent"] * 2 + ["retry"] * 3
+    assert "nack" in results[2].detail
+
+
+@pytest.mark.server
+def test_a_queue_that_vanishes_in_the_middle_leaves_the_rest_to_be_tried_again(
+    rabbit: RabbitMQ, create: Callable[..., str], rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = create()
+    real, calls = rabbit._send, []
+
+    def send(name: str, pack: object) -> object:
+        if calls:
+            rabbitmq.ask("DELETE", f"queues/%2F/{queue}")
+        calls.append(name)
+        return real(name, pack)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rabbit, "_send", send)
+    results = rabbit.publish(queue, [outgoing(b"x" * 1_500_000, n) for n in range(4)])
+
+    assert [r.status for r in results] == ["sent", "retry", "retry", "retry"]
+    assert "NO_ROUTE" in results[1].detail
+
+
+@pytest.mark.server
+def test_who_may_not_write_is_refused_and_nothing_is_unknown(
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    queue = create()
+    reader = rabbitmq.create_user("reader", read=".*")
+    broker = adapter(rabbitmq, login=reader, password=reader)
+    with pytest.raises(PermissionRefused, match=f"basic.publish on queue {queue}: 403"):
+        broker.publish(queue, [outgoing(number=n) for n in range(3)])
+    assert broker.depth(queue).visible == 0
+    broker.close()
+
+    writer = rabbitmq.create_user("writer", write=".*")
+    broker = adapter(rabbitmq, login=writer, password=writer)
+    with pytest.raises(PermissionRefused, match=f"basic.consume on queue {queue}: 403"):
+        broker.receive(queue, limit=1, wait=MOMENT, lease=LEASE)
+    broker.close()
+
+
+@pytest.mark.server
+def test_a_lost_answer_is_unknown_and_not_sent_again(
+    rabbit: RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = create()
+    fill(rabbit, queue, 1)
+    link = rabbit._link
+    assert link is not None
+    monkeypatch.setattr(rabbit, "_await", lambda *_: (link.serve(), link.abort()))
+    results = rabbit.publish(queue, [outgoing(number=n) for n in range(3)])
+    monkeypatch.undo()
+
+    assert [r.status for r in results] == ["unknown"] * 3
+    assert rabbit.depth(queue).visible in range(1, 5)
+
+
+@pytest.mark.server
+def test_a_server_that_went_away_has_certainly_not_taken_what_comes_after(
+    rabbit: RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = create()
+    fill(rabbit, queue, 1)
+    rabbit._link.abort()  # type: ignore[union-attr]
+    monkeypatch.setattr(rabbit, "_hosts", adapter_hosts_nowhere(rabbit))
+    monkeypatch.setattr(rabbit, "_sleep", lambda _: None)
+
+    assert [r.status for r in rabbit.publish(queue, [outgoing(), outgoing(number=2)])] == ["retry"] * 2
+
+
+def adapter_hosts_nowhere(broker: RabbitMQ) -> list[object]:
+    import pika  # noqa: PLC0415
+
+    return [pika.ConnectionParameters("127.0.0.1", free_port(), credentials=broker._hosts[0].credentials)]
+
+
+@pytest.mark.server
+def test_a_memory_alarm_slows_and_loses_nothing(
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, broker = create(), adapter(rabbitmq)
+    fill(broker, queue, 1)
+    link = broker._link
+    assert link is not None
+    told: list[bool] = []
+    real = link._set_blocked
+    monkeypatch.setattr(link, "_set_blocked", lambda blocked: (told.append(blocked), real(blocked)))
+    rabbitmq.control("set_vm_memory_high_watermark", "absolute", "1MB")
+    relief = threading.Thread(target=rabbitmq.control, args=("set_vm_memory_high_watermark", "0.6"))
+    try:
+        relief.start()
+        results = [r.status for n in range(5) for r in broker.publish(queue, [outgoing(number=n)] * 40)]
+    finally:
+        relief.join()
+        rabbitmq.control("set_vm_memory_high_watermark", "0.6")
+
+    assert told == [True, False]
+    assert results == ["sent"] * 200
+    assert broker.depth(queue).visible == 201
+    broker.close()
+
+
+@pytest.mark.server
+def test_an_alarm_that_lasts_is_told_before_anything_is_sent(
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    queue = create()
+    broker = adapter(rabbitmq, options={"blocked_timeout": 0.3})
+    fill(broker, queue, 1)
+    assert broker._link is not None
+    broker._link.blocked = True
+
+    with pytest.raises(BrokerUnavailable, match="alarm"):
+        broker.publish(queue, [outgoing()])
+    assert broker.depth(queue).visible == 1
+    broker.close()
+
+
+# --- depth, description, connection ------------------------------------------------------------------------
+
+
+@pytest.mark.server
+def test_without_the_management_api_nobody_guesses_what_others_hold(
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    broker, queue = adapter(rabbitmq, extra={}), create()
+    fill(broker, queue, 2)
+
+    assert not broker.capabilities.knows_empty
+    assert broker.depth(queue)[:3] == (2, None, 0)
+    assert broker.depth(queue).total is None
+    broker.close()
+
+
+@pytest.mark.server
+def test_the_management_api_tells_what_others_hold(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    queue, other = create(), adapter(rabbitmq)
+    fill(other, queue, 5)
+    drain_all(other, queue, 3)
+
+    assert eventually(lambda: rabbit.depth(queue).in_flight == 3)
+    assert rabbit.depth(queue).visible == 2
+    other.close()
+
+
+@pytest.mark.server
+def test_a_description_follows_exchanges(
+    rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str]
+) -> None:
+    dead = create()
+    rabbitmq.ask("PUT", "exchanges/%2F/graveyard", {"type": "topic", "durable": True})
+    rabbitmq.ask("POST", f"bindings/%2F/e/graveyard/q/{dead}", {"routing_key": "orders.#"})
+    rabbitmq.ask("POST", f"bindings/%2F/e/graveyard/q/{create()}", {"routing_key": "invoices.*"})
+    live = create(
+        x_queue_type="quorum",
+        x_dead_letter_exchange="graveyard",
+        x_dead_letter_routing_key="orders.eu",
+        x_delivery_limit=4,
+    )
+
+    told = rabbit.describe(live)
+    assert (told.dead_letter_queue, told.max_deliveries, told.ordered) == (dead, 5, False)
+    assert rabbit.describe(dead).max_deliveries == 5, "of the queue that feeds it"
+    assert rabbit.describe(create(x_message_ttl=90_000)).retention == timedelta(seconds=90)
+
+
+def test_a_policy_counts_as_much_as_an_argument() -> None:
+    told = {
+        "name": "orders",
+        "type": "quorum",
+        "arguments": {"x-queue-type": "quorum", "x-delivery-limit": 9},
+        "effective_policy_definition": {"dead-letter-exchange": "", "delivery-limit": 4, "message-ttl": 5},
+    }
+
+    assert _facts(told) == QueueFacts("orders", "quorum", None, 5, 4, "", None, False)
+    assert _facts(told | {"delivery_limit": 20}).delivery_limit == 20, "4.0 has a limit by default"
+    assert _facts(told | {"delivery_limit": -1}).delivery_limit is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "routed"),
+    [("orders.#", "orders", True), ("orders.#", "orders.eu.de", True), ("#.de", "de", True), ("*.de", "de", False),
+     ("#", "", True), ("a.*.c", "a.b.c", True), ("a.#.c", "a.c", True), ("a.*", "a.b.c", False), ("a", "axb", False)],
+)  # fmt: skip
+def test_topic_patterns_route_as_rabbitmq_does(pattern: str, key: str, routed: bool) -> None:
+    assert _routes("topic", pattern, key) is routed
+
+
+@pytest.mark.server
+def test_a_dead_letter_queue_that_deletes_is_warned_about(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    [limit] = rabbit.describe(create(x_queue_type="quorum", x_delivery_limit=3)).warnings
+    [single] = rabbit.describe(create(x_single_active_consumer=True)).warnings
+
+    assert "DELETES" in limit
+    assert "single active consumer" in single
+    assert rabbit.describe(create(x_queue_type="quorum")).warnings == ()
+
+
+@pytest.mark.server
+def test_a_connection_names_virtual_host_and_rights(rabbitmq: servers.RabbitMQ) -> None:
+    rabbitmq.ask("PUT", "vhosts/shop", {})
+    user = rabbitmq.create_user("shopper", vhost="shop", configure=".*", write=".*", read=".*")
+    rabbitmq.create_queue("orders-of-shop", vhost="shop")
+    broker = adapter(rabbitmq, schema="shop", login=user, password=user)
+    fill(broker, "orders-of-shop", 1)
+    assert broker.describe("orders-of-shop").lease == timedelta(minutes=30)
+    broker.close()
+
+    with pytest.raises(PermissionRefused, match=r"connection rabbit_test.*orders-of-shop.*virtual host"):
+        adapter(rabbitmq, schema="no-such-vhost").depth("orders-of-shop")
+    with pytest.raises(PermissionRefused, match=r"orders-of-shop.*user and password"):
+        adapter(rabbitmq, password="wrong").depth("orders-of-shop")
+    with pytest.raises(QueueMissing, match="orders-of-shop"):
+        adapter(rabbitmq).depth("orders-of-shop")
+
+
+@pytest.mark.server
+def test_the_next_host_is_tried(rabbitmq: servers.RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create()
+    broker = adapter(rabbitmq, host=f"127.0.0.1:{free_port()},127.0.0.1:{rabbitmq.port}")
+
+    assert broker.depth(queue).visible == 0
+    broker.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"conn_type": "aws", "host": "h"}, "'aws', not one of amqp"),
+        ({"conn_type": "amqp"}, "no host"),
+        ({"conn_type": "amqp", "host": "h", "extra": {"mangement_url": "x"}}, "extra.mangement_url is unknown"),
+        ({"conn_type": "amqp", "host": "h", "extra": {"heartbeat": "often"}}, "extra.heartbeat is not a number"),
+        ({"conn_type": "amqps", "host": "h", "extra": {"ca_certs": "/nonexistent"}}, "TLS"),
+    ],
+    ids=["type", "host", "unknown", "number", "certificate"],
+)
+def test_a_wrong_connection_says_what_is_wrong(value: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=f"connection rabbit_test.*{words}"):
+        RabbitMQ.open("rabbit_test", env={"AIRFLOW_CONN_RABBIT_TEST": json.dumps(value)})
+
+
+def test_a_uri_is_enough() -> None:
+    broker = RabbitMQ.open(
+        "rabbit_test",
+        env={"AIRFLOW_CONN_RABBIT_TEST": "amqps://ana:s3cret@mq.example.org/shop?management_port=15671&verify=false"},
+    )
+    [host] = broker._hosts
+
+    assert (host.host, host.port, host.virtual_host, host.ssl_options is not None) == (
+        "mq.example.org",
+        5671,
+        "shop",
+        True,
+    )
+    assert broker.capabilities.knows_empty
