@@ -1,0 +1,224 @@
+"""What our own code costs: drain, load and delivery with a broker in memory, on one core, 1 KiB messages.
+
+Each measurement runs in a process of its own, bound to one core, so that its peak memory is its own. Rates are messages
+per second of wall time; ``cpu`` is the share of it that this process computed (the rest is fsync, or somebody else's
+use of the core). The targets are those of the project's own issue: drain 40,000/s, delivery 25,000/s, load 60,000/s,
+and memory flat from 10,000 to 500,000 messages.
+"""
+
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from redrive import classified
+from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger, sql
+from redrive.message import DeadLetter, Header, message_id_of
+from redrive.settings import Settings, parse
+from redrive.stages import pipeline
+from redrive.stages.context import Run, utc_now
+
+SIZES = (10_000, 100_000, 500_000)
+TARGETS = {"drain": 40_000, "load": 60_000, "deliver": 25_000}
+GROUPS = 50
+
+
+def main() -> int:
+    """Measure everything and print a table; 1 when a target was missed."""
+    table = Table("stage", "messages", "per second", "target", "cpu", "peak MiB", box=box.SIMPLE_HEAD)
+    missed = False
+    for stage, target in TARGETS.items():
+        for size in SIZES:
+            found = _measure(stage, size)
+            rate = size / found["seconds"]
+            missed |= size == SIZES[-1] and rate < target
+            table.add_row(
+                stage,
+                f"{size:,}",
+                f"{rate:,.0f}",
+                f"{target:,}",
+                f"{found['cpu'] / found['seconds']:.0%}",
+                f"{found['peak_mib']:,.0f}",
+            )
+    Console().print(table)
+    return int(missed)
+
+
+def _measure(stage: str, size: int) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.throughput", stage, str(size)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
+
+
+# --- in the measured process --------------------------------------------------------------------------------
+
+
+def _settings(folder: Path) -> Settings:
+    return parse(
+        f"""
+database: sqlite:///{folder}/redrive.db
+staging: {folder}/staging
+routes:
+  orders:
+    broker: memory
+    connection: bench
+    sources: [{{queue: orders-dlq, kind: dead_letter}}]
+    destination: {{queue: orders}}
+    canary: "off"
+    drain: {{limit: 10000000, wait: 0s}}
+    deliver: {{run_for: 1h}}
+    rate: {{per_second: 100000000, max_in_flight: 100000000}}
+""",
+        env=os.environ,
+        root=folder,
+    )
+
+
+def _letters(world: MemoryWorld, size: int) -> None:
+    noise = random.Random(1).randbytes(1 << 20)
+    first = int(time.time() * 1_000_000) - 3_600_000_000
+
+    def letter(number: int) -> DeadLetter:
+        start = (number * 7919) % (len(noise) - 512)
+        body = b'{"order": %012d, "lines": "' % number + noise[start : start + 370].hex().encode() + b'"}'
+        return DeadLetter(
+            f"00000000-0000-0000-0000-{number:012d}",
+            body.ljust(1024),
+            (
+                Header("message_id", "String", f"order-{number}"),
+                Header("error", "String", "ConnectionResetError: [Errno 104] Connection reset by peer"),
+            ),
+            (("SenderId", "AIDAIENQZJOLO23YVJ4VO"),),
+            first + number,
+            deliveries=3,
+            origin="orders",
+        )
+
+    world.fill("orders-dlq", size, letter)
+
+
+def _prepare(folder: Path) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+    settings = _settings(folder)
+    ledger = Ledger(settings.database)
+    schema.upgrade(ledger, utc_now())
+    ledger.close()
+    world = MemoryWorld(patience=timedelta(0))
+    world.create("orders-dlq", lease=timedelta(minutes=10))
+    world.create("orders", sink=True)
+    run = pipeline.begin(settings, "orders", trigger="bench", holder="bench", lease=timedelta(hours=1))
+    return settings, world, MemoryBroker(world), run
+
+
+def _drain(folder: Path, size: int) -> Callable[[], Any]:
+    settings, world, broker, run = _prepare(folder)
+    _letters(world, size)
+
+    def measured() -> None:
+        counts = pipeline.drain(settings, run, broker=broker)
+        assert counts["settled"] == size, counts
+
+    return measured
+
+
+def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
+    """What Spark would write, made directly: the load and the delivery are measured, not the job."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    manifest = json.loads(Path(pipeline.prepare_classification(settings, run, broker=broker) or "").read_text())
+    output = Path(manifest["output"])
+    (output / classified.MESSAGES_DIR).mkdir(parents=True)
+    (output / classified.GROUPS_DIR).mkdir(parents=True)
+    fingerprints = [f"{number:016x}" for number in range(GROUPS)]
+    with pq.ParquetWriter(output / classified.MESSAGES_DIR / "part-0.parquet", classified.MESSAGES) as writer:
+        for batch in manifest["batches"]:
+            staged = pq.read_table(
+                batch["uri"], columns=[n for n in classified.MESSAGES.names if n in classified.STAGED.names]
+            )
+            count, first = staged.num_rows, batch["batch_id"]
+            made = {
+                "message_id": pa.array([message_id_of(first, row) for row in range(count)], pa.int64()),
+                "body_bytes": pa.array([1024] * count, pa.int32()),
+                "message_key": pa.nulls(count, pa.string()),
+                "order_key": pa.nulls(count, pa.string()),
+                "cause": pa.array(["transient_network"] * count),
+                "rule": pa.array(["bench"] * count),
+                "confidence": pa.array([0.9] * count, pa.float32()),
+                "fingerprint": pa.array([fingerprints[row % GROUPS] for row in range(count)]),
+            }
+            columns = [made[n] if n in made else staged.column(n) for n in classified.MESSAGES.names]
+            writer.write_table(pa.table(columns, schema=classified.MESSAGES))
+    groups = [
+        {"fingerprint": f, "cause": "transient_network", "template": f, "example": f, "messages": 1}
+        for f in fingerprints
+    ]
+    pq.write_table(pa.Table.from_pylist(groups, classified.GROUPS), output / classified.GROUPS_DIR / "part-0.parquet")
+
+
+def _load(folder: Path, size: int) -> Callable[[], Any]:
+    settings, world, broker, run = _prepare(folder)
+    _letters(world, size)
+    pipeline.drain(settings, run, broker=broker)
+    _classified(settings, broker, run)
+
+    def measured() -> None:
+        counts = pipeline.load(settings, run, broker=broker)
+        assert counts["new"] == size, counts
+
+    return measured
+
+
+def _deliver(folder: Path, size: int) -> Callable[[], Any]:
+    settings, world, broker, run = _prepare(folder)
+    _letters(world, size)
+    pipeline.drain(settings, run, broker=broker)
+    _classified(settings, broker, run)
+    pipeline.load(settings, run, broker=broker)
+    pipeline.plan(settings, run, broker=broker)
+
+    def measured() -> None:
+        counts = pipeline.deliver(settings, run, broker=broker)
+        assert counts["redelivered"] == size == world.messages["publish"], counts
+        ledger = Ledger(settings.database)
+        with ledger.read() as connection:
+            assert connection.execute(sql("select count(*) from messages where state = 'sent'")).scalar() == size
+
+    return measured
+
+
+def _child(stage: str, size: int) -> None:
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})
+    with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
+        measured = {"drain": _drain, "load": _load, "deliver": _deliver}[stage](Path(folder), size)
+        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        started, cpu = time.perf_counter(), time.process_time()
+        measured()
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "base_mib": base / 1024, "peak_mib": peak / 1024}))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        _child(sys.argv[1], int(sys.argv[2]))
+    else:
+        sys.exit(main())
