@@ -5,24 +5,30 @@ for its tests, as an opinion that isn't ours.
 """
 
 import json
+import os
+import subprocess
+import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from google.cloud import pubsub_v1
-from google.pubsub_v1 import types
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth
 from redrive.brokers.google_pubsub import GooglePubSub
 from redrive.brokers.memory import ManualClock
-from redrive.brokers.pubsub_message import FAILURE_ATTRIBUTES, MAX_BYTES, parse_time
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
+from redrive.brokers.pubsub_message import FAILURE_ATTRIBUTES, parse_time
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
-from tests.servers import Server, ServerMissing, free_port, missing
+from tests.servers import ServerMissing, free_port, missing
 from tests.stand_ins.pstest_server import Pstest
 from tests.stand_ins.pubsub import PubSubServer
 from tests.stand_ins.pubsub_topics import Refusal, World
@@ -299,3 +305,471 @@ class TestOnPstest(PubSubContract):
     @pytest.fixture
     def unreachable_broker(self) -> GooglePubSub:
         return adapter(f"127.0.0.1:{free_port()}")
+
+
+# --- what only Pub/Sub does, on the stand-in ----------------------------------------------------------------
+
+pytestmark = pytest.mark.server
+
+
+def statuses(broker: GooglePubSub, queue: str, count: int, **fields: object) -> list[str]:
+    messages = [outgoing(b"%d" % n, n, **fields) for n in range(count)]
+    return [result.status for result in broker.publish(queue, messages)]
+
+
+@pytest.fixture
+def orders(operator: Operator) -> str:
+    """Topic orders, read by orders-worker, which dead-letters to topic dead, read by orders-dlq."""
+    operator.topic("orders")
+    operator.topic("dead")
+    operator.subscribe("orders-dlq", "dead")
+    policy = {"dead_letter_topic": topic("dead"), "max_delivery_attempts": 2}
+    operator.subscribe("orders-worker", "orders", dead_letter_policy=policy)
+    return "orders"
+
+
+def die(broker: GooglePubSub, name: str = "orders-worker") -> None:
+    """Let everything in a subscription fail until it is dead-lettered."""
+    while got := broker.receive(name, limit=1000, wait=NO_WAIT, lease=LEASE):
+        broker.release(name, [one.receipt for one in got])
+
+
+def test_a_dead_letter_tells_its_life(pubsub: GooglePubSub, orders: str, clock: ManualClock) -> None:
+    published = clock.now
+    pubsub.publish(orders, [outgoing(b"x", headers=(Header("id", "String", "17"),), ordering_key="c-1")])
+    clock.advance(timedelta(minutes=3))
+    died = clock.now
+    die(pubsub)
+    clock.advance(timedelta(hours=1))
+    [(letter, _)] = pubsub.receive("orders-dlq", limit=10, wait=NO_WAIT, lease=LEASE)
+
+    assert (letter.origin, letter.deliveries, letter.ordering_key) == ("orders", 2, "c-1")
+    assert (letter.enqueued_at, letter.dead_lettered_at) == (published, died)
+    assert clean_headers(letter.headers, FAILURE_ATTRIBUTES) == (Header("id", "String", "17"),)
+
+
+def test_an_origin_that_is_gone_is_no_origin(pubsub: GooglePubSub, orders: str, world: World) -> None:
+    pubsub.publish(orders, [outgoing()])
+    die(pubsub)
+    world.delete_topic(topic("orders"))
+
+    [(letter, _)] = pubsub.receive("orders-dlq", limit=1, wait=NO_WAIT, lease=LEASE)
+    assert letter.origin is None
+
+
+def test_an_origin_in_another_project_has_its_full_name(pubsub: GooglePubSub, orders: str) -> None:
+    theirs = "projects/other/subscriptions/bills-worker"
+    pubsub._publisher.create_topic(request={"name": "projects/other/topics/bills"})
+    pubsub._subscriber.create_subscription(
+        request={
+            "name": theirs,
+            "topic": "projects/other/topics/bills",
+            "dead_letter_policy": {"dead_letter_topic": topic("dead"), "max_delivery_attempts": 2},
+        }
+    )
+    pubsub.publish("projects/other/topics/bills", [outgoing()])
+    die(pubsub, theirs)
+
+    [(letter, _)] = pubsub.receive("orders-dlq", limit=1, wait=NO_WAIT, lease=LEASE)
+    assert letter.origin == "projects/other/topics/bills"
+    assert pubsub.describe(letter.origin).subscribers == 1
+
+
+def test_queues_are_named_in_full_too(pubsub: GooglePubSub, orders: str) -> None:
+    assert statuses(pubsub, topic("orders"), 1) == ["sent"]
+    assert len(pubsub.receive(subscription("orders-worker"), limit=9, wait=NO_WAIT, lease=LEASE)) == 1
+    assert pubsub.describe(topic("orders")).subscribers == 1
+    assert pubsub.describe(subscription("orders-worker")).dead_letter_queue == "dead"
+    with pytest.raises(BrokerError, match="is a topic"):
+        pubsub.receive(topic("orders"), limit=1, wait=NO_WAIT, lease=LEASE)
+
+
+@pytest.mark.parametrize("name", ["orders-dlq", subscription("orders-dlq")], ids=["short", "full"])
+def test_a_subscription_is_restored_through_its_topic(
+    pubsub: GooglePubSub, orders: str, world: World, name: str
+) -> None:
+    assert statuses(pubsub, name, 2) == ["sent", "sent"]
+    assert len(world.peek(subscription("orders-dlq"))) == 2
+
+
+def test_an_ack_that_came_too_late_is_not_reported_as_settled(
+    pubsub: GooglePubSub, operator: Operator, clock: ManualClock
+) -> None:
+    """Pub/Sub takes it without a word."""
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing()])
+    [late] = pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+    clock.advance(LEASE)
+    settled = pubsub.settle(queue, [late.receipt])
+
+    assert (settled.count, settled.failures[0][0]) == (0, late.receipt)
+    assert "lease ended" in settled.failures[0][1]
+    assert len(pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)) == 1
+
+
+def test_an_extension_after_the_end_does_not_bring_a_lease_back(
+    pubsub: GooglePubSub, operator: Operator, clock: ManualClock
+) -> None:
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing()])
+    [late] = pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+    clock.advance(LEASE)
+    pubsub.extend(queue, [late.receipt], LEASE)
+
+    assert pubsub.settle(queue, [late.receipt]).count == 0
+
+
+def test_exactly_once_tells_each_receipt_apart(pubsub: GooglePubSub, operator: Operator, world: World) -> None:
+    queue = operator.queue(enable_exactly_once_delivery=True)
+    pubsub.publish(queue, [outgoing(number=n) for n in range(4)])
+    receipts = [one.receipt for one in pubsub.receive(queue, limit=4, wait=NO_WAIT, lease=LEASE)]
+    world.faults.passing_ids = {str(receipts[2])}
+    settled = pubsub.settle(queue, ["nobody's", *receipts])
+
+    assert settled.count == 4
+    assert settled.failures == (("nobody's", "PERMANENT_FAILURE_INVALID_ACK_ID"),)
+    assert world.requests["Acknowledge"] == 2  # the one that failed in passing was tried again
+    assert world.peek(subscription(queue)) == []
+
+
+def test_a_thousand_messages_cost_a_handful_of_requests(pubsub: GooglePubSub, operator: Operator, world: World) -> None:
+    queue = operator.queue()
+    assert set(statuses(pubsub, queue, 1000)) == {"sent"}
+    received = pubsub.receive(queue, limit=1000, wait=NO_WAIT, lease=LEASE)
+    assert pubsub.settle(queue, [one.receipt for one in received]).count == 1000
+
+    counted = {name: world.requests[name] for name in ("Publish", "Pull", "ModifyAckDeadline", "Acknowledge")}
+    assert counted == {"Publish": 1, "Pull": 1, "ModifyAckDeadline": 1, "Acknowledge": 1}
+
+
+def test_a_lease_is_never_longer_than_pubsub_allows(
+    pubsub: GooglePubSub, operator: Operator, clock: ManualClock
+) -> None:
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing()])
+    pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=timedelta(hours=12))
+    assert pubsub.capabilities.max_lease == timedelta(seconds=600)
+    clock.advance(timedelta(seconds=601))
+
+    assert len(pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)) == 1
+
+
+def test_a_request_has_one_ordering_key(pubsub: GooglePubSub, operator: Operator, world: World) -> None:
+    queue = operator.queue(ordered=True)
+    keys = [None, "a", "b", None, "a"]
+    pubsub.publish(queue, [outgoing(b"%d" % n, n, ordering_key=key) for n, key in enumerate(keys)])
+
+    assert world.requests["Publish"] == 3
+    assert {m.data: m.ordering_key for m in world.peek(subscription(queue))} == {
+        b"0": "",
+        b"1": "a",
+        b"2": "b",
+        b"3": "",
+        b"4": "a",
+    }
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"lost_answers": {"Publish": 1}},
+        {"refuse": {"Publish": [Refusal("UNAVAILABLE", "try again")]}},
+        {"refuse": {"Publish": [Refusal("INTERNAL", "oops")]}},
+        {"refuse": {"Publish": [Refusal("ABORTED", "oops")]}},
+        {"hang": {"Publish": 1}},
+    ],
+    ids=["lost", "unavailable", "internal", "aborted", "hang"],
+)
+def test_a_publish_of_unknown_fate_is_never_repeated(
+    make_adapter: Callable[..., GooglePubSub], world: World, fault: dict[str, dict[str, object]]
+) -> None:
+    broker = make_adapter(concurrency=1, timeout=1)
+    queue = Operator(broker).queue(ordered=True)
+    for name, of_method in fault.items():
+        getattr(world.faults, name).update(of_method)
+    results = broker.publish(queue, [outgoing(b"%d" % n, n, ordering_key="ab"[n]) for n in range(2)])
+
+    assert [r.status for r in results] == ["unknown", "sent"]
+    assert world.requests["Publish"] == 2
+
+
+def test_behind_a_publish_of_unknown_fate_its_key_waits(pubsub: GooglePubSub, operator: Operator, world: World) -> None:
+    queue = operator.queue(ordered=True)
+    world.faults.lost_answers["Publish"] = 1
+    big = b"x" * 6_000_000  # two of these are two requests
+
+    assert [r.status for r in pubsub.publish(queue, [outgoing(big, n, ordering_key="a") for n in range(2)])] == [
+        "unknown",
+        "retry",
+    ]
+
+
+def test_a_throttled_publish_is_repeated_after_a_while(make_adapter: Callable[..., GooglePubSub], world: World) -> None:
+    pauses: list[float] = []
+    broker = make_adapter(sleep=pauses.append)
+    queue = Operator(broker).queue()
+    world.faults.refuse["Publish"] = [Refusal("RESOURCE_EXHAUSTED", "quota")] * 5
+    assert statuses(broker, queue, 3) == ["sent"] * 3
+    assert len(pauses) == len(set(pauses)) == 5  # jitter
+
+    world.faults.refuse["Publish"] = [Refusal("RESOURCE_EXHAUSTED", "quota")] * 100
+    assert statuses(broker, queue, 3) == ["retry"] * 3
+
+
+def test_one_message_that_spoils_a_request_is_found(pubsub: GooglePubSub, operator: Operator, world: World) -> None:
+    queue = operator.queue()
+    invalid = Refusal("INVALID_ARGUMENT", "bad message")
+    world.faults.refuse["Publish"] = [invalid, invalid]  # ten, then the first five; after that the server is content
+    assert statuses(pubsub, queue, 10) == ["sent"] * 10
+    world.faults.refuse["Publish"] = [invalid] * 2
+    assert statuses(pubsub, queue, 2) == ["refused", "sent"]
+
+
+def test_a_disabled_key_concerns_the_topic_not_the_messages(
+    pubsub: GooglePubSub, operator: Operator, world: World
+) -> None:
+    queue = operator.queue()
+    world.faults.refuse["Publish"] = [Refusal("FAILED_PRECONDITION", "Cloud KMS key is disabled")]
+    with pytest.raises(PermissionRefused, match=f"{queue}.*KMS key is disabled"):
+        pubsub.publish(queue, [outgoing()])
+
+
+def test_a_server_that_went_away_has_taken_nothing(
+    pubsub: GooglePubSub, operator: Operator, server: PubSubServer
+) -> None:
+    queue = operator.queue()
+    pubsub.depth(queue)
+    server.stop()
+    assert statuses(pubsub, queue, 2) == ["retry", "retry"]
+    server.start()
+    another = adapter(server.endpoint)
+    assert statuses(another, queue, 2) == ["sent", "sent"]
+    another.close()
+
+
+def test_after_a_restart_the_same_adapter_goes_on(
+    make_adapter: Callable[..., GooglePubSub], server: PubSubServer
+) -> None:
+    broker = make_adapter(sleep=time.sleep)
+    queue = Operator(broker).queue()
+    broker.publish(queue, [outgoing(b"%d" % n, n) for n in range(3)])
+    [first] = broker.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+    server.restart()
+
+    assert len(broker.receive(queue, limit=5, wait=SECOND, lease=LEASE)) == 2
+    assert broker.settle(queue, [first.receipt]).count == 1
+    assert statuses(broker, queue, 1) == ["sent"]
+
+
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "INTERNAL", "RESOURCE_EXHAUSTED"])
+def test_an_idempotent_call_is_repeated_and_then_given_up(
+    pubsub: GooglePubSub, operator: Operator, world: World, status: str
+) -> None:
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing()])
+    [one] = pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+    world.faults.refuse["Acknowledge"] = [Refusal(status, "not now")] * 3
+    assert pubsub.settle(queue, [one.receipt]).count == 1
+
+    world.faults.refuse["GetSubscription"] = [Refusal(status, "not now")] * 100
+    with pytest.raises(BrokerUnavailable, match=f"GetSubscription on queue {queue}: {status}"):
+        pubsub.depth(queue)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"headers": (Header("goog-x", "String", "v"),)}, "'goog-x'"),
+        ({"headers": (Header("", "String", "v"),)}, "between 1 and 256"),
+        ({"headers": (Header("a" * 257, "String", "v"),)}, "between 1 and 256"),
+        ({"headers": (Header("a", "String", "ü" * 513),)}, "attribute a is longer than 1024 bytes"),
+        ({"headers": (Header("a", "Binary", b"\xff"),)}, "attribute a is not UTF-8"),
+        ({"headers": (Header("a", "String", "1"), Header("a", "String", "2"))}, "same name"),
+        ({"ordering_key": "k" * 1025}, "ordering key is longer"),
+        ({"delay_seconds": 5}, "no delay"),
+    ],
+    ids=["reserved", "unnamed", "long-name", "long-value", "binary", "twice", "key", "delay"],
+)
+def test_what_pubsub_never_takes_is_refused_without_asking(
+    pubsub: GooglePubSub, operator: Operator, world: World, fields: dict[str, object], words: str
+) -> None:
+    [result] = pubsub.publish(operator.queue(), [outgoing(**fields)])
+
+    assert result.status == "refused"
+    assert words in result.detail
+    assert world.requests["Publish"] == 0
+
+
+def test_a_filter_lets_one_subscriber_have_what_is_marked(
+    pubsub: GooglePubSub, operator: Operator, world: World
+) -> None:
+    operator.topic("orders")
+    operator.subscribe("billing", "orders", filter='attributes.for = "billing" AND NOT attributes:test')
+    operator.subscribe("shipping", "orders", filter="NOT attributes:for")
+    pubsub.publish("orders", [outgoing(b"all"), outgoing(b"one", 2, headers=(Header("for", "String", "billing"),))])
+
+    assert [m.data for m in world.peek(subscription("billing"))] == [b"one"]
+    assert [m.data for m in world.peek(subscription("shipping"))] == [b"all"]
+
+
+def test_one_message_of_a_key_that_comes_again_brings_its_successors(pubsub: GooglePubSub, operator: Operator) -> None:
+    queue = operator.queue(ordered=True)
+    pubsub.publish(queue, [outgoing(b"%d" % n, n, ordering_key="a") for n in range(3)])
+    first, second, _ = pubsub.receive(queue, limit=3, wait=NO_WAIT, lease=LEASE)
+    pubsub.settle(queue, [first.receipt])
+    pubsub.release(queue, [second.receipt])
+
+    assert [r.letter.body for r in pubsub.receive(queue, limit=3, wait=NO_WAIT, lease=LEASE)] == [b"1", b"2"]
+
+
+# --- depth and readers -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def monitored(make_adapter: Callable[..., GooglePubSub], server: PubSubServer, world: World) -> GooglePubSub:
+    """An adapter that may ask Cloud Monitoring, whose numbers are two minutes late."""
+    world.monitoring_lag = 120
+    return make_adapter(extra={"monitoring_endpoint": server.endpoint})
+
+
+def test_without_monitoring_a_depth_is_unknown_never_zero(pubsub: GooglePubSub, orders: str) -> None:
+    assert pubsub.depth("orders") == pubsub.depth("orders-worker") == UNKNOWN_DEPTH
+    assert UNKNOWN_DEPTH.total is None
+
+
+def test_monitoring_tells_a_depth_and_when_it_was_so(
+    monitored: GooglePubSub, orders: str, world: World, clock: ManualClock
+) -> None:
+    Operator(monitored).subscribe("audit", "orders")
+    monitored.publish(orders, [outgoing(number=n) for n in range(3)])
+    world.sample()
+    then = clock.now
+    assert monitored.depth("orders-worker") == UNKNOWN_DEPTH  # nothing to be seen yet
+    clock.advance(timedelta(seconds=121))
+
+    assert monitored.depth("orders-worker") == Depth(3, 0, 0, as_of=then)
+    assert monitored.depth("orders") == Depth(6, 0, 0, as_of=then)  # a topic's: of all its subscriptions
+    monitored.depth("orders")
+    assert world.requests["ListTimeSeries"] == 3  # an answer is good for half a minute
+
+
+def test_a_depth_is_unknown_where_monitoring_gives_no_answer(
+    monitored: GooglePubSub, orders: str, world: World
+) -> None:
+    world.faults.refuse["ListTimeSeries"] = [Refusal("PERMISSION_DENIED", "monitoring.timeSeries.list")]
+    assert monitored.depth("orders-worker") == UNKNOWN_DEPTH
+
+
+def test_a_topic_tells_how_many_read_it(pubsub: GooglePubSub, operator: Operator, orders: str) -> None:
+    assert pubsub.describe("orders").subscribers == 1
+    operator.subscribe("audit", "orders")
+    assert pubsub.describe("orders").subscribers == 2
+    operator.topic("nobody")
+    assert pubsub.describe("nobody").subscribers == 0
+
+
+def test_max_deliveries_comes_from_the_subscriptions_that_dead_letter_here(
+    pubsub: GooglePubSub, operator: Operator, orders: str
+) -> None:
+    policy = {"dead_letter_topic": topic("dead"), "max_delivery_attempts": 7}
+    operator.subscribe("another", "orders", dead_letter_policy=policy)
+
+    assert pubsub.describe("orders-dlq").max_deliveries == 2
+
+
+# --- connections -------------------------------------------------------------------------------------------
+
+
+def test_the_registry_opens_it_by_connection_id(
+    server: PubSubServer, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PUBSUB_DEMO", connection(server.endpoint))
+    broker = open_broker("google_pubsub", "pubsub_demo")
+
+    assert broker.describe("orders").subscribers == 1
+    broker.close()
+
+
+@pytest.mark.parametrize("key", ["project", "extra__google_cloud_platform__project"], ids=["new", "old"])
+def test_an_emulator_is_found_by_its_variable(server: PubSubServer, orders: str, key: str) -> None:
+    env = {
+        "PUBSUB_EMULATOR_HOST": server.endpoint,
+        "AIRFLOW_CONN_GCP": json.dumps({"conn_type": "google_cloud_platform", "extra": {key: PROJECT}}),
+    }
+    broker = GooglePubSub.open("gcp", env=env)
+
+    assert broker.describe("orders").subscribers == 1
+    broker.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"conn_type": "aws"}, "'aws', not google_cloud_platform"),
+        ({"extra": {"endpoint": "127.0.0.1:1"}}, "extra.project is needed"),
+        ({"extra": {"project": "p", "endpoint": "http://127.0.0.1:no"}}, "endpoint 'http://127.0.0.1:no'"),
+        ({"extra": {"project": "p", "key_path": "/nonexistent.json"}}, "no usable credentials"),
+        ({"extra": {"project": "p", "keyfile_dict": "{not json"}}, "keyfile_dict is not JSON"),
+        ({"extra": {"project": "p", "keyfile_dict": "{}"}}, "no usable credentials"),
+    ],
+    ids=["type", "project", "endpoint", "key-path", "key-json", "key-empty"],
+)
+def test_a_wrong_connection_says_what_is_wrong(value: dict[str, object], words: str) -> None:
+    env = {"AIRFLOW_CONN_PUBSUB_TEST": json.dumps({"conn_type": "google_cloud_platform"} | value)}
+    with pytest.raises(SettingsError, match=f"connection pubsub_test.*{words}"):
+        GooglePubSub.open("pubsub_test", env=env)
+
+
+def test_a_key_makes_clients_of_the_service_with_tls(tmp_path: Path) -> None:
+    """Nothing is asked of Google by opening."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    info = {
+        "type": "service_account",
+        "project_id": "from-the-key",
+        "client_email": "redrive@from-the-key.iam.gserviceaccount.com",
+        "private_key": pem,
+        "token_uri": "https://127.0.0.1:1/token",
+    }
+    (tmp_path / "key.json").write_text(json.dumps(info))
+    for extra in ({"keyfile_dict": json.dumps(info)}, {"key_path": str(tmp_path / "key.json")}):
+        value = json.dumps({"conn_type": "google_cloud_platform", "extra": extra})
+        broker = GooglePubSub.open("gcp", env={"AIRFLOW_CONN_GCP": value})
+        assert broker.project == "from-the-key"
+        broker.close()
+
+
+@pytest.mark.airflow
+def test_a_connection_that_needs_more_goes_through_airflows_hook() -> None:
+    value = {"conn_type": "google_cloud_platform", "extra": {"project": PROJECT, "is_anonymous": True}}
+    broker = GooglePubSub.open("gcp", env={"AIRFLOW_CONN_GCP": json.dumps(value)})
+
+    assert broker.project == PROJECT
+    broker.close()
+
+
+def test_opening_needs_no_airflow(server: PubSubServer) -> None:
+    code = (
+        "import sys; from redrive.brokers import open_broker; open_broker('google_pubsub', 'gcp').close();"
+        "sys.exit('airflow' in sys.modules)"
+    )
+    env = os.environ | {"AIRFLOW_CONN_GCP": connection(server.endpoint)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"),
+    [
+        ("2023-11-14T22:13:20Z", 1_700_000_000_000_000),
+        ("2023-11-14T22:13:20.123456789Z", 1_700_000_000_123_456),
+        ("2023-11-14T23:13:20.5+01:00", 1_700_000_000_500_000),
+        ("2023-11-14 22:13:20", None),
+        ("2023-99-14T22:13:20Z", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_times_are_read_to_the_microsecond(text: str | None, micros: int | None) -> None:
+    assert parse_time(text) == micros

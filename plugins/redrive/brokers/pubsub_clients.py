@@ -126,8 +126,8 @@ def _credentials(connection: Connection, extra: Mapping[str, Any]) -> tuple[Any,
             made = service_account.Credentials.from_service_account_info(info, scopes=_SCOPES)
             return made, made.project_id
         if path := extra.get("key_path"):
-            found, project = google.auth.load_credentials_from_file(str(path), scopes=_SCOPES)
-            return found, project
+            made = service_account.Credentials.from_service_account_file(str(path), scopes=_SCOPES)
+            return made, made.project_id
         found, project = google.auth.default(scopes=_SCOPES)
     except json.JSONDecodeError as error:
         raise SettingsError(f"connection {connection.conn_id}: extra.keyfile_dict is not JSON: {error.msg}") from None

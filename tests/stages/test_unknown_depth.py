@@ -1,0 +1,222 @@
+"""Brokers that can't tell how many messages a queue holds, and destinations that several subscribers read."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from redrive.brokers.base import UNKNOWN_DEPTH, Depth, QueueInfo
+from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
+from redrive.message import DeadLetter, Received
+from redrive.stages import pipeline
+from tests.workshop import REFUSED, Workshop, outgoing
+
+
+class TopicBroker(MemoryBroker):
+    """A broker that knows no depth and publishes to topics: what Pub/Sub is to the stages."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        super().__init__(workshop.world)
+        self.capabilities = replace(MEMORY_CAPABILITIES, knows_empty=False, single_target=False)
+        self.told: Callable[[str], Depth] = lambda _: UNKNOWN_DEPTH
+        self.subscribers: int | None = 1
+        self.receives = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def depth(self, queue: str) -> Depth:
+        super().depth(queue)
+        return self.told(queue)
+
+    def describe(self, queue: str) -> QueueInfo:
+        return super().describe(queue)._replace(subscribers=self.subscribers)
+
+    def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
+        self.receives += 1
+        self.meanwhile()
+        return super().receive(queue, limit=limit, wait=wait, lease=lease)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Callable[..., tuple[Workshop, TopicBroker]]]:
+    made: list[Workshop] = []
+
+    def build(**route: object) -> tuple[Workshop, TopicBroker]:
+        only = [{"queue": "orders-dlq", "kind": "dead_letter", "lease": "2s", "max_deliveries": 3}]
+        workshop = Workshop(tmp_path, **({"sources": only} | route))
+        workshop.broker = TopicBroker(workshop)
+        made.append(workshop)
+        return workshop, workshop.broker
+
+    yield build
+    for one in made:
+        one.ledger.close()
+
+
+Build = Callable[..., tuple[Workshop, TopicBroker]]
+
+
+def test_a_drain_ends_after_three_quiet_receives(build: Build) -> None:
+    workshop, broker = build()
+    workshop.die("a", "b", "c")
+    report = workshop.cycle()
+
+    assert (report["drained"], report["redelivered"]) == (3, 3)
+    assert broker.receives == 1 + 3
+    assert workshop.audit() == []
+
+
+def test_what_comes_in_during_a_drain_does_not_keep_it_running(build: Build) -> None:
+    """The moment of the start is the snapshot: nothing older came in three receives."""
+    workshop, broker = build()
+    workshop.die("old")
+
+    def bounce() -> None:
+        workshop.advance(seconds=1)
+        workshop.die("new", dead_lettered_at=workshop.time.now)
+
+    broker.meanwhile = bounce
+    run = workshop.begin()
+    counts = pipeline.drain(workshop.settings, run, **workshop.options())
+
+    assert counts["drained"] == 1 + 1 + 3  # the old one came with a new one
+    assert counts["complete:orders-dlq"] == 1
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+
+def test_the_limit_of_the_run_ends_a_drain_that_knows_no_depth(build: Build) -> None:
+    workshop, _ = build(drain={"limit": 2, "wait": "0s"})
+    workshop.die("a", "b", "c")
+    run = workshop.begin()
+    counts = pipeline.drain(workshop.settings, run, **workshop.options())
+
+    assert counts["drained"] == 2
+    assert "complete:orders-dlq" not in counts
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+
+def test_a_lease_is_no_longer_than_the_broker_allows(build: Build) -> None:
+    workshop, broker = build(drain={"lease": "12h", "wait": "0s"})
+    broker.capabilities = replace(broker.capabilities, max_lease=timedelta(minutes=10))
+    asked: list[timedelta] = []
+    receive = broker.receive
+    broker.receive = lambda queue, **how: asked.append(how["lease"]) or receive(queue, **how)  # type: ignore[method-assign, func-returns-value]
+    workshop.die("a")
+    workshop.cycle()
+
+    assert set(asked) == {timedelta(minutes=10)}
+
+
+def test_what_is_unknown_is_written_down_as_unknown(build: Build) -> None:
+    workshop, _ = build()
+    workshop.cycle()
+
+    assert set(workshop.query("select visible, in_flight, delayed from queue_observations")) == {(None, None, None)}
+
+
+def test_absence_proves_nothing_while_the_destination_tells_nothing(build: Build) -> None:
+    workshop, broker = build()
+    workshop.die("a", error=REFUSED)
+    workshop.cycle()
+    workshop.consume()
+    for _ in range(3):
+        workshop.advance(minutes=10)
+        workshop.cycle()
+    assert workshop.states() == {"sent": 1}
+
+    broker.told = lambda _: Depth(0, 0, 0)
+    workshop.cycle()
+    workshop.advance(minutes=10)
+    workshop.cycle()
+    assert workshop.states() == {"presumed": 1}
+
+
+def test_a_late_depth_counts_from_when_it_was_so(build: Build) -> None:
+    """Monitoring says: empty. But that was before the send."""
+    workshop, broker = build()
+    workshop.die("a", error=REFUSED)
+    before = workshop.time.now
+    broker.told = lambda _: Depth(0, 0, 0, as_of=before)
+    workshop.advance(minutes=1)
+    for _ in range(3):
+        workshop.cycle()
+        workshop.advance(minutes=10)
+    assert workshop.states() == {"sent": 1}
+    seen = workshop.query("select distinct observed_at from queue_observations where role = 'destination'")
+    assert [datetime.fromisoformat(str(at)).timestamp() * 1e6 for (at,) in seen] == [before]
+
+
+def test_a_task_sends_no_more_than_may_be_in_flight_where_nothing_is_told(build: Build) -> None:
+    workshop, _ = build(rate={"per_second": 1000, "max_in_flight": 3}, deliver={"slice": 2})
+    workshop.die(*"abcdefgh", error=REFUSED)
+
+    assert workshop.cycle()["redelivered"] == 3
+    assert workshop.cycle()["redelivered"] == 3  # the next task may again
+
+
+def test_a_late_depth_is_topped_up_with_our_own_sends(build: Build) -> None:
+    workshop, broker = build(rate={"per_second": 1000, "max_in_flight": 5}, deliver={"slice": 2, "run_for": "1s"})
+    broker.told = lambda _: Depth(1, 0, 0, as_of=workshop.time.now - 60_000_000)
+    workshop.die(*"abcdefgh", error=REFUSED)
+
+    assert workshop.cycle()["redelivered"] == 4
+
+
+# --- who reads a destination -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fan_out", "subscribers", "words"),
+    [
+        ("refuse", 2, "orders has 2 subscriptions: all of them would get the message, and fan_out is refuse"),
+        ("refuse", None, "who reads orders is not known"),
+        ("refuse", 0, "orders has no subscription: what is sent there is lost"),
+        ("allow", 0, "orders has no subscription: what is sent there is lost"),
+    ],
+)
+def test_people_decide_where_others_would_get_the_message_too(
+    build: Build, fan_out: str, subscribers: int | None, words: str
+) -> None:
+    workshop, broker = build(fan_out=fan_out)
+    broker.subscribers = subscribers
+    workshop.die("a", "b", error=REFUSED)
+    report = workshop.cycle()
+
+    assert (report["redelivered"], report["escalated"]) == (0, 2)
+    [(reason,)] = workshop.query("select distinct reason from escalated_messages")
+    assert words in reason
+    assert workshop.bodies("orders") == []
+    assert workshop.audit() == []
+
+
+@pytest.mark.parametrize(("fan_out", "subscribers"), [("refuse", 1), ("allow", 2), ("allow", None)])
+def test_it_is_sent_where_nobody_else_reads_or_the_route_allows_it(
+    build: Build, fan_out: str, subscribers: int | None
+) -> None:
+    workshop, broker = build(fan_out=fan_out)
+    broker.subscribers = subscribers
+    workshop.die("a", error=REFUSED)
+
+    assert workshop.cycle()["redelivered"] == 1
+
+
+def test_a_broker_with_single_targets_is_not_asked(build: Build) -> None:
+    workshop, broker = build()
+    broker.capabilities = replace(broker.capabilities, single_target=True)
+    broker.subscribers = 9
+    workshop.die("a", error=REFUSED)
+
+    assert workshop.cycle()["redelivered"] == 1
+
+
+def test_a_delay_source_is_drained_without_a_depth_too(build: Build) -> None:
+    source = {"queue": "orders-delay", "kind": "delay", "delay": "30s", "destination": "orders"}
+    workshop, broker = build(sources=[source])
+    broker.publish("orders-delay", [outgoing(1, b"later")])
+    assert workshop.cycle()["waiting"] == 1
+    workshop.advance(seconds=31)
+
+    assert workshop.cycle()["redelivered"] == 1
+    assert [letter.body for letter in workshop.world.peek("orders")] == [b"later"]
+    assert isinstance(workshop.world.peek("orders")[0], DeadLetter)
