@@ -134,7 +134,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.9,
-            "alreadyclosedexception|shutdownsignalexception|tns:no listener|rediscommandtimeout|redis command timed out|redistimeout|stream error: stream id|connection closed by server",
+            "alreadyclosedexception|shutdownsignalexception|tns:no listener|rediscommandtimeout|redis command timed out|redistimeout|stream error: stream id|connection closed by server|the operation has timed out",
         ),
     ),
     *_rules(
@@ -704,8 +704,9 @@ _TABLE: list[Rule] = [
             "session",
             _S,
             0.95,
-            "session id is null|requires sessions|sessionful|session-enabled|session is required|no session|sessioncannotbelocked|session cannot be locked|sessionid|session id cannot|without a session",
+            "session id is null|requires sessions|sessionful|session-enabled|session is required|no session|sessioncannotbelocked|session cannot be locked|sessionid|session id cannot|without a session|session identifier is null|session enabled entity",
         ),
+        ("filter", _S, 0.9, "filterexception|filter exception|ruleactionexception|rule action exception"),
         (
             "hops",
             _S,
