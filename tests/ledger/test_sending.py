@@ -280,6 +280,23 @@ def test_after_a_crash_only_the_window_in_the_brokers_hands_is_unknown(due: Plan
     assert [m.message_id for m in claimed(due).messages] == [m.message_id for m in slice_.messages[4:]]
 
 
+def test_after_a_crash_an_edited_body_is_still_known_when_it_returns(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.change(
+        "insert into escalated_messages (message_id, route, reason, size_bytes, source, attempts, escalated_at, status,"
+        " decision, decided_by, corrected_body) values (:id, 'orders', 'x', 2, 'q', 0, :now, 'decided', 'edit', 'ana',"
+        " 'edited')",
+        id=one,
+        now=plant.now,
+    )
+    plant.make_due("release")
+    slice_ = claimed(plant)
+    plant.announce(slice_, one)
+    assert sending.recover(plant.ledger, plant.begin(), plant.now)["unknown"] == 1
+    loaded, _ = plant.load({"redrive_id": plant.redrive_id(one), "redrive_attempt": 1, "body": b"edited"})
+    assert (loaded.returned, loaded.new) == (1, 0)
+
+
 def test_a_crash_before_the_first_mark_leaves_nothing_unknown(due: Plant) -> None:
     claimed(due)
     due.begin()

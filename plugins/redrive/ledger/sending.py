@@ -15,11 +15,13 @@ from sqlalchemy.engine import Connection
 
 from redrive import backoff
 from redrive.errors import LeaseLost
+from redrive.ledger import escalations
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
 from redrive.ledger.selecting import Selection
 from redrive.lifecycle import State
+from redrive.message import body_hash
 
 RETRY_AFTER = timedelta(seconds=30)
 
@@ -631,6 +633,7 @@ def recover(
                 sql(f"update redelivery_attempts set unknown_at = coalesce(unknown_at, :now) where {within}"),
                 {**at_mark, "now": now},
             )
+            _keep_edits(ledger, connection, within, at_mark)
             connection.execute(
                 sql("update delivery_slices set closed_at = :now where slice_id = :slice_id"),
                 {"now": now, "slice_id": one.slice_id},
@@ -648,3 +651,20 @@ def recover(
                     reason="at most one confirm window is unknown",
                 )
     return {"given_back": back, "unknown": unknown}
+
+
+def _keep_edits(ledger: Ledger, connection: Connection, within: str, values: dict[str, int]) -> None:
+    """What tells a body that a person edited, should it return: the run that sent it ended before it could say."""
+    rows = connection.execute(
+        sql(f"select message_id, attempt from redelivery_attempts where {within} and mode = 'release'"), values
+    ).all()
+    edits = escalations.corrected(connection, [row.message_id for row in rows])
+    ledger.many(
+        connection,
+        "update redelivery_attempts set body_hash = ? where message_id = ? and attempt = ?",
+        [
+            (body_hash(edits[row.message_id].encode()), row.message_id, row.attempt)
+            for row in rows
+            if row.message_id in edits
+        ],
+    )
