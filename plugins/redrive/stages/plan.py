@@ -44,6 +44,7 @@ def plan(context: Context) -> dict[str, Any]:
     let = _let_through(context)
     counts["waiting"] += let
     counts["held"] -= let
+    _pause_if_sick(context)  # now that what came back is held behind its gate
     return {**counts, "expired": expired, "stopped_groups": stopped, "reopened": reopened}
 
 
@@ -122,7 +123,6 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
             to_people[gate.group_id] = f"canary failed: {taken.reason}"
     planning.hold_back(ledger, lease, hold, now)
     moved = planning.give_to_people(ledger, lease, to_people, now)
-    _pause_if_sick(context)
     return len(hold) + len(to_people), moved["reopened"]
 
 

@@ -1,0 +1,272 @@
+"""Redelivery under control: rates, room at the destination, pauses, canaries and breakers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.brokers.memory import MemoryBroker
+from redrive.ledger import leases
+from redrive.ledger.selecting import Selection
+from redrive.stages import deliver as deliver_stage
+from redrive.stages.context import Context, Run
+from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
+
+STRANGE = "the flux capacitor said hm"  # nothing is known of it: a canary first
+
+
+class Watched(MemoryBroker):
+    """Remembers what was published when, and does something after each publish."""
+
+    def __init__(self, workshop: Workshop, after: Any = lambda: None) -> None:
+        super().__init__(workshop.world)
+        self._workshop = workshop
+        self._after = after
+        self.published: list[tuple[float, int]] = []
+
+    def publish(self, queue: str, messages: Any) -> Any:
+        self.published.append((self._workshop.time.now / 1e6, len(messages)))
+        results = super().publish(queue, messages)
+        self._after()
+        return results
+
+
+def planned(workshop: Workshop) -> Run:
+    """A run that is about to deliver."""
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    return run
+
+
+def deliver(workshop: Workshop, run: Run, *, on_sleep: Any = lambda: None) -> dict[str, int]:
+    """Deliver with simulated time: sleeping moves the clock."""
+
+    def sleep(seconds: float) -> None:
+        workshop.advance(seconds=seconds)
+        on_sleep()
+
+    with Context(workshop.settings, run, clock=workshop.now, broker=workshop.broker) as context:
+        return deliver_stage.deliver(context, monotonic=lambda: workshop.time.now / 1e6, sleep=sleep)
+
+
+def bodies(count: int) -> list[str]:
+    return [f"{number:04}" for number in range(count)]
+
+
+def test_a_rate_is_kept(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, rate={"per_second": 10}, deliver={"confirm_window": 5})
+    workshop.die(*bodies(60), error=REFUSED)
+    run = planned(workshop)
+    broker = workshop.broker = Watched(workshop)
+    assert deliver(workshop, run)["redelivered"] == 60
+    start = broker.published[0][0]
+    for moment, _ in broker.published:
+        until_then = sum(count for at, count in broker.published if at <= moment)
+        assert until_then <= 10 + 10 * (moment - start) + 1, "at most a second's worth ahead"
+    assert broker.published[-1][0] - start <= 6
+
+
+def test_a_full_destination_is_waited_for_and_never_overfilled(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, rate={"max_in_flight": 8})
+    workshop.die(*bodies(30), error=REFUSED)
+    run = planned(workshop)
+    fullest = []
+    broker = workshop.broker = Watched(workshop, lambda: fullest.append(workshop.broker.depth("orders").total))
+    assert deliver(workshop, run, on_sleep=workshop.consume)["redelivered"] == 30
+    assert max(fullest) == 8
+    assert len(broker.published) >= 4
+
+
+def test_a_destination_that_stays_full_is_given_up_and_the_rest_waits(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, rate={"max_in_flight": 8})
+    workshop.die(*bodies(30), error=REFUSED)
+    run = planned(workshop)
+    before = workshop.time.now
+    assert deliver(workshop, run)["redelivered"] == 8
+    assert workshop.states() == {"sent": 8, "waiting": 22}
+    assert (workshop.time.now - before) / 1e6 <= 2 * deliver_stage.GIVE_UP
+
+
+def test_slow_causes_have_a_rate_of_their_own_and_do_not_slow_the_others(tmp_path: Path) -> None:
+    causes = {"throttled": {"verdict": "requeue", "rate": {"per_second": 2}}}
+    workshop = Workshop(tmp_path, causes=causes, rate={"per_second": 1000})
+    workshop.die(*[f"slow {i}" for i in range(12)], error=THROTTLED)
+    workshop.die(*bodies(50), error=REFUSED)
+    run = planned(workshop)
+    broker = workshop.broker = Watched(workshop)
+    assert deliver(workshop, run)["redelivered"] == 62
+    start = broker.published[0][0]
+    assert sum(count for at, count in broker.published if at == start) >= 50, "all others go at once"
+    assert broker.published[-1][0] - start >= 4.5, "12 at 2 per second, two of them at once"
+
+
+def test_a_pause_by_people_stops_a_delivery_between_slices(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, deliver={"slice": 5})
+    workshop.die(*bodies(20), error=REFUSED)
+    run = planned(workshop)
+    pause = {"by": "ana", "reason": "deploy", "now": workshop.now()}
+    workshop.broker = Watched(workshop, lambda: leases.pause(workshop.ledger, "orders", **pause))
+    assert deliver(workshop, run)["redelivered"] == 5
+    assert workshop.states() == {"sent": 5, "waiting": 15}
+
+
+def test_what_may_not_be_claimed_is_not_waited_for(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, order_by="key")
+    workshop.die("first", "second", error=REFUSED, ordering_key="k")
+    run = planned(workshop)
+    before = workshop.time.now
+    assert deliver(workshop, run)["redelivered"] == 1, "the second waits until the first has stayed away"
+    assert workshop.time.now == before
+
+
+def test_a_delivery_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, rate={"per_second": 1}, deliver={"run_for": "10s"})
+    workshop.die(*bodies(60), error=REFUSED)
+    run = planned(workshop)
+    assert 9 <= deliver(workshop, run)["redelivered"] <= 12
+
+
+def test_nothing_is_sent_when_a_claim_has_run_out(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, deliver={"slice": 10, "confirm_window": 5, "claim_for": "10s", "run_for": "30s"})
+    workshop.die(*bodies(10), error=REFUSED)
+    run = planned(workshop)
+    broker = workshop.broker = Watched(workshop, lambda: workshop.advance(seconds=20))
+    counts = deliver(workshop, run)
+    assert counts["unknown"] == 0, "what the broker has confirmed is marked, however late"
+    assert sorted(set(workshop.bodies("orders"))) == sorted(workshop.bodies("orders")), "and not sent again"
+    assert broker.published[0][1] == 5
+    assert set(workshop.states()) <= {"sent", "waiting"}
+    assert workshop.states()["sent"] == len(workshop.bodies("orders"))
+
+
+# --- canaries and breakers ---------------------------------------------------------------------------------
+
+GATED: dict[str, Any] = {"canary": {"first": 2, "grow": 3, "pass": 0.95, "observe": "1s"}}
+
+
+def observe(workshop: Workshop, verdict: Any = lambda _: None) -> dict[str, Any]:
+    """Let the consumer work, and enough time pass for a run to see what became of it."""
+    workshop.consume(verdict)
+    workshop.advance(seconds=1)
+    workshop.cycle()
+    workshop.advance(seconds=5)
+    return workshop.cycle()
+
+
+def test_a_canary_goes_first_then_more_then_all(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **GATED)
+    workshop.die(*bodies(40), error=STRANGE)
+    assert workshop.cycle()["redelivered"] == 2
+    assert workshop.states() == {"sent": 2, "held": 38}
+    sent = [2]
+    for _ in range(8):
+        observe(workshop)
+        sent.append(workshop.query("select count(*) from redelivery_attempts")[0][0])
+        if sent[-1] == 40:
+            break
+    assert sent[1] == 2 + 6, "three times as many"
+    assert sent[-1] == 40, sent
+    assert workshop.audit() == []
+
+
+def test_a_failed_canary_gives_the_rest_to_people(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **GATED)
+    workshop.die(*bodies(10), error=STRANGE)
+    workshop.cycle()
+    observe(workshop, lambda _: STRANGE)
+    assert workshop.query("select count(*) from redelivery_attempts") == [(2,)]
+    assert workshop.states() == {"escalated": 10}
+    assert workshop.audit() == []
+
+
+def test_a_failed_canary_of_a_release_reopens_the_rest_with_the_reason(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **GATED)
+    workshop.die(*bodies(10), error=KEY_ERROR)
+    workshop.cycle()
+    with workshop.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    workshop.review()
+    assert workshop.cycle()["redelivered"] == 2
+    observe(workshop, lambda _: KEY_ERROR)
+    assert workshop.query("select count(*) from redelivery_attempts") == [(2,)]
+    assert workshop.states() == {"escalated": 10}
+    reopened = workshop.query("select refusal from escalated_messages where status = 'reopened'")
+    assert len(reopened) == 8
+    assert all("came back" in reason for (reason,) in reopened)
+    workshop.review()
+    workshop.cycle()
+    assert workshop.query("select count(*) from redelivery_attempts") == [(2,)], "no decision is carried out twice"
+    assert workshop.audit() == []
+
+
+BREAKER = {"return_rate": 0.5, "min_samples": 4, "cool_down": "10m"}
+
+
+def test_a_breaker_trips_and_tries_again_after_its_cool_down(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, breaker=BREAKER, requeue_attempts=20)
+    workshop.die(*bodies(12), error=REFUSED)
+    workshop.cycle()
+    workshop.consume(lambda _: REFUSED)
+    report = workshop.cycle()
+    assert (report["returned"], report["redelivered"]) == (12, 0)
+    assert workshop.states() == {"held": 12}
+    workshop.advance(minutes=5)
+    assert workshop.cycle()["redelivered"] == 0
+    workshop.advance(minutes=6)
+    assert workshop.cycle()["redelivered"] == 4, "half-open: as many as tell"
+    assert workshop.states() == {"held": 8, "sent": 4}
+    assert workshop.audit() == []
+
+
+def test_the_route_pauses_when_most_groups_keep_coming_back(tmp_path: Path) -> None:
+    errors = [
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "TimeoutError: [Errno 110] Connection timed out",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+        "psycopg.errors.DeadlockDetected: deadlock detected",
+        "psycopg.errors.SerializationFailure: could not serialize access due to concurrent update",
+    ]
+    workshop = Workshop(tmp_path, breaker=BREAKER, requeue_attempts=20)
+    for number, error in enumerate(errors):
+        workshop.die(*[f"{number} {body}" for body in bodies(5)], error=error)
+    workshop.cycle()
+    groups = workshop.query("select count(*) from group_state")[0][0]
+    assert groups >= 5
+    workshop.consume(lambda letter: errors[int(letter.body[:1])])
+    report = workshop.cycle()
+    assert report["redelivered"] == 0
+    [(by, why)] = workshop.query("select paused_by, pause_reason from route_state")
+    assert by == "redrive"
+    assert "the destination is sick" in why
+
+
+def test_messages_that_are_too_old_go_to_people(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, give_up_after="1d")
+    workshop.die("old", error=REFUSED)
+    workshop.advance(days=2)
+    workshop.die("new", error=REFUSED)
+    report = workshop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (1, 1)
+    assert workshop.query("select payload, reason from escalated_messages") == [
+        ("old", "older than the route's give_up_after")
+    ]
+
+
+@pytest.mark.parametrize("kind", ["cause", "group"])
+def test_a_selection_sends_only_what_it_selects(tmp_path: Path, kind: str) -> None:
+
+    workshop = Workshop(tmp_path, causes={"throttled": {"verdict": "requeue"}})
+    workshop.die("slow", error=THROTTLED)
+    workshop.die("fast", error=REFUSED)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    [(group,)] = workshop.query("select group_id from messages where cause = 'throttled'")
+    selection = Selection(causes=("throttled",)) if kind == "cause" else Selection(groups=(group,))
+    chosen = Run(run.route, run.run_id, run.fence, run.ttl, run.started_at, selection)
+    assert deliver(workshop, chosen)["redelivered"] == 1
+    assert workshop.bodies("orders") == [b"slow"]
