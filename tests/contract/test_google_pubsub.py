@@ -535,16 +535,15 @@ def test_a_disabled_key_concerns_the_topic_not_the_messages(
 
 
 def test_a_server_that_went_away_has_taken_nothing(
-    pubsub: GooglePubSub, operator: Operator, server: PubSubServer
+    make_adapter: Callable[..., GooglePubSub], server: PubSubServer
 ) -> None:
-    queue = operator.queue()
-    pubsub.depth(queue)
+    broker = make_adapter(sleep=time.sleep)
+    queue = Operator(broker).queue()
+    broker.depth(queue)
     server.stop()
-    assert statuses(pubsub, queue, 2) == ["retry", "retry"]
+    assert statuses(broker, queue, 2) == ["retry", "retry"]
     server.start()
-    another = adapter(server.endpoint)
-    assert statuses(another, queue, 2) == ["sent", "sent"]
-    another.close()
+    assert statuses(broker, queue, 2) == ["sent", "sent"]
 
 
 def test_after_a_restart_the_same_adapter_goes_on(
