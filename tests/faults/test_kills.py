@@ -4,12 +4,17 @@ After each kill another process takes over. Nothing may be lost, nothing doubled
 may be unknown, and everything must add up; :meth:`Scenario.verify` says it in detail.
 """
 
+import os
 import random
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from redrive.ledger.engine import Ledger
+from redrive.stages import drain
 from tests.faults.crash import Death, run_child
 from tests.faults.scenario import Scenario
 from tests.servers import Postgres
@@ -103,3 +108,45 @@ def test_a_kill_with_the_ledger_on_postgresql_loses_and_doubles_nothing(
             postgres.drop_database(database)
         fatal += 13
     assert fatal > 150
+
+
+def test_a_kill_between_the_settle_calls_of_one_batch_doubles_nothing(
+    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "SETTLE_AT_ONCE", 3)
+    shop = scenario.start(tmp_path / "whole")
+    points = run_child(shop.world, scenario.whole_run(shop)).points
+    shop.ledger.close()
+    at = [number for number, point in enumerate(points) if point == "drain: after settle"]
+    assert len(at) >= 6
+    for fatal in at:
+        kill_and_verify(scenario, tmp_path / str(fatal), fatal)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9, 15])
+def test_a_kill_in_the_middle_of_a_load_loads_nothing_and_the_next_one_everything(
+    scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    bulk = Ledger.bulk
+
+    def die_on_the_way(ledger: Ledger, connection: Any, table: str, columns: Any, loaded: Any) -> None:
+        def until_death() -> Iterator[Any]:
+            for number, row in enumerate(loaded):
+                if number == rows and os.getpid() != test:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield row
+
+        bulk(ledger, connection, table, columns, until_death() if table == "incoming" else loaded)
+
+    test = os.getpid()
+    monkeypatch.setattr(Ledger, "bulk", die_on_the_way)
+    shop = scenario.start(tmp_path / "shop")
+    before = shop.states()
+    death = run_child(shop.world, scenario.whole_run(shop))
+    assert death.signal == signal.SIGKILL
+    assert death.last.startswith("load:")
+    assert sum(shop.states().values()) == sum(before.values())
+    assert shop.query("select staged from message_balance") == [(16,)], "recorded, and not loaded"
+    scenario.complete(shop)
+    scenario.verify(shop, kills=1)
+    shop.ledger.close()
