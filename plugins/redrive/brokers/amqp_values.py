@@ -2,8 +2,8 @@
 
 The Service Bus SDK decodes a string and a binary value to the same ``bytes`` and a long and an int to the same
 ``int``. A message that goes back to its consumer must carry what its producer wrote, so the parts that matter are
-read here, from the bytes on the wire, into :class:`Typed` values; :func:`for_sdk` gives them to the SDK in the form in
-which it takes types.
+read here, from the bytes on the wire, into :class:`Typed` values; :func:`for_sdk` gives them to the SDK in the form
+in which it takes types.
 """
 
 import struct
@@ -63,6 +63,8 @@ _EMPTY = {
     0x44: Typed("ulong", 0),
     0x45: Typed("list", []),
 }
+#: Nobody needs their value, only that they go out as they came.
+_OPAQUE = {0x74: ("decimal32", 4), 0x84: ("decimal64", 8)}
 _VARIABLE = {0: "binary", 1: STRING, 3: "symbol"}
 _INTEGERS = frozenset({"ubyte", "ushort", "uint", "ulong", "byte", "short", "int", "long", "timestamp"})
 
@@ -95,7 +97,10 @@ def _content(buffer: bytes | memoryview, at: int, code: int, depth: int) -> tupl
     if code == 0x98:
         return Typed("uuid", uuid.UUID(bytes=_bytes(buffer, at, 16))), at + 16
     if code == 0x94:
-        return Typed("decimal128", _decimal(_bytes(buffer, at, 16))), at + 16
+        return Typed("decimal128", decimal128(_bytes(buffer, at, 16))), at + 16
+    if code in _OPAQUE:
+        name, width = _OPAQUE[code]
+        return Typed(name, _bytes(buffer, at, width)), at + width
     wide = bool(code & 0x10)
     size = struct.unpack_from(">I" if wide else ">B", buffer, at)[0]
     at += 4 if wide else 1
@@ -141,7 +146,8 @@ def _bytes(buffer: bytes | memoryview, at: int, size: int) -> bytes:
     return content
 
 
-def _decimal(content: bytes) -> Decimal:
+def decimal128(content: bytes) -> Decimal:
+    """The number in the 16 bytes of a decimal128."""
     high, low = struct.unpack(">QQ", content)
     exponent = (high >> 49 & 0x3FFF) - 6176
     digits = (high & ((1 << 49) - 1)) << 64 | low
@@ -192,7 +198,7 @@ def to_text(typed: Typed) -> str:
             return ""
         case "boolean":
             return "true" if typed.value else "false"
-        case "binary":
+        case "binary" | "decimal32" | "decimal64":
             return bytes(typed.value).hex()
         case "char":
             return chr(typed.value) if typed.value < 0x110000 else ""
@@ -215,13 +221,15 @@ def from_text(kind: str, text: str) -> Typed:
             return Typed(kind, Decimal(text))
         case "uuid":
             return Typed(kind, uuid.UUID(text))
-        case "binary":
+        case "binary" | "decimal32" | "decimal64":
             return Typed(kind, bytes.fromhex(text))
         case "symbol":
             return Typed(kind, text)
         case _ if kind in _INTEGERS:
             return Typed(kind, int(text))
-        case _:  # characters too: the SDK can't send one
+        case "char" if len(text) == 1:
+            return Typed(kind, ord(text))
+        case _:
             return Typed(STRING, text)
 
 
@@ -249,19 +257,32 @@ def from_header(header: Header) -> Typed:
 _SDK_NAMES = {STRING: "STRING", "boolean": "BOOL"}
 
 
+class Encoded(list[Any]):
+    """A value that is encoded already, as an SDK message can carry it (see :mod:`redrive.brokers.service_bus_links`).
+
+    A list, because that is the only thing that the SDK takes for a sequence body without a look at it.
+    """
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__()
+        self.raw = raw
+
+    def __bool__(self) -> bool:
+        return True  # the SDK leaves out what is falsy
+
+
 def for_sdk(typed: Typed) -> Any:
-    """``typed`` in the form in which the SDK's encoder takes a value with its type."""
+    """A property's value in the form in which the SDK's encoder takes a value with its type."""
     match typed.type:
         case "null":
             return None
-        case "list" | "array":
-            value: Any = [for_sdk(item) for item in typed.value]
-        case "map":
-            value = [(for_sdk(key), for_sdk(item)) for key, item in typed.value]
-        case "described":
-            value = (for_sdk(typed.value[0]), for_sdk(typed.value[1]))
         case "char":
-            return for_sdk(Typed(STRING, to_text(typed)))
+            return {"TYPE": None, "VALUE": Encoded(b"\x73" + struct.pack(">I", typed.value))}
+        case "decimal32" | "decimal64":
+            code = next(code for code, (name, _) in _OPAQUE.items() if name == typed.type)
+            return {"TYPE": None, "VALUE": Encoded(bytes([code]) + typed.value)}
+        case "described":
+            value: Any = (for_sdk(typed.value[0]), for_sdk(typed.value[1]))
         case _:
             value = typed.value
     return {"TYPE": _SDK_NAMES.get(typed.type, typed.type.upper()), "VALUE": value}

@@ -1,6 +1,6 @@
 """Links to Service Bus: what the SDK does in its way, and what it has but does not offer.
 
-Three things need the SDK's inner parts, which is why its version is pinned and tests hold each of them:
+Four things need the SDK's inner parts, which is why its version is pinned and tests hold each of them:
 
 * It completes one message per round trip. On the wire nothing asks for that, so many completions are sent before the
   first answer is awaited; each is still confirmed by the service's own word.
@@ -8,9 +8,10 @@ Three things need the SDK's inner parts, which is why its version is pinned and 
   credit is taken back.
 * A thread of its own reads from the same socket, and closing waits a second for it. It is not started: a link belongs
   to one thread.
+* It reads and writes values without their types, and breaks at a .NET ``decimal`` or ``char``. Values are read from the frames
+  themselves (see :mod:`redrive.brokers.amqp_values`), and bodies that are AMQP values go out as they came.
 
-Also, values are read with their types from the frames (see :mod:`redrive.brokers.amqp_values`). Where an inner part is
-not as expected, the public way is taken, only slower.
+Where an inner part of the first kind is not as expected, the public way is taken, only slower.
 """
 
 import logging
@@ -19,12 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus._pyamqp import _decode
+from azure.servicebus._pyamqp import _decode, _encode
 from azure.servicebus._pyamqp.constants import LinkState
 from azure.servicebus._pyamqp.error import AMQPException, MessageException
 from azure.servicebus._pyamqp.outcomes import Accepted, Modified
 from azure.servicebus._pyamqp.receiver import check_disposition_outcome
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
+
+from redrive.brokers.amqp_values import Encoded, decimal128
 
 #: Completions under way at once.
 WINDOW = 200
@@ -33,11 +36,24 @@ RENEW_AT_ONCE = 100
 #: How long the outcomes of one window may take, in seconds.
 OUTCOME_TIMEOUT = 30.0
 
-CHAR = 0x73
 _LOG = logging.getLogger(__name__)
-if _decode._DECODE_BY_CONSTRUCTOR[CHAR] is None:
-    # A .NET producer's char would end the connection of whoever receives it, and so block the whole queue.
-    _decode._DECODE_BY_CONSTRUCTOR[CHAR] = lambda buffer, *_: (buffer[4:], chr(int.from_bytes(buffer[:4], "big")))
+
+# A decimal or a char of a .NET producer would end the connection of whoever receives it, and so block the queue.
+_decode._DECODE_BY_CONSTRUCTOR[0x73] = lambda buffer, *_: (buffer[4:], int.from_bytes(buffer[:4], "big"))
+_decode._DECODE_BY_CONSTRUCTOR[0x74] = lambda buffer, *_: (buffer[4:], bytes(buffer[:4]))
+_decode._DECODE_BY_CONSTRUCTOR[0x84] = lambda buffer, *_: (buffer[8:], bytes(buffer[:8]))
+_decode._DECODE_BY_CONSTRUCTOR[0x94] = lambda buffer, *_: (buffer[16:], decimal128(bytes(buffer[:16])))
+
+
+def _encode_unknown(output: bytearray, value: Any, **options: Any) -> None:
+    """The SDK's encoder of values without a type; one that is encoded already goes out as it is."""
+    if isinstance(value, Encoded):
+        output.extend(value.raw)
+    else:
+        _encode.encode_unknown(output, value, **options)
+
+
+_encode._ENCODE_MAP[None] = _encode_unknown
 
 
 class Receiver:

@@ -9,7 +9,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
 
 from redrive.brokers import amqp_values
-from redrive.brokers.amqp_values import STRING, Section, Typed, Unreadable
+from redrive.brokers.amqp_values import STRING, Encoded, Section, Typed, Unreadable
 from redrive.message import DeadLetter, Header, Micros, Outgoing
 
 #: What the standard tier takes; the premium tier's bound is told by the link.
@@ -364,28 +364,29 @@ def _body_arguments(body: bytes, kind: str) -> dict[str, Any]:
     """The body of the kind that it had; raises ValueError where an edited one does not fit it any more."""
     match kind:
         case "value/String":
-            return {"value_body": amqp_values.for_sdk(Typed(STRING, body.decode()))}
+            return {"value_body": body.decode()}
         case "value/binary":
-            return {"value_body": amqp_values.for_sdk(Typed("binary", body))}
+            return {"value_body": body}
         case "value/null" if not body:
             return {"value_body": None}
         case "value/amqp":
             [value] = _values(body)
-            return {"value_body": amqp_values.for_sdk(value)}
+            return {"value_body": value}
         case "sequence/amqp":
-            return {"sequence_body": [[amqp_values.for_sdk(item) for item in one.value] for one in _values(body)]}
+            return {"sequence_body": _values(body)}
         case _:
             return {"data_body": body}
 
 
-def _values(body: bytes) -> list[Typed]:
+def _values(body: bytes) -> list[Encoded]:
     values, at = [], 0
     while at < len(body):
+        start = at
         try:
-            value, at = amqp_values.read(body, at)
+            _, at = amqp_values.read(body, at)
         except Unreadable as error:
             raise ValueError(f"its body was an AMQP value and is none any more: {error}") from None
-        values.append(value)
+        values.append(Encoded(body[start:at]))
     if not values:
         raise ValueError("its body was an AMQP value and is empty now")
     return values

@@ -308,7 +308,8 @@ class Connection:
         room = MAX_FRAME - 512
         for start in range(0, max(len(payload), 1), room):
             more = start + room < len(payload)
-            fields = [UInt(link.handle), UInt(delivery), tag, UInt(0), settled, more]
+            first = [UInt(delivery), tag, UInt(0)] if start == 0 else [None, None, None]
+            fields = [UInt(link.handle), *first, settled, more]
             self._send(codec.TRANSFER, fields, session.channel, payload[start : start + room])
             session.next_transfer += 1
         return delivery
