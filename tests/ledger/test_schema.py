@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.command import downgrade
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from redrive.errors import LedgerError, SchemaOutdated, SettingsError
 from redrive.ledger import schema, tables
@@ -158,6 +159,10 @@ def test_an_older_schema_says_what_to_run(ledger: Ledger) -> None:
         connection.execute(sql("update alembic_version set version_num = '0000'"))
     with pytest.raises(SchemaOutdated, match=r"is at 0000, .* `redrive db upgrade`"):
         schema.check(ledger)
+
+
+def test_the_head_is_what_alembic_says() -> None:
+    assert schema.head() == ScriptDirectory.from_config(schema._config()).get_current_head()
 
 
 def test_going_back_is_refused_and_loses_nothing(plant: Plant) -> None:

@@ -122,6 +122,16 @@ def acquire(
     return RouteLease(route, run_id, fence, ttl)
 
 
+def predecessor_died(ledger: Ledger, lease: RouteLease) -> bool:
+    """Whether the run of this route before this one did not end well, or this one was begun before."""
+    with ledger.read() as connection:
+        before = connection.execute(
+            sql("select status, fence from runs where route = :route and fence < :fence order by fence desc limit 1"),
+            {"route": lease.route, "fence": lease.fence},
+        ).first()
+    return lease.fence > 1 and (before is None or before.status != "succeeded" or before.fence != lease.fence - 1)
+
+
 def release(ledger: Ledger, lease: RouteLease, *, status: str, now: datetime) -> bool:
     """End the run and give the route back; False when it was taken over meanwhile (nothing is changed then)."""
     with ledger.write() as connection:

@@ -6,13 +6,16 @@ adds up.
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from redrive.errors import StagingError
 from redrive.ledger import balance, batches, retention
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings
 from redrive.stages.context import Progress, silent
-from redrive.staging import Staging
+
+if TYPE_CHECKING:
+    from redrive.staging import Staging
 
 #: An open batch this old has no writer any more: a drain closes its batches within half a lease.
 ABANDON_AFTER = timedelta(hours=1)
@@ -30,6 +33,8 @@ class Audited:
 
 def audit(settings: Settings, *, route: str | None = None, now: datetime, progress: Progress = silent) -> Audited:
     """Check every recorded batch's file and every number of the ledger; abandons batches whose writer is gone."""
+    from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
+
     ledger, staging = Ledger(settings.database), Staging(settings.staging)
     found = Audited()
     try:
@@ -61,6 +66,8 @@ def audit(settings: Settings, *, route: str | None = None, now: datetime, progre
 
 def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
     """Remove what is finished and older than each route's retention: rows first, then files."""
+    from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
+
     ledger, staging = Ledger(settings.database), Staging(settings.staging)
     totals = {"batches": 0, "messages": 0}
     try:
@@ -75,7 +82,7 @@ def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
     return totals
 
 
-def remove_files(ledger: Ledger, staging: Staging, gone: list[batches.Batch], now: datetime) -> None:
+def remove_files(ledger: Ledger, staging: "Staging", gone: list[batches.Batch], now: datetime) -> None:
     """Remove the files of abandoned batches; their rows say so afterwards."""
     for batch in gone:
         staging.remove(batch.uri)

@@ -6,20 +6,16 @@ writes where nobody reads. Loading inserts if absent, so doing any of this twice
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
-
-from redrive import classified
-from redrive.errors import ClassificationFailed
 from redrive.ledger import batches, leases, loading, outcomes
 from redrive.ledger.batches import Batch
 from redrive.ledger.engine import CHUNK_ROWS
-from redrive.ledger.loading import Classified, Group, Loaded
+from redrive.ledger.loading import Loaded
 from redrive.stages.context import Context
-from redrive.staging import Staging
+
+if TYPE_CHECKING:
+    from redrive.staging import Staging
 
 #: Groups that the manifest names, newest first; grouping matches against them so that ids stay the same.
 KNOWN_GROUPS = 20_000
@@ -30,7 +26,7 @@ def output_path(context: Context) -> str:
     return f"{context.name}/classified/{context.run.run_id}-{context.run.fence}"
 
 
-def remove_leftovers(staging: Staging, route: str) -> None:
+def remove_leftovers(staging: "Staging", route: str) -> None:
     """Remove what runs that died before their load left; nobody reads it. The route must be held.
 
     Only folders and manifests: a source may have the same name as the folder.
@@ -76,13 +72,24 @@ def load(context: Context) -> dict[str, int]:
         waiting = batches.unloaded(connection, context.name)
     loaded = Loaded()
     if waiting:
-        ids = _groups(context)
-        copies = _dataset(context, classified.MESSAGES_DIR)
+        from redrive.stages import classified_files  # noqa: PLC0415 - see there
+
+        ids = classified_files.groups(context, output_path(context))
+        stable = context.broker.capabilities.stable_identity
+        repeated = None if stable else classified_files.repeated(context, waiting)
+        messages = classified_files.messages(context, output_path(context))
         done = 0
         for some in _portions(waiting):
-            rows = _copies(context, copies, some, ids)
+            rows = classified_files.copies(context, messages, some, ids)
             loaded = loaded.plus(
-                loading.load(context.ledger, context.lease, [b.batch_id for b in some], rows, context.now())
+                loading.load(
+                    context.ledger,
+                    context.lease,
+                    [b.batch_id for b in some],
+                    rows,
+                    context.now(),
+                    repeats=repeated,
+                )
             )
             done += sum(b.copies for b in some)
             context.progress("loading", done, sum(b.copies for b in waiting))
@@ -111,23 +118,6 @@ def _note_drained(context: Context) -> None:
     outcomes.sources_loaded(context.ledger, context.lease, context.now())
 
 
-def _groups(context: Context) -> dict[str, int]:
-    table = _dataset(context, classified.GROUPS_DIR).to_table(columns=["fingerprint", "cause", "template", "example"])
-    for name in ("template", "example"):
-        clean = pc.replace_substring(table.column(name), "\0", "\ufffd")
-        table = table.set_column(table.schema.get_field_index(name), name, clean)
-    groups = [Group(**row) for row in table.to_pylist()]
-    return loading.ensure_groups(context.ledger, context.lease, groups, context.now())
-
-
-def _dataset(context: Context, folder: str) -> ds.Dataset:
-    path = context.staging.full_path(f"{output_path(context)}/{folder}")
-    try:
-        return ds.dataset(path, filesystem=context.staging.filesystem, format="parquet")
-    except (OSError, pa.ArrowException) as error:
-        raise ClassificationFailed(f"the Spark job left no {folder} in {path}: {error}") from error
-
-
 def _portions(waiting: Sequence[Batch]) -> Iterator[list[Batch]]:
     """Batches in portions of about :data:`CHUNK_ROWS` copies; one larger batch is a portion of its own."""
     portion: list[Batch] = []
@@ -140,64 +130,3 @@ def _portions(waiting: Sequence[Batch]) -> Iterator[list[Batch]]:
         size += batch.copies
     if portion:
         yield portion
-
-
-def _copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: dict[str, int]) -> Iterator[Classified]:
-    """The portion's copies, column-wise from Arrow, in message id order."""
-    first, last = some[0].batch_id, some[-1].batch_id
-    table = dataset.to_table(filter=(pc.field("batch_id") >= first) & (pc.field("batch_id") <= last))
-    table = table.sort_by("message_id")
-    sources = {source.queue: source for source in context.route.sources}
-    fixed = context.route.destination.queue if context.route.destination else None
-    for part in table.to_batches(max_chunksize=10_000):
-        column = {name: part.column(name) for name in part.schema.names}
-        # PostgreSQL has no text with a NUL in it, and one such message must not keep the others out.
-        for name in ("broker_message_id", "origin", "redrive_id", "message_key", "order_key"):
-            column[name] = pc.replace_substring(column[name], "\0", "\ufffd")
-        plain = {
-            name: column[name].to_pylist()
-            for name in (
-                "message_id", "batch_id", "source", "kind", "broker_message_id", "body_hash", "body_bytes",
-                "deliveries", "origin", "redrive_id", "redrive_attempt", "message_key", "order_key", "cause",
-                "fingerprint",
-            )
-        }  # fmt: skip
-        destinations = [
-            (sources[source].destination if source in sources else None) or fixed or origin
-            for source, origin in zip(plain["source"], plain["origin"], strict=True)
-        ]
-        groups = [ids[fingerprint] if fingerprint is not None else None for fingerprint in plain["fingerprint"]]
-        yield from zip(
-            plain["message_id"],
-            plain["batch_id"],
-            plain["source"],
-            plain["kind"],
-            destinations,
-            plain["broker_message_id"],
-            plain["body_hash"],
-            plain["body_bytes"],
-            _instants(context, column["enqueued_at"]),
-            _instants(context, column["dead_lettered_at"]),
-            _instants(context, column["received_at"]),
-            plain["deliveries"],
-            plain["redrive_id"],
-            plain["redrive_attempt"],
-            plain["message_key"],
-            plain["order_key"],
-            plain["cause"],
-            groups,
-            strict=True,
-        )
-
-
-def _instants(context: Context, column: pa.Array) -> list[Any]:
-    """Arrow timestamps as the ledger stores them; on SQLite formatted by Arrow, ten times faster than by Python."""
-    if not context.ledger.is_sqlite:
-        return list(column.to_pylist())
-    if column.null_count == len(column):
-        return [None] * len(column)
-    distinct = column.dictionary_encode()
-    if len(distinct.dictionary) * 2 < len(column):  # thousands of copies are received at one moment
-        texts = _instants(context, distinct.dictionary)
-        return [None if i is None else texts[i] for i in distinct.indices.to_pylist()]
-    return list(pc.strftime(column.cast(pa.timestamp("us")), format="%Y-%m-%d %H:%M:%S").to_pylist())

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker
@@ -13,7 +13,9 @@ from redrive.ledger.leases import RouteLease
 from redrive.ledger.selecting import Selection
 from redrive.message import Micros
 from redrive.settings import Route, Settings
-from redrive.staging import Staging
+
+if TYPE_CHECKING:
+    from redrive.staging import Staging
 
 #: Called with a sentence on what is going on and, where known, how much of how much is done.
 Progress = Callable[[str, int, int | None], None]
@@ -113,9 +115,11 @@ class Context:
         return self.run.route
 
     @property
-    def staging(self) -> Staging:
+    def staging(self) -> "Staging":
         """The staging folder."""
         if self._staging is None:
+            from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which an idle run does not need
+
             self._staging = Staging(self.settings.staging)
         return self._staging
 

@@ -10,15 +10,18 @@ good time. Should writing or settling take longer, leases are extended from here
 import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerError, LedgerError, RedriveError, SettlementFailed
-from redrive.ledger import batches, observations
+from redrive.ledger import batches, observations, repeats
 from redrive.ledger.observations import Observation
 from redrive.message import Micros, Received
 from redrive.settings import Source
 from redrive.stages.context import Context, micros
-from redrive.staging import BatchWriter
+
+if TYPE_CHECKING:
+    from redrive.staging import BatchWriter
 
 #: Receipts per settle call: a multiple of every broker's batch size.
 SETTLE_AT_ONCE = 1_000
@@ -87,6 +90,7 @@ class _SourceDrain:
         # What is invisible now may become visible while we drain: in flight at a dead run, delayed. Each shard takes
         # what it sees and not its share of it: shards that start one after another would leave messages behind.
         snapshot = depth.total if exact else None
+        limit = max(limit, self._doubtful())
         goal = limit if snapshot is None else min(limit, snapshot)
         quiet = 0
         try:
@@ -125,6 +129,15 @@ class _SourceDrain:
             self._give_up()
             raise
         self._write_age(depth)
+
+    def _doubtful(self) -> int:
+        """Copies of batches that may come again, all of them first: what they are is decided on the whole of them."""
+        context = self._context
+        if context.broker.capabilities_for(self._source.queue).stable_identity:
+            return 0
+        with context.ledger.read() as connection:
+            found = repeats.doubtful(connection, context.name, self._source.queue)
+        return sum(copies for _, copies in found.values())
 
     def _room(self) -> int:
         return self._context.route.drain.flush_messages - (self._writer.copies if self._writer else 0)
@@ -192,9 +205,11 @@ class _SourceDrain:
         settled = 0
         problem: BrokerError | None = None
         try:
-            for start in range(0, len(receipts), SETTLE_AT_ONCE):
+            whole = context.broker.capabilities_for(self._source.queue).settles_whole
+            at_once = len(receipts) if whole else SETTLE_AT_ONCE
+            for start in range(0, len(receipts), at_once):
                 self._keep_leases(receipts[start:])
-                settled += context.broker.settle(self._source.queue, receipts[start : start + SETTLE_AT_ONCE]).count
+                settled += context.broker.settle(self._source.queue, receipts[start : start + at_once]).count
         except BrokerError as error:
             problem = error  # what was settled is still written down
         batches.settled(context.ledger, batch_id, count=settled, now=context.now())

@@ -27,7 +27,6 @@ from redrive.stages import resolve as resolve_stage
 from redrive.stages import restore as restore_stage
 from redrive.stages import review as review_stage
 from redrive.stages.context import Context, Progress, Run, silent, utc_now
-from redrive.staging import Staging
 
 Clock = Callable[[], datetime]
 
@@ -83,11 +82,14 @@ def begin(
 
 def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:
     """What dead runs left: open batches are abandoned, open slices settled, half-known drains forgotten."""
-    staging = Staging(settings.staging)
     gone = batches.abandon(ledger, route=held.route, before_fence=held.fence, opened_before=None, now=now)
-    if gone:
+    died = leases.predecessor_died(ledger, held)
+    if gone or died:
+        from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which a run after a good one does not need
+
+        staging = Staging(settings.staging)
         audit_stage.remove_files(ledger, staging, gone, now)
-    classify_stage.remove_leftovers(staging, held.route)
+        classify_stage.remove_leftovers(staging, held.route)
     sending.recover(ledger, held, now)
     outcomes.forget_pending(ledger, held, now)
 
