@@ -17,15 +17,26 @@ _LEVELS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 def print_report(console: Console, report: dict[str, Any]) -> None:
-    """The numbers of one run."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"{report['route']}  run {report['run_id']}", title_justify="left")
+    """The numbers of one run, those that say something."""
+    console.print(Text(f"{report['route']}  run {report['run_id']}", style="bold"))
+    table = Table(box=None, show_header=False, pad_edge=True)
+    table.add_column(justify="right")
     for name, value in report.items():
-        if isinstance(value, int):
-            table.add_column(name, justify="right")
-    table.add_row(*(f"{value:,}" for value in report.values() if isinstance(value, int)))
+        if isinstance(value, int) and (value or name in ("drained", "redelivered", "escalated")):
+            table.add_row(f"{value:,}", f"{name}{_MEANING.get(name, '')}")
     console.print(table)
-    seconds = ", ".join(f"{stage} {taken:g} s" for stage, taken in report["seconds"].items())
-    console.print(Text(f"took {seconds}", style="dim"))
+    taken = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report["seconds"].items() if seconds >= 0.05)
+    console.print(Text(f"took {taken or 'no time'}", style="dim"))
+
+
+_MEANING = {
+    "duplicates": " (copies that were staged before)",
+    "suspected": " (perhaps staged before: people decide)",
+    "suppressed": " (processed already, not sent again)",
+    "confirmed": " (proved to be processed)",
+    "presumed": " (did not come back within a window that could have seen it)",
+    "unknown": " (lost sight of between send and confirmation)",
+}
 
 
 def print_status(console: Console, status: dict[str, Any]) -> None:
@@ -35,7 +46,7 @@ def print_status(console: Console, status: dict[str, Any]) -> None:
         console.print(Text(f"  paused: {status['pause_reason']}", style="red"))
     if status["held_by"]:
         held = status["held_by"]
-        console.print(Text(f"  run {held['run_id']} ({held['holder']}) holds it until {held['until']} UTC"))
+        console.print(Text(f"  run {held['run_id']} ({held['holder']}) holds it until {str(held['until'])[:19]} UTC"))
     balance = status["balance"]
     if not balance:
         console.print(Text("  nothing was staged yet", style="dim"))
@@ -43,39 +54,52 @@ def print_status(console: Console, status: dict[str, Any]) -> None:
         shown = [(state, balance[state]) for state in _STATES if balance.get(state)]
         console.print(Text("  " + "   ".join(f"{state} {count:,}" for state, count in shown)))
         if status["next_due_at"]:
-            console.print(Text(f"  next redelivery due {status['next_due_at']} UTC", style="dim"))
-    if status["queues"]:
-        table = Table("queue", "role", "visible", "in flight", "delayed", "oldest", "seen", box=box.SIMPLE_HEAD)
-        for one in status["queues"]:
-            age = one["oldest_age_seconds"]
-            table.add_row(
-                Text(one["queue"]),
-                one["role"],
-                str(one["visible"]),
-                str(one["in_flight"]),
-                str(one["delayed"]),
-                "unknown" if age is None else f"{age:,.0f} s ({one['oldest_age_method']})",
-                str(one["observed_at"])[:19],
-            )
-        console.print(table)
-    if status["gates"]:
-        table = Table("group", "cause", "gate", "allowed", "sent", "stayed", "returned", "waiting", "held", "waits for",
-                      box=box.SIMPLE_HEAD)  # fmt: skip
-        for gate in status["gates"]:
-            table.add_row(*(str(gate[key]) for key in (
-                "group_id", "cause", "stage", "allowed", "sent", "stayed", "returned", "waiting", "held")),
-                Text(_gate_waits_for(gate)))  # fmt: skip
-        console.print(table)
+            console.print(Text(f"  next redelivery due {str(status['next_due_at'])[:19]} UTC", style="dim"))
+    _print_queues(console, status["queues"])
+    _print_gates(console, status["gates"])
+
+
+def _print_queues(console: Console, queues: Sequence[dict[str, Any]]) -> None:
+    if not queues:
+        return
+    table = Table("queue", "visible", "in flight", "delayed", "oldest", "seen (UTC)", box=box.SIMPLE_HEAD)
+    for one in queues:
+        age = one["oldest_age_seconds"]
+        table.add_row(
+            Text(one["queue"]),
+            *("?" if one[name] is None else f"{one[name]:,}" for name in ("visible", "in_flight", "delayed")),
+            "unknown" if age is None else f"{age:,.0f} s",
+            str(one["observed_at"])[5:16],
+        )
+    console.print(table)
+
+
+def _print_gates(console: Console, gates: Sequence[dict[str, Any]]) -> None:
+    """The gates behind which something waits, and the stopped ones; an idle canary says nothing."""
+    telling = [g for g in gates if g["waiting"] or g["held"] or g["sent"] or g["stage"] in ("failed", "tripped")]
+    if not telling:
+        return
+    table = Table("group", "cause", "gate", "sent", "back", "waiting", "held", "waits for", box=box.SIMPLE_HEAD)
+    for gate in telling:
+        stage = gate["stage"] if gate["stage"] not in ("canary", "ramp") else f"{gate['stage']} of {gate['allowed']}"
+        table.add_row(
+            str(gate["group_id"]),
+            gate["cause"],
+            stage,
+            *(f"{gate[name]:,}" for name in ("sent", "returned", "waiting", "held")),
+            Text(_gate_waits_for(gate)),
+        )
+    console.print(table)
 
 
 def _gate_waits_for(gate: dict[str, Any]) -> str:
     match gate["stage"]:
         case "canary" | "ramp":
-            return f"the outcome of {gate['sent'] - gate['stayed'] - gate['returned']} sends"
+            return f"{max(0, gate['sent'] - gate['stayed'] - gate['returned'])} outcomes"
         case "failed":
             return f"a person: {gate['reason']}"
         case "tripped":
-            return f"{gate['cool_down_until']}: {gate['reason']}"
+            return f"{str(gate['cool_down_until'])[:16]}: {gate['reason']}"
     return ""
 
 
@@ -102,21 +126,23 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
 
 
 def print_review_groups(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """What waits for a decision."""
-    table = Table("route", "group", "cause", "open", "oldest", "redelivered / returned", "suggested", "template",
-                  box=box.SIMPLE_HEAD)  # fmt: skip
+    """What waits for a decision, a group in two lines."""
+    if not rows:
+        console.print(Text("nothing waits for a decision", style="dim"))
+        return
+    table = Table("group", "open", "cause", "oldest", "sent/back", "suggested", box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(
-            row["route"],
             str(row["group_id"]),
-            row["cause"] or "",
             f"{row['open_messages']:,}",
-            str(row["oldest"])[:19],
-            f"{row['redelivered']} / {row['returned']}",
+            row["cause"] or "",
+            str(row["oldest"])[5:16],
+            f"{row['redelivered']}/{row['returned']}",
             row["suggested_decision"],
-            Text((row["template"] or "")[:70]),
         )
-    console.print(table if rows else Text("nothing waits for a decision", style="dim"))
+        about = f"{row['route']}: {row['template'] or row['why'] or ''}"
+        table.add_row("", "", Text(_printable(" ".join(about.split()))[:120], style="dim"))
+    console.print(table)
 
 
 def print_escalations(console: Console, rows: Sequence[dict[str, Any]]) -> None:
