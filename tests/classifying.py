@@ -4,6 +4,7 @@ The Spark job's own tests prove that it gives the same answers; here a run takes
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def classify(manifest_uri: str) -> None:
         said = failure_text.pick(
             letter.headers, letter.body, description=letter.description, reason=letter.reason, evidence=evidence
         )
-        case = explain.Case(grouping.mask(said.text), said.reason)
+        case = explain.Case(grouping.mask(said.text), said.reason, _hint(manifest, rules, row, letter, said))
         cases[case] = cases.get(case, 0) + 1
         texts.setdefault(case, said.text)
         case_of.append(case)
@@ -75,6 +76,27 @@ def _rows(uri: str) -> list[tuple[dict[str, Any], DeadLetter]]:
     table = pq.read_table(uri)
     letters = dict(Staging(folder).letters(name, range(table.num_rows)))
     return [(row, letters[row["row"]]) for row in table.drop_columns(["body", "headers"]).to_pylist()]
+
+
+def _hint(
+    manifest: dict[str, Any],
+    rules: list[explain.RouteRule],
+    row: dict[str, Any],
+    letter: DeadLetter,
+    said: failure_text.Evidence,
+) -> str:
+    """What a route's own rule or the time per delivery points to."""
+    for number, rule in enumerate(rules, 1):
+        if re.search(rule.match, said.text, re.ASCII):
+            return f"{explain.ROUTE_HINT}{number}"
+    lease = manifest["sources"][row["source"]]["lease_seconds"]
+    if said.text or said.reason or not lease or manifest["broker"] not in explain.LEASE_BROKERS:
+        return ""
+    start = letter.first_received_at or letter.enqueued_at
+    end = letter.dead_lettered_at or row["received_at"].timestamp() * 1e6
+    if start is None or (end - start) / 1e6 / max(letter.deliveries, 1) < lease * explain.LEASE_SHARE:
+        return ""
+    return explain.LEASE_HINT
 
 
 def _key(selector: str | None, letter: DeadLetter) -> str | None:

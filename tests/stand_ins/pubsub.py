@@ -96,7 +96,7 @@ class PubSubServer:
             context.abort(grpc.StatusCode.UNAVAILABLE, "injected: the answer was lost")
         if world.faults.hang[method] > 0:
             world.faults.hang[method] -= 1
-            while context.is_active() and not self._stopping.is_set():
+            while context.is_active():
                 time.sleep(LOOK_AGAIN)
         return done
 

@@ -364,10 +364,14 @@ class World:
         while found.resting and found.resting[0][0] <= now:
             _, sequence, copy = heapq.heappop(found.resting)
             heapq.heappush(found.ready, (sequence, copy))
+        ended: dict[int, Copy] = {}
         while found.ends and found.ends[0][0] <= now:
             _, ack_id = heapq.heappop(found.ends)
             copy = found.leased.get(ack_id)
             if copy is not None and copy.until <= now:
+                ended[copy.sequence] = copy
+        for _, copy in sorted(ended.items()):
+            if copy.ack_id is not None:  # not given back yet with an earlier one of its key
                 self._give_back(found, copy)
 
     # --- looking, for assertions and for monitoring ------------------------------------------------------

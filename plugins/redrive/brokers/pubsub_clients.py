@@ -35,7 +35,9 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # Another adapter in this process may have waited long for the same server: not our backoff.
+    ("grpc.use_local_subchannel_pool", 1),
 )
 _KEEPALIVE = (("grpc.keepalive_time_ms", 30_000),)
 

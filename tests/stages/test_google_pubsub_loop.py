@@ -1,0 +1,416 @@
+"""The whole loop on Pub/Sub's protocol: dead-lettered by the broker, drained, classified, sent back, recognised.
+
+The broker is our stand-in (tests/stand_ins/pubsub.py) with a clock that the tests move; adapter, gRPC and Google's
+client library are the real ones.
+"""
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from redrive import causes
+from redrive.causes import Cause
+from redrive.errors import SettlementFailed
+from redrive.message import DeadLetter, Header
+from redrive.stages import pipeline
+from tests.contract.test_google_pubsub import Operator, adapter, subscription, topic
+from tests.stand_ins.pubsub import PubSubServer
+from tests.stand_ins.pubsub_topics import Refusal, World
+from tests.workshop import Workshop, outgoing
+
+pytestmark = pytest.mark.server
+
+NO_WAIT = timedelta(0)
+MINUTE = timedelta(minutes=1)
+ATTEMPTS = 5
+
+
+class PubSubWorkshop(Workshop):
+    """A workshop whose broker is Pub/Sub.
+
+    Topic ``orders`` is read by subscription ``orders-worker``, which dead-letters to topic ``dead`` after five
+    deliveries; the route drains ``orders-dlq``, a subscription on that.
+    """
+
+    def __init__(self, folder: Path, **route: Any) -> None:
+        source = {"queue": "orders-dlq", "kind": "dead_letter", "lease": "10s", "max_deliveries": ATTEMPTS}
+        on_pubsub = {"broker": "google_pubsub", "connection": "pubsub", "sources": [source], "destination": None}
+        super().__init__(folder, **(on_pubsub | {"drain": {"wait": "0s", "lease": "1m"}} | route))
+        self.pubsub = World(clock=lambda: self.time.now / 1e6)
+        self.server = PubSubServer(self.pubsub).start()
+        self.broker = self.open()  # type: ignore[assignment]
+        self.operator = Operator(self.broker)  # type: ignore[arg-type]
+        self.operator.topic("orders")
+        self.operator.topic("dead")
+        self.operator.subscribe("orders-dlq", "dead")
+        policy = {"dead_letter_topic": topic("dead"), "max_delivery_attempts": ATTEMPTS}
+        self.operator.subscribe("orders-worker", "orders", dead_letter_policy=policy)
+
+    def open(self, **options: Any) -> Any:
+        """An adapter of its own, as another task has."""
+        options = {"sleep": time.sleep, "monotonic": lambda: self.time.now / 1e6, "timeout": 2} | options
+        return adapter(self.server.endpoint, **options)
+
+    def close(self) -> None:
+        self.broker.close()
+        self.server.stop()
+        self.ledger.close()
+
+    def buy(self, *orders: str, **fields: Any) -> None:
+        """A shop publishes orders."""
+        messages = [
+            outgoing(n, order.encode())._replace(headers=(Header("order", "String", order),), **fields)
+            for n, order in enumerate(orders)
+        ]
+        assert {result.status for result in self.broker.publish("orders", messages)} == {"sent"}
+
+    def work(self, succeeds: Callable[[DeadLetter], bool] = lambda _: True) -> list[bytes]:
+        """A consumer works off its subscription; what fails is given back until it is dead-lettered."""
+        done, queue = [], "orders-worker"
+        while received := self.broker.receive(queue, limit=1000, wait=NO_WAIT, lease=MINUTE):
+            good = [one for one in received if succeeds(one.letter)]
+            self.broker.settle(queue, [one.receipt for one in good])
+            self.broker.release(queue, [one.receipt for one in received if one not in good])
+            done += [one.letter.body for one in good]
+        return done
+
+    def fail(self) -> None:
+        """A consumer that can't."""
+        assert self.work(lambda _: False) == []
+
+    def held(self, name: str) -> list[bytes]:
+        """What lies in a subscription."""
+        return [bytes(message.data) for message in self.pubsub.peek(subscription(name))]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Callable[..., PubSubWorkshop]]:
+    made: list[PubSubWorkshop] = []
+
+    def build(**route: Any) -> PubSubWorkshop:
+        made.append(PubSubWorkshop(tmp_path, **route))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+Build = Callable[..., PubSubWorkshop]
+
+
+def test_a_dead_letter_goes_back_to_the_topic_on_which_it_failed(build: Build) -> None:
+    shop = build()
+    shop.buy("1", "2", "3", ordering_key="customer-7")
+    shop.fail()
+    assert sorted(shop.held("orders-dlq")) == [b"1", b"2", b"3"]
+    report = shop.cycle()
+
+    assert (report["drained"], report["new"], report["redelivered"]) == (3, 3, 3)
+    assert shop.held("orders-dlq") == []
+    [first, *_] = shop.pubsub.peek(subscription("orders-worker"))
+    assert (first.data, first.ordering_key, first.attributes["order"]) == (b"1", "customer-7", "1")
+    assert set(first.attributes) == {"order", "x-redrive-id", "x-redrive-attempt"}
+    assert shop.work() == [b"1", b"2", b"3"]
+    assert shop.audit() == []
+
+
+def test_what_fails_again_is_recognised_by_its_id(build: Build) -> None:
+    shop = build()
+    shop.buy("1", "2")
+    shop.fail()
+    shop.cycle()
+    assert shop.work(lambda letter: letter.body == b"1") == [b"1"]
+    shop.advance(hours=1)
+    report = shop.cycle()
+
+    assert (report["drained"], report["new"], report["returned"]) == (1, 0, 1)
+    assert shop.query("select attempt, outcome from redelivery_attempts order by message_id, attempt")[0] == (1, None)
+    assert sum(shop.states().values()) == 2
+    assert shop.audit() == []
+
+
+def test_a_return_that_pubsub_forwards_twice_is_one_return(build: Build) -> None:
+    """Dead-lettering is best effort: the same message may be forwarded twice, under two ids."""
+    shop = build()
+    shop.buy("1")
+    shop.fail()
+    shop.cycle()
+    shop.pubsub.faults.forward_twice = 1
+    shop.fail()
+    assert shop.held("orders-dlq") == [b"1", b"1"]
+    report = shop.cycle()
+
+    assert (report["returned"], report["new"]) == (1, 0)
+    assert sum(shop.states().values()) == 1
+    assert shop.query("select kind from repeat_copies order by kind") == [("returned",), ("surplus",)]
+    assert shop.audit() == []
+
+
+def test_several_subscriptions_of_a_topic_are_for_people(build: Build) -> None:
+    shop = build()
+    shop.operator.subscribe("audit-log", "orders")
+    shop.buy("1")
+    shop.fail()
+    report = shop.cycle()
+
+    assert (report["redelivered"], report["escalated"]) == (0, 1)
+    [(reason,)] = shop.query("select reason from escalated_messages")
+    assert reason.startswith("orders has 2 subscriptions")
+    assert shop.held("orders-worker") == []
+    assert shop.held("audit-log") == [b"1"]  # of the first publish
+    assert shop.audit() == []
+
+
+def test_several_subscriptions_get_it_where_the_route_allows_it(build: Build) -> None:
+    shop = build(fan_out="allow")
+    shop.operator.subscribe("audit-log", "orders")
+    shop.buy("1")
+    shop.fail()
+
+    assert shop.cycle()["redelivered"] == 1
+    assert shop.held("orders-worker") == [b"1"]
+    assert shop.held("audit-log") == [b"1", b"1"]
+
+
+def test_a_subscription_can_be_a_delay_queue(build: Build) -> None:
+    delay = {"queue": "later-30s", "kind": "delay", "delay": "30s", "destination": "orders"}
+    shop = build(sources=[delay])
+    shop.operator.topic("later-30s")
+    shop.operator.subscribe("later-30s", "later-30s")
+    shop.broker.publish("later-30s", [outgoing(1, b"remind")])
+    assert shop.cycle()["waiting"] == 1
+    assert shop.held("later-30s") == []
+    shop.advance(seconds=31)
+
+    assert shop.cycle()["redelivered"] == 1
+    assert shop.work() == [b"remind"]
+
+
+def test_restore_puts_everything_back_as_it_was(build: Build) -> None:
+    shop = build(processed_check=None, causes={"max_deliveries": {"verdict": "escalate"}})
+    shop.buy("1")
+    shop.fail()
+    before = dict(shop.pubsub.peek(subscription("orders-dlq"))[0].attributes)
+    shop.cycle()
+    run = shop.begin()
+    assert pipeline.restore(shop.settings, run, **shop.options())["restored"] == 1
+    pipeline.finish(shop.settings, run, "succeeded", shop.now)
+
+    [back] = shop.pubsub.peek(subscription("orders-dlq"))
+    assert (back.data, dict(back.attributes)) == (b"1", before)
+
+
+# --- when things break --------------------------------------------------------------------------------------
+
+
+def test_a_restart_in_the_middle_of_a_drain_loses_and_doubles_nothing(build: Build) -> None:
+    shop = build(drain={"wait": "0s", "lease": "1m", "flush_messages": 4})
+    shop.buy(*"123456789")
+    shop.fail()
+    shop.broker.settle("orders-dlq", [])
+    calls = itertools.count(1)
+
+    def restart(method: str, _: str) -> None:
+        if method == "Acknowledge" and next(calls) == 2:
+            threading.Thread(target=shop.server.restart).start()
+            time.sleep(0.2)
+
+    shop.pubsub.faults.before = restart
+    report = shop.cycle()
+
+    assert (report["drained"], report["new"], report["redelivered"]) == (9, 9, 9)
+    assert sorted(shop.work()) == sorted(b"%d" % n for n in range(1, 10))
+    assert shop.held("orders-dlq") == []
+    assert shop.audit() == []
+
+
+def test_a_server_that_stays_away_in_a_drain_makes_duplicates_that_are_recognised(build: Build) -> None:
+    """Staged and recorded, but never acked: the copies come again with the id and time that they had."""
+    shop = build()
+    shop.buy("1", "2", "3")
+    shop.fail()
+
+    def stop(method: str, _: str) -> None:
+        if method == "Acknowledge":
+            shop.server.stop()
+            raise Refusal("UNAVAILABLE", "going away")
+
+    shop.pubsub.faults.before = stop
+    run = shop.begin()
+    with pytest.raises(SettlementFailed, match="orders-dlq: 3 of 3 copies"):
+        pipeline.drain(shop.settings, run, **shop.options())
+    pipeline.finish(shop.settings, run, "failed", shop.now)
+    shop.pubsub.faults.before = None
+    shop.server.start()
+    shop.broker.close()
+    shop.broker = shop.open()
+    shop.advance(minutes=2)
+    report = shop.cycle()
+
+    assert (report["drained"], report["duplicates"], report["new"]) == (3, 3, 3)
+    assert sorted(shop.work()) == [b"1", b"2", b"3"]
+    assert shop.held("orders-dlq") == []
+    assert shop.audit() == []
+
+
+def test_a_task_killed_before_it_settled_makes_duplicates_that_are_recognised(build: Build) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    shop = build()
+    shop.buy("1", "2")
+    shop.fail()
+    own = shop.broker
+    shop.broker = shop.open()
+    shop.broker.settle = kill
+    with pytest.raises(Killed):
+        pipeline.drain(shop.settings, shop.begin(), **shop.options())
+    shop.broker.close()
+    shop.broker = own
+    shop.advance(minutes=2)
+    report = shop.cycle()
+
+    assert (report["drained"], report["duplicates"], report["new"], report["redelivered"]) == (2, 2, 2, 2)
+    assert sorted(shop.work()) == [b"1", b"2"]
+    assert shop.audit() == []
+
+
+def test_a_restart_in_the_middle_of_a_delivery_leaves_one_window_unknown(build: Build) -> None:
+    """The second window was taken, but the answer went down with the connection."""
+    shop = build(deliver={"confirm_window": 2, "slice": 6})
+    shop.buy(*"123456")
+    shop.fail()
+    calls = itertools.count(1)
+
+    def cut(method: str, name: str) -> None:
+        if method == "Publish" and name == topic("orders") and next(calls) == 2:
+            shop.pubsub.faults.hang["Publish"] = 1
+            threading.Timer(0.2, shop.server.restart).start()
+
+    shop.pubsub.faults.before = cut
+    report = shop.cycle()
+
+    assert (report["redelivered"], report["unknown"]) == (4, 2)
+    assert sorted(shop.work()) == sorted(b"%d" % n for n in range(1, 7)), "each arrived once"
+    assert shop.audit() == []
+    shop.advance(hours=1)
+    shop.cycle()
+    assert shop.work() == [], "what is unknown is not sent again without proof"
+    assert shop.states()["escalated"] == 2
+    assert shop.audit() == []
+
+
+def test_a_server_that_is_away_has_taken_nothing(build: Build) -> None:
+    shop = build(deliver={"confirm_window": 2, "slice": 6})
+    shop.buy(*"123456")
+    shop.fail()
+    publish, windows = shop.broker.publish, itertools.count(1)
+
+    def publish_later(queue: str, messages: Any) -> Any:
+        if next(windows) == 2:
+            shop.server.stop()
+        return publish(queue, messages)
+
+    shop.broker.publish = publish_later
+    run = shop.begin()
+    for _ in shop.stages(run):
+        pass
+    pipeline.finish(shop.settings, run, "failed", shop.now)
+    assert shop.states() == {"sent": 2, "waiting": 4}
+    shop.server.start()
+    shop.broker.close()
+    shop.broker = shop.open()
+    shop.advance(minutes=1)
+    shop.cycle()
+
+    assert sorted(shop.work()) == sorted(b"%d" % n for n in range(1, 7))
+    assert shop.audit() == []
+
+
+# --- the story: a subscriber that prefetches more than it can work off ---------------------------------------
+
+
+class SlowSubscriber:
+    """Fetches ``max_messages`` at once and works on one after the other, ``seconds`` each.
+
+    Nobody extends the leases (``max_lease_duration`` is over), so all but the first few acks come too late, and
+    Pub/Sub says nothing. It is restarted after ``patience`` messages, as deployments do.
+    """
+
+    def __init__(self, shop: PubSubWorkshop, processed: sa.Engine) -> None:
+        self._shop = shop
+        self._processed = processed
+
+    def run(self, *, max_messages: int, seconds: float, patience: int) -> int:
+        shop = self._shop
+        lease = timedelta(seconds=10)  # the subscription's ackDeadlineSeconds
+        fetched = shop.broker.receive("orders-worker", limit=max_messages, wait=NO_WAIT, lease=lease)
+        for one in fetched[:patience]:
+            with self._processed.begin() as connection:
+                order = next(h.value for h in one.letter.headers if h.name == "order")
+                connection.execute(sa.text("insert or ignore into processed values (:order)"), {"order": order})
+            shop.advance(seconds=seconds)
+            shop.broker.settle("orders-worker", [one.receipt])
+        shop.advance(seconds=30)  # the restart
+        return len(fetched)
+
+
+def test_processed_messages_in_the_dead_letter_topic_are_suppressed_and_the_rest_goes_back_slowly(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processed = sa.create_engine(f"sqlite:///{tmp_path}/orders.db")
+    with processed.begin() as connection:
+        connection.execute(sa.text("create table processed (message_id text primary key)"))
+    orders_db = {"conn_type": "sqlite", "host": f"{tmp_path}/orders.db"}
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", json.dumps(orders_db))
+    check = {
+        "connection": "orders_db",
+        "query": "select message_id from processed where message_id in :keys",
+        "key": "attribute:order",  # the broker's ids change on the way to the dead-letter topic and back
+        "settle_after": "1s",
+    }
+    shop = build(processed_check=check, rate={"per_second": 500, "max_in_flight": 20})
+    subscriber = SlowSubscriber(shop, processed)
+    shop.buy(*(f"order-{n:02}" for n in range(20)))
+    while subscriber.run(max_messages=20, seconds=4, patience=6):
+        pass
+    dead = sorted(body.decode() for body in shop.held("orders-dlq"))
+    with processed.connect() as connection:
+        done = set(connection.scalars(sa.text("select message_id from processed")))
+    assert dead == [f"order-{n}" for n in range(10, 20)]
+    assert [order for order in dead if order in done] == ["order-10", "order-11", "order-12", "order-13"]
+
+    # Pub/Sub doesn't say why. The time per delivery does: every delivery lasted as long as a lease.
+    shop.advance(minutes=1)
+    first = shop.cycle()
+    assert shop.query("select distinct cause from messages") == [(Cause.LEASE_EXPIRED.value,)]
+    assert first["suppressed"] == 4, "what was done is not done again"
+    assert first["redelivered"] == 2, "the rest goes back with few in flight"
+    assert shop.held("orders-worker") == [b"order-14", b"order-15"]
+
+    # The advice is taken: few at a time.
+    while shop.states().get("waiting"):
+        while subscriber.run(max_messages=1, seconds=4, patience=1):
+            pass
+        shop.cycle()
+    while subscriber.run(max_messages=1, seconds=4, patience=1):
+        pass
+    shop.cycle()
+    assert shop.states() == {"suppressed": 4, "confirmed": 6}
+    assert shop.held("orders-dlq") == shop.held("orders-worker") == []
+    assert shop.audit() == []
+    advice = causes.advice(Cause.LEASE_EXPIRED, "google_pubsub")
+    assert "max_messages" in advice
+    assert "max_lease_duration" in advice
