@@ -72,6 +72,10 @@ _PAYLOAD_COLUMNS = [
     "description",
     "redelivered",
 ]
+_EVIDENCE_COLUMNS = [
+    *("row", "source", "broker_message_id", "body_hash", "enqueued_at", "dead_lettered_at", "redelivered"),
+    "redrive_id",
+]
 
 
 class Staging:
@@ -142,6 +146,12 @@ class Staging:
         path = self.full_path(relative)
         with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
             return int(pq.read_metadata(stream).num_rows)
+
+    def evidence(self, relative: str) -> pa.Table:
+        """Of every copy of a batch file what tells it from others, in row order and without payloads."""
+        path = self.full_path(relative)
+        with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
+            return pq.read_table(stream, columns=_EVIDENCE_COLUMNS)
 
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, DeadLetter]]:
         """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory.

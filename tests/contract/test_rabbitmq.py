@@ -114,9 +114,7 @@ class OnRabbitMQ(BrokerContract):
         """The consumer dies: there is nothing else that ends its hold on messages."""
 
         def die(_: timedelta) -> None:
-            assert broker._link is not None
-            broker._link.abort()
-            time.sleep(0.2)
+            broker.close()
 
         return die
 
@@ -163,8 +161,7 @@ class OnRabbitMQ(BrokerContract):
         if self.queue_type == "classic":
             broker.release(queue, [r.receipt for r in first])
         else:
-            broker._link.abort()  # type: ignore[union-attr]
-            eventually(lambda: broker.depth(queue).visible == 24)
+            broker.close()
         seen = []
         while got := self.take(broker, queue, 5):
             seen += [int(r.letter.body) for r in got]
@@ -264,7 +261,7 @@ def test_what_is_not_the_oldest_is_acked_one_by_one(rabbit: RabbitMQ, create: Ca
 
     assert rabbit.settle(queue, [receipts[2]]).failures == ((receipts[2], "it was given back"),)
     assert rabbit.depth(queue)[:3] == (1, 2, 0)
-    rabbit._link.abort()  # type: ignore[union-attr]
+    rabbit.close()
     assert sorted(r.letter.body for r in BrokerContract.take(rabbit, queue, 6)) == [b"2", b"4", b"5"]
 
 
@@ -285,6 +282,22 @@ def test_nobody_knows_of_a_batch_whose_connection_is_lost_before_the_answer(
     later = rabbit.settle(queue, receipts)
     assert later.count == 0
     assert "went back" in later.failures[0][1]
+
+
+@pytest.mark.server
+def test_a_channel_lost_with_messages_is_told_before_they_come_again(
+    rabbit: RabbitMQ, create: Callable[..., str]
+) -> None:
+    """Else they would be staged twice in one batch."""
+    queue = create()
+    fill(rabbit, queue, 2)
+    drain_all(rabbit, queue, 1)
+    rabbit._link.abort()  # type: ignore[union-attr]
+
+    with pytest.raises(BrokerUnavailable, match=f"{queue}: the channel was lost with 1 messages held"):
+        rabbit.receive(queue, limit=2, wait=MOMENT, lease=LEASE)
+    assert eventually(lambda: rabbit.depth(queue).visible == 2)
+    assert len(drain_all(rabbit, queue, 2)) == 2
 
 
 @pytest.mark.server

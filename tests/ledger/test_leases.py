@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
-from redrive.ledger import batches, escalations, leases, loading, observations, outcomes, planning, restoring, sending
+from redrive.ledger import (
+    batches,
+    escalations,
+    leases,
+    loading,
+    observations,
+    outcomes,
+    planning,
+    restoring,
+    sending,
+    suspects,
+)
 from redrive.ledger.engine import Ledger
 from redrive.ledger.observations import Observation
 from redrive.ledger.selecting import Selection
@@ -201,6 +212,10 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
     ),
     "regate": lambda p, z, s: escalations.regate(p.ledger, z, first=1, now=p.now),
+    "ask_about_suspected": lambda p, z, s: suspects.write_reviews(
+        p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
+    ),
+    "adopt": lambda p, z, s: suspects.adopt(p.ledger, z, p.now),
     "begin_restore": lambda p, z, s: restoring.begin(p.ledger, z, [1 << 20], p.now),
     "undo_restore": lambda p, z, s: restoring.undo(p.ledger, z, [UNFINISHED], p.now),
     "finish_restore": lambda p, z, s: restoring.finish(p.ledger, z, [1 << 20], "q", p.now),
@@ -230,7 +245,7 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
-    modules = (batches, escalations, loading, observations, outcomes, planning, restoring, sending)
+    modules = (batches, escalations, loading, observations, outcomes, planning, restoring, sending, suspects)
     takes_lease = {
         function
         for module in modules

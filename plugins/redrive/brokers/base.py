@@ -28,6 +28,7 @@ class Capabilities:
     publish_batch: int  # messages per publish request
     failure_headers: frozenset[str]  # stripped before a redelivery
     max_lease: timedelta | None = None  # no receive or extension leases for longer
+    settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
 
 
 class Depth(NamedTuple):

@@ -56,6 +56,7 @@ CAPABILITIES = Capabilities(
     publish_batch=1,
     failure_headers=FAILURE_HEADERS,
     max_lease=CONSUMER_TIMEOUT,
+    settles_whole=True,
 )
 #: With the management API the messages in flight are known too.
 WITH_MANAGEMENT = replace(CAPABILITIES, knows_empty=True)
@@ -151,6 +152,14 @@ class RabbitMQ:
         """
         if limit < 1:
             return []
+        lost = self._holders.get(queue)
+        if lost is not None and lost.held and not lost.channel.is_open:
+            # What is staged of it can't be settled any more, and would be staged again behind it.
+            del self._holders[queue]
+            raise BrokerUnavailable(
+                f"basic.consume on queue {queue}: the channel was lost with {len(lost.held)} messages held;"
+                " they went back to the queue"
+            )
         holder = self._holder(queue, f"basic.consume on queue {queue}")
         ready, _ = self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
         patience = wait.total_seconds()

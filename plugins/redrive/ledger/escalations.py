@@ -108,34 +108,16 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
                 " chosen on chosen.message_id = messages.message_id and chosen.state = messages.state)"
             )
         )
-        stored = ledger.stored(now)
-        rows = []
-        for review in reviews:
-            one = review.candidate
-            text = _as_text(review.body)
-            rows.append(
-                (
-                    one.message_id, lease.route, one.group_id, one.cause, one.reason or one.state,
-                    _storable(review.error_text), text, None if text is not None else review.body, len(review.body),
-                    _storable(review.content_type), json.dumps(review.headers), one.source, one.destination,
-                    one.broker_message_id, one.message_key, one.attempts, one.first_enqueued_at, stored,
-                    review.suggested,
-                )
-            )  # fmt: skip
-        columns = (
-            "message_id", "route", "group_id", "cause", "reason", "error_text", "payload", "payload_bytes",
-            "size_bytes", "content_type", "headers", "source", "destination", "broker_message_id", "message_key",
-            "attempts", "first_enqueued_at", "escalated_at", "suggested_decision",
-        )  # fmt: skip
-        ledger.many(
+        insert_reviews(
+            ledger,
             connection,
-            f"insert into escalated_messages ({', '.join(columns)}) select "
-            + (", ".join(["?"] * len(columns)) if ledger.is_sqlite else _typed_marks())
-            + " where exists (select 1 from messages inner join chosen on chosen.message_id = messages.message_id"
+            lease.route,
+            reviews,
+            " where exists (select 1 from messages inner join chosen on chosen.message_id = messages.message_id"
             " and chosen.state = messages.state where messages.message_id = ?)"
             " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?"
             " and earlier.status <> 'applied')",
-            [(*row, row[0], row[0]) for row in rows],
+            now,
         )
         return sum(
             move(
@@ -152,6 +134,38 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
             )
             for state in sorted({r.candidate.state for r in reviews})
         )
+
+
+def insert_reviews(
+    ledger: Ledger, connection: Connection, route: str, reviews: Sequence[Review], where: str, now: datetime
+) -> None:
+    """Write review rows within a transaction; ``where`` asks twice for the message id whether a row may be written."""
+    stored = ledger.stored(now)
+    rows = []
+    for review in reviews:
+        one = review.candidate
+        text = _as_text(review.body)
+        rows.append(
+            (
+                one.message_id, route, one.group_id, one.cause, one.reason or one.state,
+                _storable(review.error_text), text, None if text is not None else review.body, len(review.body),
+                _storable(review.content_type), json.dumps(review.headers), one.source, one.destination,
+                one.broker_message_id, one.message_key, one.attempts, one.first_enqueued_at, stored,
+                review.suggested,
+            )
+        )  # fmt: skip
+    columns = (
+        "message_id", "route", "group_id", "cause", "reason", "error_text", "payload", "payload_bytes",
+        "size_bytes", "content_type", "headers", "source", "destination", "broker_message_id", "message_key",
+        "attempts", "first_enqueued_at", "escalated_at", "suggested_decision",
+    )  # fmt: skip
+    ledger.many(
+        connection,
+        f"insert into escalated_messages ({', '.join(columns)}) select "
+        + (", ".join(["?"] * len(columns)) if ledger.is_sqlite else _typed_marks())
+        + where,
+        [(*row, row[0], row[0]) for row in rows],
+    )
 
 
 def _typed_marks() -> str:

@@ -24,6 +24,7 @@ from redrive.errors import ClassificationFailed
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
+from redrive.ledger.repeats import Repeat
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import State
 from redrive.message import redrive_id_of
@@ -124,12 +125,19 @@ def known_groups(connection: Connection, limit: int = 100_000) -> list[Group]:
 
 
 def load(
-    ledger: Ledger, lease: RouteLease, batch_ids: Sequence[int], copies: Iterable[Classified], now: datetime
+    ledger: Ledger,
+    lease: RouteLease,
+    batch_ids: Sequence[int],
+    copies: Iterable[Classified],
+    now: datetime,
+    *,
+    repeats: Mapping[int, Repeat] | None = None,
 ) -> Loaded:
     """Take in all copies of these batches, in one transaction; batches that are loaded already are left alone.
 
     ``copies`` are in message id order and may hold copies of other batches too; those are skipped. Plain tuples in
-    the order of :class:`Classified` will do.
+    the order of :class:`Classified` will do. ``repeats``, for a broker whose ids prove nothing, says which copies were
+    staged before; without it the broker's ids do.
     """
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -146,9 +154,12 @@ def load(
         if not pending:
             return Loaded()
         ledger.temporary(connection, "incoming", _INCOMING)
-        tracked = _stage(ledger, connection, pending, copies)
+        tracked = _stage(ledger, connection, pending, copies, repeats)
         _refuse_incomplete(connection, pending)
-        _find_duplicates(connection, lease.route)
+        if repeats is None:
+            _find_duplicates(connection, lease.route)
+        else:
+            _follow_loaded_copies(connection)
         if tracked:
             connection.execute(sql("create index incoming_redrive_id on incoming (redrive_id, message_id)"))
             _find_owners_by_header(connection, lease.route)
@@ -175,7 +186,13 @@ def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int
     return found
 
 
-def _stage(ledger: Ledger, connection: Connection, pending: Mapping[int, int], copies: Iterable[Classified]) -> int:
+def _stage(
+    ledger: Ledger,
+    connection: Connection,
+    pending: Mapping[int, int],
+    copies: Iterable[Classified],
+    repeats: Mapping[int, Repeat] | None,
+) -> int:
     """Bring the copies into table ``incoming``; the number that carry our headers."""
     prefix = ledger_id(connection)
     seen: dict[str, list[Classified]] = {}
@@ -184,7 +201,7 @@ def _stage(ledger: Ledger, connection: Connection, pending: Mapping[int, int], c
     while chunk := list(itertools.islice(rows, _STAGE_ROWS)):
         mine = [copy for copy in chunk if copy[_BATCH_ID] in pending]
         # Twice in what is loaded now: its lease ran out while a batch was open.
-        doubles = _doubles(mine, seen)
+        doubles = _doubles(mine, seen) if repeats is None else repeats
         tracked += sum([copy[_REDRIVE_ID] is not None for copy in mine])
         ledger.bulk(
             connection,
@@ -328,8 +345,19 @@ def _follow_first_copies(connection: Connection) -> None:
     """A copy that was staged twice in one load belongs to whom its first staging turned out to belong to."""
     connection.execute(
         sql(
-            "update incoming set owner = first.owner from incoming first where incoming.role = 'duplicate'"
+            "update incoming set owner = first.owner from incoming first"
+            " where incoming.role in ('duplicate', 'suspected')"
             " and first.message_id = incoming.owner and first.role is not null"
+        )
+    )
+
+
+def _follow_loaded_copies(connection: Connection) -> None:
+    """A copy that repeats one which was loaded before belongs to whom that one belongs to."""
+    connection.execute(
+        sql(
+            "update incoming set owner = first.message_id from repeat_copies first"
+            " where incoming.role is not null and first.copy_id = incoming.owner"
         )
     )
 

@@ -27,6 +27,9 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
                 "   where r.copy_id >= b.batch_id * 1048576 and r.copy_id < (b.batch_id + 1) * 1048576"
                 "   and m.copy_id = r.copy_id and (m.message_id < b.batch_id * 1048576"
                 "   or m.message_id >= (b.batch_id + 1) * 1048576))"
+                # a suspected copy waits for a person
+                " and not exists (select 1 from repeat_copies s where s.kind = 'suspected'"
+                "   and s.copy_id >= b.batch_id * 1048576 and s.copy_id < (b.batch_id + 1) * 1048576)"
                 " order by batch_id"
             ),
             {"route": route, "before_at": before},

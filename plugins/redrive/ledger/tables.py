@@ -188,7 +188,7 @@ repeat_copies = Table(
     "repeat_copies",
     metadata,
     Column("copy_id", BigId, primary_key=True, autoincrement=False),
-    Column("message_id", sa.BigInteger),  # whose copy it is; null while a suspected one waits for a person
+    Column("message_id", sa.BigInteger),  # whose copy it is; of a suspected one: whose it may be
     Column("route", sa.Text, nullable=False),
     Column("kind", sa.Text, nullable=False),
     Column("attempt", sa.Integer),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from redrive import failure_text
 from redrive.causes import Cause
 from redrive.errors import CheckFailed
-from redrive.ledger import batches, escalations
+from redrive.ledger import batches, escalations, suspects
 from redrive.ledger.escalations import Candidate, Review
 from redrive.message import DeadLetter, batch_and_row, message_id_of
 from redrive.processed_check import Checker
@@ -27,6 +27,7 @@ def escalate(context: Context) -> dict[str, int]:
             with context.ledger.read() as connection:
                 page = escalations.candidates(connection, context.name, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
             if not page:
+                _ask_about_suspected(context)
                 return totals
             after = page[-1].message_id
             if checker is not None:
@@ -42,6 +43,18 @@ def escalate(context: Context) -> dict[str, int]:
     finally:
         if checker is not None:
             checker.close()
+
+
+def _ask_about_suspected(context: Context) -> None:
+    """A review row for every suspected copy; they are counted where they were loaded."""
+    after = -1
+    while True:
+        with context.ledger.read() as connection:
+            page = suspects.candidates(connection, context.name, after=after, limit=PAGE)
+        if not page:
+            return
+        after = page[-1].message_id
+        suspects.write_reviews(context.ledger, context.lease, _reviews(context, page), context.now())
 
 
 def _without_processed(
@@ -97,6 +110,8 @@ def _letters(context: Context, paths: dict[int, str], copy_ids: set[int]) -> dic
 def suggestion(one: Candidate) -> str:
     """What usually is right for such a message; a person decides."""
     cause = Cause(one.cause) if one.cause else None
+    if one.state == suspects.SUSPECTED:
+        return "discard"
     if cause in (Cause.DUPLICATE, Cause.MESSAGE_EXPIRED):
         return "discard"
     if cause in (Cause.MALFORMED_PAYLOAD, Cause.OVERSIZED):

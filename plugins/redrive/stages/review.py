@@ -2,7 +2,7 @@
 
 import json
 
-from redrive.ledger import escalations
+from redrive.ledger import escalations, suspects
 from redrive.ledger.escalations import Decided
 from redrive.stages.context import Context
 
@@ -12,6 +12,7 @@ PAGE = 500
 def apply_decisions(context: Context) -> dict[str, int]:
     """Apply the route's decided escalations: releases wait for delivery, discards are final, the rest is refused."""
     totals = {"released": 0, "discarded": 0, "refused": 0}
+    suspects.adopt(context.ledger, context.lease, context.now())
     after = -1
     while True:
         with context.ledger.read() as connection:

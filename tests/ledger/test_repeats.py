@@ -1,0 +1,142 @@
+"""Second stagings where the broker gives no identity: proved as a whole, suspected in part, never guessed."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch, decide
+from redrive.message import body_hash, message_id_of
+
+DIED = datetime(2026, 11, 21, 8, 41, 22, tzinfo=UTC)
+
+
+def evidence(body: str, *, message_id: str = "", died: datetime | None = DIED) -> Evidence:
+    return Evidence("orders-dlq", message_id, died, died, body_hash(body.encode()))
+
+
+def batch(
+    batch_id: int,
+    *bodies: str,
+    again: bool,
+    doubt: bool = False,
+    waiting: bool = True,
+    tracked: bool = False,
+    named: bool = False,
+    died: datetime | None = DIED,
+) -> StagedBatch:
+    copies = [
+        Copy(
+            message_id_of(batch_id, row),
+            evidence(body, message_id=body if named else "", died=died),
+            again,
+            tracked,
+        )
+        for row, body in enumerate(bodies)
+    ]
+    return StagedBatch(batch_id, doubt, waiting, copies)
+
+
+def roles(*batches: StagedBatch, known: dict[Evidence, int] | None = None) -> dict[tuple[int, int], str]:
+    """(batch, row) -> role."""
+    return {(copy >> 20, copy & 0xFFFFF): repeat.role for copy, repeat in decide(batches, known or {}).items()}
+
+
+def test_a_batch_that_came_back_whole_was_staged_twice() -> None:
+    first = batch(1, "a", "b", again=False, doubt=True)
+    second = batch(2, "a", "b", again=True)
+
+    assert decide([first, second], {}) == {
+        message_id_of(2, 0): Repeat("duplicate", message_id_of(1, 0)),
+        message_id_of(2, 1): Repeat("duplicate", message_id_of(1, 1)),
+    }
+
+
+def test_also_when_several_shards_took_it_and_new_messages_lie_between() -> None:
+    first = batch(5, "a", "b", "c", again=False, doubt=True)
+    one = batch(3, "b", again=True)  # opened before the other was lost
+    other = batch(6, "c", "a", again=True)
+    fresh = batch(7, "a", "d", again=False)
+
+    assert roles(first, one, other, fresh) == {(3, 0): "duplicate", (6, 0): "duplicate", (6, 1): "duplicate"}
+
+
+def test_a_part_of_it_is_suspected() -> None:
+    assert roles(batch(1, "a", "b", again=False, doubt=True), batch(2, "a", again=True)) == {(2, 0): "suspected"}
+
+
+def test_a_batch_that_is_known_to_be_settled_does_not_come_again() -> None:
+    assert roles(batch(1, "a", "b", again=False), batch(2, "a", "b", again=True)) == {}
+
+
+def test_unless_its_publisher_s_ids_say_so_for_a_broker_can_lose_acks_in_a_crash() -> None:
+    first, second = batch(1, "a", again=False, named=True), batch(2, "a", again=True, named=True)
+
+    assert roles(first, second) == {(2, 0): "suspected"}
+
+
+def test_what_was_loaded_long_ago_counts_as_well() -> None:
+    known = {evidence("a", message_id="a"): 17}
+
+    assert decide([batch(2, "a", again=True, named=True)], known) == {message_id_of(2, 0): Repeat("suspected", 17)}
+
+
+def test_what_was_never_delivered_before_is_new() -> None:
+    assert roles(batch(1, "a", "b", again=False, doubt=True), batch(2, "a", "b", again=False)) == {}
+
+
+def test_one_body_alone_proves_nothing() -> None:
+    first = batch(1, "ping", again=False, doubt=True)
+
+    assert roles(first, batch(2, "ping", again=True)) == {(2, 0): "suspected"}
+
+
+def test_the_publisher_s_id_does() -> None:
+    first = batch(1, "ping", again=False, doubt=True, named=True)
+
+    assert roles(first, batch(2, "ping", again=True, named=True)) == {(2, 0): "duplicate"}
+
+
+def test_words_without_a_time_prove_nothing_however_many() -> None:
+    first = batch(1, "ping", "pong", again=False, doubt=True, died=None)
+
+    assert set(roles(first, batch(2, "ping", "pong", again=True, died=None)).values()) == {"suspected"}
+
+
+def test_of_equal_copies_only_as_many_are_repeats_as_were_staged() -> None:
+    first = batch(1, "a", "a", "b", again=False, doubt=True)
+    second = batch(2, "a", "a", "a", "b", again=True)
+    found = roles(first, second)
+
+    assert sorted(found.values()) == ["duplicate"] * 3 + ["suspected"]
+
+
+@pytest.mark.parametrize("third_in_doubt", [False, True])
+def test_a_crash_during_the_recovery_leaves_one_message_of_each(third_in_doubt: bool) -> None:
+    stagings = [
+        batch(1, "a", "b", again=False, doubt=True),
+        batch(2, "a", "b", again=True, doubt=True),
+        batch(3, "a", "b", again=True, doubt=third_in_doubt),
+    ]
+    found = decide(stagings, {})
+
+    assert {copy >> 20 for copy in found} == {2, 3}
+    assert {repeat.role for repeat in found.values()} == {"duplicate"}
+    assert {repeat.first >> 20 for repeat in found.values()} == {1}
+
+
+def test_two_batches_in_doubt_that_were_both_delivered_before_never_erase_each_other() -> None:
+    found = decide([batch(1, "a", "b", again=True, doubt=True), batch(2, "a", "b", again=True, doubt=True)], {})
+
+    assert {copy >> 20 for copy in found} == {2}
+
+
+def test_a_batch_that_was_loaded_before_can_still_come_again() -> None:
+    first = batch(1, "a", "b", again=False, doubt=True, waiting=False)
+
+    assert set(roles(first, batch(2, "a", "b", again=True)).values()) == {"duplicate"}
+
+
+def test_our_own_id_says_more_than_all_this() -> None:
+    first = batch(1, "a", "b", again=False, doubt=True, tracked=True)
+
+    assert roles(first, batch(2, "a", again=True, tracked=True)) == {}
