@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -9,11 +10,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from azure.servicebus import _servicebus_receiver, _servicebus_sender
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceiver,
+    ServiceBusSubQueue,
+    _servicebus_receiver,
+    _servicebus_sender,
+)
 from azure.servicebus._pyamqp import client
-
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiver, ServiceBusSubQueue
 from azure.servicebus.amqp import AmqpAnnotatedMessage
+
 from redrive.brokers import azure_service_bus, open_broker, service_bus_facts
 from redrive.brokers.amqp_values import Encoded
 from redrive.brokers.azure_service_bus import AzureServiceBus
@@ -519,3 +526,471 @@ def test_values_at_which_the_sdk_breaks_block_nobody(
     assert odd.letter.headers == (header,)
     broker.publish("again", [as_it_came(odd)])
     assert bus.messages("again")[0].application == {"value": raw}
+
+
+# --- message ids -----------------------------------------------------------------------------------------------
+
+MINUTE = 60_000_000
+OWN = (("MessageId", "order-17"),)
+
+
+@pytest.mark.parametrize(
+    ("window", "attempt", "age", "expected"),
+    [
+        (None, 1, 0, "order-17"),
+        (None, 3, 0, "order-17"),
+        (timedelta(minutes=10), 1, 11 * MINUTE, "order-17"),
+        (timedelta(minutes=10), 1, 10 * MINUTE, "k3v9q2-00000000000001.1"),
+        (timedelta(minutes=10), 1, None, "k3v9q2-00000000000001.1"),
+        (timedelta(minutes=10), 2, 11 * MINUTE, "k3v9q2-00000000000001.2"),
+    ],
+    ids=["not-detected", "not-detected-again", "forgotten", "still-remembered", "unknown-time", "second-attempt"],
+)
+def test_a_message_id_is_never_one_that_the_window_holds(
+    window: timedelta | None, attempt: int, age: int | None, expected: str
+) -> None:
+    sent = None if age is None else 1_000 * MINUTE - age
+    message = outgoing(properties=OWN, enqueued_at=sent, claimed_at=1_000 * MINUTE)._replace(attempt=attempt)
+
+    assert message_id_of(message, window) == (expected, "order-17")
+
+
+def test_duplicate_detection_drops_a_resend_and_no_attempt(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    """The own id is in the window, so each attempt has another; a try of the same attempt is dropped for us."""
+    bus.queue("orders", duplicate_window=600)
+    broker.publish("orders", [outgoing(b"x", dedup_id="order-17")])
+    [first] = take(broker, "orders")
+    again = as_it_came(first, claimed_at=first.letter.enqueued_at)
+    for _ in range(2):
+        assert broker.publish("orders", [again])[0].status == "sent"
+    broker.publish("orders", [again._replace(attempt=2)])
+
+    assert [m.message_id for m in bus.messages("orders")] == [
+        "order-17",
+        "k3v9q2-00000000000001.1",
+        "k3v9q2-00000000000001.2",
+    ]
+    assert broker.capabilities_for("orders").native_dedupe == timedelta(minutes=10)
+
+
+def test_the_own_id_travels_along_and_comes_back(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", duplicate_window=600)
+    bus.queue("plain")
+    broker.publish("orders", [outgoing(b"x", properties=OWN)])
+    [message] = bus.messages("orders")
+    assert message.message_id == "k3v9q2-00000000000001.1"
+    assert message.application == {"x-redrive-message-id": "order-17"}
+
+    broker.publish("plain", [as_it_came(take(broker, "orders")[0])])
+    [message] = bus.messages("plain")
+    assert (message.message_id, message.application) == ("order-17", {})
+
+
+def test_where_nobody_may_ask_duplicates_are_expected(bus: ServiceBusStandIn) -> None:
+    bus.queue("orders", duplicate_window=600)
+    broker = adapter(bus, administered=False)
+    for attempt in (1, 2):
+        broker.publish("orders", [outgoing(b"x", properties=OWN)._replace(attempt=attempt)])
+
+    assert len(bus.messages("orders")) == 2
+    assert broker.capabilities_for("orders").native_dedupe is None
+    broker.close()
+
+
+# --- topics ----------------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_is_reached_through_its_topic_only(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.topic("news", duplicate_window=60)
+    for name in ("mail", "push"):
+        bus.subscription("news", name)
+    broker.publish("news/Subscriptions/mail", [outgoing(b"x")])
+
+    assert bodies(bus, "news/Subscriptions/mail") == bodies(bus, "news/Subscriptions/push") == [b"x"]
+    for queue in ("news", "news/Subscriptions/mail"):
+        able = broker.capabilities_for(queue)
+        assert (able.single_target, able.native_dedupe) == (False, timedelta(minutes=1))
+        assert broker.describe(queue).subscribers == 2
+        assert broker.depth(queue).visible == 1
+
+
+def test_a_topic_is_taken_for_one_where_nobody_may_ask(bus: ServiceBusStandIn) -> None:
+    bus.topic("news")
+    bus.queue("orders")
+    broker = adapter(bus, administered=False)
+
+    assert not broker.capabilities_for("news").single_target
+    assert broker.capabilities_for("orders").single_target
+    assert broker.depth("news").total is None
+    broker.close()
+
+
+# --- sending ---------------------------------------------------------------------------------------------------
+
+
+def statuses(broker: AzureServiceBus, queue: str, *messages: Outgoing) -> list[str]:
+    return [result.status for result in broker.publish(queue, messages)]
+
+
+def test_messages_go_in_batches(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+
+    assert statuses(broker, "orders", *(outgoing(b"%d" % n, n) for n in range(1200))) == ["sent"] * 1200
+    assert (bus.sent, bus.transfers) == (1200, 3)
+
+
+def test_a_batch_of_a_partitioned_queue_shares_its_key(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", partitioned=True)
+    messages = [outgoing(b"%d" % n, n, ordering_key="ab"[n % 2]) for n in range(6)]
+
+    assert statuses(broker, "orders", *messages) == ["sent"] * 6
+    assert bus.transfers == 6
+
+
+def test_a_message_that_a_batch_is_rejected_for_is_found(bus: ServiceBusStandIn) -> None:
+    bus.queue("orders", requires_session=True)
+    broker = adapter(bus, administered=False)  # with the right to ask it is found before
+    messages = [outgoing(b"%d" % n, n, ordering_key=None if n == 3 else f"s{n}") for n in range(8)]
+    results = broker.publish("orders", messages)
+
+    assert [result.status for result in results] == ["sent"] * 3 + ["refused"] + ["sent"] * 4
+    assert "SessionId" in results[3].detail
+    assert len(bus.messages("orders")) == 7
+    broker.close()
+
+
+def test_a_message_without_a_session_is_refused_in_plain_words(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", requires_session=True)
+    [result] = broker.publish("orders", [outgoing()])
+
+    assert (result.status, result.detail) == (
+        "refused",
+        "it has no session id, and its destination requires sessions",
+    )
+
+
+def test_a_premium_queue_takes_what_no_batch_takes(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", max_message_bytes=4 << 20)
+    results = broker.publish("orders", [outgoing(b"x" * (2 << 20)), outgoing(b"x" * (5 << 20), 2), outgoing(number=3)])
+
+    assert [result.status for result in results] == ["sent", "refused", "sent"]
+    assert str(4 << 20) in results[1].detail
+    assert broker.capabilities_for("orders").max_message_bytes == 4 << 20
+
+
+def test_a_lost_answer_is_unknown_and_nothing_is_sent_again(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+    bus.lose_answers = 1
+    first = [outgoing(b"%d" % n, n) for n in range(500)]
+    second = [outgoing(b"%d" % n, n) for n in range(500, 700)]
+
+    assert statuses(broker, "orders", *first, *second) == ["unknown"] * 500 + ["sent"] * 200
+    assert len(bus.messages("orders")) == 700
+
+
+@pytest.mark.parametrize(
+    ("condition", "status"),
+    [
+        ("com.microsoft:argument-error", "refused"),
+        ("amqp:internal-error", "unknown"),
+        ("com.microsoft:timeout", "unknown"),
+        ("com.microsoft:operation-cancelled", "unknown"),
+    ],
+)
+def test_a_rejection_says_what_became_of_the_message(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, condition: str, status: str
+) -> None:
+    bus.queue("orders")
+    bus.will_fail("send", "orders", condition)
+
+    assert statuses(broker, "orders", outgoing()) == [status]
+
+
+def test_a_busy_service_is_asked_again(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+    bus.will_fail("send", "orders", *["com.microsoft:server-busy"] * 3)
+    assert statuses(broker, "orders", outgoing()) == ["sent"]
+
+    bus.will_fail("send", "orders", *["com.microsoft:server-busy"] * 9)
+    assert statuses(broker, "orders", outgoing()) == ["retry"]
+
+
+def test_behind_a_message_of_unknown_fate_its_key_waits(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+    bus.lose_answers = 1
+    keys = ["a"] * 500 + ["a", "b"]
+    results = statuses(broker, "orders", *(outgoing(b"x", n, ordering_key=key) for n, key in enumerate(keys)))
+
+    assert results == ["unknown"] * 500 + ["retry", "sent"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "error", "words"),
+    [
+        ("com.microsoft:entity-disabled", BrokerUnavailable, "queue orders: the entity is disabled"),
+        ("amqp:resource-limit-exceeded", BrokerUnavailable, "queue orders"),
+        ("amqp:unauthorized-access", PermissionRefused, "queue orders"),
+        ("amqp:not-found", QueueMissing, "queue orders"),
+    ],
+)
+def test_what_concerns_the_entity_is_raised_where_nothing_was_sent(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, condition: str, error: type[Exception], words: str
+) -> None:
+    bus.queue("orders")
+    bus.will_fail("send", "orders", condition)
+
+    with pytest.raises(error, match=words):
+        broker.publish("orders", [outgoing()])
+
+
+def test_a_disabled_entity_is_told_by_name(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", disabled=True)
+
+    with pytest.raises(BrokerUnavailable, match="publish on queue orders: the entity is disabled"):
+        broker.publish("orders", [outgoing()])
+    with pytest.raises(BrokerUnavailable, match="receive on queue orders: the entity is disabled"):
+        broker.receive("orders", limit=1, wait=NO_WAIT, lease=LEASE)
+
+
+# --- links -----------------------------------------------------------------------------------------------------
+
+
+def test_many_are_settled_without_waiting_for_each(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.queue("orders")
+    broker.publish("orders", [outgoing(number=n) for n in range(450)])
+    receipts = [received.receipt for received in take(broker, "orders", 450)]
+    one_by_one: list[object] = []
+    monkeypatch.setattr(ServiceBusReceiver, "complete_message", lambda _, message: one_by_one.append(message))
+
+    assert broker.settle("orders", receipts).count == 450
+    assert bus.messages("orders") == []
+    assert one_by_one == [], "the SDK's inner parts have changed: see service_bus_links.py"
+
+
+def test_many_locks_are_renewed_in_few_requests(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+    broker.publish("orders", [outgoing(number=n) for n in range(250)])
+    receipts = [received.receipt for received in take(broker, "orders", 250)]
+    broker.settle("orders", receipts[:1])
+    broker.extend("orders", receipts, LEASE)
+
+    assert bus.operations["renew-lock"] == 3
+
+
+def test_one_lost_lock_does_not_spoil_the_renewal_of_others(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", lock_duration=LOCK)
+    broker.publish("orders", [outgoing(b"%d" % n, n) for n in range(3)])
+    receipts = [received.receipt for received in take(broker, "orders", 3)]
+    with bus.lock:
+        bus.entity("orders").abandon(bus.messages("orders")[1])
+    bus.let_pass(LOCK * 0.8)
+    broker.extend("orders", receipts, LEASE)
+    bus.let_pass(LOCK * 0.8)
+    settled = broker.settle("orders", receipts)
+
+    assert (settled.count, [receipt for receipt, _ in settled.failures]) == (2, [receipts[1]])
+    assert "lock" in settled.failures[0][1]
+
+
+def test_a_short_receive_locks_nothing_that_comes_later(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+    broker.publish("orders", [outgoing(b"first")])
+    assert len(broker.receive("orders", limit=50, wait=NO_WAIT, lease=LEASE)) == 1
+    broker.publish("orders", [outgoing(b"second", 2)])
+    time.sleep(0.2)
+
+    [later] = [message for message in bus.messages("orders") if message.sequence == 2]
+    assert later.lock is None
+
+
+def test_links_start_no_threads(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+    before = threading.active_count()
+    broker.publish("orders", [outgoing()])
+    take(broker, "orders")
+
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("how", ["drop_connections", "restart"])
+def test_what_was_received_is_settled_over_a_new_link(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, how: str
+) -> None:
+    bus.queue("orders")
+    broker.publish("orders", [outgoing(number=n) for n in range(5)])
+    receipts = [received.receipt for received in take(broker, "orders", 5)]
+    broker.settle("orders", receipts[:1])
+    getattr(bus, how)()
+
+    assert broker.settle("orders", receipts[1:]).count == 4
+    assert bus.messages("orders") == []
+    assert statuses(broker, "orders", outgoing(number=9)) in (["sent"], ["unknown"])
+    assert len(take(broker, "orders")) == len(bus.messages("orders"))
+
+
+def test_settling_on_a_dead_server_says_so_soon(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+    broker.publish("orders", [outgoing(number=n) for n in range(300)])
+    receipts = [received.receipt for received in take(broker, "orders", 300)]
+    bus.stop()
+    started = time.monotonic()
+
+    with pytest.raises(BrokerUnavailable, match="settle on queue orders"):
+        broker.settle("orders", receipts)
+    assert time.monotonic() - started < 10
+
+
+# --- sessions --------------------------------------------------------------------------------------------------
+
+
+def test_more_sessions_than_can_be_held_are_read_in_turns(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", requires_session=True)
+    broker.publish("orders", [outgoing(b"%d" % n, n, ordering_key=f"s{n:02}") for n in range(11)])
+    seen: list[int] = []
+    while got := take(broker, "orders", 100):
+        seen += [int(received.letter.body) for received in got]
+        broker.settle("orders", [received.receipt for received in got])
+
+    assert sorted(seen) == list(range(11))
+
+
+def test_a_lost_session_is_a_failure_of_its_messages_only(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", requires_session=True, lock_duration=LOCK)
+    broker.publish("orders", [outgoing(b"%d" % n, n, ordering_key=f"s{n}") for n in range(2)])
+    lost, kept = (received.receipt for received in take(broker, "orders", 2))
+    with bus.lock:
+        bus.entity("orders").end_session("s0")
+    broker.extend("orders", [lost, kept], LEASE)
+    settled = broker.settle("orders", [lost, kept])
+
+    assert (settled.count, [receipt for receipt, _ in settled.failures]) == (1, [lost])
+
+
+# --- rights ----------------------------------------------------------------------------------------------------
+
+
+def test_wrong_credentials_are_told_as_such(bus: ServiceBusStandIn) -> None:
+    bus.queue("orders")
+    value = connection(bus.connection_string(secret="d3Jvbmc="), admin_endpoint=bus.admin_url)
+    broker = AzureServiceBus.open("bus_test", env={"AIRFLOW_CONN_BUS_TEST": value}, sleep=lambda _: None)
+
+    with pytest.raises(PermissionRefused, match="depth on queue orders: the credentials are refused"):
+        broker.depth("orders")
+    broker.close()
+
+
+def test_a_destination_needs_the_right_to_send_only(bus: ServiceBusStandIn) -> None:
+    bus.queue("orders")
+    bus.keys["sender"] = ("c2VjcmV0", frozenset({"Send"}))
+    broker = adapter(bus, key="sender")
+
+    assert broker.depth("orders").total is None
+    assert statuses(broker, "orders", outgoing()) == ["sent"]
+    with pytest.raises(PermissionRefused, match=r"receive on queue orders.*Listen"):
+        broker.receive("orders", limit=1, wait=NO_WAIT, lease=LEASE)
+    broker.close()
+
+
+def test_without_the_right_to_ask_depth_is_counted_by_looking(
+    bus: ServiceBusStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.queue("orders")
+    bus.keys["worker"] = ("c2VjcmV0", frozenset({"Send", "Listen"}))
+    broker = adapter(bus, key="worker")
+    broker.publish("orders", [outgoing(number=n) for n in range(300)])
+    broker.publish("orders", [outgoing(number=301, delay_seconds=3600)])
+    take(broker, "orders", 10)
+
+    assert broker.depth("orders")[:3] == (290, 10, 1)
+    assert not broker.capabilities_for("orders").knows_empty
+    assert broker.describe("orders").lease is None
+    monkeypatch.setattr(azure_service_bus, "PEEK_LIMIT", 250)
+    assert broker.depth("orders").total is None
+    assert all(message.failed_deliveries == 0 for message in bus.messages("orders"))
+    broker.close()
+
+
+def test_a_description_tells_what_is_known(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders", lock_duration=45, max_delivery_count=7, time_to_live=86_400)
+    live, dead = broker.describe("orders"), broker.describe("orders/$DeadLetterQueue")
+
+    assert (live.lease, live.max_deliveries, live.retention) == (timedelta(seconds=45), 7, timedelta(days=1))
+    assert live.dead_letter_queue == "orders/$DeadLetterQueue"
+    assert (dead.lease, dead.max_deliveries, dead.retention, dead.dead_letter_queue) == (
+        timedelta(seconds=45),
+        7,
+        None,
+        None,
+    )
+    assert broker.capabilities_for("orders/$DeadLetterQueue").max_lease == timedelta(seconds=45)
+
+
+# --- connections -----------------------------------------------------------------------------------------------
+
+
+def test_the_registry_opens_it_by_connection_id(bus: ServiceBusStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus.queue("orders")
+    value = connection(bus.connection_string(), admin_endpoint=bus.admin_url)
+    monkeypatch.setenv("AIRFLOW_CONN_BUS_DEMO", value)
+    broker = open_broker("azure_service_bus", "bus_demo")
+
+    assert broker.depth("orders").total == 0
+    assert bus.admin_requests == 2
+    broker.close()
+
+
+NAMESPACE = {"fully_qualified_namespace": "shop.servicebus.windows.net"}
+STRING = "Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"conn_type": "aws"}, "'aws', not azure_service_bus"),
+        ({"conn_type": "azure_service_bus"}, "connection string in schema, or extra.fully_qualified_namespace"),
+        ({"conn_type": "azure_service_bus", "schema": "nonsense"}, "malformed"),
+        ({"conn_type": "azure_service_bus", "schema": STRING, "extra": {"transport_type": "Pigeon"}}, "Pigeon"),
+        ({"conn_type": "azure_service_bus", "schema": STRING, "extra": {"admin_endpoint": "x:1"}}, "admin_endpoint"),
+        ({"conn_type": "azure_service_bus", "login": "a", "password": "b", "extra": NAMESPACE}, "tenantId"),
+        ({"conn_type": "azure_service_bus", "extra": {**NAMESPACE, "credential": "x"}}, "extra.credential"),
+    ],
+    ids=["type", "nothing", "string", "transport", "admin", "tenant", "credential"],
+)
+def test_a_wrong_connection_says_what_is_wrong(value: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=f"connection bus_test.*{words}"):
+        AzureServiceBus.open("bus_test", env={"AIRFLOW_CONN_BUS_TEST": json.dumps(value)})
+
+
+def test_options_of_the_connection_reach_the_client() -> None:
+    extra = {"transport_type": "AmqpOverWebsocket", "http_proxy": {"proxy_hostname": "p", "proxy_port": 1}}
+    extra |= {"connection_verify": "/etc/ca.pem", "custom_endpoint_address": "sb://gateway:5671"}
+    given = parse("bus_test", connection(STRING, **extra))
+    client, _ = service_bus_facts.clients(given, time.monotonic, retry_total=0)
+
+    config = client.get_queue_sender("orders")._config
+    assert (config.transport_type.name, config.connection_verify, config.retry_total) == (
+        "AmqpOverWebsocket",
+        "/etc/ca.pem",
+        0,
+    )
+    assert config.http_proxy == extra["http_proxy"]
+
+
+def test_a_service_principal_is_taken_from_login_and_password() -> None:
+    given = parse(
+        "bus_test",
+        json.dumps(
+            {
+                "conn_type": "azure_service_bus",
+                "login": "app",
+                "password": "secret",
+                "extra": {**NAMESPACE, "tenantId": "0f8fad5b-d9cb-469f-a165-70867728950e"},
+            }
+        ),
+    )
+    client, _ = service_bus_facts.clients(given, time.monotonic)
+
+    assert type(client._credential).__name__ == "ClientSecretCredential"
+    assert client.fully_qualified_namespace == "shop.servicebus.windows.net"

@@ -98,6 +98,7 @@ class _Lane:
     session: bool
     held: set[Receipt] = field(default_factory=set)
     lost: bool = False
+    exhausted: bool = False  # a session of which nothing more came
 
 
 class AzureServiceBus:
@@ -188,14 +189,16 @@ class AzureServiceBus:
 
     def _receive_sessions(self, queue: str, address: Address, limit: int, seconds: float) -> list[Received]:
         lanes = self._lanes.setdefault(queue, [])
-        for lane in list(lanes):  # what is held goes first: more of a session comes before another session
-            try:
-                found = self._held(lane, address, lane.receiver.receive(limit, SHORTEST_WAIT))
-            except _SDK_ERRORS:
-                self._lose(queue, lane)
-                continue
-            if found:
-                return found
+        for lane in list(lanes):  # more of a session comes before another session
+            if not lane.exhausted:
+                try:
+                    found = self._held(lane, address, lane.receiver.receive(limit, SHORTEST_WAIT))
+                except _SDK_ERRORS:
+                    self._lose(queue, lane)
+                    continue
+                lane.exhausted = len(found) < limit
+                if found:
+                    return found
             if not lane.held:
                 self._lose(queue, lane)
         if len(lanes) >= MAX_SESSIONS:
@@ -211,7 +214,9 @@ class AzureServiceBus:
             lane = _Lane(receiver, session=True)
             lanes.append(lane)
             try:
-                return self._held(lane, address, receiver.receive(limit, seconds))
+                found = self._held(lane, address, receiver.receive(limit, seconds))
+                lane.exhausted = len(found) < limit
+                return found
             except sdk.OperationTimeoutError:
                 self._lose(queue, lane)
                 return []

@@ -205,9 +205,9 @@ def _transport_type(name: str, text: str) -> Any:
     from azure.servicebus import TransportType  # noqa: PLC0415 - rarely asked for
 
     try:
-        return TransportType(text)
-    except ValueError:
-        known = ", ".join(kind.value for kind in TransportType)
+        return TransportType[text]
+    except KeyError:
+        known = ", ".join(TransportType.__members__)
         raise SettingsError(f"{name}: extra.transport_type is {text!r}; it can be {known}") from None
 
 

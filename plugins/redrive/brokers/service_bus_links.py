@@ -8,8 +8,8 @@ Four things need the SDK's inner parts, which is why its version is pinned and t
   credit is taken back.
 * A thread of its own reads from the same socket, and closing waits a second for it. It is not started: a link belongs
   to one thread.
-* It reads and writes values without their types, and breaks at a .NET ``decimal`` or ``char``. Values are read from the frames
-  themselves (see :mod:`redrive.brokers.amqp_values`), and bodies that are AMQP values go out as they came.
+* It reads and writes values without their types, and breaks at a .NET ``decimal`` or ``char``. Values are read from
+  the frames themselves (see :mod:`redrive.brokers.amqp_values`), and bodies that are AMQP values go out as they came.
 
 Where an inner part of the first kind is not as expected, the public way is taken, only slower.
 """
@@ -149,7 +149,21 @@ class Receiver:
                 if place in told:
                     yield told[place]
                 else:
-                    yield _attempt(singly, message)
+                    yield self._attempt(singly, message)
+
+    def _attempt(
+        self, singly: Callable[[ServiceBusReceivedMessage], None], message: ServiceBusReceivedMessage
+    ) -> Exception | None:
+        """One message in the SDK's own way, over a new link if need be: the lock is known by its token."""
+        try:
+            if self._sdk.session is None:  # a new link would get another session
+                self.open()
+            singly(message)
+        except MessageAlreadySettled:
+            return None
+        except (ServiceBusError, ValueError) as error:
+            return error
+        return None
 
     def _settle_together(
         self, messages: Sequence[ServiceBusReceivedMessage], outcome: Any, expected: str
@@ -263,16 +277,6 @@ def _see_refusal(sdk: Any) -> None:
         sdk._handler._link.get_state()
     except AMQPException as error:
         raise sdk._handle_exception(error) from error
-
-
-def _attempt(work: Callable[[Any], None], message: ServiceBusReceivedMessage) -> Exception | None:
-    try:
-        work(message)
-    except MessageAlreadySettled:
-        return None
-    except (ServiceBusError, ValueError) as error:
-        return error
-    return None
 
 
 def _tag(message: ServiceBusReceivedMessage) -> bytes:
