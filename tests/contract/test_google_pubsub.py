@@ -673,7 +673,42 @@ def test_max_deliveries_comes_from_the_subscriptions_that_dead_letter_here(
     policy = {"dead_letter_topic": topic("dead"), "max_delivery_attempts": 7}
     operator.subscribe("another", "orders", dead_letter_policy=policy)
 
-    assert pubsub.describe("orders-dlq").max_deliveries == 2
+    told = pubsub.describe("orders-dlq")
+    assert (told.max_deliveries, told.origin_lease) == (2, timedelta(seconds=10))
+
+
+def test_a_retry_policy_hides_how_long_leases_were(pubsub: GooglePubSub, operator: Operator, orders: str) -> None:
+    policy = {"dead_letter_topic": topic("dead"), "max_delivery_attempts": 5}
+    operator.subscribe(
+        "patient", "orders", dead_letter_policy=policy, retry_policy={"minimum_backoff": timedelta(seconds=30)}
+    )
+
+    assert pubsub.describe("orders-dlq").origin_lease is None
+
+
+def test_a_message_that_was_given_back_rests_as_the_retry_policy_says(
+    pubsub: GooglePubSub, operator: Operator, clock: ManualClock
+) -> None:
+    queue = operator.queue(retry_policy={"minimum_backoff": timedelta(seconds=30)})
+    pubsub.publish(queue, [outgoing()])
+    [one] = pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+    pubsub.release(queue, [one.receipt])
+    assert pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE) == []
+    clock.advance(timedelta(seconds=30))
+
+    assert len(pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)) == 1
+
+
+def test_silence_of_a_server_that_is_gone_is_not_taken_for_an_empty_subscription(
+    make_adapter: Callable[..., GooglePubSub], world: World
+) -> None:
+    broker = make_adapter(timeout=1)
+    queue = Operator(broker).queue()
+    assert broker.receive(queue, limit=1, wait=SECOND / 5, lease=LEASE) == []
+    world.faults.hang["Pull"] = 1
+    world.faults.refuse["GetSubscription"] = [Refusal("UNAVAILABLE", "away")] * 100
+    with pytest.raises(BrokerUnavailable, match=queue):
+        broker.receive(queue, limit=1, wait=SECOND / 5, lease=LEASE)
 
 
 # --- connections -------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class PubSubWorkshop(Workshop):
     """
 
     def __init__(self, folder: Path, **route: Any) -> None:
-        source = {"queue": "orders-dlq", "kind": "dead_letter", "lease": "10s", "max_deliveries": ATTEMPTS}
+        source = {"queue": "orders-dlq", "kind": "dead_letter", "max_deliveries": ATTEMPTS}
         on_pubsub = {"broker": "google_pubsub", "connection": "pubsub", "sources": [source], "destination": None}
         super().__init__(folder, **(on_pubsub | {"drain": {"wait": "0s", "lease": "1m"}} | route))
         self.pubsub = World(clock=lambda: self.time.now / 1e6)
@@ -392,7 +392,8 @@ def test_processed_messages_in_the_dead_letter_topic_are_suppressed_and_the_rest
     assert dead == [f"order-{n}" for n in range(10, 20)]
     assert [order for order in dead if order in done] == ["order-10", "order-11", "order-12", "order-13"]
 
-    # Pub/Sub doesn't say why. The time per delivery does: every delivery lasted as long as a lease.
+    # Pub/Sub doesn't say why. The time per delivery does: every delivery lasted as long as a lease, which is asked
+    # of the subscription that the messages come from.
     shop.advance(minutes=1)
     first = shop.cycle()
     assert shop.query("select distinct cause from messages") == [(Cause.LEASE_EXPIRED.value,)]

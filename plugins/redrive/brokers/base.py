@@ -62,6 +62,7 @@ class QueueInfo(NamedTuple):
     dead_letter_queue: str | None = None
     max_message_bytes: int | None = None
     subscribers: int | None = None  # who gets what is published here; asked where a redelivery has no single target
+    origin_lease: timedelta | None = None  # of the origin that dead-letters from here
     warnings: tuple[str, ...] = ()  # what is dangerous about it, each the rest of a sentence that begins with its name
 
 

@@ -148,8 +148,9 @@ class GooglePubSub:
         try:
             with warnings.catch_warnings():  # deprecated for those who can wait; a drain must be able to just ask
                 warnings.simplefilter("ignore", DeprecationWarning)
-                answer = self._call("Pull", queue, self._subscriber.pull, request, timeout=patience, patient=True)
+                answer = self._call("Pull", queue, self._subscriber.pull, request, timeout=patience, patient=wait > 0)
         except api.DeadlineExceeded:
+            self._get_subscription(queue, name)  # nothing came; or nobody is there, which must not look the same
             return []
         got = types.PullResponse.pb(answer).received_messages
         if not got:
@@ -457,7 +458,8 @@ class GooglePubSub:
         """See :class:`~redrive.brokers.base.Broker`; of a name that a subscription and a topic share, both are told.
 
         ``max_deliveries`` is the smallest of the subscriptions in the project that dead-letter into ``queue``; where
-        there are none, or may not be listed, it is that of ``queue`` itself.
+        there are none, or may not be listed, it is that of ``queue`` itself. ``origin_lease`` is their longest ack
+        deadline, unless one has a retry policy: then time between deliveries does not tell of leases.
         """
         found: Any = None
         if not is_full(queue, "topics"):
@@ -479,32 +481,32 @@ class GooglePubSub:
         if found is None:
             return QueueInfo(max_message_bytes=MAX_BYTES, subscribers=readers)
         policy = found.dead_letter_policy
+        origins = self._origins_of(queue, found.topic)
+        attempts = [one.dead_letter_policy.max_delivery_attempts for one in origins]
         return QueueInfo(
             retention=found.message_retention_duration or None,
             lease=timedelta(seconds=found.ack_deadline_seconds or 10),
-            max_deliveries=self._source_attempts(queue, found.topic) or policy.max_delivery_attempts or None,
+            max_deliveries=min(attempts, default=policy.max_delivery_attempts) or None,
             ordered=found.enable_message_ordering,
             dead_letter_queue=short_name(policy.dead_letter_topic, self.project) or None,
             max_message_bytes=MAX_BYTES,
             subscribers=readers,
+            origin_lease=_lease_of(origins),
         )
 
-    def _source_attempts(self, queue: str, topic: str) -> int | None:
+    def _origins_of(self, queue: str, topic: str) -> list[Any]:
+        """The subscriptions in the project that dead-letter into ``topic``; [] where they may not be listed."""
         request = types.ListSubscriptionsRequest(project=f"projects/{self.project}", page_size=BATCH)
-        counts: list[int] = []
+        found: list[Any] = []
         try:
             while True:
                 page = self._call("ListSubscriptions", queue, self._subscriber.list_subscriptions, request).raw_page
-                counts += [
-                    one.dead_letter_policy.max_delivery_attempts
-                    for one in page.subscriptions
-                    if one.dead_letter_policy.dead_letter_topic == topic
-                ]
+                found += [one for one in page.subscriptions if one.dead_letter_policy.dead_letter_topic == topic]
                 if not page.next_page_token:
-                    return min(counts, default=None)
+                    return found
                 request.page_token = page.next_page_token
-        except BrokerError:  # not everybody may ask
-            return None
+        except BrokerError:
+            return []
 
     def close(self) -> None:
         """Close connections; what is leased comes back when its lease ends."""
@@ -601,6 +603,14 @@ def _results_per_id(error: api.GoogleAPICallError) -> dict[object, str]:
     """The failures per ack id that an exactly-once subscription tells; {} for any other error."""
     told = error.metadata or {}
     return {i: words for i, words in told.items() if words.startswith(("PERMANENT_FAILURE", "TRANSIENT_FAILURE"))}
+
+
+def _lease_of(origins: Sequence[Any]) -> timedelta | None:
+    """The longest ack deadline of these subscriptions; None where a retry policy spaces deliveries out."""
+    if any("retry_policy" in one for one in origins):
+        return None
+    deadlines = [timedelta(seconds=one.ack_deadline_seconds or 10) for one in origins]
+    return max(deadlines, default=None)
 
 
 def _known_error(action: str, queue: str, error: api.GoogleAPICallError) -> BrokerError:

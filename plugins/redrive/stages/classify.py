@@ -6,12 +6,15 @@ writes where nobody reads. Loading inserts if absent, so doing any of this twice
 
 import json
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from redrive.errors import BrokerError
 from redrive.ledger import batches, leases, loading, outcomes
 from redrive.ledger.batches import Batch
 from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.loading import Loaded
+from redrive.settings import Source
 from redrive.stages.context import Context
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ def prepare(context: Context) -> str | None:
         "sources": {
             source.queue: {
                 "kind": source.kind,
-                "lease_seconds": source.lease.total_seconds() if source.lease else None,
+                "lease_seconds": lease.total_seconds() if (lease := _origin_lease(context, source)) else None,
             }
             for source in route.sources
         },
@@ -64,6 +67,18 @@ def prepare(context: Context) -> str | None:
         "known_groups": [{"fingerprint": g.fingerprint, "cause": g.cause, "template": g.template} for g in known],
     }
     return staging.write_bytes(f"{output_path(context)}.json", json.dumps(manifest).encode())
+
+
+def _origin_lease(context: Context, source: Source) -> timedelta | None:
+    """How long the origin leases its messages, where time per delivery is evidence: configured, else asked for."""
+    from redrive.explain import LEASE_BROKERS  # noqa: PLC0415 - its rules take a while to load
+
+    if source.lease is not None or source.kind != "dead_letter" or context.route.broker not in LEASE_BROKERS:
+        return source.lease
+    try:
+        return context.broker.describe(source.queue).origin_lease
+    except BrokerError:
+        return None  # a hint less
 
 
 def load(context: Context) -> dict[str, int]:
