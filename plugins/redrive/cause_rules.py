@@ -9,7 +9,9 @@ occurs and, if it has one, its pattern does; literals are what makes a few hundr
 Which rule decides: the text is cut where exceptions are chained, and the parts are looked at from the root
 cause outwards. In the first part where a rule of tier :attr:`Tier.SAID` or :attr:`Tier.USUAL` matches, the
 first such rule of the table wins. Only if no part has one, tier :attr:`Tier.GENERIC` is asked in the same
-way, and after that :attr:`Tier.LAST`.
+way, and after that :attr:`Tier.LAST`. What none of them knows, or of which only is known that something was
+raised, is weighed word by word (``hints.words``), with a low confidence and in doubt for the cause that is not
+sent again by itself.
 
 Patterns are written in the subset that Java and Python share, on lower-case ASCII, with bounded repetition.
 """
@@ -21,7 +23,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from redrive.causes import PROFILES, Cause
+from redrive.causes import PROFILES, Cause, Verdict
 
 
 class Tier(IntEnum):
@@ -101,7 +103,21 @@ _TABLE: list[Rule] = [
             "undefined",
             _S,
             0.93,
-            "argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
+            "could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
+        ),
+        (
+            "oracle_code",
+            _S,
+            0.95,
+            "ora-|pls-",
+            r"ora-0{0,4}(?:900|904|905|907|911|913|917|918|920|923|932|933|936|942|947|979|1006|1008|1036|1422|1427|1476|1747|4063|4065|4088|4091|6502|6503|6508|6512|6530|6531|6532|6533|6550|6553)(?![0-9])|pls-[0-9]{5}",
+        ),
+        (
+            "wiring",
+            _S,
+            0.93,
+            "does not exist|doesn't exist|not found|could not be found|not be resolved",
+            r"(?:class|bean|interface|service|provider|binding|module|namespace|package|assembly|template|view|partial|macro|filter|trait|method|attribute|constant|property|command class) \\?[\[\"'`(][^\n\[\]\"'`()]{1,200}[\]\"'`)] (?:does not exist|doesn't exist|(?:was |is |could |can |can)?not (?:be )?(?:found|resolved))",
         ),
         (
             "relation",
@@ -124,7 +140,69 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.95,
-            "not well-formed|not well formed|invalid utf|unsupported message version|unsupported schema version|is not valid json|invalid json",
+            "too long for column|too long for type|did not find expected|psych::|bad control character|cast to objectid failed|cast to number failed|cast to date failed|casterror|does not comply with|not in a correct format|not in the correct format|not a recognized|literal does not match|schema being registered|incompatible with an earlier|not well-formed|not well formed|invalid utf|unsupported message version|unsupported schema version|is not valid json|invalid json",
+        ),
+    ),
+    *_rules(
+        Cause.MALFORMED_PAYLOAD,
+        "malformed",
+        (
+            "oracle_code",
+            _S,
+            0.93,
+            "ora-",
+            r"ora-0{0,4}(?:1400|1407|1438|1722|1830|1840|1841|1843|1847|1850|1858|1861|1867|2290|12899|40441|31011|6576)(?![0-9])",
+        ),
+    ),
+    *_rules(
+        Cause.DUPLICATE,
+        "duplicate",
+        (
+            "conditional",
+            _S,
+            0.85,
+            "conditionalcheckfailed|conditional check failed|the conditional request failed",
+        ),
+        (
+            "named_constraint",
+            _S,
+            0.85,
+            "constraint",
+            r"constraint \[[\"'`]?(?:[a-z0-9]{1,30}[.])?(?:(?:uk|uq|uc|ux|unq|uniq|unique|idx|ix|pk|ak)[_-]|[^\n\]]{1,80}_(?:uk|uq|ux|unq|uniq|unique|key|idx|pk|pkey)[\"'`]?\])",
+        ),
+    ),
+    *_rules(
+        Cause.MISSING_DATA,
+        "missing",
+        (
+            "named_constraint",
+            _S,
+            0.85,
+            "constraint",
+            r"constraint \[[\"'`]?(?:[a-z0-9]{1,30}[.])?(?:fk[_-]?|[^\n\]]{1,80}_(?:fk|fkey|foreign))",
+        ),
+        ("offset", _S, 0.85, "offsetoutofrange|offset_out_of_range|offset out of range|fetchposition|requested offset"),
+    ),
+    *_rules(
+        Cause.ROUTING_FAILURE,
+        "routing",
+        (
+            "destination_full",
+            _S,
+            0.93,
+            "full|maximum entity size|reached or exceeded for",
+            r"(?:queue|topic|destination|mailbox|stream|subscription|exchange|inbox)(?: [^\n ]{1,80}){0,2} (?:is|was|are) full|mailbox full|maximum entity size|(?:reached|exceeded) for (?:the )?(?:topic|queue|entity|subscription)",
+        ),
+        ("no_method", _S, 0.9, "no method found for class|no listener method|no suitable listener"),
+    ),
+    *_rules(
+        Cause.CONSUMER_STUCK,
+        "stuck",
+        (
+            "outran_limit",
+            _S,
+            0.93,
+            "exceeded the timeout of|processtimedout|states.timeout|timeoutexceededexception|exceeded timeout of|exceeded its timeout|ran longer than|running longer than|run too long|running too long|took longer than allowed",
         ),
     ),
     *_rules(
@@ -134,7 +212,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.9,
-            "alreadyclosedexception|shutdownsignalexception|tns:no listener|rediscommandtimeout|redis command timed out|redistimeout|stream error: stream id|connection closed by server|the operation has timed out",
+            "unexpected close|closed unexpectedly|unexpectedly closed|connection is closed by|closed before|network-related or instance-specific|semaphore timeout period|alreadyclosedexception|shutdownsignalexception|tns:no listener|rediscommandtimeout|redis command timed out|redistimeout|stream error: stream id|connection closed by server|the operation has timed out",
         ),
     ),
     *_rules(
@@ -196,7 +274,7 @@ _TABLE: list[Rule] = [
             "kafka_commit",
             _S,
             0.85,
-            "commitfailedexception|commit cannot be completed since|commit failed: the coordinator is not aware|offset commit cannot be completed|illegal_generation|unknown_member_id|unknown member",
+            "coordinator is not aware of this member|not known in the current generation|illegal generation|unknown member|commitfailedexception|commit cannot be completed since|commit failed: the coordinator is not aware|offset commit cannot be completed|illegal_generation|unknown_member_id|unknown member",
         ),
         (
             "nats_jobs",
@@ -254,9 +332,9 @@ _TABLE: list[Rule] = [
             "too_large",
             _S,
             0.95,
-            "too large|too big|too long|size exceeded|limit exceeded|exceeds",
+            "size exceeding|exceeding the maximum|datalimitexceeded|too large|too big|too long|size exceeded|limit exceeded|exceeds",
             r"(?:message|data|payload|request|record|body|batch|document|event|item|header|attachment|packet|frame|content|file|upload|entry|line|input)[a-z]{0,3} (?:size )?(?:is |was |are )?too (?:large|big|long)(?!, data for)|"
-            r"(?:message|record|payload|frame|body|packet)[ -]size[ -](?:limit[ -])?exceeded|<\*> bytes exceeds|exceeds <\*>(?: ?bytes|$)|message exceeds max|exceeds maximum size",
+            r"(?:message|record|payload|frame|body|packet)[ -]size[ -](?:limit[ -])?exceeded|size exceeding|exceeding the maximum (?:number of bytes|size|length)|datalimitexceeded|<\*> bytes exceeds|exceeds <\*>(?: ?bytes|$)|message exceeds max|exceeds maximum size",
         ),
         (
             "entity",
@@ -274,8 +352,8 @@ _TABLE: list[Rule] = [
             "bytes_over",
             _S,
             0.95,
-            "byte",
-            r"(?:cannot be (?:longer|larger|greater) than|must be (?:shorter|smaller|less) than|longer than|larger than|greater than|bigger than|more than|exceeds?(?: the)?(?: limit| maximum| max)?(?: of)?|limit of|limit is|maximum(?: is| of)?|when max is|max(?:imum)? size(?: is| of)?)[ :(]{1,3}<\*> ?(?:bytes|byte|[kmg]i?b)(?![a-z])",
+            "size must be between|bsonobj size|byte",
+            r"size must be between|bsonobj size|(?:cannot be (?:longer|larger|greater) than|must be (?:shorter|smaller|less) than|longer than|larger than|greater than|bigger than|more than|exceeds?(?: the)?(?: limit| maximum| max)?(?: of)?|limit of|limit is|maximum(?: is| of)?|when max is|max(?:imum)? size(?: is| of)?)[ :(]{1,3}<\*> ?(?:bytes|byte|[kmg]i?b)(?![a-z])",
         ),
         ("smtp", _S, 0.9, "552|523|5.3.4", r"(?:552|5[.]3[.]4|523)[^\n]{0,80}(?:size|large|exceed)"),
     ),
@@ -287,7 +365,7 @@ _TABLE: list[Rule] = [
             "disk",
             _S,
             0.98,
-            "no space left|enospc|disk full|diskfull|disk is full|disk quota exceeded|edquot|not enough space|there is not enough space|insufficient disk|insufficientstorage|insufficient storage|out of disk|low disk space|disk usage exceeded|flood stage|flood-stage|free disk space|"
+            "insufficient system storage|insufficient space|insufficient storage space|insufficient system resources|no space left|enospc|disk full|diskfull|disk is full|disk quota exceeded|edquot|not enough space|there is not enough space|insufficient disk|insufficientstorage|insufficient storage|out of disk|low disk space|disk usage exceeded|flood stage|flood-stage|free disk space|"
             "storage quota|storage limit|storage is full|bucket quota|quota of storage|could not extend file|tablespace|filegroup is full|is full due to|database is full|sqlite_full|database or disk is full|read-only-allow-delete|read-only / allow delete|write failed: disk",
         ),
         (
@@ -330,7 +408,7 @@ _TABLE: list[Rule] = [
             "blocked",
             _U,
             0.85,
-            "connection.blocked|connection blocked|low on disk|low on memory|resource alarm|insufficient resources|insufficient_resources|insufficient cpu|out of resources|resources exhausted|address already in use|cannot assign requested address|eaddrnotavail|ephemeral port|port exhaustion|snat port",
+            "nodes are available: |insufficient pods|no nodes available to schedule|connection.blocked|connection blocked|low on disk|low on memory|resource alarm|insufficient resources|insufficient_resources|insufficient cpu|out of resources|resources exhausted|address already in use|cannot assign requested address|eaddrnotavail|ephemeral port|port exhaustion|snat port",
         ),
         ("status", _S, 0.9, *_status("507")),
     ),
@@ -397,7 +475,7 @@ _TABLE: list[Rule] = [
             _S,
             0.97,
             "throttl|toomanyrequests|too many requests|too_many_requests|requestlimitexceeded|request limit exceeded|ratelimit|rate limit|rate-limit|rate_limit|rate exceeded|rate is large|request rate too large|rateexceeded|slowdown|slow down|reduce your request rate|provisionedthroughput|provisioned throughput|throughput exceeded|throughput limit|"
-            "limitexceededexception|limit exceeded exception|quota exceeded|quota_exceeded|quotaexceeded|exceeded your current quota|exceeded your quota|exceeds quota|exceed quota|exceeded quota|over quota|over_query_limit|insufficient_quota|quota limit|daily limit|dailylimitexceeded|monthly limit|hourly limit|usage limit|userratelimitexceeded|request limit|"
+            "limitexceededexception|limit exceeded exception|quota exceeded|quota_exceeded|quotaexceeded|exceeded your current quota|exceeded your quota|exceeds quota|exceed quota|exceeded quota|over quota|over_query_limit|insufficient_quota|quota limit|daily limit|dailylimitexceeded|monthly limit|hourly limit|usage limit|userratelimitexceeded|"
             "requests per second|requests per minute|requests per hour|requests/minute|requests/min|per second exceeded|per minute exceeded|emails per second|messages per second|sending limit|send limit|sending rate|maximum sending rate|sending quota|too many emails|too many messages|too many concurrent|too many calls|too many attempts, please|too many login attempts|too many queries|too many operations|too many updates|"
             "concurrency limit|concurrent request|concurrent executions|concurrent connections limit|maximum concurrent|simultaneous requests|api calls|call limit|reserved concurrency|es_rejected_execution|rejectedexecution|rejected execution|bulk queue|enhance your calm|enhance_your_calm|backoff requested|retry-after|retry after|back off|serverbusy|server is busy|server too busy|server_busy|system is busy|"
             "activity limit|dropped due to rate|overload_limit|spending limit|burst limit|bandwidth limit|bandwidthlimit|tokens per min|credit balance|flow control|kafka quota|producer quota|token for <*> price|req dropped",
@@ -445,7 +523,7 @@ _TABLE: list[Rule] = [
             "token",
             _S,
             0.97,
-            "expiredtoken|token expired|token has expired|token is expired|token included in the request is|tokenexpired|expired token|token_expired|jwt expired|jwt is expired|expiredjwt|expiredsignature|signature has expired|signature expired|signaturedoesnotmatch|signature does not match|signature mismatch|invalidsignature|invalid signature|signature verification failed|"
+            "session expired or invalid|invalid session|invalid_session|session id is invalid|session is invalid|session is not valid|session token|expiredtoken|token expired|token has expired|token is expired|token included in the request is|tokenexpired|expired token|token_expired|jwt expired|jwt is expired|expiredjwt|expiredsignature|signature has expired|signature expired|signaturedoesnotmatch|signature does not match|signature mismatch|invalidsignature|invalid signature|signature verification failed|"
             "signature we calculated|requesttimetooskewed|request time too skewed|invalidclienttokenid|unrecognizedclient|unrecognized client|invalidaccesskey|invalid access key|access key id you provided|missingauthenticationtoken|missing authentication|invalid token|invalidtoken|invalid_token|token is invalid|token was rejected|token revoked|token has been revoked|invalid_grant|invalid_client|"
             "unauthorized_client|invalid bearer|refresh token|refreshtoken|access token|access_token|jsonwebtokenerror|authenticationtoken|jwt malformed|invalid jwt|session expired, please log|session has expired|not logged in|login required|please log in|expired credentials|credentials expired|credentials have expired|expired_token|aadsts|put token failed|sas token|csrf token",
         ),
@@ -519,7 +597,7 @@ _TABLE: list[Rule] = [
             "lock_wait",
             _S,
             0.97,
-            "lock wait timeout|lock request time out|lock timeout|locktimeout|could not obtain lock|cannot acquire lock|cannotacquirelock|could not acquire lock|unable to acquire lock|pessimisticlock|locknotavailable|lock_not_available|lockacquisition|database is locked|database file is locked|database table is locked|table is locked|database schema is locked|sqlite_busy|sqlite_locked|sqlite3.busyexception|"
+            "unable to lock|unable_to_lock|could not lock|failed to lock|cannot lock|exclusive access to this record|lock wait timeout|lock request time out|lock timeout|locktimeout|could not obtain lock|cannot acquire lock|cannotacquirelock|could not acquire lock|unable to acquire lock|pessimisticlock|locknotavailable|lock_not_available|lockacquisition|database is locked|database file is locked|database table is locked|table is locked|database schema is locked|sqlite_busy|sqlite_locked|sqlite3.busyexception|"
             "resource busy and acquire|being locked by another|locked by another transaction|lock escalation|lock conflict|row is locked|busyexception|lock contention|lockingexception|queryblocked|record lock|while it is being locked",
         ),
         (
@@ -533,7 +611,7 @@ _TABLE: list[Rule] = [
             "gone",
             _S,
             0.95,
-            "gone away|lost connection to mysql|lost connection to server during|server closed the connection unexpectedly|connection already closed|connection is already closed|connection terminated unexpectedly|connection has been closed|this connection has been closed|connection is closed|connection was killed|connection not open|no operations allowed after connection closed|driver: bad connection|invalid connection|bad connection|"
+            "database is closed|database connection closed|database connection is closed|database is not open|not connected to the database|connection pool is closed|pool is closed|pool was closed|pool is draining|gone away|lost connection to mysql|lost connection to server during|server closed the connection unexpectedly|connection already closed|connection is already closed|connection terminated unexpectedly|connection has been closed|this connection has been closed|connection is closed|connection was killed|connection not open|no operations allowed after connection closed|driver: bad connection|invalid connection|bad connection|"
             "client has encountered a connection error|communications link failure|communication link failure|packets out of order|ssl syscall error|pg::connectionbad|pg::unabletosend|connectionnotestablished|connection not established|connectiondoesnotexist|connectiondoesnotexisterror|interfaceerror: connection|interfaceerror|closed the connection|connection to the server was lost|operationalerror: (2013|operationalerror: (2006|mysql server has|cursor closed|protocol error, session",
         ),
         (
@@ -592,7 +670,7 @@ _TABLE: list[Rule] = [
             0.93,
             "already exists|alreadyexists|already_exists|already exist|alreadyowned|resourceexists|entityexists|eexist|file exists|exists already|resource_already|conflict: resource|duplicate name|resourcealreadyexists|entityalreadyexists|objectalreadyexists|blobalreadyexists|is already present|already present",
         ),
-        ("conditional", _S, 0.8, "conditionalcheckfailed|conditional check failed|the conditional request failed"),
+        ("hibernate_constraint", _G, 0.7, "hibernate.exception.constraintviolation"),
         (
             "word",
             _U,
@@ -608,7 +686,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.95,
-            'code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available',
+            'maxretriesperrequest|max retries per request|leadership election|election in progress|electing|code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available',
         ),
     ),
     *_rules(
@@ -624,7 +702,7 @@ _TABLE: list[Rule] = [
             "version",
             _S,
             0.95,
-            "version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
+            "versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
             "concurrent modification of|concurrent update|concurrently updated|concurrently modified|concurrent write|update conflict|document update conflict|edit conflict|etag mismatch|etag does not match|if-match|preconditionfailed: etag|conditionnotmet|condition not met|condition specified using http conditional|conditional operation is currently|conflicting conditional operation|operationaborted|concurrentmodificationexception: aggregate|aggregate version|eventstore|revision conflict|conflict: document|sequence conflict|concurrency violation|concurrencyfailure|"
             "cas mismatch|casmismatch|cas_mismatch|compare and swap|compareandset|generation mismatch|mod_revision|badversion|bad version",
         ),
@@ -664,13 +742,6 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.ROUTING_FAILURE,
         "routing",
-        (
-            "destination_full",
-            _S,
-            0.93,
-            "full",
-            r"(?:queue|topic|destination|mailbox|stream|subscription)(?: [^\n ]{1,80}){0,2} (?:is|was|are) full",
-        ),
         ("declared_otherwise", _S, 0.85, "inequivalent arg"),
         (
             "queue",
@@ -701,6 +772,13 @@ _TABLE: list[Rule] = [
             "not handled during|not accepted in state|unhandledevent|no saga|saga not found|no workflow registered|workflow type|activity type|activitynotregistered|no worker for|no actor|actornotfound|unknown actor|deadletters|unimplemented|unknown service|unknown method|method not found|service not found|no such service|no such method rpc|function not found: arn|functionnotfound|no function|no such procedure|unknown procedure",
         ),
         (
+            "lacking",
+            _S,
+            0.9,
+            "handler|processor|listener|subscriber|route|binding",
+            r"(?:missing|no|unknown|without an?|lacks an?|not find an?)(?: (?:suitable|matching|registered|appropriate|known|event|message|command|process|task|job|queue|such|valid|configured|available|default)){0,3} (?:handler|processor|listener|subscriber|subscription|route|binding)s?(?![a-z]| to host)",
+        ),
+        (
             "session",
             _S,
             0.95,
@@ -711,7 +789,7 @@ _TABLE: list[Rule] = [
             "hops",
             _S,
             0.97,
-            "too many hops|hop count|maxtransferhop|transfer hop|max hops|hops exceeded|mail loop|routing loop|message loop|loop detected|5.4.6|cycle detected",
+            "too many hops|hop count|allowed hops|maxtransferhop|transfer hop|max hops|hops exceeded|mail loop|routing loop|message loop|loop detected|5.4.6|cycle detected",
         ),
         ("status", _U, 0.8, *_status("405", "501", "508")),
         (
@@ -765,7 +843,7 @@ _TABLE: list[Rule] = [
             "schema",
             _S,
             0.93,
-            "validationerror|validation error|validationexception|validation exception|validation failed|validation failure|validationfailed|constraintviolation|failed validation|schema validation|schemavalidation|jsonschema|json schema|schema violation|schema mismatch|does not match schema|does not conform|doesn't match schema|not match the schema|additional properties|additionalproperties|required property|required field|required fields|required parameter|required attribute|required key|required header|is required|are required|field required|missing field|missing required|missing mandatory|missing property|missing attribute in message|missing header|mandatory field|must not be null|must not be blank|must not be empty|must be a string|must be a number|must be an integer|must be a valid|must be one of|may not be null|cannot be blank|can't be blank|cannot be null|can't be null|not-null constraint|not null constraint|notnullviolation|notnull violation|null value in column|23502|1048|cannot insert the value null|ora-01400|check constraint|23514|checkviolation|checkconstraint|"
+            "validationerror|validation error|validationexception|validation exception|validation failed|validation failure|validationfailed|failed validation|schema validation|schemavalidation|jsonschema|json schema|schema violation|schema mismatch|does not match schema|does not conform|doesn't match schema|not match the schema|additional properties|additionalproperties|required property|required field|required fields|required parameter|required attribute|required key|required header|is required|are required|field required|missing field|missing required|missing mandatory|missing property|missing attribute in message|missing header|mandatory field|must not be null|must not be blank|must not be empty|must be a string|must be a number|must be an integer|must be a valid|must be one of|may not be null|cannot be blank|can't be blank|cannot be null|can't be null|not-null constraint|not null constraint|notnullviolation|notnull violation|null value in column|23502|1048|cannot insert the value null|ora-01400|check constraint|23514|checkviolation|checkconstraint|"
             "unprocessable|invalid payload|payload is invalid|invalid request body|invalid body|invalid input|invalid value for|invalid value|invalid enum|no enum constant|is not a valid enum|not a valid choice|value is not a valid|type_error.|value_error.|zoderror|zod|joi|ajv|pydantic|marshmallow|voluptuous|cerberus|methodargumentnotvalid|invalid argument value|invalid content-type|unsupported content type|unsupported media|unsupportedmediatype|content type|no content-type|empty body|empty message|empty payload|message body is empty|body is empty|payload is empty|unsupported schema|schema version|unsupported version|type mismatch|mapper_parsing|mapper_parsing_exception|strict_dynamic_mapping|document_parsing|failed to parse field|illegal_argument_exception: mapper",
         ),
         ("status", _U, 0.8, *_status("400", "406", "415", "422")),
@@ -776,6 +854,13 @@ _TABLE: list[Rule] = [
             "invalidparameter|invalid_parameter|badrequestexception|bad_request|badrequest|bad request|invalid_request|invalidrequest",
         ),
         ("grpc", _G, 0.75, "invalidargument|invalid_argument|invalid argument|outofrange"),
+        (
+            "constraint",
+            _G,
+            0.6,
+            "constraintviolation|constraint violation",
+            r"(?<!hibernate[.]exception[.])constraint ?violation",
+        ),
     ),
     *_rules(
         Cause.MISSING_DATA,
@@ -790,7 +875,7 @@ _TABLE: list[Rule] = [
             "record",
             _S,
             0.95,
-            "doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
+            "entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
             "nosuchbucket|nosuchentity|no such entity|nosuchupload|no such object|nosuchfile|no such file|filenotfound|file not found|file does not exist|enoent|path not found|path does not exist|directorynotfound|blobnotfound|containernotfound|blob does not exist|bucket does not exist|itemnotfound|item not found|user not found|usernotfound|customer not found|account not found|order not found|product not found|unknown user|unknown customer|unknown product|unknown order|unknown account|unknown id|unknown sku|no user found|no customer|no order|no product|no account|no matching record|no record|no records found|no longer exists|no longer available|has been deleted|was deleted|been removed|is missing from|missing data|missing record|missing reference|missing row|missing entity|dangling reference|orphan|unknown reference|invalid reference|"
             "nonexistent|non-existent|non existent|index_not_found|ora-01403|no such container|no such image|manifest unknown|manifest for|user unknown|mailbox unavailable|no such user|recipient address rejected|address not found|5.1.1|p2025|an operation failed because it depends on one or more records",
         ),
@@ -824,20 +909,20 @@ _TABLE: list[Rule] = [
             "cluster",
             _S,
             0.95,
-            "starting up|is starting|not yet accepting connections|isn't ready|is not ready|clusterdown|masterdown|master is down|cluster is down|cluster_down|hash slot not served|tryagain|loading redis|loading the dataset|redis is loading|nohostavailable|no host available|no hosts available|allnodesfailed|all host(s) tried|all hosts tried|not enough replicas|notenoughreplicas|not_enough_replicas|not enough in-sync|in-sync replicas|unable to achieve consistency|cannot achieve consistency|consistency level|no brokers|nobrokersavailable|no broker|broker may not be available|brokernotavailable|broker_not_available|broker not available|brokers are down|brokers down|all broker|broker is not|broker: |no node available|nonodeavailable|no nodes available|no living connections|nolivingconnections|no alive nodes|no shard available|all shards failed|"
+            "loadinprogress|load in progress|is loading|starting up|is starting|not yet accepting connections|isn't ready|is not ready|clusterdown|masterdown|master is down|cluster is down|cluster_down|hash slot not served|tryagain|loading redis|loading the dataset|redis is loading|nohostavailable|no host available|no hosts available|allnodesfailed|all host(s) tried|all hosts tried|not enough replicas|notenoughreplicas|not_enough_replicas|not enough in-sync|in-sync replicas|unable to achieve consistency|cannot achieve consistency|consistency level|no brokers|nobrokersavailable|no broker|broker may not be available|brokernotavailable|broker_not_available|broker not available|brokers are down|brokers down|all broker|broker is not|broker: |no node available|nonodeavailable|no nodes available|no living connections|nolivingconnections|no alive nodes|no shard available|all shards failed|"
             "master_not_discovered|masternotdiscovered|serverselection|server selection|no suitable servers|replicasetnoprimary|no primary found|no reachable servers|no leader|noleader|coordinator not available|coordinatornotavailable|coordinator_not_available|group_coordinator_not_available|coordinator is not available|no quorum|lost quorum|quorum|etcdserver|zookeeper|connectionloss|sessionexpired for|no connection is available to service|noconnection|it was not possible to connect to the redis|connection to node|could not be established. broker|namespace bundle|serviceunit|lookup failed|metadata store|no available instances|no instances available|no instances|not enough brokers|not available|node not connected|nodenotconnected|failed to find leader|failed to connect to all|no available channel|all sub-channels|subchannel|name resolver|transport: error while dialing|could not connect to any|unable to connect to any",
         ),
         (
             "grpc",
             _S,
             0.95,
-            'code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|status unavailable|14 unavailable|unavailable: |unavailable:|code = internal|statuscode="internal"|13 internal',
+            'code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|status unavailable|14 unavailable|unavailable: |unavailable:',
         ),
         (
             "unknown_state",
             _U,
             0.7,
-            "unable to reach|unreachable service|service unreachable|not reachable|cannot reach|could not reach|vendor error|provider error|third-party|third party|remote service",
+            "can't reach|couldn't reach|unable to reach|failed to reach|unable to reach|unreachable service|service unreachable|not reachable|cannot reach|could not reach|vendor error|provider error|third-party|third party|remote service",
         ),
     ),
     *_rules(
@@ -933,6 +1018,16 @@ _TABLE: list[Rule] = [
         ),
     ),
     *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        (
+            "grpc_internal",
+            _G,
+            0.7,
+            'code = internal|statuscode="internal"|statuscode.internal|13 internal|status: internal|code: internal',
+        ),
+    ),
+    *_rules(
         Cause.TRANSIENT_DATABASE,
         "database",
         ("class", _G, 0.6, "operationalerror|databaseerror|dataaccessresourcefailure|sqlnontransientconnection"),
@@ -978,6 +1073,97 @@ REASONS: Final[dict[str, Finding]] = {
     "maxlen": Finding(Cause.ROUTING_FAILURE, "broker.maxlen", 0.9),
     "rejected": Finding(Cause.UNCLASSIFIED, "broker.rejected", 0.2),
 }
+
+# What single words hint at, for texts that no family above knows. A word stands for all that begin with it.
+_HINTS: Final[dict[Cause, dict[int, str]]] = {
+    Cause.TRANSIENT_NETWORK: {
+        3: "timeout timedout unreachable disconnect socket handshake",
+        2: "connect reset refused network dns hostname peer transport hung-up timed elapsed",
+        1: "host port remote stream reach respond",
+    },
+    Cause.TRANSIENT_DATABASE: {
+        3: "deadlock rollback failover",
+        2: "transaction locked",
+        1: "database primary commit lock",
+    },
+    Cause.DEPENDENCY_UNAVAILABLE: {
+        3: "unavailable outage maintenance overload offline degraded",
+        2: "upstream gateway temporar backend downtime",
+        1: "server service later again internal",
+    },
+    Cause.THROTTLED: {
+        3: "throttl quota ratelimit",
+        2: "rate burst frequent concurrency backoff",
+        1: "limit many slow per retry wait",
+    },
+    Cause.CONSISTENCY_LAG: {
+        3: "stale concurren optimistic eventual",
+        2: "conflict revision replica precondition sync",
+        1: "version yet pending progress modified",
+    },
+    Cause.RESOURCE_EXHAUSTED: {
+        3: "memory disk heap oom",
+        2: "exhaust allocat capacity storage descriptor insufficient",
+        1: "space threads handles resource",
+    },
+    Cause.CONSUMER_STUCK: {
+        3: "killed heartbeat stalled crashed evicted hung hang terminated liveness unresponsive",
+        2: "worker shutdown interrupt restart abort stuck cancel",
+        1: "process signal exit",
+    },
+    Cause.LEASE_EXPIRED: {3: "lease", 2: "renew visibility unacked", 1: "lock ack expired"},
+    Cause.DUPLICATE: {3: "duplicat idempot unique replay", 2: "already twice", 1: "exists same again"},
+    Cause.MESSAGE_EXPIRED: {3: "ttl outdated", 2: "expir late", 1: "old age too"},
+    Cause.MALFORMED_PAYLOAD: {
+        3: "malformed decod pars schema deserial serializ corrupt unmarshal encod validat",
+        2: "invalid format syntax convert mismatch unsupported illegal unrecogni truncat required incompatible bad garbage",
+        1: "unexpected must field value payload body header empty version type expected missing charset json xml csv date",
+    },
+    Cause.MISSING_DATA: {
+        3: "notfound nonexist orphan",
+        2: "found exist unknown absent deleted missing removed unresolved dangling",
+        1: "no not reference record lookup",
+    },
+    Cause.AUTH_FAILURE: {
+        3: "denied forbid unauth permission credential password certificate privilege revoked",
+        2: "token login signature secret authenti authoriz access expired allowed scope blocked suspended",
+        1: "role key policy user account invalid rejected",
+    },
+    Cause.OVERSIZED: {
+        3: "oversize toolarge",
+        2: "large big exceed bytes size length long",
+        1: "maximum max limit bigger",
+    },
+    Cause.ROUTING_FAILURE: {
+        3: "routing unroutable undeliverable",
+        2: "route handler destination exchange subscriber binding recipient endpoint queue topic",
+        1: "listener no disabled full unknown",
+    },
+    Cause.APPLICATION_BUG: {
+        3: "null undefined assert panic nil traceback unhandled uncaught bug segfault",
+        2: "argument cast import attribute index module exception syntax overflow recursion uninitial initiali config",
+        1: "error unexpected type variable function method state object code invalid",
+    },
+}
+_HINT: Final[dict[str, tuple[tuple[Cause, int], ...]]] = {
+    word: tuple(
+        (cause, weight) for cause, words in _HINTS.items() for weight, line in words.items() if word in line.split()
+    )
+    for words in _HINTS.values()
+    for line in words.values()
+    for word in line.split()
+}
+_LONGEST_HINT: Final = max(map(len, _HINT))
+_HINT_WORD: Final = re.compile(r"[a-z]{2,24}", re.ASCII)
+# At the bottom of a chain of exceptions these say more than the wording of the wrappers above them.
+_PLAIN_BUGS: Final = frozenset({"bug.null", "bug.key_or_index", "bug.type"})
+_RAISED: Final = Cause.APPLICATION_BUG
+#: Points from which hints decide, and by how much a cause that is sent again by itself must lead.
+_ENOUGH: Final = 3
+_LEAD: Final = 2
+_BY_ITSELF: Final = frozenset(
+    cause for cause in PROFILES if PROFILES[cause].verdict in (Verdict.REQUEUE, Verdict.DELAY, Verdict.HOLD)
+)
 
 # In the order of asking: stage by stage, within a stage as in the table.
 _STAGE_OF: Final = {Tier.SAID: 0, Tier.USUAL: 0, Tier.GENERIC: 1, Tier.LAST: 2}
@@ -1027,7 +1213,7 @@ def _view(text: str) -> str:
 
 # Where a deeper cause begins: Java, Spring, .NET, Node, Ruby and PHP name the wrapper first.
 _DEEPER: Final = re.compile(
-    r"caused by:? |nested exception is |---> |\[cause\]:? |cause by: |with root cause\n|root cause:? |inner exception:? |"
+    r"caused by:? |while trying to deserialize arguments: |nested exception is |---> |\[cause\]:? |cause by: |with root cause\n|root cause:? |inner exception:? |"
     r"innerexception:? |previous exception:? |exception_cause[\"']?[:=] ?",
     re.IGNORECASE | re.ASCII,
 )
@@ -1063,12 +1249,40 @@ def _find_in(parts: Sequence[str]) -> Finding | None:
     views = [_view(part) for part in parts]
     candidates = [_candidates(view) for view in views]
     for stage in _STAGES:
-        for view, numbers in zip(views, candidates, strict=True):
+        for depth, (view, numbers) in enumerate(zip(views, candidates, strict=True)):
             for number in numbers:
                 rule, pattern = _ORDERED[number], _PATTERNS[number]
-                if _STAGE_OF[rule.tier] == stage and (pattern is None or pattern.search(view) is not None):
-                    return Finding(rule.cause, rule.id, rule.confidence, rule.tier is Tier.LAST)
-    return None
+                at_root = depth == 0 and stage == 0 and len(views) > 1 and rule.id in _PLAIN_BUGS
+                if (_STAGE_OF[rule.tier] == stage or at_root) and (pattern is None or pattern.search(view) is not None):
+                    found = Finding(rule.cause, rule.id, rule.confidence, rule.tier is Tier.LAST)
+                    # That something was raised says less than the words about it do.
+                    return _hinted_in(views) or found if rule.cause is _RAISED and found.last_resort else found
+    return _hinted_in(views)
+
+
+def _hinted_in(views: Sequence[str]) -> Finding | None:
+    return next((found for found in map(_hinted, views) if found is not None), None)
+
+
+def _hinted(view: str) -> Finding | None:
+    """The cause that most words of ``view`` hint at; where it is close, the one for which nothing is sent again."""
+    points: Counter[Cause] = Counter()
+    for word in set(_HINT_WORD.findall(view)):
+        for length in range(min(len(word), _LONGEST_HINT), 1, -1):
+            hints = _HINT.get(word[:length])
+            # Short words are whole words: "no" is not the beginning of "node".
+            if hints is not None and (length > 4 or length == len(word)):
+                for cause, weight in hints:
+                    points[cause] += weight
+                break
+    if not points:
+        return None
+    bold = max((points[cause], cause) for cause in [*_BY_ITSELF])
+    careful = max(((points[cause], cause) for cause in points if cause not in _BY_ITSELF), default=(0, bold[1]))
+    score, cause = bold if bold[0] >= careful[0] + _LEAD else careful
+    if score < _ENOUGH:
+        return None
+    return Finding(cause, "hints.words", min(0.25 + 0.03 * score, 0.45))
 
 
 def _candidates(view: str) -> list[int]:
