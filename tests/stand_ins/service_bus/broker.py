@@ -239,9 +239,8 @@ class Entity:
         elif message.header_bytes() > MAX_HEADER_BYTES and self.dead_letters is not None:
             self.dead_letter(message, "HeaderSizeExceeded", "The size quota for this stream has been exceeded.")
         elif self.by_session and message.session is None:
-            self.dead_letter(
-                message, "Session ID is null.", "Session enabled entity doesn't allow a message without one."
-            )
+            text = "Session enabled entity doesn't allow a message whose session identifier is null."
+            self.dead_letter(message, "Session ID is null", text)
         else:
             self.messages[message.sequence] = message
             self._make_ready(message)
@@ -455,7 +454,8 @@ class Topic:
             wanted = subscription.accepts(message)
         except Exception as error:
             if subscription.rules.dead_letter_on_filter_error:
-                subscription.dead_letter(message, f"FilterException: {type(error).__name__}", str(error))
+                text = f"The filter could not be evaluated: {type(error).__name__}: {error}"
+                subscription.dead_letter(message, "FilterException", text)
             return 0
         return subscription.enqueue(message) if wanted else 0
 

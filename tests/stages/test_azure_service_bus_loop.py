@@ -1,0 +1,448 @@
+"""The whole loop on Service Bus's protocol: dead-lettered by the broker, drained, classified, sent back, recognised.
+
+The broker is our stand-in (tests/stand_ins/service_bus) with a clock that the tests move; adapter, AMQP and
+Microsoft's client library are the real ones.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
+
+from redrive.causes import Cause
+from redrive.errors import SettlementFailed
+from redrive.explain import explain
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger
+from redrive.stages import pipeline
+from tests.contract.test_azure_service_bus import _quick_links, adapter  # noqa: F401 - a fixture
+from tests.stand_ins.service_bus import ServiceBusStandIn
+from tests.workshop import Workshop
+
+pytestmark = pytest.mark.server
+
+LOCK = 30.0
+REFUSED = "System.Net.Sockets.SocketException: Connection refused (billing:443)\n   at Shop.Billing.Charge(Order order)"
+BUG = (
+    "System.NullReferenceException: Object reference not set to an instance of an object.\n"
+    "   at Shop.Orders.Handler.Handle(Order order) in /src/Handler.cs:line 17\n"
+    "   at Shop.Worker.Run()"
+)
+DEAD = "orders/$DeadLetterQueue"
+
+Verdict = Callable[[ServiceBusReceivedMessage], tuple[str, str] | None]
+
+
+class ServiceBusWorkshop(Workshop):
+    """A workshop whose broker is Service Bus: the route drains the dead-letter queue of ``orders``."""
+
+    def __init__(
+        self, folder: Path, bus: ServiceBusStandIn, *, queue: dict[str, Any] | None = None, **route: Any
+    ) -> None:
+        self.folder = folder
+        self.bus = bus
+        bus.queue("orders", lock_duration=LOCK, **(queue or {}))
+        on_bus = {
+            "broker": "azure_service_bus",
+            "connection": "bus",
+            "sources": [{"queue": DEAD, "lease": "30s", "max_deliveries": 10}],
+            "destination": None,
+            "evidence": [],
+        }
+        self.settings = self.configure(f"sqlite:///{folder}/redrive.db", **(on_bus | route))
+        self.ledger = Ledger(self.settings.database)
+        schema.upgrade(self.ledger, self.now())
+        self.broker = adapter(bus)  # type: ignore[assignment]
+        self.client = ServiceBusClient.from_connection_string(bus.connection_string(), retry_total=0, keep_alive=0)
+
+    def close(self) -> None:
+        self.broker.close()
+        self.client.close()
+        self.ledger.close()
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.bus.now(), UTC)
+
+    def advance(self, **delta: float) -> None:
+        self.bus.let_pass(timedelta(**delta).total_seconds())
+
+    def buy(self, *orders: str, to: str = "orders", **fields: Any) -> None:
+        """A shop sends orders; each names itself in a property and in its id."""
+        messages = [
+            ServiceBusMessage(order.encode(), message_id=order, application_properties={"order": order}, **fields)
+            for order in orders
+        ]
+        with self.client.get_queue_sender(to) as sender:
+            sender.send_messages(messages)
+
+    def work(self, verdict: Verdict = lambda _: None, queue: str = "orders") -> list[bytes]:
+        """A consumer works off ``queue``; what it can't do it dead-letters with its reason and a stack trace."""
+        done = []
+        topic, _, subscription = queue.partition("/Subscriptions/")
+        make = self.client.get_queue_receiver
+        open_receiver = (lambda: self.client.get_subscription_receiver(topic, subscription)) if subscription else (
+            lambda: make(queue)
+        )  # fmt: skip
+        with open_receiver() as receiver:
+            while messages := receiver.receive_messages(100, max_wait_time=0.5):
+                for message in messages:
+                    error = verdict(message)
+                    if error is None:
+                        done.append(b"".join(message.body))
+                        receiver.complete_message(message)
+                    else:
+                        reason, description = error
+                        receiver.dead_letter_message(message, reason=reason, error_description=description)
+        return done
+
+    def held(self, path: str) -> list[bytes]:
+        """The bodies in an entity, in order."""
+        return [one.value for message in self.bus.messages(path) for one in message.kept if one.code == 0x75]
+
+    def causes(self) -> dict[bytes, str]:
+        """The cause of each message by its body."""
+        found = {}
+        for message_id, cause in self.query("select message_id, cause from messages"):
+            batch, row = message_id >> 20, message_id & 0xFFFFF
+            [(path,)] = self.query("select path from staging_batches where batch_id = :b", b=batch)
+            with self.ledger.read() as _:
+                [(_, letter)] = self.staging().letters(path, [row])
+            found[letter.body] = cause
+        return found
+
+    def staging(self) -> Any:
+        from redrive.staging import Staging  # noqa: PLC0415 - only for looking
+
+        return Staging(self.settings.staging)
+
+
+@pytest.fixture
+def bus() -> Iterator[ServiceBusStandIn]:
+    with ServiceBusStandIn() as bus:
+        yield bus
+
+
+@pytest.fixture
+def build(tmp_path: Path, bus: ServiceBusStandIn) -> Iterator[Callable[..., ServiceBusWorkshop]]:
+    made: list[ServiceBusWorkshop] = []
+
+    def build(**options: Any) -> ServiceBusWorkshop:
+        made.append(ServiceBusWorkshop(tmp_path, bus, **options))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+Build = Callable[..., ServiceBusWorkshop]
+
+
+def refused(_: ServiceBusReceivedMessage) -> tuple[str, str]:
+    return "ProcessingFailed", REFUSED
+
+
+# --- the loop ----------------------------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_goes_back_to_the_queue_on_which_it_failed(build: Build) -> None:
+    shop = build()
+    shop.buy("a", "b", "c", correlation_id="cart-1", subject="OrderPlaced")
+    shop.work(refused)
+    report = shop.cycle()
+
+    assert (report["drained"], report["new"], report["redelivered"], report["escalated"]) == (3, 3, 3, 0)
+    assert shop.held(DEAD) == []
+    for message in shop.bus.messages("orders"):
+        assert (message.message_id, message.properties[5]) == (message.application["order"], "cart-1")
+        assert "DeadLetterReason" not in message.application
+        assert {"x-redrive-id", "x-redrive-attempt"} <= set(message.application)
+    assert sorted(shop.work()) == [b"a", b"b", b"c"]
+    assert shop.states() == {"sent": 3}
+    assert shop.audit() == []
+
+
+def test_what_fails_again_is_recognised_and_its_attempts_are_counted(build: Build) -> None:
+    shop = build()
+    shop.buy("good", "bad")
+    shop.work(refused)
+    shop.cycle()
+    assert shop.work(lambda message: refused(message) if b"".join(message.body) == b"bad" else None) == [b"good"]
+    report = shop.cycle()
+
+    assert (report["drained"], report["new"], report["returned"], report["redelivered"]) == (1, 0, 1, 1)
+    attempts = "select attempt, outcome from redelivery_attempts r join messages m using (message_id) where"
+    assert shop.query(f"{attempts} m.attempts = 2 order by attempt") == [(1, "returned"), (2, None)]
+    [message] = shop.bus.messages("orders")
+    assert message.application["x-redrive-attempt"] == 2
+    assert message.message_id == "bad"
+    assert shop.audit() == []
+
+
+def test_a_queue_with_duplicate_detection_swallows_no_attempt(build: Build) -> None:
+    shop = build(queue={"duplicate_window": 600})
+    shop.buy("x")
+    for _ in range(2):
+        shop.work(refused)
+        assert shop.cycle()["redelivered"] == 1
+
+    [message] = shop.bus.messages("orders")
+    assert message.message_id == f"{message.application['x-redrive-id']}.2"
+    assert message.application["x-redrive-message-id"] == "x"
+
+
+def test_a_bug_with_its_stack_trace_goes_to_people(build: Build) -> None:
+    shop = build()
+    shop.buy("x")
+    shop.work(lambda _: ("UnhandledException", BUG))
+    report = shop.cycle()
+
+    assert report["escalated"] == 1
+    [(cause, text)] = shop.query("select cause, error_text from escalated_messages")
+    assert cause == "application_bug"
+    assert text.startswith("UnhandledException") or "Handler.cs:line 17" in text
+
+
+def test_a_delay_queue_is_an_ordinary_queue_that_is_drained(build: Build, bus: ServiceBusStandIn) -> None:
+    bus.queue("orders-delay")
+    delay = {"queue": "orders-delay", "kind": "delay", "delay": "5m", "destination": "orders"}
+    shop = build(sources=[delay])
+    shop.buy("later", to="orders-delay")
+    assert shop.cycle()["redelivered"] == 0
+    shop.advance(minutes=6)
+    assert shop.cycle()["redelivered"] == 1
+    assert shop.held("orders") == [b"later"]
+    assert shop.audit() == []
+
+
+def test_sessions_keep_their_order_on_the_way_back(build: Build) -> None:
+    shop = build(queue={"requires_session": True, "max_delivery_count": 1})
+    for number in range(6):
+        shop.buy(f"{number}", session_id="ab"[number % 2])
+    while received := shop.broker.receive("orders", limit=10, wait=timedelta(0), lease=timedelta(minutes=1)):
+        shop.broker.release("orders", [one.receipt for one in received])
+    # Nothing but the broker's own words: one delivery too many.
+    report = shop.cycle()
+
+    assert (report["drained"], report["redelivered"]) == (6, 6)
+    sessions: dict[str | None, list[bytes]] = {}
+    for message, body in zip(shop.bus.messages("orders"), shop.held("orders"), strict=True):
+        sessions.setdefault(message.session, []).append(body)
+    assert sessions == {"a": [b"0", b"2", b"4"], "b": [b"1", b"3", b"5"]}
+
+
+# --- topics ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fan_out", ["refuse", "allow"])
+def test_a_topic_is_asked_for_before_all_its_subscribers_get_a_message(
+    build: Build, bus: ServiceBusStandIn, fan_out: str
+) -> None:
+    bus.topic("news")
+    for name in ("mail", "push"):
+        bus.subscription("news", name, lock_duration=LOCK)
+    shop = build(sources=[{"queue": "news/Subscriptions/mail/$DeadLetterQueue"}], fan_out=fan_out)
+    shop.buy("x", to="news")
+    shop.work(refused, queue="news/Subscriptions/mail")
+    shop.work(queue="news/Subscriptions/push")
+    report = shop.cycle()
+
+    if fan_out == "refuse":
+        assert (report["redelivered"], report["escalated"]) == (0, 1)
+        [(reason,)] = shop.query("select reason from escalated_messages")
+        assert "2 subscriptions" in reason
+    else:
+        assert (report["redelivered"], report["escalated"]) == (1, 0)
+        assert shop.held("news/Subscriptions/mail") == shop.held("news/Subscriptions/push") == [b"x"]
+
+
+# --- crashes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["restart", "drop_connections"])
+def test_a_restart_in_the_middle_of_a_drain_loses_and_doubles_nothing(
+    build: Build, bus: ServiceBusStandIn, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    shop = build()
+    shop.buy(*(f"{n}" for n in range(40)))
+    shop.work(refused)
+    settle = shop.broker.settle
+
+    def interrupted(queue: str, receipts: Any) -> Any:
+        getattr(bus, how)()
+        return settle(queue, receipts)
+
+    monkeypatch.setattr(shop.broker, "settle", interrupted)
+    report = shop.cycle()
+
+    assert (report["drained"], report["new"], report["redelivered"]) == (40, 40, 40)
+    assert sorted(shop.held("orders")) == sorted(b"%d" % n for n in range(40))
+    assert shop.held(DEAD) == []
+    assert shop.audit() == []
+
+
+def test_copies_that_could_not_be_settled_are_recognised_when_they_come_again(
+    build: Build, bus: ServiceBusStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = build()
+    shop.buy(*(f"{n}" for n in range(20)))
+    shop.work(refused)
+    settle = shop.broker.settle
+
+    def dead(queue: str, receipts: Any) -> Any:
+        bus.stop()
+        return settle(queue, receipts)
+
+    run = shop.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.broker, "settle", dead)
+        with pytest.raises(SettlementFailed, match="20 of 20 copies"):
+            pipeline.drain(shop.settings, run, **shop.options())
+    pipeline.finish(shop.settings, run, "failed", shop.now)
+    bus.start()
+    shop.advance(seconds=LOCK + 1)
+    assert len(shop.held(DEAD)) == 20
+    report = shop.cycle()
+
+    assert (report["drained"], report["new"], report["duplicates"], report["redelivered"]) == (20, 20, 20, 20)
+    assert sorted(shop.held("orders")) == sorted(b"%d" % n for n in range(20))
+    assert shop.held(DEAD) == []
+    assert shop.audit() == []
+
+
+def test_a_connection_that_breaks_in_the_middle_of_a_delivery_doubles_nothing_in_silence(
+    build: Build, bus: ServiceBusStandIn
+) -> None:
+    shop = build(deliver={"slice": 10, "confirm_window": 10})
+    shop.buy(*(f"{n}" for n in range(30)))
+    shop.work(refused)
+    bus.lose_answers = 1
+    report = shop.cycle()
+
+    assert (report["redelivered"], report["unknown"]) == (20, 10)
+    assert sorted(shop.held("orders")) == sorted(b"%d" % n for n in range(30))
+    assert shop.states() == {"sent": 20, "unknown": 10}
+    assert shop.audit() == []
+    shop.work()
+    shop.advance(hours=2)
+    shop.cycle()
+    assert shop.held("orders") == [], "what may have arrived is not sent again; a person decides"
+    assert shop.states()["escalated"] == 10
+
+
+def test_where_duplicates_are_detected_an_unknown_send_is_repeated_at_once(
+    build: Build, bus: ServiceBusStandIn
+) -> None:
+    shop = build(queue={"duplicate_window": 600}, deliver={"slice": 10, "confirm_window": 10})
+    shop.buy(*(f"{n}" for n in range(10)))
+    shop.work(refused)
+    bus.lose_answers = 1
+    assert shop.cycle()["unknown"] == 10
+    shop.cycle()
+
+    assert sorted(shop.held("orders")) == sorted(b"%d" % n for n in range(10))
+    assert shop.states() == {"sent": 10}
+    assert shop.audit() == []
+
+
+# --- why Service Bus dead-letters ---------------------------------------------------------------------------------
+
+
+def test_every_system_reason_maps_to_its_cause(build: Build, bus: ServiceBusStandIn) -> None:
+    """Each reason as the broker itself comes to write it, drained from queue, subscription and transfer queue."""
+    bus.queue("too-often", lock_duration=LOCK, max_delivery_count=1)
+    bus.queue("too-late", time_to_live=60)
+    bus.queue("too-wide")
+    for hop in range(5):
+        bus.queue(f"hop-{hop}", forward_to=f"hop-{hop + 1}")
+    bus.queue("hop-5")
+    bus.queue("nowhere", forward_to="no-such-queue")
+    bus.topic("news")
+    bus.subscription("news", "in-sessions", requires_session=True)
+    bus.subscription("news", "filtered", accepts=lambda message: message.application["amount"] > 5)
+    places = {
+        "too-often/$DeadLetterQueue": ("MaxDeliveryCountExceeded", Cause.MAX_DELIVERIES),
+        "too-late/$DeadLetterQueue": ("TTLExpiredException", Cause.MESSAGE_EXPIRED),
+        "too-wide/$DeadLetterQueue": ("HeaderSizeExceeded", Cause.OVERSIZED),
+        "hop-4/$Transfer/$DeadLetterQueue": ("MaxTransferHopCountExceeded", Cause.ROUTING_FAILURE),
+        "nowhere/$Transfer/$DeadLetterQueue": ("MessagingEntityNotFoundException", Cause.ROUTING_FAILURE),
+        "news/Subscriptions/in-sessions/$DeadLetterQueue": ("Session ID is null", Cause.ROUTING_FAILURE),
+        "news/Subscriptions/filtered/$DeadLetterQueue": ("FilterException", Cause.ROUTING_FAILURE),
+    }
+    shop = build(sources=[{"queue": queue} for queue in places], destination={"queue": "orders"})
+    for queue in ("too-often", "too-late", "hop-0", "nowhere", "news"):
+        shop.buy(queue, to=queue)
+    with shop.client.get_queue_sender("too-wide") as sender:
+        wide = {f"p{n}": "x" * 1000 for n in range(70)}
+        sender.send_messages(ServiceBusMessage(b"too-wide", application_properties=wide))
+    with shop.client.get_queue_receiver("too-often") as receiver:
+        receiver.abandon_message(receiver.receive_messages(1, max_wait_time=1)[0])
+    shop.advance(seconds=61)
+    reasons = {queue: bus.messages(queue)[0].application["DeadLetterReason"] for queue in places}
+    assert reasons == {queue: reason for queue, (reason, _) in places.items()}
+    shop.cycle()
+
+    causes = dict(shop.query("select source, cause from messages"))
+    assert causes == {queue: cause.value for queue, (_, cause) in places.items()}
+    assert [shop.held(queue) for queue in places] == [[]] * len(places)
+    assert shop.audit() == []
+
+
+def test_a_deferred_message_does_not_expire(build: Build, bus: ServiceBusStandIn) -> None:
+    shop = build(queue={"time_to_live": 60})
+    shop.buy("deferred", "waiting")
+    with shop.client.get_queue_receiver("orders") as receiver:
+        receiver.defer_message(receiver.receive_messages(1, max_wait_time=1)[0])
+    shop.advance(seconds=61)
+
+    assert shop.held(DEAD) == [b"waiting"]
+    assert shop.cycle()["drained"] == 1
+    assert shop.held("orders") == [b"deferred"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "description", "cause"),
+    [
+        ("HeaderSizeExceeded", "The size quota for this stream has been exceeded.", Cause.OVERSIZED),
+        ("TTLExpiredException", "The message expired and was dead lettered.", Cause.MESSAGE_EXPIRED),
+        (
+            "Session ID is null",
+            "Session enabled entity doesn't allow a message whose session identifier is null.",
+            Cause.ROUTING_FAILURE,
+        ),
+        (
+            "MaxTransferHopCountExceeded",
+            "The maximum number of allowed hops when forwarding between queues exceeded. This value is set to 4.",
+            Cause.ROUTING_FAILURE,
+        ),
+        (
+            "MaxDeliveryCountExceeded",
+            "Message could not be consumed after 10 delivery attempts.",
+            Cause.MAX_DELIVERIES,
+        ),
+        ("FilterException", "Operator '+' can't be used with Int64 and String.", Cause.ROUTING_FAILURE),
+        ("ProcessingFailed", REFUSED, Cause.TRANSIENT_NETWORK),
+        ("UnhandledException", BUG, Cause.APPLICATION_BUG),
+        ("MaxDeliveryCountExceeded", "System.TimeoutException: The operation has timed out.", Cause.TRANSIENT_NETWORK),
+        (
+            "ProcessingError",
+            "Microsoft.Azure.ServiceBus.MessageLockLostException: The lock supplied is invalid. Either the lock "
+            "expired, or the message has already been removed from the queue.",
+            Cause.LEASE_EXPIRED,
+        ),
+        (
+            "TaxServiceDown",
+            "System.Net.Http.HttpRequestException: Response status code does not indicate success: 503 (Service "
+            "Unavailable).\n   at Shop.Tax.Ask(Order order) in /src/Tax.cs:line 40",
+            Cause.DEPENDENCY_UNAVAILABLE,
+        ),
+        ("SchemaMismatch", "Newtonsoft.Json.JsonReaderException: Unexpected character", Cause.MALFORMED_PAYLOAD),
+    ],
+)
+def test_reason_and_description_say_why(reason: str, description: str, cause: Cause) -> None:
+    [line] = explain([{"text": description, "reason": reason}])
+
+    assert line["cause"] == cause.value
