@@ -55,6 +55,7 @@ up: setup ## Start Airflow on 127.0.0.1:$PORT (8080) with the demo scheduled
 .PHONY: brokers
 brokers: setup ## Prepare the servers that tests use
 	./tests/install_system_packages.sh
+	./tests/install_pstest.sh
 
 .PHONY: test
 test: brokers lint ## Check everything

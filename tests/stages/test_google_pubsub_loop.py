@@ -181,6 +181,17 @@ def test_several_subscriptions_get_it_where_the_route_allows_it(build: Build) ->
     assert shop.held("audit-log") == [b"1", b"1"]
 
 
+def test_a_filter_keeps_redelivered_messages_from_subscribers_that_had_succeeded(build: Build) -> None:
+    shop = build(fan_out="allow")
+    shop.operator.subscribe("audit-log", "orders", filter='NOT attributes:"x-redrive-id"')
+    shop.buy("1")
+    shop.fail()
+    shop.cycle()
+
+    assert shop.held("orders-worker") == [b"1"]
+    assert shop.held("audit-log") == [b"1"]  # of the first publish
+
+
 def test_a_subscription_can_be_a_delay_queue(build: Build) -> None:
     delay = {"queue": "later-30s", "kind": "delay", "delay": "30s", "destination": "orders"}
     shop = build(sources=[delay])

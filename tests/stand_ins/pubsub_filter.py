@@ -1,7 +1,7 @@
 """Subscription filters, as far as tests need them.
 
 Knows ``attributes:key``, ``attributes.key = "v"``, ``attributes.key != "v"``, ``hasPrefix(attributes.key, "v")``,
-each maybe after ``NOT``, joined by ``AND``. Parentheses, ``OR`` and quoted keys with escapes are not here.
+each maybe after ``NOT``, joined by ``AND``; keys may be quoted. Parentheses, ``OR`` and escapes are not here.
 """
 
 import re
@@ -11,9 +11,9 @@ Test = Callable[[Mapping[str, str]], bool]
 
 _TERM = re.compile(
     r"""(?P<negated>NOT\s+|-)?(?:
-        hasPrefix\(\s*attributes\.(?P<prefix_key>[\w-]+)\s*,\s*"(?P<prefix>[^"]*)"\s*\)
-      | attributes:(?P<has>[\w-]+)
-      | attributes\.(?P<key>[\w-]+)\s*(?P<operator>!?=)\s*"(?P<value>[^"]*)"
+        hasPrefix\(\s*attributes\."?(?P<prefix_key>[\w-]+)"?\s*,\s*"(?P<prefix>[^"]*)"\s*\)
+      | attributes:"?(?P<has>[\w-]+)"?
+      | attributes\."?(?P<key>[\w-]+)"?\s*(?P<operator>!?=)\s*"(?P<value>[^"]*)"
     )$""",
     re.VERBOSE,
 )
