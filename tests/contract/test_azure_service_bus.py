@@ -28,6 +28,7 @@ from redrive.brokers.service_bus_message import FAILURE_PROPERTIES, MAX_PROPERTY
 from redrive.connections import parse
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, Received, clean_headers
+from redrive.settings.models import Route
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
 from tests.servers import free_port
 from tests.stand_ins.service_bus import ServiceBusStandIn
@@ -994,3 +995,21 @@ def test_a_service_principal_is_taken_from_login_and_password() -> None:
 
     assert type(client._credential).__name__ == "ClientSecretCredential"
     assert client.fully_qualified_namespace == "shop.servicebus.windows.net"
+
+
+@pytest.mark.parametrize(
+    ("source", "drained"),
+    [
+        ({"queue": "orders"}, "orders/$DeadLetterQueue"),
+        ({"queue": "news/Subscriptions/mail"}, "news/Subscriptions/mail/$DeadLetterQueue"),
+        ({"queue": "orders/$Transfer/$DeadLetterQueue"}, "orders/$Transfer/$DeadLetterQueue"),
+        ({"queue": "errors/$Active"}, "errors/$Active"),
+        ({"queue": "later", "kind": "delay", "delay": "5m", "destination": "orders"}, "later"),
+    ],
+    ids=["queue", "subscription", "transfer", "itself", "delay"],
+)
+def test_a_source_of_dead_letters_is_never_the_live_queue(source: dict[str, str], drained: str) -> None:
+    """``orders`` of kind ``dead_letter`` means its dead-letter queue: nobody's live messages are drained by mistake."""
+    route = Route.model_validate({"broker": "azure_service_bus", "connection": "bus", "sources": [source]})
+
+    assert route.sources[0].queue == drained

@@ -176,7 +176,10 @@ class SparkSettings(Part):
 class Source(Part):
     """One queue that is drained."""
 
-    queue: QueueName = Field(description="Its name, as the broker knows it.")
+    queue: QueueName = Field(
+        description="Its name, as the broker knows it. On Service Bus `orders` of kind `dead_letter` means "
+        "`orders/$DeadLetterQueue`."
+    )
     kind: Literal["dead_letter", "delay"] = Field(
         default="dead_letter",
         description="`dead_letter`: what is in it has failed. `delay`: it only waits; it goes on after `delay`.",
@@ -411,6 +414,15 @@ class Isolation(Part):
     )
 
 
+def _dead_letter_queue_of(source: object) -> object:
+    if not isinstance(source, dict) or source.get("kind", "dead_letter") != "dead_letter":
+        return source
+    queue = source.get("queue")
+    if not isinstance(queue, str) or queue.lower().endswith(("/$deadletterqueue", "/$active")):
+        return source
+    return source | {"queue": f"{queue.rstrip('/')}/$DeadLetterQueue"}
+
+
 def _canary(value: object) -> object:
     # YAML reads a bare off as false.
     if value is False or value == "off":
@@ -509,6 +521,20 @@ class Route(Part):
         default=timedelta(days=30),
         description="How long finished messages stay in the ledger and in staging.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_service_bus_queue_has_a_dead_letter_queue(cls, value: object) -> object:
+        """There ``orders`` as a source of dead letters means ``orders/$DeadLetterQueue``.
+
+        Taken literally, it would drain what live consumers wait for. ``orders/$Active`` is the queue itself.
+        """
+        if not isinstance(value, dict) or value.get("broker") != "azure_service_bus":
+            return value
+        sources = value.get("sources")
+        if not isinstance(sources, list | tuple):
+            return value
+        return value | {"sources": [_dead_letter_queue_of(source) for source in sources]}
 
     @model_validator(mode="after")
     def _keys_fit_each_other(self) -> Self:
