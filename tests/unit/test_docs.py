@@ -1,0 +1,252 @@
+"""What the documents say is so: commands exist, SQL runs, links lead somewhere, tests that are named are there."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import typer.main
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from redrive import brokers, cli
+from redrive.ledger import schema, tables
+from redrive.ledger.engine import Ledger
+from redrive.lifecycle import FINISHED, MOVES, State
+from redrive.settings.models import Route
+
+ROOT = Path(__file__).parents[2]
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+README = (ROOT / "README.md").read_text()
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+WITH_SQL = ("README.md", "docs/review.md", "docs/operations.md")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def fenced(page: str, language: str) -> list[str]:
+    """The blocks of ``language``, also indented ones."""
+    return [
+        block for _, block in re.findall(rf"^([ ]*)```{language}\n(.*?)^\1```", page, re.MULTILINE | re.DOTALL)
+    ]  # fmt: skip
+
+
+def without_code(page: str) -> str:
+    return re.sub(r"^[ ]*```.*?^[ ]*```", "", page, flags=re.MULTILINE | re.DOTALL)
+
+
+# --- links ----------------------------------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", without_code(path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = unquote(target).partition("#")
+        linked = (path.parent / file).resolve() if file else path
+        assert linked.exists(), f"{target} leads nowhere"
+        if anchor:
+            assert anchor in anchors(linked), f"{target}: there is no such heading"
+
+
+# --- commands -------------------------------------------------------------------------------------------------
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """Every ``redrive …`` and ``make …`` of a page, in shell blocks and between backticks, as words."""
+    lines = [line for block in fenced(page, "sh") for line in block.splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", without_code(page))
+    for line in lines:
+        for part in re.split(r"\s*\|\s*|\s*&&\s*|;\s+", line.split("#")[0]):
+            words = part.removeprefix("$ ").removeprefix(".venv/bin/").split()
+            if len(words) > 1 and words[0] in ("redrive", "make"):
+                yield words
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_command_exists(path: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for words in commands(path.read_text()):
+        if words[0] == "make":
+            for word in words[1:]:
+                assert "=" in word or re.search(rf"^{word}:", makefile, re.MULTILINE), f"{' '.join(words)}: no target"
+        else:
+            refuse_unknown_command(words)
+
+
+def refuse_unknown_command(words: list[str]) -> None:
+    text, command, rest = " ".join(words), typer.main.get_command(cli.app), words[1:]
+    while hasattr(command, "commands") and rest and re.fullmatch(r"[a-z|]+", rest[0]):
+        for name in rest[0].split("|"):
+            assert name in command.commands, f"{text}: there is no command {name!r}"
+        command, rest = command.commands[rest[0].split("|")[0]], rest[1:]
+    known = {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
+    for option in [word.split("=")[0] for word in rest if word.startswith("--")]:
+        assert option in known | {"--help"}, f"{text}: there is no option {option}"
+
+
+def test_commands_are_really_found() -> None:
+    found = [" ".join(words) for words in commands(README)]
+    assert "make run" in found
+    assert "redrive doctor orders" in found
+    with pytest.raises(AssertionError):
+        refuse_unknown_command(["redrive", "dance"])
+    with pytest.raises(AssertionError):
+        refuse_unknown_command(["redrive", "run", "orders", "--faster"])
+
+
+# --- SQL ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[Ledger]:
+    """A fresh ledger on each database, with one group under review."""
+    ledger = Ledger(ledger_url)
+    schema.upgrade(ledger, NOW)
+    with ledger.write() as connection:
+        connection.execute(
+            tables.failure_groups.insert(),
+            [
+                {
+                    "group_id": group, "fingerprint": f"{group:016x}", "cause": "application_bug",
+                    "template": "KeyError: <*>", "first_seen_at": NOW, "last_seen_at": NOW,
+                }
+                for group in (7, 8)
+            ],
+        )  # fmt: skip
+        for message, group in ((1048578, 8), (1048579, 7), (1048580, 7)):
+            connection.execute(
+                tables.messages.insert().values(
+                    message_id=message, redrive_id=f"k3v9q2-{message:014x}", route="orders", source="orders-dlq",
+                    kind="dead_letter", broker_message_id=str(message), body_hash=b"0" * 16, body_bytes=2,
+                    copy_id=message, state="escalated", cause="application_bug", group_id=group, changed_at=NOW,
+                )
+            )  # fmt: skip
+            connection.execute(
+                tables.escalated_messages.insert().values(
+                    message_id=message, route="orders", group_id=group, cause="application_bug", reason="a bug",
+                    payload="{}", size_bytes=2, source="orders-dlq", attempts=0, escalated_at=NOW,
+                )
+            )  # fmt: skip
+    yield ledger
+    ledger.close()
+
+
+def statements(name: str) -> list[str]:
+    found = []
+    for block in fenced((ROOT / name).read_text(), "sql"):
+        found += [one for one in re.split(r";\s*(?:\n|$)", block) if re.sub(r"--.*", "", one).strip()]
+    return found
+
+
+def execute(ledger: Ledger, statement: str) -> int:
+    """Run it as a person's client does; how many rows it changed."""
+    with ledger.write() as connection:
+        escaped = statement if ledger.is_sqlite else statement.replace("%", "%%")
+        return int(connection.exec_driver_sql(escaped).rowcount)
+
+
+@pytest.mark.parametrize("name", WITH_SQL)
+def test_every_statement_runs_on_both_databases(name: str, ledger: Ledger) -> None:
+    assert statements(name)
+    for statement in statements(name):
+        try:
+            execute(ledger, statement)
+        except DBAPIError as error:
+            raise AssertionError(f"{statement}\n{error.orig}") from error
+
+
+def test_the_readmes_decisions_decide(ledger: Ledger) -> None:
+    redeliver, discard, edit = [one for one in statements("README.md") if "\nset " in one]
+    assert execute(ledger, redeliver) == 2
+    assert execute(ledger, discard) == 1
+    assert execute(ledger, edit) == 1
+    with ledger.read() as connection:
+        rows = connection.exec_driver_sql(
+            "select message_id, status, decision from escalated_messages order by message_id"
+        ).all()
+    assert [tuple(row) for row in rows] == [
+        (1048578, "decided", "discard"),
+        (1048579, "decided", "edit"),
+        (1048580, "decided", "redeliver"),
+    ]
+
+
+def test_a_decision_without_a_name_is_refused_as_the_page_says(ledger: Ledger) -> None:
+    with pytest.raises(IntegrityError):
+        execute(ledger, "update escalated_messages set decision = 'discard' where group_id = 7")
+
+
+# --- the map --------------------------------------------------------------------------------------------------
+
+
+def diagram() -> str:
+    """The states and moves of :mod:`redrive.lifecycle` as a mermaid state diagram."""
+    lines = ["stateDiagram-v2", "    [*] --> classified"]
+    order = list(State)
+    for source in order:
+        lines += [f"    {source} --> {target}" for target in sorted(MOVES[source], key=order.index)]
+    lines += [f"    {state} --> [*]" for state in order if state in FINISHED]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_state_diagram_is_current() -> None:
+    assert fenced(ARCHITECTURE, "mermaid") == [diagram()], f"ARCHITECTURE.md should have:\n{diagram()}"
+
+
+def test_every_module_of_the_house_is_there() -> None:
+    house = ARCHITECTURE.split("\n## The house")[1].split("\n## ")[0]
+    named = {one for row in re.findall(r"^\| (`.+?) \|", house, re.MULTILINE) for one in re.findall(r"`([^`]+)`", row)}
+    library = ROOT / "plugins" / "redrive"
+    for one in named - set(tables.metadata.tables):
+        assert list(library.glob(one.rstrip("/"))), f"{one} is not in plugins/redrive"
+    core = {path.name for path in library.glob("*.py")} - {"__init__.py", "__main__.py", "local_airflow.py"}
+    assert core - named == set(), "modules that the house does not know"
+
+
+def test_every_table_of_the_ledger_is_explained() -> None:
+    part = ARCHITECTURE.split("### The ledger's tables")[1].split("\n## ")[0]
+    explained = {one for row in re.findall(r"^\| (`.+?) \|", part, re.MULTILINE) for one in re.findall(r"`(\w+)`", row)}
+    assert explained == set(tables.metadata.tables)
+
+
+def test_every_test_that_is_named_as_proof_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", ARCHITECTURE)
+    assert len(named) > 10
+    for file, test in named:
+        text = (ROOT / file).read_text()
+        assert not test or f"def {test}(" in text, f"{file} has no {test}"
+
+
+# --- what is said to be there, or not yet ---------------------------------------------------------------------
+
+
+def test_the_table_of_brokers_is_current() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (works|not yet) \|", README, re.MULTILINE)
+    assert {name for name, state in rows if state == "works"} == set(brokers.KINDS) - {"memory"}
+    assert {name for name, state in rows if state == "not yet"} == set(brokers.PLANNED)
+
+
+def test_what_is_said_to_have_no_effect_yet_is_a_key_that_nothing_reads() -> None:
+    listed = re.search(r"change nothing yet: (.+?)\. ", README)
+    assert listed, "README.md no longer says which keys have no effect; if none are left, remove this test"
+    source = "\n".join(
+        path.read_text()
+        for path in (ROOT / "plugins" / "redrive").rglob("*.py")
+        if "settings" not in path.relative_to(ROOT).parts
+    )
+    for key in re.findall(r"`([\w.]+)`", listed[1]):
+        assert key.split(".")[0] in Route.model_fields, f"{key} is no key of a route"
+        name = f"backoff.{key.split('.')[1]}" if "." in key else f"route.{key}"
+        assert not re.search(rf"\b{re.escape(name)}\b", source), f"{key} is read now; take it out of README.md"
