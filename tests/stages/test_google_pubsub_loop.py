@@ -20,8 +20,8 @@ from redrive import causes
 from redrive.causes import Cause
 from redrive.errors import SettlementFailed
 from redrive.message import DeadLetter, Header
-from redrive.stages import pipeline
-from tests.contract.test_google_pubsub import Operator, adapter, subscription, topic
+from redrive.stages import doctor, pipeline
+from tests.contract.test_google_pubsub import Operator, adapter, connection, subscription, topic
 from tests.stand_ins.pubsub import PubSubServer
 from tests.stand_ins.pubsub_topics import Refusal, World
 from tests.workshop import Workshop, outgoing
@@ -218,6 +218,51 @@ def test_restore_puts_everything_back_as_it_was(build: Build) -> None:
 
     [back] = shop.pubsub.peek(subscription("orders-dlq"))
     assert (back.data, dict(back.attributes)) == (b"1", before)
+
+
+def test_with_monitoring_a_send_is_presumed_once_its_destination_was_seen_empty(build: Build) -> None:
+    """Its numbers are two minutes late, so an empty destination of before the send proves nothing."""
+    shop = build()
+    shop.pubsub.monitoring_lag = 120
+    shop.broker.close()
+    shop.broker = shop.open(extra={"monitoring_endpoint": shop.server.endpoint}, clock=lambda: shop.time.now / 1e6)
+    shop.buy("1")
+    shop.fail()
+    shop.pubsub.sample()
+    shop.advance(minutes=3)
+    shop.cycle()
+    shop.work()
+    shop.advance(minutes=1)
+    shop.cycle()
+    assert shop.states() == {"sent": 1}, "monitoring shows what was before the send"
+    shop.pubsub.sample()
+    for _ in range(3):
+        shop.advance(minutes=4)
+        shop.cycle()
+    assert shop.states() == {"presumed": 1}
+    assert shop.audit() == []
+
+
+@pytest.mark.parametrize(
+    ("fan_out", "readers", "level", "words"),
+    [
+        ("refuse", 0, "error", "nobody is subscribed"),
+        ("refuse", 2, "warning", "fan_out is refuse"),
+        ("allow", 2, "warning", "all of them get"),
+    ],
+)
+def test_the_doctor_says_who_else_reads_a_destination(
+    build: Build, monkeypatch: pytest.MonkeyPatch, fan_out: str, readers: int, level: str, words: str
+) -> None:
+    shop = build(fan_out=fan_out, destination={"queue": "bills"})
+    shop.operator.topic("bills")
+    for number in range(readers):
+        shop.operator.subscribe(f"bills-{number}", "bills")
+    monkeypatch.setenv("AIRFLOW_CONN_PUBSUB", connection(shop.server.endpoint))
+    found = [one for one in doctor.examine(shop.settings, ["orders"]) if one.subject == "orders: destination bills"]
+
+    assert found[0].text.startswith("exists; the broker does not tell") or readers == 0
+    assert (found[-1].level, words in found[-1].text) == (level, True)
 
 
 # --- when things break --------------------------------------------------------------------------------------
