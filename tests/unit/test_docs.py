@@ -236,6 +236,8 @@ def test_the_table_of_brokers_is_current() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (works|not yet) \|", README, re.MULTILINE)
     assert {name for name, state in rows if state == "works"} == set(brokers.KINDS) - {"memory"}
     assert {name for name, state in rows if state == "not yet"} == set(brokers.PLANNED)
+    for page in ROOT.glob("docs/brokers/*.md"):
+        assert f"(docs/brokers/{page.name})" in README, f"README.md's table of brokers doesn't link {page.name}"
 
 
 def test_what_is_said_to_have_no_effect_yet_is_a_key_that_nothing_reads() -> None:
