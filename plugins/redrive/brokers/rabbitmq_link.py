@@ -6,6 +6,7 @@ so frames with content headers are handed on undecoded.
 """
 
 import contextlib
+import logging
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,10 @@ from pika import frame, spec
 from pika.adapters.select_connection import IOLoop, SelectConnection
 
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
+
+# Every lost connection is raised here as an error of ours; pika would log it as well, with its own stack.
+if logging.getLogger("pika").level == logging.NOTSET:
+    logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 NOT_FOUND, ACCESS_REFUSED, RESOURCE_LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 404, 403, 405, 406, 530
 

@@ -1,0 +1,505 @@
+"""The whole loop on a real RabbitMQ node: dead-lettered by the broker, drained, classified, sent back, recognised."""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from redrive.brokers.rabbitmq import RabbitMQ
+from redrive.cli import app
+from redrive.message import DeadLetter, Header, Outgoing, read_tracking
+from redrive.stages import doctor, drain
+from tests import servers
+from tests.contract.test_rabbitmq import adapter, eventually
+from tests.workshop import Workshop
+
+pytestmark = pytest.mark.server
+
+NO_WAIT = timedelta(0)
+MINUTE = timedelta(minutes=1)
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class RabbitWorkshop(Workshop):
+    """A workshop on RabbitMQ and on the real clock; its queues are its own.
+
+    The consumer's queue dead-letters into the source of the route. A consumer that fails rejects, and says no more;
+    the route tells what is to be done then.
+    """
+
+    def __init__(
+        self, folder: Path, server: servers.RabbitMQ, database: str | None = None, kind: str = "quorum", **route: Any
+    ) -> None:
+        self.server = server
+        name = f"orders-{uuid.uuid4().hex[:8]}"
+        self.orders, self.dlq, self.delay = name, f"{name}-dlq", f"{name}-delay"
+        server.create_queue(self.dlq, x_queue_type=kind)
+        to_dlq = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": self.dlq}
+        quorum = {"x_dead_letter_strategy": "at-least-once", "x_overflow": "reject-publish"} if kind == "quorum" else {}
+        server.create_queue(self.orders, x_queue_type=kind, **to_dlq, **quorum)
+        server.create_queue(
+            self.delay,
+            x_queue_type=kind,
+            x_message_ttl=3_600_000,
+            x_dead_letter_exchange="",
+            x_dead_letter_routing_key=name,
+        )
+        on_rabbit = {
+            "broker": "rabbitmq",
+            "connection": "rabbit_test",
+            "destination": None,
+            "sources": [
+                {"queue": self.dlq, "kind": "dead_letter", "lease": "1s", "max_deliveries": 1},
+                {"queue": self.delay, "kind": "delay", "delay": "1s", "destination": self.orders},
+            ],
+            "causes": {"unclassified": {"verdict": "requeue"}},
+            "evidence": [],
+            "backoff": {"first": "1s", "factor": 2, "max": "1m"},
+        }
+        self._database = database or f"sqlite:///{folder}/redrive.db"
+        self._route = on_rabbit | route
+        super().__init__(folder, self._database, **self._route)
+        self.consumer = adapter(server)
+        self.broker = adapter(server)  # type: ignore[assignment]
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def advance(self, **delta: float) -> None:
+        time.sleep(timedelta(**delta).total_seconds())
+
+    def reconfigure(self, **changes: Any) -> None:
+        """Go on with these changes to the route."""
+        self.settings = self.configure(self._database, **(self._route | changes))
+
+    def restarted_process(self) -> None:
+        """What a new process of ours begins with."""
+        self.broker.close()
+        self.broker = adapter(self.server)  # type: ignore[assignment]
+
+    def close(self) -> None:
+        for broker in (self.broker, self.consumer):
+            broker.close()
+        self.ledger.close()
+
+    def buy(self, *orders: str, queue: str = "", named: bool = True) -> None:
+        """A shop publishes orders, with an id each unless told."""
+        stamp = str(int(time.time()))
+        messages = [
+            Outgoing(
+                n, f"shop-{n}", 1, json.dumps({"order": order}).encode(), (Header("order", "longstr", order),),
+                (("message_id", order), ("timestamp", stamp)) if named else (), content_type="application/json",
+            )
+            for n, order in enumerate(orders)
+        ]  # fmt: skip
+        results = self.consumer.publish(queue or self.orders, messages)
+        # The shop doesn't know of redrives.
+        assert {result.status for result in results} == {"sent"}
+
+    def work(self, fails: Callable[[str], bool] = lambda _: False) -> list[str]:
+        """A consumer works off its queue and rejects what fails; the orders that it got done."""
+        done: list[str] = []
+        while got := self.consumer.receive(self.orders, limit=1000, wait=NO_WAIT, lease=MINUTE):
+            bad = [one for one in got if fails(order_of(one.letter))]
+            good = [one for one in got if not fails(order_of(one.letter))]
+            self.consumer.reject(self.orders, [one.receipt for one in bad])
+            self.consumer.settle(self.orders, [one.receipt for one in good])
+            done += [order_of(one.letter) for one in good]
+        return sorted(done)
+
+    def fail(self, *orders: str, named: bool = True) -> None:
+        """These orders are bought, and die."""
+        self.buy(*orders, named=named)
+        assert self.work(fails=lambda _: True) == []
+        assert eventually(lambda: self.depth(self.dlq) == len(orders)), "dead-lettering is not done at once"
+
+    def depth(self, queue: str) -> int:
+        visible = self.consumer.depth(queue).visible
+        assert visible is not None
+        return visible
+
+    def letters(self, queue: str) -> list[DeadLetter]:
+        """What lies in a queue; it is looked at and given back."""
+        got = self.consumer.receive(queue, limit=1000, wait=NO_WAIT, lease=MINUTE)
+        self.consumer.release(queue, [one.receipt for one in got])
+        eventually(lambda: self.depth(queue) == len(got))  # quorum queues take their time
+        return [one.letter for one in got]
+
+    def balance(self) -> dict[str, Any]:
+        columns = "recorded, new, returned, duplicate, surplus, suspected, staged, settled, messages"
+        differences = "copies_difference, messages_difference, settled_difference"
+        [row] = self.query(f"select {columns}, {differences} from message_balance")
+        assert row[-3:] == (0, 0, 0)
+        return dict(zip(columns.split(", "), row, strict=False))
+
+
+def order_of(letter: DeadLetter) -> str:
+    return str(json.loads(letter.body)["order"])
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def workshop(tmp_path: Path, rabbitmq: servers.RabbitMQ, request: pytest.FixtureRequest) -> Iterator[RabbitWorkshop]:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq, kind=request.param)
+    yield workshop
+    workshop.close()
+
+
+@pytest.fixture
+def quorum(tmp_path: Path, rabbitmq: servers.RabbitMQ) -> Iterator[RabbitWorkshop]:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq)
+    yield workshop
+    workshop.close()
+
+
+def test_what_died_goes_back_and_is_known_when_it_returns(workshop: RabbitWorkshop) -> None:
+    workshop.fail("a", "b", "c")
+    report = workshop.cycle()
+    assert (report["drained"], report["new"], report["redelivered"], report["suspected"]) == (3, 3, 3, 0)
+
+    redelivered = workshop.letters(workshop.orders)
+    assert {order_of(letter) for letter in redelivered} == {"a", "b", "c"}
+    for letter in redelivered:
+        assert [h.name for h in letter.headers if "death" in h.name] == []
+        assert (letter.content_type, letter.broker_message_id) == ("application/json", order_of(letter))
+        assert read_tracking(letter.headers).attempt == 1  # type: ignore[union-attr]
+
+    assert workshop.work(fails=lambda order: order == "b") == ["a", "c"]
+    assert eventually(lambda: workshop.depth(workshop.dlq) == 1)
+    report = workshop.cycle()
+    assert (report["drained"], report["new"], report["returned"], report["redelivered"]) == (1, 0, 1, 1)
+    assert workshop.work() == ["b"]
+
+    assert workshop.query("select outcome, count(*) from redelivery_attempts group by outcome order by 2") == [
+        ("returned", 1),
+        (None, 3),
+    ]
+    assert workshop.balance() == {
+        "recorded": 4, "new": 3, "returned": 1, "duplicate": 0, "surplus": 0, "suspected": 0, "staged": 0, "settled": 4,
+        "messages": 3,
+    }  # fmt: skip
+    assert workshop.audit() == []
+
+
+def test_a_delay_queue_is_drained_before_its_time_and_waits_in_the_ledger(quorum: RabbitWorkshop) -> None:
+    quorum.buy("later", queue=quorum.delay)
+    report = quorum.cycle()
+    assert (report["drained"], report["redelivered"], report["waiting"]) == (1, 0, 1)
+    quorum.advance(seconds=1.1)
+    assert quorum.cycle()["redelivered"] == 1
+    assert quorum.work() == ["later"]
+    assert quorum.audit() == []
+
+
+# --- the story: a message that fails again and again -------------------------------------------------------
+
+
+def test_requeued_messages_block_their_queue(rabbitmq: servers.RabbitMQ) -> None:
+    """What people live with before: the poison message is at the head again, for ever."""
+    consumer, queue = adapter(rabbitmq), rabbitmq.create_queue(f"blocked-{uuid.uuid4().hex[:8]}")
+    consumer.publish(queue, [Outgoing(n, f"r-{n}", 1, body) for n, body in enumerate((b"poison", b"good"))])
+    seen = []
+    for _ in range(20):
+        [got] = consumer.receive(queue, limit=1, wait=NO_WAIT, lease=MINUTE)
+        seen.append(got.letter.body)
+        consumer.release(queue, [got.receipt])
+    consumer.close()
+
+    assert seen == [b"poison"] * 20
+
+
+def test_a_poison_message_is_requeued_delayed_and_given_to_a_person_while_good_ones_flow(
+    tmp_path: Path, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq, requeue_attempts=2, delay_attempts=2)
+    workshop.buy("poison")
+    done: list[str] = []
+    for day in range(30):
+        workshop.buy(f"good-{day}")
+        done += workshop.work(fails=lambda order: order == "poison")
+        eventually(lambda: workshop.depth(workshop.dlq), within=0.3)
+        workshop.cycle()
+        if workshop.states() == {"escalated": 1}:
+            break
+    else:
+        pytest.fail("nobody was told")
+
+    assert done == [f"good-{n}" for n in range(len(done))], "each was done in the round in which it was bought"
+    assert len(done) == day + 1
+    attempts = workshop.query("select mode, outcome, claimed_at, outcome_at from redelivery_attempts order by attempt")
+    assert [(mode, outcome) for mode, outcome, *_ in attempts] == [
+        ("requeue", "returned"),
+        ("requeue", "returned"),
+        ("delay", "returned"),
+        ("delay", "returned"),
+    ]
+    assert workshop.audit() == []
+
+    config = tmp_path / "redrive.yaml"
+    config.write_text(f"database: sqlite:///{tmp_path}/redrive.db\nstaging: {tmp_path}/staging\nroutes: {{}}\n")
+    monkeypatch.setenv("REDRIVE_CONFIG", str(config))
+    told = CliRunner().invoke(app, ["trace", "poison", "--json"])
+    assert told.exit_code == 0, told.output
+    [life] = json.loads(told.output)
+    words = [event["what"] for event in life["timeline"]]
+    assert words[0] == "first enqueued"
+    assert [w for w in words if "sent as" in w or w.endswith("sent")] != []
+    assert [w.split(":")[0] for w in words if w.endswith("returned")] == [
+        f"attempt {n} ({mode}) to {workshop.orders}" for n, mode in enumerate(["requeue"] * 2 + ["delay"] * 2, 1)
+    ]
+    assert words[-1].startswith("escalated")
+    workshop.close()
+
+
+# --- crashes and restarts ----------------------------------------------------------------------------------
+
+
+def die_before(broker: RabbitMQ, method: str, monkeypatch: pytest.MonkeyPatch, *, after: bool = False) -> None:
+    """The process dies as it begins ``method`` of the broker, or when that has taken effect."""
+    real = getattr(broker, method)
+
+    def dying(*arguments: Any, **options: Any) -> Any:
+        if after:
+            real(*arguments, **options)
+        broker._link.abort()  # type: ignore[union-attr]
+        raise Killed
+
+    monkeypatch.setattr(broker, method, dying)
+
+
+def crash_in_drain(workshop: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch, *, after_ack: bool) -> None:
+    """A run that dies between recording a batch and knowing that it is settled."""
+    with monkeypatch.context() as patch:
+        die_before(workshop.broker, "settle", patch, after=after_ack)  # type: ignore[arg-type]
+        run = workshop.begin()
+        with pytest.raises(Killed):
+            for _ in workshop.stages(run):
+                pass
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    workshop.restarted_process()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["publisher-ids", "no-ids"])
+def test_a_batch_that_came_back_whole_after_a_crash_is_a_duplicate(
+    workshop: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    workshop.fail("a", "b", "c", named=named)
+    crash_in_drain(workshop, monkeypatch, after_ack=False)
+    workshop.buy("d", named=named)
+    workshop.work(fails=lambda _: True)
+    assert eventually(lambda: workshop.depth(workshop.dlq) == 4)
+    report = workshop.cycle()
+
+    assert (report["new"], report["duplicates"], report["suspected"], report["redelivered"]) == (4, 3, 0, 4)
+    assert workshop.work() == ["a", "b", "c", "d"]
+    assert workshop.balance()["duplicate"] == 3
+    assert workshop.audit() == []
+
+
+def test_a_batch_that_was_acked_before_the_crash_is_not_missed(
+    workshop: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.fail("a", "b", "c")
+    crash_in_drain(workshop, monkeypatch, after_ack=True)
+    workshop.fail("d")
+    report = workshop.cycle()
+
+    assert (report["drained"], report["new"], report["duplicates"], report["suspected"]) == (1, 4, 0, 0)
+    assert workshop.work() == ["a", "b", "c", "d"]
+    assert workshop.audit() == []
+
+
+def test_the_limit_of_a_run_does_not_cut_a_batch_that_may_come_again(
+    tmp_path: Path, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq)
+    workshop.fail(*(f"o-{n}" for n in range(30)))
+    crash_in_drain(workshop, monkeypatch, after_ack=False)
+    workshop.reconfigure(drain={"limit": 10, "wait": "0s"})
+    report = workshop.cycle()
+
+    assert (report["drained"], report["duplicates"], report["suspected"]) == (30, 30, 0)
+    assert len(workshop.work()) == 30
+    workshop.close()
+
+
+@pytest.fixture
+def suspicion(
+    tmp_path: Path, rabbitmq: servers.RabbitMQ, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RabbitWorkshop]:
+    """Of a batch in doubt only a part is seen again, because somebody took the rest out of the queue meanwhile."""
+    workshop = RabbitWorkshop(tmp_path, rabbitmq, ledger_url)
+    workshop.fail("a", "b")
+    crash_in_drain(workshop, monkeypatch, after_ack=False)
+    assert eventually(lambda: workshop.depth(workshop.dlq) == 2)
+    [taken] = workshop.consumer.receive(workshop.dlq, limit=1, wait=MINUTE, lease=MINUTE)
+    workshop.consumer.settle(workshop.dlq, [taken.receipt])
+    report = workshop.cycle()
+    assert (report["drained"], report["new"], report["duplicates"], report["suspected"]) == (1, 2, 0, 1)
+    yield workshop
+    workshop.close()
+
+
+def test_what_may_be_a_second_copy_is_for_people_to_say(suspicion: RabbitWorkshop) -> None:
+    assert suspicion.work() == ["a", "b"], "each once: the suspected copy is not sent"
+    [row] = suspicion.query(
+        "select status, suggested_decision, reason, payload, source, destination from escalated_messages"
+    )
+    assert row[:2] == ("open", "discard")
+    assert "second copy of message" in row[2]
+    assert (json.loads(row[3]), row[4], row[5]) == ({"order": "b"}, suspicion.dlq, suspicion.orders)
+    assert suspicion.balance()["suspected"] == 1
+    assert suspicion.audit() == []
+    suspicion.cycle()
+    assert suspicion.query("select count(*) from escalated_messages") == [(1,)], "asked once"
+
+
+def decide(workshop: RabbitWorkshop, decision: str) -> None:
+    with workshop.ledger.write() as connection:
+        connection.exec_driver_sql(f"update escalated_messages set decision = '{decision}', decided_by = 'ana'")
+
+
+def test_a_suspected_copy_that_is_a_message_of_its_own_is_sent(suspicion: RabbitWorkshop) -> None:
+    suspicion.work()
+    decide(suspicion, "redeliver")
+    assert suspicion.review()["released"] == 1
+    suspicion.cycle()
+
+    assert suspicion.work() == ["b"]
+    assert suspicion.balance() | {"recorded": 0, "settled": 0} == {
+        "recorded": 0, "new": 3, "returned": 0, "duplicate": 0, "surplus": 0, "suspected": 0, "staged": 0, "settled": 0,
+        "messages": 3,
+    }  # fmt: skip
+    assert suspicion.query("select count(*) from messages where parent_id is not null") == [(1,)]
+    assert suspicion.query("select status from escalated_messages") == [("applied",)]
+    assert suspicion.audit() == []
+
+
+def test_a_suspected_copy_that_is_none_is_discarded(suspicion: RabbitWorkshop) -> None:
+    decide(suspicion, "discard")
+    assert suspicion.review()["discarded"] == 1
+
+    assert suspicion.work() == ["a", "b"]
+    assert suspicion.states()["discarded"] == 1
+    assert suspicion.audit() == []
+
+
+def restart(server: servers.RabbitMQ) -> None:
+    server.stop()
+    server.start()
+
+
+def test_the_broker_is_restarted_in_the_middle_of_a_drain(
+    quorum: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quorum.fail("a", "b", "c")
+    broker = quorum.broker
+    real, restarts = broker.settle, []
+
+    def settle(queue: str, receipts: list[object]) -> object:
+        if not restarts:
+            restarts.append(queue)
+            restart(quorum.server)
+        return real(queue, receipts)
+
+    monkeypatch.setattr(broker, "settle", settle)
+    eventually(lambda: _answers(quorum))
+    report = quorum.cycle()
+    later = quorum.cycle()  # what was not ready again yet
+
+    assert report["new"] + later["new"] == 3
+    assert report["duplicates"] + later["duplicates"] == 3
+    assert report["suspected"] + later["suspected"] == 0
+    assert quorum.work() == ["a", "b", "c"]
+    assert quorum.depth(quorum.dlq) == 0
+    assert quorum.audit() == []
+
+
+def _answers(workshop: RabbitWorkshop) -> bool:
+    return workshop.consumer.depth(workshop.dlq).visible is not None
+
+
+def test_the_broker_dies_in_the_middle_of_a_delivery(
+    tmp_path: Path, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq, kind="classic")
+    orders = {f"o-{n}" for n in range(300)}
+    workshop.fail(*orders)
+    crashes: list[int] = []
+    real = workshop.broker._await  # type: ignore[attr-defined]
+
+    def crash(link: Any, sender: Any, window: Any) -> None:
+        if not crashes:
+            crashes.append(1)
+            rabbitmq.kill()
+            link.abort()  # whatever it had confirmed was not heard
+            rabbitmq.start()
+        real(link, sender, window)
+
+    monkeypatch.setattr(workshop.broker, "_await", crash)
+    first, second = workshop.cycle(), workshop.cycle()
+    unknown = first["unknown"]
+    assert unknown == 200, "the confirm window that was under way, and no more"
+    assert first["redelivered"] + second["redelivered"] + unknown == 300
+
+    arrived = workshop.work()
+    assert len(arrived) == len(set(arrived)), "nothing was doubled"
+    told = workshop.query(
+        "select m.broker_message_id from messages m inner join redelivery_attempts a on a.message_id = m.message_id"
+        " where a.unknown_at is not null and m.state in ('unknown', 'escalated')"
+    )
+    assert len(told) == unknown
+    assert {order for (order,) in told} | set(arrived) == orders, "nothing was lost"
+    assert workshop.audit() == []
+    workshop.close()
+
+
+def test_a_destination_that_is_full_takes_the_rest_later(tmp_path: Path, rabbitmq: servers.RabbitMQ) -> None:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq)
+    workshop.fail("a", "b", "c")
+    small = rabbitmq.create_queue(f"small-{uuid.uuid4().hex[:8]}", x_max_length=1, x_overflow="reject-publish")
+    workshop.reconfigure(destination={"queue": small}, deliver={"run_for": "1s"})
+    report = workshop.cycle()
+
+    assert report["redelivered"] == 1
+    assert workshop.states() == {"sent": 1, "waiting": 2}
+    assert workshop.audit() == []
+    workshop.close()
+
+
+def test_doctor_warns_of_a_dead_letter_queue_that_deletes(
+    tmp_path: Path, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq)
+    deleting = rabbitmq.create_queue(f"dlq-{uuid.uuid4().hex[:8]}", x_queue_type="quorum", x_delivery_limit=3)
+    source = {"queue": deleting, "kind": "dead_letter", "destination": workshop.orders}
+    monkeypatch.setenv("AIRFLOW_CONN_RABBIT_TEST", json.dumps(rabbitmq.connection()))
+    workshop.reconfigure(sources=[source])
+
+    warnings = [finding for finding in doctor.examine(workshop.settings, ["orders"]) if finding.level == "warning"]
+    assert any(deleting in one.subject and "DELETES" in one.text for one in warnings)
+    workshop.close()
+
+
+def test_a_whole_batch_is_settled_in_one_call(quorum: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "SETTLE_AT_ONCE", 10)
+    monkeypatch.setattr(drain, "RECEIVE_AT_ONCE", 10)
+    quorum.fail(*(f"o-{n}" for n in range(35)))
+    calls: list[int] = []
+    real = quorum.broker.settle
+    monkeypatch.setattr(
+        quorum.broker, "settle", lambda queue, receipts: (calls.append(len(receipts)), real(queue, receipts))[1]
+    )
+    assert quorum.cycle()["drained"] == 35
+
+    assert calls == [35]
