@@ -2,11 +2,16 @@
 
 import itertools
 import json
+import ssl
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +25,9 @@ from azure.servicebus import (
 )
 from azure.servicebus._pyamqp import client
 from azure.servicebus.amqp import AmqpAnnotatedMessage
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from redrive.brokers import azure_service_bus, open_broker, service_bus_facts
 from redrive.brokers.amqp_values import Encoded
@@ -1013,3 +1021,58 @@ def test_a_source_of_dead_letters_is_never_the_live_queue(source: dict[str, str]
     route = Route.model_validate({"broker": "azure_service_bus", "connection": "bus", "sources": [source]})
 
     assert route.sources[0].queue == drained
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key and a certificate of its own for 127.0.0.1."""
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "stand-in")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    path.write_bytes(secret + made.public_bytes(pem))
+    return path
+
+
+@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "not-trusted"])
+def test_tls_with_a_certificate_authority_of_ones_own(certificate: Path, trusted: bool) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with ServiceBusStandIn(tls=context) as bus:
+        bus.queue("orders")
+        extra = {"custom_endpoint_address": f"sb://127.0.0.1:{bus.port}", "transport_type": "Amqp"}
+        extra |= {"admin_endpoint": bus.admin_url} | ({"connection_verify": str(certificate)} if trusted else {})
+        value = connection(bus.connection_string(), **extra)
+        broker = AzureServiceBus.open("bus_test", env={"AIRFLOW_CONN_BUS_TEST": value}, sleep=lambda _: None)
+
+        if trusted:
+            assert statuses(broker, "orders", outgoing()) == ["sent"]
+            assert broker.depth("orders").visible == 1
+        else:
+            with pytest.raises(BrokerUnavailable, match=r"depth on queue orders.*certificate"):
+                broker.depth("orders")
+        broker.close()
+
+
+def test_without_a_connection_string_the_credentials_are_those_of_airflows_hook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[str, object]] = []
+    utils = SimpleNamespace(get_sync_default_azure_credential=lambda **given: asked.append(given) or "a credential")
+    monkeypatch.setitem(sys.modules, "airflow.providers.microsoft.azure.utils", utils)  # type: ignore[arg-type]
+    extra = NAMESPACE | {"extra__azure_service_bus__managed_identity_client_id": "client-1"}
+    given = parse("bus_test", json.dumps({"conn_type": "azure_service_bus", "extra": extra}))
+    client, _ = service_bus_facts.clients(given, time.monotonic)
+
+    assert client._credential == "a credential"
+    assert asked == [{"managed_identity_client_id": "client-1", "workload_identity_tenant_id": None}]

@@ -182,8 +182,10 @@ def clients(
     text = connection.schema or _prefixed(extra, "connection_string")
     namespace = _prefixed(extra, "fully_qualified_namespace")
     http: dict[str, Any] = {"retry_total": 1, "retry_backoff_factor": 0.1, "connection_timeout": 5, "read_timeout": 20}
+    if verify := extra.get("connection_verify"):
+        http["connection_verify"] = verify
     if admin_url:
-        http["transport"] = _Elsewhere(admin_url)
+        http["transport"] = _Elsewhere(admin_url, **http)
     try:
         if text:
             client = ServiceBusClient.from_connection_string(text, **options)
@@ -246,8 +248,8 @@ def _credential(connection: Connection) -> Any:
 class _Elsewhere(RequestsTransport):
     """Sends administration requests to an address of its own: an emulator's, a proxy's."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__()
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(**options)
         self._url = url.rstrip("/")
 
     def send(self, request: Any, **options: Any) -> Any:

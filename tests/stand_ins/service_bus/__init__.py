@@ -6,7 +6,7 @@ dead-letter queues with the service's own reasons, time to live, scheduled messa
 topics with filters, forwarding with its limit of hops, size limits, keys with rights and verified signatures, and the
 HTTP API for descriptions and counts. Faults and time are under the test's control.
 
-It does **not**: speak TLS or WebSockets, know Entra tokens, persist anything, throttle, know transactions, sessions'
+It does **not**: speak WebSockets, know Entra tokens, persist anything, throttle, know transactions, sessions'
 idle timeouts, SQL filters (a filter is a Python function), partitions (only their rule for batches) or quotas of size.
 Where Microsoft's documentation is silent, it does what seems the harder case for a client. It proves that Redrive
 and the SDK understand each other, not that Azure behaves so.

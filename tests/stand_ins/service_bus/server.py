@@ -1,6 +1,7 @@
 """The stand-in as a server: its ports, its thread, its faults."""
 
 import asyncio
+import ssl
 import threading
 import time
 from collections import Counter, deque
@@ -23,7 +24,8 @@ class ServiceBusStandIn:
     :meth:`stop` and :meth:`start`, as a real namespace survives the restart of its servers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.lock = threading.RLock()
         self.world = World(self.now)
         self.keys: dict[str, tuple[str, frozenset[str]]] = {"root": ("c2VjcmV0", ALL_RIGHTS)}
@@ -110,8 +112,10 @@ class ServiceBusStandIn:
             loop.close()
 
     async def _listen(self) -> None:
-        amqp = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        http = await asyncio.start_server(lambda r, w: admin.serve(self, r, w), "127.0.0.1", self.admin_port)
+        amqp = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=self._tls)
+        http = await asyncio.start_server(
+            lambda r, w: admin.serve(self, r, w), "127.0.0.1", self.admin_port, ssl=self._tls
+        )
         self._servers = [amqp, http]
         self.port, self.admin_port = (int(one.sockets[0].getsockname()[1]) for one in self._servers)
 
@@ -172,14 +176,12 @@ class ServiceBusStandIn:
     def connection_string(self, key: str = "root", secret: str | None = None) -> str:
         """What the SDK connects with; a wrong ``secret`` is refused as Azure does it."""
         secret = secret or self.keys[key][0]
-        return (
-            f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName={key};SharedAccessKey={secret};"
-            "UseDevelopmentEmulator=true"
-        )
+        text = f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName={key};SharedAccessKey={secret}"
+        return text if self._tls else f"{text};UseDevelopmentEmulator=true"
 
     @property
     def admin_url(self) -> str:
-        return f"http://127.0.0.1:{self.admin_port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.admin_port}"
 
     def queue(self, name: str, **rules: Any) -> Entity:
         with self.lock:
