@@ -103,8 +103,9 @@ _TABLE: list[Rule] = [
             "undefined",
             _S,
             0.93,
-            "could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
+            "sql compilation error|could not find stored procedure|which was not supplied|expects parameter|no overload for|cannot set headers|headers already sent|headers_sent|functionclauseerror|no function clause|no case clause|caseclauseerror|no match of right hand|matcherror|badmatch|function_clause|undefinedfunctionerror|badarityerror|argumentoutofrange|index was out of range|cannot resolve keyword|fielderror|index was outside the bounds|could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
         ),
+        ("key_error", _S, 0.93, "keyerror", r"(?:^|[^a-z])keyerror(?![a-z])"),
         (
             "oracle_code",
             _S,
@@ -193,16 +194,35 @@ _TABLE: list[Rule] = [
             "full|maximum entity size|reached or exceeded for",
             r"(?:queue|topic|destination|mailbox|stream|subscription|exchange|inbox)(?: [^\n ]{1,80}){0,2} (?:is|was|are) full|mailbox full|maximum entity size|(?:reached|exceeded) for (?:the )?(?:topic|queue|entity|subscription)",
         ),
-        ("no_method", _S, 0.9, "no method found for class|no listener method|no suitable listener"),
+        (
+            "no_method",
+            _S,
+            0.9,
+            "consumerbusy|producerbusy|exclusive consumer|exclusive access to locked queue|inequivalent arg|mqrc_q_full|mqrc_unknown|mqrc_put_inhibited|mqrc_get_inhibited|mqrc_q_deleted|mqrc_def_xmit|no method found for class|no listener method|no suitable listener",
+        ),
     ),
     *_rules(
         Cause.CONSUMER_STUCK,
         "stuck",
         (
+            "killed_by",
+            _S,
+            0.93,
+            "was sent sig|exited with|terminated by signal|killed by|died from|died with",
+            r"was sent sig(?:kill|term|abrt|int|quit)|(?:worker|process|child|job|container|task)[^\n]{0,120}(?:exited with|terminated by|killed by|died from|died with) [\"'`]?signal",
+        ),
+        (
+            "heartbeat_late",
+            _S,
+            0.93,
+            "heartbeat|heart beat",
+            r"(?:heart ?beats?)[^\n]{0,40}(?:fail|miss|expir|time|lost|stopp|late|exceed|overdue|not received|not sent)|(?:missed|no|lost|late|missing|without|failed|skipped)(?: [a-z]{1,20}){0,2} heart ?beat",
+        ),
+        (
             "outran_limit",
             _S,
             0.93,
-            "exceeded the timeout of|processtimedout|states.timeout|timeoutexceededexception|exceeded timeout of|exceeded its timeout|ran longer than|running longer than|run too long|running too long|took longer than allowed",
+            "exceeded by function|timeout value of 0|abandonedjob|abandoned job|job abandoned|exceeded the timeout of|processtimedout|states.timeout|timeoutexceededexception|exceeded timeout of|exceeded its timeout|ran longer than|running longer than|run too long|running too long|took longer than allowed",
         ),
     ),
     *_rules(
@@ -332,9 +352,9 @@ _TABLE: list[Rule] = [
             "too_large",
             _S,
             0.95,
-            "size exceeding|exceeding the maximum|datalimitexceeded|too large|too big|too long|size exceeded|limit exceeded|exceeds",
+            "larger than|bigger than|greater than|size exceeding|exceeding the maximum|datalimitexceeded|too large|too big|too long|size exceeded|limit exceeded|exceeds",
             r"(?:message|data|payload|request|record|body|batch|document|event|item|header|attachment|packet|frame|content|file|upload|entry|line|input)[a-z]{0,3} (?:size )?(?:is |was |are )?too (?:large|big|long)(?!, data for)|"
-            r"(?:message|record|payload|frame|body|packet)[ -]size[ -](?:limit[ -])?exceeded|size exceeding|exceeding the maximum (?:number of bytes|size|length)|datalimitexceeded|<\*> bytes exceeds|exceeds <\*>(?: ?bytes|$)|message exceeds max|exceeds maximum size",
+            r"(?:message|record|payload|frame|body|packet)[ -]size[ -](?:limit[ -])?exceeded|(?:larger|bigger|greater) than (?:the )?(?:configured |allowed |broker |server |permitted |supported )?(?:max|limit)|size exceeding|exceeding the maximum (?:number of bytes|size|length)|datalimitexceeded|<\*> bytes exceeds|exceeds <\*>(?: ?bytes|$)|message exceeds max|exceeds maximum size",
         ),
         (
             "entity",
@@ -379,7 +399,7 @@ _TABLE: list[Rule] = [
             "memory",
             _S,
             0.97,
-            "outofmemory|out of memory|out-of-memory|cannot allocate memory|can't allocate memory|unable to allocate|failed to allocate memory|memory allocation failed|allocation failed|memoryerror|bad_alloc|enomem|java heap space|gc overhead limit|heap out of memory|allowed memory size|"
+            "resources exceeded|allotted memory|memory limit|memory exceeded|outofmemory|out of memory|out-of-memory|cannot allocate memory|can't allocate memory|unable to allocate|failed to allocate memory|memory allocation failed|allocation failed|memoryerror|bad_alloc|enomem|java heap space|gc overhead limit|heap out of memory|allowed memory size|"
             "insufficient memory|insufficientmemory|not enough memory|memory limit exceeded|memory limit reached|exceeded memory limit|exceeded the memory limit|memory quota|oom command not allowed|used memory > 'maxmemory'|maxmemory|circuit_breaking_exception|data too large, data for|nomemoryerror|failed to allocate|metaspace|unable to create native thread|"
             "unable to create new native thread|can't start new thread|resource temporarily unavailable|memory resource alarm|memory alarm|memory high watermark|mem_alloc|nobufferspace|no buffer space|enobufs|insufficient_memory|53200|work_mem|shared memory",
         ),
@@ -481,6 +501,20 @@ _TABLE: list[Rule] = [
             "activity limit|dropped due to rate|overload_limit|spending limit|burst limit|bandwidth limit|bandwidthlimit|tokens per min|credit balance|flow control|kafka quota|producer quota|token for <*> price|req dropped",
         ),
         (
+            "pace",
+            _S,
+            0.93,
+            "per second|per minute|per hour|per day|a second|a minute|/second|/minute|/sec|/min",
+            r"(?:calls|requests|messages|queries|operations|tokens|emails|mails|events|writes|reads|updates|api|sms|limit|<\*>)(?: ?/| per| a) ?(?:second|minute|hour|day|sec|min)(?![a-z])[^\n]{0,60}(?:exceed|limit|reduce|slow|reached|for|max)|(?:exceed|limit|reduce|more than|maximum)[^\n]{0,60}(?:calls|requests|messages|queries|operations|tokens|emails|mails|events|writes|reads|updates|sms|<\*>)(?: ?/| per| a) ?(?:second|minute|hour|day|sec|min)(?![a-z])",
+        ),
+        (
+            "credits",
+            _S,
+            0.9,
+            "credit",
+            r"credits? (?:limit|exceeded|exhausted|used up|balance)|(?:out of|no|insufficient|not enough|maximum|too few|exceeded) (?:[a-z]{1,12} )?credits?",
+        ),
+        (
             "smtp",
             _S,
             0.9,
@@ -555,7 +589,7 @@ _TABLE: list[Rule] = [
             "permission",
             _S,
             0.95,
-            "accessdenied|access denied|access is denied|access_denied|access refused|access_refused|access forbidden|permissiondenied|permission_denied|permission denied|permissions denied|permission to|permission error|permissionerror|permissions error|eacces|operation not permitted|not permitted to|is not allowed to access|no permission|lacks permission|does not have permission|doesn't have permission|do not have permission|don't have permission|"
+            "servicedisabled|service_disabled|accessnotconfigured|access not configured|has not been used in project|is disabled for this account|accessdenied|access denied|access is denied|access_denied|access refused|access_refused|access forbidden|permissiondenied|permission_denied|permission denied|permissions denied|permission to|permission error|permissionerror|permissions error|eacces|operation not permitted|not permitted to|is not allowed to access|no permission|lacks permission|does not have permission|doesn't have permission|do not have permission|don't have permission|"
             "not have sufficient|insufficient permission|insufficient privilege|insufficientprivilege|insufficient scope|insufficient_scope|insufficientpermissions|insufficient access|insufficient rights|insufficientauth|insufficient authentication|missing scope|missing permission|required permission|not authorized|not authorised|notauthorized|unauthorizedaccess|unauthorizedoperation|unauthorizedexception|unauthorized|authorizationexception|"
             "authorizationfailed|authorization failed|authorization error|authorizationerror|authorization_error|topicauthorization|groupauthorization|clusterauthorization|topic_authorization|group_authorization|command denied|noperm|forbidden|explicit deny|is not authorized|accesscontrolexception|securityexception|unauthorizedclaim|claim is empty|claim(s) are required|send claim|listen claim|ip address is not allowed|ip not allowed|not whitelisted|not on the allow|blocked by policy|"
             "denied by policy|denied the request|kms|assumerole|not entitled|subscription is required|privilege",
@@ -597,7 +631,7 @@ _TABLE: list[Rule] = [
             "lock_wait",
             _S,
             0.97,
-            "unable to lock|unable_to_lock|could not lock|failed to lock|cannot lock|exclusive access to this record|lock wait timeout|lock request time out|lock timeout|locktimeout|could not obtain lock|cannot acquire lock|cannotacquirelock|could not acquire lock|unable to acquire lock|pessimisticlock|locknotavailable|lock_not_available|lockacquisition|database is locked|database file is locked|database table is locked|table is locked|database schema is locked|sqlite_busy|sqlite_locked|sqlite3.busyexception|"
+            "waiters for this lock|number of waiters|unable to lock|unable_to_lock|could not lock|failed to lock|cannot lock|exclusive access to this record|lock wait timeout|lock request time out|lock timeout|locktimeout|could not obtain lock|cannot acquire lock|cannotacquirelock|could not acquire lock|unable to acquire lock|pessimisticlock|locknotavailable|lock_not_available|lockacquisition|database is locked|database file is locked|database table is locked|table is locked|database schema is locked|sqlite_busy|sqlite_locked|sqlite3.busyexception|"
             "resource busy and acquire|being locked by another|locked by another transaction|lock escalation|lock conflict|row is locked|busyexception|lock contention|lockingexception|queryblocked|record lock|while it is being locked",
         ),
         (
@@ -625,7 +659,7 @@ _TABLE: list[Rule] = [
             "statement_timeout",
             _S,
             0.9,
-            "statement timeout|statement_timeout|querycanceled|query canceled|query cancelled|canceling statement|execution timeout expired|timeout expired.|query timeout|querytimeout|sqltimeoutexception|query execution was interrupted|maximum statement execution time|max_execution_time|operation exceeded time limit|maxtimemsexpired|readtimeoutexception: query|querytimedout|lock_timeout|wait_timeout|commandtimeout|command timeout|idle-in-transaction|idle in transaction|current transaction is aborted|infailedsqltransaction",
+            "coordinator node timed out|writetimeoutexception|write timeout|during write query|during read query|during simple write|waiting for replica nodes|statement timeout|statement_timeout|querycanceled|query canceled|query cancelled|canceling statement|execution timeout expired|timeout expired.|query timeout|querytimeout|sqltimeoutexception|query execution was interrupted|maximum statement execution time|max_execution_time|operation exceeded time limit|maxtimemsexpired|readtimeoutexception: query|querytimedout|lock_timeout|wait_timeout|commandtimeout|command timeout|idle-in-transaction|idle in transaction|current transaction is aborted|infailedsqltransaction",
         ),
         (
             "transient",
@@ -670,6 +704,8 @@ _TABLE: list[Rule] = [
             0.93,
             "already exists|alreadyexists|already_exists|already exist|alreadyowned|resourceexists|entityexists|eexist|file exists|exists already|resource_already|conflict: resource|duplicate name|resourcealreadyexists|entityalreadyexists|objectalreadyexists|blobalreadyexists|is already present|already present",
         ),
+        ("status", _G, 0.6, *_status("409")),
+        ("conflict", _G, 0.5, "conflict"),
         ("hibernate_constraint", _G, 0.7, "hibernate.exception.constraintviolation"),
         (
             "word",
@@ -692,7 +728,13 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.MISSING_DATA,
         "missing",
-        ("said", _S, 0.95, "couldn't find ", r"couldn't find [a-z:]{1,80} with"),
+        (
+            "said",
+            _S,
+            0.95,
+            "does not exist in the store|couldn't find ",
+            r"does not exist in the store|couldn't find [a-z:]{1,80} with",
+        ),
     ),
     *_rules(
         Cause.CONSISTENCY_LAG,
@@ -702,7 +744,7 @@ _TABLE: list[Rule] = [
             "version",
             _S,
             0.95,
-            "versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
+            "wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|wrong version|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
             "concurrent modification of|concurrent update|concurrently updated|concurrently modified|concurrent write|update conflict|document update conflict|edit conflict|etag mismatch|etag does not match|if-match|preconditionfailed: etag|conditionnotmet|condition not met|condition specified using http conditional|conditional operation is currently|conflicting conditional operation|operationaborted|concurrentmodificationexception: aggregate|aggregate version|eventstore|revision conflict|conflict: document|sequence conflict|concurrency violation|concurrencyfailure|"
             "cas mismatch|casmismatch|cas_mismatch|compare and swap|compareandset|generation mismatch|mod_revision|badversion|bad version",
         ),
@@ -768,8 +810,8 @@ _TABLE: list[Rule] = [
             "handler",
             _S,
             0.96,
-            "unregistered task|notregistered|not registered|no handler|nohandler|handler not found|no handlers|handler for message|could not find handler|unable to find handler|cannot find handler|missing handler|no message handler|no listener for|no listener found|no listener registered|no consumer for|no processor|no such job|unknown job|unknown task|unknown message type|unknown messagetype|unknown event type|unknown event|unknown command|unknown type of message|unknown action|unrecognized event|unrecognized message type|unsupported message type|unsupported event|unsupported message|unhandled message|unhandled event|unexpected message type|unexpected event type|no suitable handler|no matching handler|no mapping for|"
-            "not handled during|not accepted in state|unhandledevent|no saga|saga not found|no workflow registered|workflow type|activity type|activitynotregistered|no worker for|no actor|actornotfound|unknown actor|deadletters|unimplemented|unknown service|unknown method|method not found|service not found|no such service|no such method rpc|function not found: arn|functionnotfound|no function|no such procedure|unknown procedure",
+            "unregistered|baddevicetoken|wrong destination|unknown message|unregistered task|notregistered|not registered|no handler|nohandler|handler not found|no handlers|handler for message|could not find handler|unable to find handler|cannot find handler|missing handler|no message handler|no listener for|no listener found|no listener registered|no consumer for|no processor|no such job|unknown job|unknown task|unknown message type|unknown messagetype|unknown event type|unknown event|unknown command|unknown type of message|unknown action|unrecognized event|unrecognized message type|unsupported message type|unsupported event|unsupported message|unhandled message|unhandled event|unexpected message type|unexpected event type|no suitable handler|no matching handler|no mapping for|"
+            "not handled during|not accepted in state|unhandledevent|no saga|saga not found|no workflow registered|workflow type|activity type|activitynotregistered|no worker for|no actor|actornotfound|unknown actor|deadletters|unimplemented|unknown service|unknown method|method not found|service not found|no such service|no such method rpc|function not found: arn|functionnotfound|no such procedure|unknown procedure",
         ),
         (
             "lacking",
@@ -853,7 +895,12 @@ _TABLE: list[Rule] = [
             0.8,
             "invalidparameter|invalid_parameter|badrequestexception|bad_request|badrequest|bad request|invalid_request|invalidrequest",
         ),
-        ("grpc", _G, 0.75, "invalidargument|invalid_argument|invalid argument|outofrange"),
+        (
+            "grpc",
+            _G,
+            0.75,
+            "code = outofrange|out_of_range: |statuscode.outofrange|invalidargument|invalid_argument|invalid argument",
+        ),
         (
             "constraint",
             _G,
@@ -875,7 +922,7 @@ _TABLE: list[Rule] = [
             "record",
             _S,
             0.95,
-            "entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
+            "unknown database|parameternotfound|entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
             "nosuchbucket|nosuchentity|no such entity|nosuchupload|no such object|nosuchfile|no such file|filenotfound|file not found|file does not exist|enoent|path not found|path does not exist|directorynotfound|blobnotfound|containernotfound|blob does not exist|bucket does not exist|itemnotfound|item not found|user not found|usernotfound|customer not found|account not found|order not found|product not found|unknown user|unknown customer|unknown product|unknown order|unknown account|unknown id|unknown sku|no user found|no customer|no order|no product|no account|no matching record|no record|no records found|no longer exists|no longer available|has been deleted|was deleted|been removed|is missing from|missing data|missing record|missing reference|missing row|missing entity|dangling reference|orphan|unknown reference|invalid reference|"
             "nonexistent|non-existent|non existent|index_not_found|ora-01403|no such container|no such image|manifest unknown|manifest for|user unknown|mailbox unavailable|no such user|recipient address rejected|address not found|5.1.1|p2025|an operation failed because it depends on one or more records",
         ),
@@ -883,8 +930,8 @@ _TABLE: list[Rule] = [
             "not_found",
             _S,
             0.9,
-            "not found|notfound|not_found|does not exist|doesn't exist|not exist|no such",
-            r"(?:^|[^a-z])(?:not ?found|not_found)(?![a-z ]{0,3}(?:in module|class|method))|(?:does not|doesn't|did not|do not|not) exist|notfound(?:exception|error)|code ?= ?notfound|statuscode[=.\"' ]{0,3}notfound|no such (?!host|method|module|variable|attribute|function|column|table|property|element|algorithm|provider)",
+            "not found|notfound|not_found|does not exist|doesn't exist|not exist|no such| unknown in| unknown to| unknown at",
+            r"(?:^|[^a-z])(?:not ?found|not_found)(?![a-z ]{0,3}(?:in module|class|method))|(?:does not|doesn't|did not|do not|not) exist| unknown (?:in|to|at)(?![a-z])|notfound(?:exception|error)|code ?= ?notfound|statuscode[=.\"' ]{0,3}notfound|no such (?!host|method|module|variable|attribute|function|column|table|property|element|algorithm|provider)",
         ),
         ("status", _U, 0.9, *_status("404", "410")),
     ),
@@ -902,7 +949,7 @@ _TABLE: list[Rule] = [
             "wording",
             _S,
             0.95,
-            "service unavailable|serviceunavailable|service_unavailable|service is unavailable|service not available|service is not available|service temporarily|service currently|temporarily unavailable|temporarily_unavailable|temporary unavailable|temporarily out of service|temporarily unable|currently unavailable|not currently available|is unavailable|are unavailable|unavailableexception|bad gateway|badgateway|gateway timeout|gateway time-out|gatewaytimeout|no healthy|upstream connect error|upstream request timeout|upstream unavailable|upstream prematurely|no live upstreams|no available server|no server is available|no servers available|no available backend|backend unavailable|backend is down|backend fetch failed|"
+            "quiescing|quiesced|mqrc_q_mgr|mqrc_host_not|draining|connection_forced|shutting down|service unavailable|serviceunavailable|service_unavailable|service is unavailable|service not available|service is not available|service temporarily|service currently|temporarily unavailable|temporarily_unavailable|temporary unavailable|temporarily out of service|temporarily unable|currently unavailable|not currently available|is unavailable|are unavailable|unavailableexception|bad gateway|badgateway|gateway timeout|gateway time-out|gatewaytimeout|no healthy|upstream connect error|upstream request timeout|upstream unavailable|upstream prematurely|no live upstreams|no available server|no server is available|no servers available|no available backend|backend unavailable|backend is down|backend fetch failed|"
             "internal server error|internalservererror|internal_server_error|internalerror|internal error|internal_error|internal failure|internalfailure|internalfault|internal service error|internalserviceerror|server error|servererror|server_error|apiservererror|we encountered an internal error|unexpected server error|something went wrong|maintenance|under maintenance|planned outage|outage|scheduled downtime|offline|out of service|is down for|service down|is down|are down|was down|is not running|not running|overloaded|over capacity|at capacity|under heavy load|try again in a few|host is unavailable|endpoint unavailable|dependency unavailable|dependency failed|upstream error|upstream failure|upstream service|external service",
         ),
         (
@@ -932,7 +979,7 @@ _TABLE: list[Rule] = [
             "reset",
             _S,
             0.96,
-            "connection reset|econnreset|connection_reset|connectionreset|connection was reset|reset by peer|forcibly closed|broken pipe|epipe|brokenpipe|socket hang up|connection aborted|econnaborted|connection was aborted|connection abort|remote end closed|remotedisconnected|remote host closed|closed by remote|closed by the remote|closed by peer|peer closed|server disconnected|serverdisconnected|connection closed|connection was closed|connection is broken|connection broken|connection lost|connection was lost|lost connection|connection dropped|connection interrupted|connection terminated|connection shut down|connection error|connectionerror|connection failure|connection failed|connectexception|connectionexception|connection exception|connecterror|connection could not be|use of closed network|closed network connection|stream closed|stream was reset|stream reset|stream error|rst_stream|goaway|http2: |http2|err_http2|premature close|prematurely closed|incompleteread|incomplete read|chunkedencoding|incomplete chunked|protocolerror|unexpected eof|unexpected_eof|unexpected end of stream|eof occurred|eofexception|eoferror|: eof|failed to respond|nohttpresponse|empty reply|fetch failed|failed to fetch|"
+            "protocol banner|data connection|connection reset|econnreset|connection_reset|connectionreset|connection was reset|reset by peer|forcibly closed|broken pipe|epipe|brokenpipe|socket hang up|connection aborted|econnaborted|connection was aborted|connection abort|remote end closed|remotedisconnected|remote host closed|closed by remote|closed by the remote|closed by peer|peer closed|server disconnected|serverdisconnected|connection closed|connection was closed|connection is broken|connection broken|connection lost|connection was lost|lost connection|connection dropped|connection interrupted|connection terminated|connection shut down|connection error|connectionerror|connection failure|connection failed|connectexception|connectionexception|connection exception|connecterror|connection could not be|use of closed network|closed network connection|stream closed|stream was reset|stream reset|stream error|rst_stream|goaway|http2: |http2|err_http2|premature close|prematurely closed|incompleteread|incomplete read|chunkedencoding|incomplete chunked|protocolerror|unexpected eof|unexpected_eof|unexpected end of stream|eof occurred|eofexception|eoferror|: eof|failed to respond|nohttpresponse|empty reply|fetch failed|failed to fetch|"
             "transport endpoint|transport error|transport is closing|channelclosed|channel closed|channel is closed|alreadyclosed|closedchannel|socket closed|socketexception|socket error|socket is closed|socket is not connected|enotconn|network error|networkerror|networkexception|network is down|network is unreachable|network unreachable|networkunreachable|enetunreach|ehostunreach|enetdown|host is unreachable|host unreachable|host is down|ehostdown|no route to host|noroutetohost|destination host|brokerconnection|amqpconnection|connection to broker|disconnected|disconnect|not connected|cannot connect|can't connect|could not connect|couldn't connect|unable to connect|failed to connect|failed connecting|error connecting|failed to establish|connection attempt failed|error while dialing|dial tcp|wsarecv|wsasend|connectex|winsock|i/o error|err_network|err_connection",
         ),
         (
@@ -945,7 +992,14 @@ _TABLE: list[Rule] = [
             "dns",
             _S,
             0.96,
-            "getaddrinfo|eai_again|eai_noname|enotfound|name or service not known|name resolution|name does not resolve|nodename nor servname|no such host|unknownhost|unknown host|could not resolve|couldn't resolve|cannot resolve|can't resolve|failed to resolve|unable to resolve|resolve host|resolution failed|nameresolution|dns |dns_|dns:|nxdomain|servfail|gaierror|host not found|lookup |no address associated|socket.gaierror|temporary failure in name|noaddress",
+            "getaddrinfo|eai_again|eai_noname|enotfound|name or service not known|name resolution|name does not resolve|nodename nor servname|no such host|unknownhost|unknown host|resolve host|nameresolution|dns |dns_|dns:|nxdomain|servfail|gaierror|host not found|lookup |no address associated|socket.gaierror|temporary failure in name|noaddress",
+        ),
+        (
+            "resolve",
+            _S,
+            0.93,
+            "resolve|resolution failed",
+            r"(?:could not|couldn't|cannot|can't|failed to|unable to|error while trying to|not able to|to) resolve (?:the )?(?:remote |server |broker |proxy |domain |dns |ip |destination |target |bootstrap ){0,2}(?:host|name|address|proxy|dns|domain|url|server|endpoint|broker|ip|[\"'`]?[a-z0-9<*>-]{1,60}[.][a-z0-9<])|(?:name|host|dns|address) resolution failed|resolution failed for|could(?: not|n't) resolve:",
         ),
         (
             "timeout",
@@ -1040,7 +1094,7 @@ _TABLE: list[Rule] = [
             "count",
             _L,
             0.9,
-            "maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
+            "max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
         ),
     ),
     *_rules(
@@ -1131,8 +1185,8 @@ _HINTS: Final[dict[Cause, dict[int, str]]] = {
     },
     Cause.OVERSIZED: {
         3: "oversize toolarge",
-        2: "large big exceed bytes size length long",
-        1: "maximum max limit bigger",
+        2: "large big bytes size length",
+        1: "maximum max limit bigger exceed long",
     },
     Cause.ROUTING_FAILURE: {
         3: "routing unroutable undeliverable",
