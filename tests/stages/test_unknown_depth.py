@@ -190,6 +190,20 @@ def test_people_decide_where_others_would_get_the_message_too(
     assert workshop.audit() == []
 
 
+def test_a_resend_is_for_people_too_once_somebody_else_reads(build: Build) -> None:
+    workshop, broker = build(on_unknown="resend")
+    workshop.world.faults.publishes.append("unknown")
+    workshop.die("a", error=REFUSED)
+    workshop.cycle()
+    assert workshop.states() == {"unknown": 1}
+    broker.subscribers = 2
+    workshop.advance(hours=1)
+    workshop.cycle()
+
+    assert workshop.states() == {"escalated": 1}
+    assert workshop.audit() == []
+
+
 @pytest.mark.parametrize(("fan_out", "subscribers"), [("refuse", 1), ("allow", 2), ("allow", None)])
 def test_it_is_sent_where_nobody_else_reads_or_the_route_allows_it(
     build: Build, fan_out: str, subscribers: int | None

@@ -101,14 +101,15 @@ def resend_lanes(connection: Connection, route: str) -> list[Lane]:
 
 
 def refuse_destination(ledger: Ledger, lease: RouteLease, destination: str, reason: str, now: datetime) -> int:
-    """Due messages for a destination that can't be sent to are marked for people."""
+    """Due messages and due resends for a destination that can't be sent to are marked for people."""
     with ledger.write() as connection:
         lease.guard(connection, now)
         count = int(
             connection.execute(
                 sql(
                     "update messages set verdict = 'escalate', reason = :reason where route = :route"
-                    " and state = 'waiting' and destination = :destination and next_attempt_at <= :now"
+                    " and destination = :destination and (state = 'waiting' and next_attempt_at <= :now"
+                    " or state = 'unknown' and verdict = 'resend')"
                 ),
                 {"reason": reason, "route": lease.route, "destination": destination, "now": now},
             ).rowcount
