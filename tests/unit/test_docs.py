@@ -1,6 +1,8 @@
-"""What the documents say is so: commands exist, SQL runs, links lead somewhere, tests that are named are there."""
+"""What the documents say is so: commands exist, examples are right, SQL runs, links lead somewhere, proofs exist."""
 
+import json
 import re
+import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +13,11 @@ import typer.main
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from redrive import brokers, cli
+from redrive.explain import explain
 from redrive.ledger import schema, tables
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import FINISHED, MOVES, State
+from redrive.settings.file import parse
 from redrive.settings.models import Route
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +108,23 @@ def test_commands_are_really_found() -> None:
         refuse_unknown_command(["redrive", "dance"])
     with pytest.raises(AssertionError):
         refuse_unknown_command(["redrive", "run", "orders", "--faster"])
+
+
+# --- examples -------------------------------------------------------------------------------------------------
+
+
+def test_the_readmes_route_is_a_route() -> None:
+    (text,) = [textwrap.dedent(block) for block in fenced(README, "yaml")]
+    route = parse(text, env={}, root=ROOT).route("orders")
+    assert (route.broker, route.connection) == ("amazon_sqs", "sqs_orders")
+
+
+def test_the_readmes_explanation_is_the_real_one() -> None:
+    (shown,) = [json.loads(block) for block in fenced(README, "json")]
+    (real,) = explain([{"text": shown["text"]}])
+    assert list(real) == list(shown)
+    tuned = ("rule", "confidence")  # which rule says so, and how surely, may change at any time
+    assert {k: v for k, v in real.items() if k not in tuned} == {k: v for k, v in shown.items() if k not in tuned}
 
 
 # --- SQL ------------------------------------------------------------------------------------------------------
