@@ -103,9 +103,10 @@ def test_the_failure_gives_way_and_the_numbers_stay_readable(ledger: Ledger, wid
     with ledger.read() as connection:
         text = printed(story.groups_table(connection), width=width)
 
-    (row,) = [line for line in text.splitlines() if line.startswith("│")]
-    assert [cell.strip() for cell in row.split("│")[1:6]] == ["17", "1", "transient_network", "requeue", "1 confirmed"]
-    assert row.split("│")[6].strip().startswith("OSError"[: 3 if width == 80 else 7])
+    (row,) = [line for line in text.splitlines() if "transient_network" in line]
+    cells = [cell for cell in row.split("  ") if cell.strip()]
+    assert [cell.strip() for cell in cells[:4]] == ["17", "1", "transient_network", "1 confirmed"]
+    assert cells[4].strip().startswith("OSError: xxx")
 
 
 def test_a_balance_that_holds_is_told_and_kept(ledger: Ledger) -> None:

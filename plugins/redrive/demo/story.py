@@ -4,11 +4,13 @@ Texts that came with messages are hostile until proven otherwise: they are shown
 control characters, never as markup.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -58,6 +60,8 @@ MEANINGS = {
     State.EXPIRED: "older than the route's give_up_after",
 }
 DELAYED = "(try later)"
+#: The modules before the name of an exception, which a narrow table has no room for.
+_MODULES = re.compile(r"^(?:[a-z_0-9]+\.)+(?=[A-Z])")
 OPEN_GROUPS = (
     "select group_id, open_messages, cause, replace(substr(template, -70), char(10), ' ') as failure"
     " from review_groups order by open_messages desc"
@@ -118,7 +122,7 @@ def groups_table(connection: Connection, *, limit: int = 60) -> Table:
     groups: dict[int, tuple[RowMapping, Counter[State]]] = {}
     for row in _rows(
         connection,
-        "select g.group_id, g.cause, g.template, m.state, max(m.verdict) as verdict, count(*) as messages"
+        "select g.group_id, g.cause, g.template, m.state, count(*) as messages"
         " from messages m join failure_groups g on g.group_id = m.group_id"
         " where m.route = :route group by g.group_id, g.cause, g.template, m.state",
     ):
@@ -128,11 +132,11 @@ def groups_table(connection: Connection, *, limit: int = 60) -> Table:
         ("group", "right"),
         ("died", "right"),
         ("cause", "left"),
-        ("verdict", "left"),
         ("now", "left"),
         ("failure", "left"),
     )
-    for column in table.columns[:4]:
+    table.box = box.SIMPLE_HEAD  # leaves the failure more room on a narrow terminal
+    for column in table.columns[:3]:
         column.no_wrap = True
     ordered = sorted(groups.values(), key=lambda group: (-group[1].total(), group[0]["group_id"]))
     for row, count in ordered[:limit]:
@@ -143,9 +147,8 @@ def groups_table(connection: Connection, *, limit: int = 60) -> Table:
             str(row["group_id"]),
             f"{count.total():,}",
             row["cause"],
-            _verdict(row),
             now,
-            _one_line(printable(headline(row["template"]))),
+            _one_line(printable(_MODULES.sub("", headline(row["template"])))),
         )
     if len(ordered) > limit:
         table.caption = f"and {len(ordered) - limit} smaller ones"
@@ -317,10 +320,6 @@ def _one_line(text: Text) -> Text:
     """``text``, cut where its column ends; set on the text because a column that can't wrap can't shrink."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
-
-
-def _verdict(row: RowMapping) -> str:
-    return row["verdict"] or (causes.default_verdict(Cause(row["cause"])).value if row["cause"] else "")
 
 
 def _balance(connection: Connection) -> list[RowMapping]:
