@@ -107,6 +107,20 @@ _TABLE: list[Rule] = [
         ),
         ("key_error", _S, 0.93, "keyerror", r"(?:^|[^a-z])keyerror(?![a-z])"),
         (
+            "runtime_class",
+            _S,
+            0.95,
+            "missingmethod|missingfield|missingmember|typeload|typeinitialization|entrypointnotfound|badimageformat|dllnotfound|keynotfoundexception|indexoutofrange|indexoutofbounds|nullpointer|nullreference|classcastexception|invalidcastexception|nosuchmethod|nosuchfield|noclassdeffound|unsupportedoperationexception|notimplemented|arithmeticexception|dividebyzero|zerodivision|divisionbyzero|stackoverflow|unboundlocalerror|attributeerror|nameerror|importerror|referenceerror|frozenerror|nomethoderror|concurrentmodificationexception|negativearraysize|arraystoreexception|illegalmonitorstate|emptystack|instantiationexception|illegalaccessexception|illegalaccesserror|systemstackerror|recursionerror|localjumperror|fibererror|noreverseexception|noreversematch|fieldaccess|bindingexception|illegaltransactionstate|exceptionininitializer|nullargument|argumentcounterror|argumenterror: wrong number",
+            r"(?:^|[^a-z])(?:missing(?:method|field|member)|typeload|typeinitialization|entrypointnotfound|badimageformat|dllnotfound|keynotfoundexception|indexoutofrange|(?:array|string)?indexoutofbounds|nullpointer|nullreference|classcastexception|invalidcastexception|nosuchmethod|nosuchfield|noclassdeffound|unsupportedoperationexception|notimplemented|arithmeticexception|dividebyzero|zerodivision|divisionbyzero|stackoverflow|unboundlocalerror|attributeerror|nameerror|importerror|referenceerror|frozenerror|nomethoderror|concurrentmodificationexception(?!: (?:aggregate|stale))|negativearraysize|arraystoreexception|illegalmonitorstate|emptystack|instantiationexception|illegalaccessexception|illegalaccesserror|systemstackerror|recursionerror|localjumperror|fibererror|noreversematch|illegaltransactionstate|exceptionininitializer|argumentcounterror|argumenterror: wrong number)",
+        ),
+        (
+            "null_value",
+            _S,
+            0.93,
+            "value cannot be null|because the return value of|cannot invoke|of undefined (reading|of null (reading|reading ",
+            r"value cannot be null|cannot invoke \\?[\"']|because \\?[\"'`][^\n]{1,200} is null|(?:propert(?:y|ies)|reading)[^\n]{0,80} of (?:null|undefined)|reading property",
+        ),
+        (
             "oracle_code",
             _S,
             0.95,
@@ -198,7 +212,7 @@ _TABLE: list[Rule] = [
             "no_method",
             _S,
             0.9,
-            "consumerbusy|producerbusy|exclusive consumer|exclusive access to locked queue|inequivalent arg|mqrc_q_full|mqrc_unknown|mqrc_put_inhibited|mqrc_get_inhibited|mqrc_q_deleted|mqrc_def_xmit|no method found for class|no listener method|no suitable listener",
+            "not_found - no |consumerbusy|producerbusy|exclusive consumer|exclusive access to locked queue|inequivalent arg|mqrc_q_full|mqrc_unknown|mqrc_put_inhibited|mqrc_get_inhibited|mqrc_q_deleted|mqrc_def_xmit|no method found for class|no listener method|no suitable listener",
         ),
     ),
     *_rules(
@@ -353,7 +367,7 @@ _TABLE: list[Rule] = [
             _S,
             0.95,
             "larger than|bigger than|greater than|size exceeding|exceeding the maximum|datalimitexceeded|too large|too big|too long|size exceeded|limit exceeded|exceeds",
-            r"(?:message|data|payload|request|record|body|batch|document|event|item|header|attachment|packet|frame|content|file|upload|entry|line|input)[a-z]{0,3} (?:size )?(?:is |was |are )?too (?:large|big|long)(?!, data for)|"
+            r"(?:message|data|payload|request|record|body|batch|document|event|item|header|attachment|packet|frame|content|file|upload|entry|line|input|value|count|size|length|limit)[a-z]{0,3}(?: (?:for|of|in) [^\n ]{1,80})? (?:size )?(?:is |was |are )?too (?:large|big|long)(?!, data for)|"
             r"(?:message|record|payload|frame|body|packet)[ -]size[ -](?:limit[ -])?exceeded|(?:larger|bigger|greater) than (?:the )?(?:configured |allowed |broker |server |permitted |supported )?(?:max|limit)|size exceeding|exceeding the maximum (?:number of bytes|size|length)|datalimitexceeded|<\*> bytes exceeds|exceeds <\*>(?: ?bytes|$)|message exceeds max|exceeds maximum size",
         ),
         (
@@ -519,8 +533,10 @@ _TABLE: list[Rule] = [
             _S,
             0.9,
             "deferred|greylist|graylist|try again later|4.7.",
-            r"(?:421|450|451|452|4[.][27][.][0-9]{1,3}|<\*>)[^\n]{0,120}(?:deferred|greylist|graylist|rate|too many|try again later|limit)|greylisted|graylisted|ip address deferred",
+            r"(?:421|450|451|452|4[.][27][.][0-9]{1,3}|<\*>)[^\n]{0,120}(?:(?<!status=)(?<!stat=)deferred|greylist|graylist|(?<![a-z])rate(?![a-z])|too many|try again later|limit)|greylisted|graylisted|ip address deferred",
         ),
+        ("mail_deferred", _G, 0.5, "status=deferred|stat=deferred|temporarily deferred|delivery deferred"),
+        ("in_flight", _S, 0.9, "in flight messages|in-flight messages|inflight messages|overlimit"),
         ("grpc", _U, 0.85, "resource_exhausted|resourceexhausted|resource exhausted|resource has been exhausted"),
         (
             "azure",
@@ -603,6 +619,13 @@ _TABLE: list[Rule] = [
             r"(?:code \"?|^|[^0-9])(?:530|534|535|538)(?:[ -\"]|$)|5[.]7[.](?:0|1|3|8|9|14|57)(?![0-9])[^\n]{0,60}auth",
         ),
         (
+            "mail_policy",
+            _S,
+            0.85,
+            "spf|dkim|dmarc|spam|unsolicited|blacklist|blocklist|block list|reputation|not a sender",
+            r"(?:5[0-9]{2}|5[.]7[.]|bounced|rejected|blocked|denied|<\*>)[^\n]{0,160}(?:(?<![a-z])spf(?![a-z])|dkim|dmarc|(?<![a-z])spam|unsolicited|blacklist|block ?list|reputation)|not a sender",
+        ),
+        (
             "ssh",
             _U,
             0.8,
@@ -625,7 +648,7 @@ _TABLE: list[Rule] = [
             _S,
             0.97,
             "40001|40p01|55p03|57p01|57p02|57p03|25006|57014|08006|08003|08001|08s01|1213|1205|1222|3960|ora-|2006|2013|-911|-913|sqlcode|-2146232060|1317|3024|1290|1836|40613|40197|10053|233",
-            r"(?:sqlstate|state)[ :=\[(]{0,3}[\"']?(?:40001|40p01|55p03|57p0[123]|25006|08006|08003|25p02)|(?:^|[^0-9a-z])(?:40p01|55p03|57p0[123])(?![0-9a-z])|[( ](?:40001)[):]|(?:error|error:|msg|\(|code:|code) ?(?:1213|1205|1222|3960|2006|2013|2055|1290|1836|40613|40197)(?![0-9])|ora-0{0,4}(?:60|54|8177|3113|3114|3135|25408|25402|1033|1034|1089|1092|4021|4068|30006|2049|1555|12514|12528|24756|25401|25403|25405)(?![0-9])|sqlcode[ :=]{1,2}-?(?:911|913|904|912)(?![0-9])",
+            r"(?:sqlstate|state)[ :=\[(]{0,3}[\"']?(?:40001|40p01|55p03|57p0[123]|25006|08006|08003|25p02)|(?:^|[^0-9a-z])(?:40p01|55p03|57p0[123])(?![0-9a-z])|[( ](?:40001)[):]|(?:error|error:|msg|\(|code:|code) ?(?:1213|1205|1222|3960|2006|2013|2055|1290|1836|40613|40197)(?![0-9])|ora-0{0,4}(?:60|54|8177|3113|3114|3135|25408|25402|1033|1034|1089|1092|4021|4068|30006|2049|1555|12505|12514|12518|12521|12526|12527|12528|24756|25401|25403|25405)(?![0-9])|sqlcode[ :=]{1,2}-?(?:911|913|904|912)(?![0-9])",
         ),
         (
             "lock_wait",
@@ -722,7 +745,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.95,
-            'maxretriesperrequest|max retries per request|leadership election|election in progress|electing|code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available',
+            'running replica|maxretriesperrequest|max retries per request|leadership election|election in progress|electing|code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available',
         ),
     ),
     *_rules(
@@ -752,7 +775,7 @@ _TABLE: list[Rule] = [
             "in_progress",
             _S,
             0.93,
-            "update is in progress|update in progress|operation in progress|operation is in progress|another operation|operation already in progress|resourceconflict|resource conflict|resourceinuse|resource in use|resource is in use|resource is being|currently being modified|being modified|being updated|being created|being deleted|being provisioned|pending state|is in the following state: pending|incorrectstate|incorrect state|invalidstate: pending|not ready yet|not yet ready|not yet available|not available yet|not yet visible|not yet exist|does not exist yet|doesn't exist yet|not found yet|not yet created|not yet been created|not yet replicated|not yet committed|not yet complete|not yet processed|not yet synced|not yet propagated|not propagated|has not been replicated|has not propagated|"
+            "too much contention|contention on|statusruntimeexception: aborted|update is in progress|update in progress|operation in progress|operation is in progress|another operation|operation already in progress|resourceconflict|resource conflict|resourceinuse|resource in use|resource is in use|resource is being|currently being modified|being modified|being updated|being created|being deleted|being provisioned|pending state|is in the following state: pending|incorrectstate|incorrect state|invalidstate: pending|not ready yet|not yet ready|not yet available|not available yet|not yet visible|not yet exist|does not exist yet|doesn't exist yet|not found yet|not yet created|not yet been created|not yet replicated|not yet committed|not yet complete|not yet processed|not yet synced|not yet propagated|not propagated|has not been replicated|has not propagated|"
             "please retry later, the|still processing|still pending|still in progress|still being|conflict_exception|conflictexception",
         ),
         (
@@ -979,7 +1002,7 @@ _TABLE: list[Rule] = [
             "reset",
             _S,
             0.96,
-            "protocol banner|data connection|connection reset|econnreset|connection_reset|connectionreset|connection was reset|reset by peer|forcibly closed|broken pipe|epipe|brokenpipe|socket hang up|connection aborted|econnaborted|connection was aborted|connection abort|remote end closed|remotedisconnected|remote host closed|closed by remote|closed by the remote|closed by peer|peer closed|server disconnected|serverdisconnected|connection closed|connection was closed|connection is broken|connection broken|connection lost|connection was lost|lost connection|connection dropped|connection interrupted|connection terminated|connection shut down|connection error|connectionerror|connection failure|connection failed|connectexception|connectionexception|connection exception|connecterror|connection could not be|use of closed network|closed network connection|stream closed|stream was reset|stream reset|stream error|rst_stream|goaway|http2: |http2|err_http2|premature close|prematurely closed|incompleteread|incomplete read|chunkedencoding|incomplete chunked|protocolerror|unexpected eof|unexpected_eof|unexpected end of stream|eof occurred|eofexception|eoferror|: eof|failed to respond|nohttpresponse|empty reply|fetch failed|failed to fetch|"
+            "brokerunreachable|endpoints were reachable|endpoint is reachable|could not establish|failed to open connection|could not open connection|unable to open connection|unable to establish|cannot establish|failed to create connection|failed to open tcp|could not establish tcp|protocol banner|data connection|connection reset|econnreset|connection_reset|connectionreset|connection was reset|reset by peer|forcibly closed|broken pipe|epipe|brokenpipe|socket hang up|connection aborted|econnaborted|connection was aborted|connection abort|remote end closed|remotedisconnected|remote host closed|closed by remote|closed by the remote|closed by peer|peer closed|server disconnected|serverdisconnected|connection closed|connection was closed|connection is broken|connection broken|connection lost|connection was lost|lost connection|connection dropped|connection interrupted|connection terminated|connection shut down|connection error|connectionerror|connection failure|connection failed|connectexception|connectionexception|connection exception|connecterror|connection could not be|use of closed network|closed network connection|stream closed|stream was reset|stream reset|stream error|rst_stream|goaway|http2: |http2|err_http2|premature close|prematurely closed|incompleteread|incomplete read|chunkedencoding|incomplete chunked|protocolerror|unexpected eof|unexpected_eof|unexpected end of stream|eof occurred|eofexception|eoferror|: eof|failed to respond|nohttpresponse|empty reply|fetch failed|failed to fetch|"
             "transport endpoint|transport error|transport is closing|channelclosed|channel closed|channel is closed|alreadyclosed|closedchannel|socket closed|socketexception|socket error|socket is closed|socket is not connected|enotconn|network error|networkerror|networkexception|network is down|network is unreachable|network unreachable|networkunreachable|enetunreach|ehostunreach|enetdown|host is unreachable|host unreachable|host is down|ehostdown|no route to host|noroutetohost|destination host|brokerconnection|amqpconnection|connection to broker|disconnected|disconnect|not connected|cannot connect|can't connect|could not connect|couldn't connect|unable to connect|failed to connect|failed connecting|error connecting|failed to establish|connection attempt failed|error while dialing|dial tcp|wsarecv|wsasend|connectex|winsock|i/o error|err_network|err_connection",
         ),
         (
@@ -1094,7 +1117,7 @@ _TABLE: list[Rule] = [
             "count",
             _L,
             0.9,
-            "max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
+            "retryerror|state=finished raised|terminal error after|abandoned after|abandoned: |discarded after|dropped after|gave up|giving up|given up|max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
         ),
     ),
     *_rules(
