@@ -1,0 +1,93 @@
+"""Decisions: n requeues, then m delays, then a person; and each cause's first verdict."""
+
+from datetime import timedelta
+
+import pytest
+
+from redrive import policy
+from redrive.causes import PROFILES, Cause, Verdict
+from redrive.policy import Case, Discard, Escalate, Limits, Send
+
+LIMITS = Limits(2, 3, timedelta(minutes=1), 2.0, timedelta(minutes=3), {})
+
+
+def a_case(cause: Cause | None = Cause.TRANSIENT_NETWORK, **facts: object) -> Case:
+    return Case(
+        **(
+            {"kind": "dead_letter", "cause": cause, "requeues": 0, "delays": 0, "attempts": 0, "released": False}
+            | facts
+        )
+    )  # type: ignore[arg-type]
+
+
+def test_a_passing_failure_goes_back_twice_then_waits_three_times_then_meets_a_person() -> None:
+    decided = [
+        policy.decide(a_case(requeues=requeues, delays=delays, attempts=requeues + delays), LIMITS)
+        for requeues, delays in [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3)]
+    ]
+    assert decided[:5] == [
+        Send("requeue"),
+        Send("requeue"),
+        Send("delay", timedelta(minutes=1)),
+        Send("delay", timedelta(minutes=2)),
+        Send("delay", timedelta(minutes=3)),
+    ], "the third delay is capped"
+    assert isinstance(decided[5], Escalate)
+    assert "after 5 redeliveries" in decided[5].reason
+
+
+def test_nothing_is_sent_where_nothing_is_allowed() -> None:
+    none = Limits(0, 0, timedelta(minutes=1), 2.0, timedelta(minutes=3), {})
+    assert isinstance(policy.decide(a_case(), none), Escalate)
+    assert isinstance(policy.decide(a_case(None, kind="delay"), none), Escalate)
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_every_cause_has_a_decision_that_fits_its_verdict(cause: Cause) -> None:
+    decision = policy.decide(a_case(cause), LIMITS)
+    match PROFILES[cause].verdict:
+        case Verdict.ESCALATE | Verdict.SUPPRESS_OR_ESCALATE:
+            assert isinstance(decision, Escalate)
+            assert cause in decision.reason
+        case Verdict.CANARY:
+            assert decision == Send("canary")
+        case Verdict.DELAY | Verdict.HOLD:
+            assert decision == Send("delay", timedelta(minutes=1))
+        case _:
+            assert decision == Send("requeue")
+
+
+def test_an_unclassified_failure_is_tried_once() -> None:
+    assert policy.decide(a_case(Cause.UNCLASSIFIED), LIMITS) == Send("canary")
+    assert isinstance(policy.decide(a_case(Cause.UNCLASSIFIED, requeues=1, attempts=1), LIMITS), Escalate)
+
+
+def test_what_a_person_released_goes_straight_back_to_people() -> None:
+    decision = policy.decide(a_case(released=True, attempts=1), LIMITS)
+    assert isinstance(decision, Escalate)
+    assert "released" in decision.reason
+
+
+def test_attempts_of_another_ledger_count_towards_the_cap() -> None:
+    assert isinstance(policy.decide(a_case(attempts=100), LIMITS), Escalate)
+
+
+def test_a_route_may_decide_otherwise() -> None:
+    limits = Limits(
+        2,
+        3,
+        timedelta(minutes=1),
+        2.0,
+        timedelta(minutes=3),
+        {Cause.MESSAGE_EXPIRED: Verdict.DISCARD, Cause.THROTTLED: Verdict.ESCALATE},
+    )
+    assert isinstance(policy.decide(a_case(Cause.MESSAGE_EXPIRED), limits), Discard)
+    assert isinstance(policy.decide(a_case(Cause.THROTTLED), limits), Escalate)
+
+
+def test_only_failures_that_go_away_by_themselves_may_try_again_by_themselves() -> None:
+    assert policy.is_passing(Cause.TRANSIENT_DATABASE, {})
+    assert policy.is_passing(None, {})
+    assert not policy.is_passing(Cause.APPLICATION_BUG, {})
+    assert not policy.is_passing(Cause.UNCLASSIFIED, {})
+    assert not policy.is_passing(Cause.THROTTLED, {Cause.THROTTLED: Verdict.ESCALATE})
