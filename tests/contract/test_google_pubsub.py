@@ -407,6 +407,20 @@ def test_an_ack_that_came_too_late_is_not_reported_as_settled(
     assert len(pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)) == 1
 
 
+@pytest.mark.parametrize(("method", "late_by"), [("Acknowledge", LEASE), ("ModifyAckDeadline", 11 * SECOND)])
+def test_a_lease_that_ends_while_a_request_is_on_its_way_is_not_trusted(
+    pubsub: GooglePubSub, operator: Operator, world: World, clock: ManualClock, method: str, late_by: timedelta
+) -> None:
+    queue = operator.queue()
+    pubsub.publish(queue, [outgoing()])
+    world.faults.before = lambda called, _: clock.advance(late_by) if called == method else None
+    [one] = pubsub.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+    settled = pubsub.settle(queue, [one.receipt])
+
+    assert (settled.count, len(settled.failures)) == (0, 1)
+    assert len(world.peek(subscription(queue))) == 1
+
+
 def test_an_extension_after_the_end_does_not_bring_a_lease_back(
     pubsub: GooglePubSub, operator: Operator, clock: ManualClock
 ) -> None:

@@ -29,6 +29,7 @@ from redrive.brokers.pubsub_clients import Clients, open_clients
 from redrive.brokers.pubsub_message import (
     BATCH,
     FAILURE_ATTRIBUTES,
+    LEAST_LEASE,
     MAX_ATTRIBUTES,
     MAX_BYTES,
     MAX_LEASE,
@@ -155,7 +156,10 @@ class GooglePubSub:
         got = types.PullResponse.pb(answer).received_messages
         if not got:
             return []
-        self._set_deadlines(queue, name, [message.ack_id for message in got], seconds)
+        ids = [message.ack_id for message in got]
+        # No subscription leases for less; whether this was long enough for the next request is seen there.
+        self._leases.update(dict.fromkeys(ids, self._monotonic() + LEAST_LEASE.total_seconds()))
+        self._set_deadlines(queue, name, ids, seconds)
         return [received(message, self._origin) for message in got]
 
     def _origin(self, project: str | None, subscription: str) -> str | None:
@@ -173,18 +177,12 @@ class GooglePubSub:
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
         """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be acked.
 
-        What is acked after its lease ended by our clock is a failure: Pub/Sub may take the ack and deliver again.
+        What was acked after its lease ended by our clock is a failure: Pub/Sub may take the ack and deliver again.
         """
         if not receipts:
             return Settled(0)
         name = self._subscription_name(queue)
-        now = self._monotonic()
-        failures: list[tuple[object, str]] = [
-            (receipt, "its lease ended before the ack: it may come again")
-            for receipt in receipts
-            if self._leases.get(receipt, math.inf) <= now
-        ]
-        late = {receipt for receipt, _ in failures}
+        failures: list[tuple[object, str]] = []
         errors: list[BrokerError] = []
         batches = [receipts[at : at + BATCH] for at in range(0, len(receipts), BATCH)]
         for batch in batches:
@@ -193,10 +191,12 @@ class GooglePubSub:
             except BrokerError as error:
                 errors.append(error)
                 refused = {receipt: str(error) for receipt in batch}
-            failures += [(receipt, words) for receipt, words in refused.items() if receipt not in late]
+            now = self._monotonic()  # the ack may have waited for its turn on the way
             for receipt in batch:
-                if receipt not in refused:
-                    self._leases.pop(receipt, None)
+                if receipt in refused:
+                    failures.append((receipt, refused[receipt]))
+                elif self._leases.pop(receipt, math.inf) <= now:
+                    failures.append((receipt, "its lease ended before the ack: it may come again"))
         if len(errors) == len(batches):
             raise errors[0]
         return Settled(len(receipts) - len(failures), tuple(failures))
@@ -229,12 +229,13 @@ class GooglePubSub:
 
         for at in range(0, len(receipts), BATCH):
             batch = receipts[at : at + BATCH]
-            began = self._monotonic()  # a lease that ended can't be extended: then it stays ended
+            began = self._monotonic()
             refused = self._by_id(queue, batch, send)
+            now = self._monotonic()
             for receipt in batch:
                 if seconds == 0 or receipt in refused:
                     self._leases.pop(receipt, None)
-                elif self._leases.get(receipt, math.inf) > began:
+                elif self._leases.get(receipt, math.inf) > now:  # one that ended can't be extended: it stays ended
                     self._leases[receipt] = began + seconds
 
     def _by_id(self, queue: str, ids: Sequence[object], send: Callable[[Sequence[object]], None]) -> dict[object, str]:

@@ -20,6 +20,8 @@ MAX_BYTES = 10_000_000
 REQUEST_OVERHEAD = 512
 MESSAGE_OVERHEAD = 6
 MAX_LEASE = timedelta(seconds=600)
+#: The shortest ack deadline that a subscription can have.
+LEAST_LEASE = timedelta(seconds=10)
 
 COUNT = "CloudPubSubDeadLetterSourceDeliveryCount"
 SUBSCRIPTION = "CloudPubSubDeadLetterSourceSubscription"
