@@ -19,11 +19,14 @@ from azure.servicebus import (
     ServiceBusClient,
     ServiceBusMessage,
     ServiceBusReceiver,
+    ServiceBusSender,
     ServiceBusSubQueue,
     _servicebus_receiver,
     _servicebus_sender,
 )
+from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp import client
+from azure.servicebus._pyamqp.error import AMQPLinkError
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -713,6 +716,22 @@ def test_a_rejection_says_what_became_of_the_message(
     bus.will_fail("send", "orders", condition)
 
     assert statuses(broker, "orders", outgoing()) == [status]
+
+
+def test_an_error_of_a_link_in_use_may_hide_an_answer(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that ends, an entity that is disabled: the link goes, and with it the word on what was under way."""
+    bus.queue("orders")
+    assert statuses(broker, "orders", outgoing()) == ["sent"]
+
+    def detached(*_: object, **__: object) -> None:
+        raise sdk.ServiceBusAuthorizationError(
+            message="token expired", error=AMQPLinkError(b"amqp:unauthorized-access")
+        )
+
+    monkeypatch.setattr(ServiceBusSender, "send_messages", detached)
+    assert statuses(broker, "orders", outgoing(number=2)) == ["unknown"]
 
 
 def test_a_busy_service_is_asked_again(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:

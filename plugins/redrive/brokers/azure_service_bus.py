@@ -681,7 +681,7 @@ def _fate(queue: str, error: Exception, *, used: bool) -> tuple[Publication, Bro
         return Publication("refused", detail=known.detail), None
     if isinstance(error, sdk.ServiceBusServerBusyError) and rejected:
         return Publication("retry", detail=known.detail), None
-    if isinstance(error, _ENTITY) and (rejected or not used or not isinstance(error, sdk.MessagingEntityDisabledError)):
+    if isinstance(error, _ENTITY) and (rejected or not used):
         return Publication("retry", detail=known.detail), known
     if rejected and not _may_pass(error):
         return Publication("refused", detail=known.detail), None

@@ -92,7 +92,7 @@ class AtomApi:
         rules, counts = self._client.get_queue(name), self._client.get_queue_runtime_properties(name)
         return Facts(
             **_common(rules, counts),
-            lock_duration=rules.lock_duration,
+            lock_duration=_finite(rules.lock_duration),
             max_delivery_count=rules.max_delivery_count,
             requires_session=bool(rules.requires_session),
             forward_dead_letters_to=_entity_of(rules.forward_dead_lettered_messages_to),
@@ -107,7 +107,7 @@ class AtomApi:
         counts = self._client.get_subscription_runtime_properties(topic, name)
         return Facts(
             **_common(rules, counts),
-            lock_duration=rules.lock_duration,
+            lock_duration=_finite(rules.lock_duration),
             max_delivery_count=rules.max_delivery_count,
             requires_session=bool(rules.requires_session),
             forward_dead_letters_to=_entity_of(rules.forward_dead_lettered_messages_to),
@@ -138,7 +138,7 @@ def _common(rules: Any, counts: Any) -> dict[str, Any]:
     }
 
 
-def _finite(duration: timedelta | None) -> timedelta | None:
+def _finite(duration: object) -> timedelta | None:
     return duration if isinstance(duration, timedelta) and duration < _FOREVER else None
 
 
@@ -245,7 +245,7 @@ def _credential(connection: Connection) -> Any:
     return get_sync_default_azure_credential(managed_identity_client_id=managed, workload_identity_tenant_id=workload)
 
 
-class _Elsewhere(RequestsTransport):
+class _Elsewhere(RequestsTransport):  # type: ignore[misc]  # azure-core exports it lazily, so its type is not seen
     """Sends administration requests to an address of its own: an emulator's, a proxy's."""
 
     def __init__(self, url: str, **options: Any) -> None:

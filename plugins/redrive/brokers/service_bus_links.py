@@ -25,6 +25,7 @@ from azure.servicebus._pyamqp.constants import LinkState
 from azure.servicebus._pyamqp.error import AMQPException, MessageException
 from azure.servicebus._pyamqp.outcomes import Accepted, Modified
 from azure.servicebus._pyamqp.receiver import check_disposition_outcome
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
 
 from redrive.brokers.amqp_values import Encoded, decimal128
@@ -91,7 +92,7 @@ class Receiver:
 
     def abandon(self, messages: Sequence[ServiceBusReceivedMessage]) -> Iterator[Exception | None]:
         """Give all back at once, counted as delivered: for each, in order, None or why not."""
-        back = Modified(delivery_failed=True, undeliverable_here=False)
+        back = Modified(delivery_failed=True, undeliverable_here=False, message_annotations=None)
         return self._settle(messages, back, "modified", self._sdk.abandon_message)
 
     def renew(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
@@ -196,7 +197,7 @@ class Receiver:
                     try:
                         check_disposition_outcome(number, pending["outcome"], expected)
                     except MessageException as error:
-                        told[place] = self._sdk._amqp_transport.create_servicebus_exception(_LOG, error)
+                        told[place] = PyamqpTransport.create_servicebus_exception(_LOG, error)
                     else:
                         messages[place]._settled = True
                         told[place] = None

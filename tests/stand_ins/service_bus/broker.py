@@ -454,7 +454,7 @@ class Topic:
             wanted = subscription.accepts(message)
         except Exception as error:
             if subscription.rules.dead_letter_on_filter_error:
-                text = f"The filter could not be evaluated: {type(error).__name__}: {error}"
+                text = f"The subscription's rule could not be evaluated for this message: {error}"
                 subscription.dead_letter(message, "FilterException", text)
             return 0
         return subscription.enqueue(message) if wanted else 0
