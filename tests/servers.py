@@ -276,6 +276,8 @@ class RabbitMQ(Server):
     def __init__(self, directory: Path | None = None) -> None:
         super().__init__(directory)
         self.management_port = free_port()
+        self.tls_port = free_port()
+        self.certificate = self.directory / "certificate.pem"  # signed by itself, for localhost and 127.0.0.1
         self._epmd_port = free_port()
         self._epmd: subprocess.Popen[bytes] | None = None
         self._distribution_port = free_port()
@@ -290,8 +292,15 @@ class RabbitMQ(Server):
         (self.directory / "plugins").write_text("[rabbitmq_management].\n")
         (self.directory / "rabbitmq.conf").write_text(
             f"management.tcp.port = {self.management_port}\nmanagement.tcp.ip = 127.0.0.1\n"
-            "management.disable_basic_auth = false\ndisk_free_limit.absolute = 10MB\nloopback_users = none\n"
+            f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\nssl_options.verify = verify_none\n"
+            f"ssl_options.certfile = {self.certificate}\nssl_options.keyfile = {self.directory}/key.pem\n"
+            "disk_free_limit.absolute = 10MB\nloopback_users = none\n"
         )
+        if not self.certificate.exists():
+            make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+            names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+            files = ["-keyout", str(self.directory / "key.pem"), "-out", str(self.certificate)]
+            subprocess.run([*make, "-addext", names, *files], check=True, capture_output=True)
         epmd = shutil.which("epmd")
         if epmd is None:
             raise ServerMissing("Erlang's epmd is not in PATH")

@@ -752,6 +752,20 @@ def test_a_connection_names_virtual_host_and_rights(rabbitmq: servers.RabbitMQ) 
 
 
 @pytest.mark.server
+def test_tls_trusts_whom_the_connection_says(rabbitmq: servers.RabbitMQ, create: Callable[..., str]) -> None:
+    queue, port = create(), rabbitmq.tls_port
+    trusting = adapter(rabbitmq, conn_type="amqps", port=port, extra={"ca_certs": str(rabbitmq.certificate)})
+    fill(trusting, queue, 1)
+    careless = adapter(rabbitmq, conn_type="amqps", port=port, extra={"verify": False})
+    assert careless.depth(queue).visible == 1
+    trusting.close()
+    careless.close()
+
+    with pytest.raises(BrokerUnavailable, match=f"{queue}.*CERTIFICATE_VERIFY_FAILED"):
+        adapter(rabbitmq, conn_type="amqps", port=port, options={"sleep": lambda _: None}).depth(queue)
+
+
+@pytest.mark.server
 def test_the_next_host_is_tried(rabbitmq: servers.RabbitMQ, create: Callable[..., str]) -> None:
     queue = create()
     broker = adapter(rabbitmq, host=f"127.0.0.1:{free_port()},127.0.0.1:{rabbitmq.port}")
