@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from redrive.brokers.rabbitmq import RabbitMQ
 from redrive.cli import app
 from redrive.message import DeadLetter, Header, Outgoing, read_tracking
-from redrive.stages import doctor, drain
+from redrive.stages import doctor, drain, pipeline
 from tests import servers
 from tests.contract.test_rabbitmq import adapter, eventually
 from tests.workshop import Workshop
@@ -199,6 +199,21 @@ def test_a_delay_queue_is_drained_before_its_time_and_waits_in_the_ledger(quorum
     assert quorum.audit() == []
 
 
+def test_what_is_restored_still_knows_where_it_died(tmp_path: Path, rabbitmq: servers.RabbitMQ) -> None:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq, causes={"unclassified": {"verdict": "escalate"}})
+    workshop.fail("a")
+    [before] = workshop.letters(workshop.dlq)
+    workshop.cycle()
+    run = workshop.begin()
+    assert pipeline.restore(workshop.settings, run, **workshop.options())["restored"] == 1
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+    [after] = workshop.letters(workshop.dlq)
+    assert (after.origin, after.reason, after.body) == (workshop.orders, "rejected", before.body)
+    assert dict(after.properties)["message_id"] == "a"
+    workshop.close()
+
+
 # --- the story: a message that fails again and again -------------------------------------------------------
 
 
@@ -283,8 +298,6 @@ def crash_in_drain(workshop: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch, *,
         with pytest.raises(Killed):
             for _ in workshop.stages(run):
                 pass
-    from redrive.stages import pipeline  # noqa: PLC0415
-
     pipeline.finish(workshop.settings, run, "failed", workshop.now)
     workshop.restarted_process()
 
