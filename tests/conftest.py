@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pulsar_server import Pulsar
 from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
 
 # Tests talk to loopback only: no proxy between, and nobody's AWS account within reach.
@@ -41,6 +42,12 @@ def ministack() -> Iterator[Server]:
 def rabbitmq() -> Iterator[Server]:
     """One RabbitMQ node for the session; tests make queues with names of their own."""
     yield from _run(RabbitMQ())
+
+
+@pytest.fixture(scope="session")
+def pulsar_server() -> Iterator[Server]:
+    """One Apache Pulsar for the session; tests make topics with names of their own."""
+    yield from _run(Pulsar())
 
 
 @pytest.fixture(scope="session")

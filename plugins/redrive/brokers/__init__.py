@@ -6,9 +6,9 @@ from redrive.brokers.base import Broker
 from redrive.errors import SettingsError
 
 #: What ``broker:`` in a route may say today.
-KINDS = ("amazon_sqs", "azure_service_bus", "memory", "google_pubsub", "rabbitmq")
+KINDS = ("amazon_sqs", "azure_service_bus", "memory", "google_pubsub", "rabbitmq", "apache_pulsar")
 #: Agreed in the design, not built yet; named so that the error can say so.
-PLANNED = ("apache_pulsar",)
+PLANNED: tuple[str, ...] = ()
 
 
 def open_broker(kind: str, connection_id: str, **options: Any) -> Broker:
@@ -34,6 +34,10 @@ def open_broker(kind: str, connection_id: str, **options: Any) -> Broker:
         from redrive.brokers.azure_service_bus import AzureServiceBus  # noqa: PLC0415
 
         return AzureServiceBus.open(connection_id, **options)
+    if kind == "apache_pulsar":
+        from redrive.brokers.apache_pulsar import ApachePulsar  # noqa: PLC0415
+
+        return ApachePulsar.open(connection_id, **options)
     if kind == "memory":
         from redrive.brokers.memory import open_memory_broker  # noqa: PLC0415
 

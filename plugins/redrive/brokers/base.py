@@ -28,6 +28,7 @@ class Capabilities:
     publish_batch: int  # messages per publish request
     failure_headers: frozenset[str]  # stripped before a redelivery
     max_lease: timedelta | None = None  # no receive or extension leases for longer
+    consumer_statistics: bool = False  # it fills TellsOfConsumers too
     settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
 
 
@@ -86,6 +87,14 @@ class Publication(NamedTuple):
     detail: str = ""
 
 
+class ConsumerStats(NamedTuple):
+    """What a broker tells about one consumer of a queue."""
+
+    consumer: str  # its name, the same from one look to the next
+    unacked: int  # messages that it holds
+    progress: int  # any number that changes when it acks: a count of acks, the time of the last one
+
+
 class Broker(Protocol):
     """What Redrive needs of a broker. Queues are named as in the configuration.
 
@@ -128,3 +137,11 @@ class Broker(Protocol):
     def describe(self, queue: str) -> QueueInfo: ...
 
     def close(self) -> None: ...
+
+
+class TellsOfConsumers(Protocol):
+    """What a broker has besides where its capabilities say ``consumer_statistics``."""
+
+    def consumers(self, queue: str) -> list[ConsumerStats]:
+        """Who consumes ``queue``; nobody of a subscription that gives each key to one consumer (key-shared)."""
+        ...

@@ -1,0 +1,580 @@
+"""The Pulsar adapter: the contract on a real server, and what only Pulsar does."""
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from redrive.brokers import open_broker
+from redrive.brokers.apache_pulsar import ApachePulsar
+from redrive.brokers.pulsar_message import FAILURE_PROPERTIES, base_topic, entry, schema_version
+from redrive.errors import PermissionRefused, QueueMissing, SettingsError
+from redrive.message import Header, clean_headers, tracking_headers
+from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
+from tests.pulsar_server import Pulsar, token
+from tests.servers import free_port
+
+pytestmark = pytest.mark.server
+
+SECOND = timedelta(seconds=1)
+QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+
+
+def adapter(connection: dict[str, Any], **options: object) -> ApachePulsar:
+    return ApachePulsar.open("pulsar_test", env={"AIRFLOW_CONN_PULSAR_TEST": json.dumps(connection)}, **options)
+
+
+def full(topic: str) -> str:
+    return f"persistent://public/default/{topic}"
+
+
+@pytest.fixture
+def make_adapter(pulsar_server: Pulsar) -> Iterator[Callable[..., ApachePulsar]]:
+    """Adapters on the server, as a connection with these changes reaches it."""
+    opened: list[ApachePulsar] = []
+
+    def make(extra: dict[str, object] | None = None, **changes: object) -> ApachePulsar:
+        connection = pulsar_server.connection(**changes)
+        connection["extra"] = connection["extra"] | (extra or {})
+        opened.append(adapter(connection))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def make_queue(pulsar_server: Pulsar) -> Callable[..., str]:
+    def make(*, ordered: bool = False, partitions: int = 0, **_: object) -> str:
+        return pulsar_server.create_topic(f"q-{uuid.uuid4().hex[:12]}", partitions=partitions)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def consumers(pulsar_server: Pulsar) -> Iterator[Any]:
+    """A client of the vendor's, for those who consume and publish beside us."""
+    client = pulsar.Client(
+        f"pulsar://127.0.0.1:{pulsar_server.port}", pulsar.AuthenticationToken(token("admin")), logger=QUIET
+    )
+    yield client
+    client.close()
+
+
+class TestApachePulsar(BrokerContract):
+    """On a real Pulsar standalone, with tokens and permissions switched on."""
+
+    keeps_header_types = False
+
+    @pytest.fixture
+    def broker(self, make_adapter: Callable[..., ApachePulsar]) -> ApachePulsar:
+        return make_adapter()
+
+    @pytest.fixture
+    def another_broker(self, make_adapter: Callable[..., ApachePulsar]) -> ApachePulsar:
+        return make_adapter()
+
+    @pytest.fixture
+    def make_queue(self, make_queue: Callable[..., str]) -> Callable[..., str]:
+        return make_queue
+
+    @pytest.fixture
+    def refused_broker(self, pulsar_server: Pulsar, make_adapter: Callable[..., ApachePulsar]) -> ApachePulsar:
+        if "orders-dlq" not in pulsar_server.known:
+            pulsar_server.create_topic("orders-dlq")
+        return make_adapter(password=token("nobody"))
+
+    @pytest.fixture
+    def unreachable_broker(self) -> ApachePulsar:
+        return adapter({"conn_type": "pulsar", "host": "127.0.0.1", "port": free_port(),
+                        "extra": {"admin_url": f"http://127.0.0.1:{free_port()}"}})  # fmt: skip
+
+    def test_a_content_type_survives(self, broker: ApachePulsar, queue: str) -> None:
+        """Pulsar has none of its own: a property of that name is taken for it, and stays a property."""
+        header = Header("Content-Type", "String", "application/json")
+        self.send(broker, queue, outgoing(headers=(header,)))
+        [received] = self.take(broker, queue, 1)
+
+        assert received.letter.content_type == "application/json"
+        assert received.letter.headers == (header,)
+
+    def test_headers_become_strings(self, broker: ApachePulsar, queue: str) -> None:
+        headers = (Header("amount", "Number", "12.50"), Header("note", "Binary", "Größe".encode()))
+        binary = (Header("thumbnail", "Binary", b"\x89PNG\xff"),)
+        results = broker.publish(queue, [outgoing(headers=headers), outgoing(number=2, headers=binary)])
+
+        assert [r.status for r in results] == ["sent", "refused"]
+        assert "thumbnail" in results[1].detail
+        assert set(self.take(broker, queue, 1)[0].letter.headers) == {
+            Header("amount", "String", "12.50"),
+            Header("note", "String", "Größe"),
+        }
+
+    def test_two_tasks_never_hold_the_same_message(
+        self, broker: ApachePulsar, another_broker: ApachePulsar, queue: str
+    ) -> None:
+        """As everywhere; only that a client has some more on the way to it, which the other one can't have."""
+        self.send(broker, queue, *(outgoing(b"%d" % n, n) for n in range(40)))
+        mine = self.take(broker, queue, 10)
+        theirs = self.take(another_broker, queue, 40)
+        mine += self.take(broker, queue, 40)
+
+        assert sorted(int(r.letter.body) for r in [*mine, *theirs]) == list(range(40))
+        assert len(theirs) >= 10
+
+    def test_order_within_a_key_is_kept(self, broker: ApachePulsar, make_queue: Callable[..., str]) -> None:
+        """What was published in order is stored in order; a Shared subscription alone promises none."""
+        queue = make_queue()
+        keys = ("a", "b", "a", "a", "b", "a") * 4
+        self.send(broker, queue, *(outgoing(b"%d" % n, n, ordering_key=k) for n, k in enumerate(keys)))
+
+        stored = sorted(
+            self.take(broker, queue, 24), key=lambda r: tuple(map(int, r.letter.broker_message_id.split(":")))
+        )
+        assert [int(r.letter.body) for r in stored] == list(range(24))
+
+    def test_a_queue_tells_where_it_dead_letters(self, broker: ApachePulsar, make_queue: Callable[..., str]) -> None:
+        """On Pulsar only the consumer knows: nothing is told, and nothing is invented."""
+        told = broker.describe(make_queue())
+        assert (told.dead_letter_queue, told.max_deliveries, told.lease) == (None, None, None)
+
+    def test_a_dead_letter_names_the_queue_on_which_it_failed(
+        self, broker: ApachePulsar, make_queue: Callable[..., str], consumers: Any
+    ) -> None:
+        """Dead-lettered by the vendor's client library, as in real life."""
+        live = make_queue()
+        [sent] = self.send(broker, live, outgoing(b"fails", headers=(Header("a", "String", "b"),), ordering_key="k-1"))
+        dead = fail(consumers, live)
+
+        [received] = self.take(broker, dead, 1)
+        letter = received.letter
+        assert (letter.origin, letter.body) == (live, b"fails")
+        assert clean_headers(letter.headers, broker.capabilities.failure_headers) == (Header("a", "String", "b"),)
+        origin_id = {h.name: h.value for h in letter.headers}["ORIGIN_MESSAGE_ID"]
+        assert sent.broker_message_id == origin_id.strip("()").replace(",", ":").removesuffix(":-1")
+        assert letter.deliveries == 0  # nobody counted
+        assert letter.dead_lettered_at == letter.enqueued_at
+        assert letter.broker_message_id != sent.broker_message_id
+
+
+def fail(client: Any, topic: str, *, subscription: str = "worker", times: int = 1, **options: Any) -> str:
+    """Let a consumer refuse every message until its library has dead-lettered them; the name of that topic."""
+    consumer = client.subscribe(
+        full(topic),
+        subscription,
+        consumer_type=pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(times, **options),
+    )
+    try:
+        while True:
+            consumer.negative_acknowledge(consumer.receive(700))
+    except pulsar.Timeout:
+        return f"{topic}-{subscription}-DLQ"
+    finally:
+        consumer.close()
+
+
+def statuses(broker: ApachePulsar, queue: str, count: int, **fields: object) -> list[str]:
+    messages = [outgoing(b"%d" % n, n, **fields) for n in range(count)]
+    return [result.status for result in broker.publish(queue, messages)]
+
+
+# --- dead letters and retry letters ---------------------------------------------------------------------------
+
+
+def test_all_partitions_of_a_topic_are_one_queue(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str]
+) -> None:
+    broker, queue = make_adapter(), make_queue(partitions=3)
+    assert statuses(broker, queue, 30) == ["sent"] * 30
+    assert broker.depth(queue) == (30, 0, 0, 0, None), "nobody subscribed yet: all that is there"
+
+    taken = BrokerContract.take(broker, queue, 30)
+    assert sorted(int(r.letter.body) for r in taken) == list(range(30))
+    assert broker.depth(queue)[:3] == (0, 30, 0)
+    assert broker.settle(queue, [r.receipt for r in taken]).count == 30
+    assert broker.depth(queue).total == 0
+    assert broker.describe(queue).subscribers == 1
+
+
+def test_a_letter_from_a_partition_goes_back_to_its_topic_unless_pinned(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    broker, live = make_adapter(), make_queue(partitions=2)
+    statuses(broker, live, 1, ordering_key="k")
+    dead = make_queue()
+    fail(consumers, live, dead_letter_topic=full(dead))  # by default each partition would get one of its own
+
+    [received] = BrokerContract.take(broker, dead, 1)
+    [pinned] = BrokerContract.take(make_adapter({"keep_partition": True, "subscription": "pinned"}), dead, 1)
+    assert received.letter.origin == live
+    assert base_topic(pinned.letter.origin or "") == live != pinned.letter.origin
+
+
+def test_a_topic_whose_name_only_looks_like_a_partition_is_kept(
+    make_adapter: Callable[..., ApachePulsar], pulsar_server: Pulsar
+) -> None:
+    name = pulsar_server.create_topic(f"odd-{uuid.uuid4().hex[:8]}-partition-x7")
+
+    assert make_adapter()._origin(full(name)) == name
+    assert make_adapter()._origin(full("gone-partition-7")) == full("gone-partition-7").removeprefix(full(""))
+
+
+def test_what_java_writes_into_retry_letters_is_evidence_and_goes_no_further(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    """The properties as the Java library writes them; Python's writes only the first two."""
+    broker, live, dead = make_adapter(), make_queue(), make_queue()
+    told = {
+        "REAL_TOPIC": full(live),
+        "ORIGIN_MESSAGE_ID": "17:4:-1",
+        "ORIGIN_MESSAGE_IDY_TIME": "17:4:-1",
+        "RECONSUMETIMES": "3",
+        "DELAY_TIME": "10000",
+        "RETRY_TOPIC": full(f"{live}-worker-RETRY"),
+        "REAL_SUBSCRIPTION": "worker",
+    }
+    producer = consumers.create_producer(full(dead))
+    producer.send(b"x", properties=told | {"customer": "7"})
+    producer.close()
+
+    [received] = BrokerContract.take(broker, dead, 1)
+    letter = received.letter
+    assert (letter.origin, letter.deliveries) == (live, 3)
+    assert {h.name: h.value for h in letter.headers} == told | {"customer": "7"}
+    assert clean_headers(letter.headers, FAILURE_PROPERTIES) == (Header("customer", "String", "7"),)
+
+
+def test_a_retry_letter_topic_is_shared_with_its_consumer_not_copied(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], pulsar_server: Pulsar
+) -> None:
+    live = make_queue()
+    retry = pulsar_server.create_topic(f"{live}-order-worker-RETRY")
+    pulsar_server.subscribe(retry, "order-worker")
+    pulsar_server.subscribe(retry, "worker")  # a shorter name that fits too
+    broker = make_adapter()
+    broker.publish(retry, [outgoing(delay_seconds=0.4)])
+    assert broker.receive(retry, limit=1, wait=NO_WAIT, lease=LEASE) == []
+
+    [received] = BrokerContract.take(broker, retry, 1)
+    broker.settle(retry, [received.receipt])
+    told = pulsar_server.ask("GET", f"persistent/public/default/{retry}/stats?getPreciseBacklog=true")["subscriptions"]
+    assert {name: one["msgBacklog"] for name, one in told.items()} == {"order-worker": 0, "worker": 1}
+
+
+def test_a_connection_may_name_the_subscription_of_a_queue(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], pulsar_server: Pulsar
+) -> None:
+    queue = make_queue()
+    pulsar_server.subscribe(queue, "theirs")
+    broker = make_adapter({"subscriptions": {queue: "theirs"}})
+    statuses(broker, queue, 1)
+    BrokerContract.take(broker, queue, 1)
+
+    assert broker.describe(queue).subscribers == 1
+    assert broker.depth(queue)[:2] == (0, 1)
+
+
+def test_a_topic_without_subscription_is_warned_of(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str]
+) -> None:
+    broker, queue = make_adapter(), make_queue()
+    told = broker.describe(queue)
+
+    assert told.subscribers == 0
+    assert "has no subscription" in told.warnings[0]
+    broker.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+    assert broker.describe(queue).warnings == ()
+
+
+def test_the_namespace_s_time_to_live_is_the_retention(
+    make_adapter: Callable[..., ApachePulsar], pulsar_server: Pulsar
+) -> None:
+    pulsar_server.ask("PUT", "namespaces/public/short", {})
+    pulsar_server.ask("POST", "namespaces/public/short/messageTTL", 3600)
+    pulsar_server.ask("PUT", "persistent/public/short/orders")
+
+    assert make_adapter(schema="public/short").describe("orders").retention == timedelta(hours=1)
+    assert make_adapter().describe("persistent://public/short/orders").retention == timedelta(hours=1)
+
+
+# --- what a message carries -----------------------------------------------------------------------------------
+
+
+def test_keys_event_time_and_null_values_survive_a_round_trip(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    broker, dead, live = make_adapter(), make_queue(), make_queue()
+    producer = consumers.create_producer(full(dead))
+    producer.send(b"x", partition_key="p-1", ordering_key="o-1", event_timestamp=1_700_000_000_123)
+    producer.send(None, partition_key="p-2")
+    producer.close()
+    for number, (letter, _) in enumerate(BrokerContract.take(broker, dead, 2)):
+        [result] = broker.publish(
+            live,
+            [outgoing(letter.body, number, properties=letter.properties, ordering_key=letter.ordering_key)],
+        )
+        assert result.status == "sent"
+
+    reader = consumers.subscribe(full(live), "check", initial_position=pulsar.InitialPosition.Earliest)
+    first, second = reader.receive(3000), reader.receive(3000)
+    reader.close()
+    assert (first.partition_key(), first.ordering_key()) == ("p-1", "o-1")
+    assert first.event_timestamp() == 1_700_000_000_123
+    assert (second.partition_key(), second.has_null_value()) == ("p-2", True)
+
+
+class Order(pulsar.schema.Record):  # type: ignore[misc]
+    sku = pulsar.schema.String()
+
+
+def test_bytes_written_with_a_schema_go_back_under_that_schema(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    broker, dead, live = make_adapter(), make_queue(), make_queue()
+    schema = pulsar.schema.JsonSchema(Order)
+    producer = consumers.create_producer(full(dead), schema=schema)
+    producer.send(Order(sku="a-17"))
+    producer.close()
+    [received] = BrokerContract.take(broker, dead, 1)
+    letter = received.letter
+    plain = outgoing(b"plain", 2)  # in one call with one that has none
+    results = broker.publish(live, [outgoing(letter.body, properties=letter.properties), plain])
+
+    assert [r.status for r in results] == ["sent", "sent"]
+    reader = consumers.subscribe(full(live), "check", schema=schema, initial_position=pulsar.InitialPosition.Earliest)
+    got = reader.receive(3000)
+    reader.close()
+    assert got.value().sku == "a-17"
+    assert schema_version(got.schema_version()) == 0
+
+
+def test_a_schema_that_is_gone_or_does_not_fit_is_refused_with_its_name(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    broker, dead, live = make_adapter(), make_queue(), make_queue()
+    gone = outgoing(number=1, properties=(("schema", f"{full(dead)}@7"),))
+
+    [refused, after] = broker.publish(live, [gone, outgoing(number=2)])
+    assert (refused.status, after.status) == ("refused", "sent")
+    assert f"{dead}@7" in refused.detail
+
+
+def test_a_batch_of_the_library_is_settled_message_by_message(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    """One entry in the backlog, five messages: settling some must neither lose nor free the others."""
+    queue = make_queue()
+    producer = consumers.create_producer(full(queue), batching_enabled=True, batching_max_publish_delay_ms=200)
+    for number in range(5):
+        producer.send_async(b"%d" % number, lambda result, message_id: None)
+    producer.flush()
+    producer.close()
+    broker = make_adapter()
+    taken = BrokerContract.take(broker, queue, 5)
+    assert len({r.letter.broker_message_id for r in taken}) == 5
+    assert broker.depth(queue)[:2] == (0, 5)
+
+    assert broker.settle(queue, [r.receipt for r in taken if r.letter.body != b"3"]).count == 4
+    broker.close()
+    left = BrokerContract.take(make_adapter(), queue, 5)
+    assert b"3" in {r.letter.body for r in left}
+
+
+def test_settled_means_that_another_client_never_sees_it(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str]
+) -> None:
+    """Acks travel grouped, without an answer: a settle that returned too early would lose them with its process."""
+    broker, queue = make_adapter(), make_queue()
+    statuses(broker, queue, 1500)
+    taken = BrokerContract.take(broker, queue, 1500)
+    assert broker.settle(queue, [r.receipt for r in taken[:1200]]).count == 1200
+    broker._readers.clear()  # as a process that dies: nobody says good-bye to the broker
+    broker._opened.shutdown() if hasattr(broker._opened, "shutdown") else broker._opened._client.shutdown()
+    broker._opened = None
+
+    left = BrokerContract.take(make_adapter(), queue, 1500)
+    assert {r.letter.body for r in left} == {r.letter.body for r in taken[1200:]}
+
+
+# --- sending --------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_deduplicates_swallows_no_redelivery(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], pulsar_server: Pulsar
+) -> None:
+    """Every task is a producer of its own name, so nothing counts as sent before."""
+    queue = make_queue()
+    pulsar_server.ask("POST", f"persistent/public/default/{queue}/deduplicationEnabled", True)
+    until = time.monotonic() + 10
+    stats = f"persistent/public/default/{queue}/stats"
+    while pulsar_server.ask("GET", stats)["deduplicationStatus"] != "Enabled" and time.monotonic() < until:
+        time.sleep(0.1)
+    message = outgoing(b"same", dedup_id="d-1")
+    for attempt in (1, 2):
+        broker = make_adapter()
+        assert broker.publish(queue, [message._replace(attempt=attempt)])[0].status == "sent"
+        assert broker._dedup[full(queue)]
+
+    assert len(BrokerContract.take(make_adapter(), queue, 5)) == 2
+
+
+def test_several_windows_go_out_in_one_call(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str]
+) -> None:
+    broker, queue = make_adapter(), make_queue()
+
+    assert statuses(broker, queue, 2500) == ["sent"] * 2500
+    assert broker.depth(queue).visible == 2500
+
+
+def test_a_closed_topic_refuses(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], pulsar_server: Pulsar
+) -> None:
+    broker, queue = make_adapter(), make_queue()
+    statuses(broker, queue, 1)
+    pulsar_server.ask("POST", f"persistent/public/default/{queue}/terminate")
+
+    assert set(statuses(broker, queue, 2)) == {"refused"}
+
+
+def test_subscribers_of_a_destination_are_counted(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], pulsar_server: Pulsar
+) -> None:
+    broker, queue = make_adapter(), make_queue()
+    for name in ("billing", "shipping"):
+        pulsar_server.subscribe(queue, name)
+    statuses(broker, queue, 3)
+
+    assert broker.describe(queue).subscribers == 2
+    assert not broker.capabilities_for(queue).single_target
+    assert broker.depth(queue)[:4] == (3, 0, 0, 0), "the fullest subscription, not the sum of all"
+
+
+# --- rights and names -----------------------------------------------------------------------------------------
+
+
+def test_rights_are_missed_one_by_one(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], pulsar_server: Pulsar
+) -> None:
+    queue = make_queue()
+    reader = make_adapter(password=pulsar_server.allow("reader", "consume"))
+    writer = make_adapter(password=pulsar_server.allow("writer", "produce"))
+
+    assert writer.publish(queue, [outgoing()])[0].status == "sent"
+    assert len(BrokerContract.take(reader, queue, 1)) == 1
+    assert reader.depth(queue).total == 1
+    assert reader.describe(queue).retention is None  # who may only consume is not told
+    with pytest.raises(PermissionRefused, match=queue):
+        reader.publish(queue, [outgoing()])
+    with pytest.raises(PermissionRefused, match=queue):
+        writer.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+
+
+@pytest.mark.parametrize("queue", ["persistent://public/no-such-namespace/orders", "persistent://nobody/x/orders"])
+def test_a_missing_namespace_is_named(make_adapter: Callable[..., ApachePulsar], queue: str) -> None:
+    with pytest.raises(QueueMissing, match=queue):
+        make_adapter().depth(queue)
+
+
+def test_a_bad_token_is_told_at_once(make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str]) -> None:
+    queue = make_queue()
+    with pytest.raises(PermissionRefused, match=queue):
+        make_adapter(password="not.a.token").receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
+
+
+def test_a_token_is_read_from_its_file(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(token("admin") + "\n")
+    broker = make_adapter({"token_file": str(path)}, password=None)
+
+    assert statuses(broker, make_queue(), 1) == ["sent"]
+
+
+def test_a_topic_that_keeps_nothing_is_refused(make_adapter: Callable[..., ApachePulsar]) -> None:
+    with pytest.raises(QueueMissing, match="persistent"):
+        make_adapter().publish("non-persistent://public/default/orders", [outgoing()])
+
+
+def test_a_missing_topic_is_not_made_by_asking_for_it(
+    make_adapter: Callable[..., ApachePulsar], pulsar_server: Pulsar
+) -> None:
+    """The broker makes topics for whoever connects; a typing error in a route must not."""
+    broker = make_adapter()
+    for call in (lambda: broker.receive("typo", limit=1, wait=NO_WAIT, lease=LEASE), lambda: broker.depth("typo")):
+        with pytest.raises(QueueMissing, match="typo"):
+            call()
+    assert full("typo") not in pulsar_server.ask("GET", "persistent/public/default")
+
+
+def test_the_registry_opens_it_by_connection_id(
+    pulsar_server: Pulsar, make_queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_PULSAR_DEMO", json.dumps(pulsar_server.connection()))
+    broker = open_broker("apache_pulsar", "pulsar_demo")
+
+    assert broker.depth(make_queue()).total == 0
+    broker.close()
+
+
+# --- consumers ------------------------------------------------------------------------------------------------
+
+
+def test_consumers_tell_what_they_hold_and_when_they_acked(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    broker, queue = make_adapter(), make_queue()
+    statuses(broker, queue, 10)
+    options = {"consumer_type": pulsar.ConsumerType.Shared, "initial_position": pulsar.InitialPosition.Earliest}
+    worker = consumers.subscribe(full(queue), "worker", consumer_name="w-1", **options)
+    first = worker.receive(3000)
+    [before] = broker.consumers(queue)
+    worker.acknowledge(first)
+    time.sleep(0.3)
+    [after] = broker.consumers(queue)
+    options["consumer_type"] = pulsar.ConsumerType.KeyShared
+    keyed = consumers.subscribe(full(queue), "keyed", **options)
+
+    assert (before.consumer, before.unacked, after.unacked) == ("worker/w-1", 10, 9)
+    assert before.progress != after.progress
+    assert len(broker.consumers(queue)) == 1, "nobody of a key-shared subscription"
+    keyed.close()
+    worker.close()
+
+
+# --- without a server -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("connection", "words"),
+    [
+        ({"conn_type": "aws", "host": "x"}, "not pulsar"),
+        ({"conn_type": "pulsar"}, "no host"),
+        ({"conn_type": "pulsar", "host": "x", "extra": {"tokenn": "y"}}, "extra.tokenn"),
+        ({"conn_type": "pulsar", "host": "x", "extra": {"token_file": "/no/such/file"}}, "token_file"),
+    ],
+    ids=["type", "host", "key", "file"],
+)
+def test_a_connection_that_can_not_be_is_told(connection: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        adapter(connection)
+
+
+def test_a_property_of_the_wrong_kind_is_left_alone() -> None:
+    message = outgoing(properties=(("event_timestamp", "soon"),), headers=tracking_headers("r-1", 2))
+    made = entry(0, message)
+
+    assert not isinstance(made, str)
+    assert made.arguments == {"properties": {"x-redrive-id": "r-1", "x-redrive-attempt": "2"}}

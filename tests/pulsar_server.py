@@ -1,0 +1,180 @@
+"""A real Apache Pulsar in one process, with tokens and permissions, on loopback."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import re
+import shutil
+import signal
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tests.servers import Server, ServerMissing, free_port
+
+#: Signs the tokens; a server lives for one test session.
+SECRET = b"a secret that only tests on loopback know"
+
+#: Enough for a few hundred topics; one compiler level, because the server lives for seconds.
+MEMORY = "-Xms256m -Xmx640m -XX:MaxDirectMemorySize=384m -XX:TieredStopAtLevel=1 -XX:ActiveProcessorCount=2"
+
+
+class Pulsar(Server):
+    """Pulsar standalone: broker, bookie and metadata store in one JVM."""
+
+    name = "pulsar"
+    start_within = 120.0
+
+    def __init__(self, directory: Path | None = None) -> None:
+        super().__init__(directory)
+        self.web_port = free_port()
+        self.bookie_port = free_port()
+        self.admin_url = f"http://127.0.0.1:{self.web_port}"
+        self.known: set[str] = set()  # topics that were made
+
+    def command(self) -> list[str]:
+        home = _home()
+        return [
+            str(home / "bin" / "pulsar"),
+            "standalone",
+            "--no-functions-worker",
+            "--no-stream-storage",
+            "--config",
+            str(self.directory / "standalone.conf"),
+            "--advertised-address",
+            "127.0.0.1",
+            "--bookkeeper-port",
+            str(self.bookie_port),
+            "--bookkeeper-dir",
+            str(self.directory / "bookkeeper"),
+            "--metadata-dir",
+            str(self.directory / "metadata"),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ) | {
+            "PULSAR_MEM": MEMORY,
+            "PULSAR_GC": "-XX:+UseSerialGC",
+            "PULSAR_LOG_DIR": str(self.directory / "logs"),
+            "PULSAR_LOG_LEVEL": "warn",
+            "PULSAR_STANDALONE_CONF": str(self.directory / "standalone.conf"),
+            "PULSAR_EXTRA_OPTS": "-Dpulsar.allocator.exit_on_oom=true",
+        }
+
+    def prepare(self) -> None:
+        own = {
+            "brokerServicePort": self.port,
+            "webServicePort": self.web_port,
+            "bindAddress": "127.0.0.1",
+            "advertisedAddress": "127.0.0.1",
+            "authenticationEnabled": "true",
+            "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
+            "authorizationEnabled": "true",
+            "superUserRoles": "admin",
+            "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+            "brokerClientAuthenticationParameters": f"token:{token('admin')}",
+            "tokenSecretKey": "data:;base64," + base64.b64encode(SECRET).decode(),
+            "brokerDeleteInactiveTopicsEnabled": "false",
+            "delayedDeliveryTickTimeMillis": "50",
+            "webSocketServiceEnabled": "false",
+            "numIOThreads": "2",
+            "numHttpServerThreads": "8",
+            "managedLedgerCacheSizeMB": "32",
+            "dbStorage_writeCacheMaxSizeMb": "16",
+            "dbStorage_readAheadCacheMaxSizeMb": "16",
+            "dbStorage_rocksDB_blockCacheSize": "8388608",
+            "journalSyncData": "true",
+            "systemTopicEnabled": "true",
+        }
+        lines = (_home() / "conf" / "standalone.conf").read_text().splitlines()
+        kept = [line for line in lines if (found := re.match(r"(\w+)=", line)) is None or found[1] not in own]
+        (self.directory / "standalone.conf").write_text(
+            "\n".join([*kept, *(f"{key}={value}" for key, value in own.items()), ""])
+        )
+
+    def ready(self) -> bool:
+        try:
+            return self.ask("GET", "brokers/health", text=True) == "ok"
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """Let it die as in a power cut, as far as a process can."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        self.process = None
+
+    def _clean_up(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()  # nobody reads its files any more, and stopping in order takes seconds
+        super()._clean_up()
+
+    # --- what an operator does ------------------------------------------------------------------------
+
+    def ask(self, method: str, path: str, body: object = None, *, text: bool = False) -> Any:
+        """Call the admin API as the superuser; None where there is no content."""
+        request = urllib.request.Request(
+            f"{self.admin_url}/admin/v2/{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {token('admin')}"},
+        )
+        with urllib.request.urlopen(request, timeout=15) as answer:
+            content = answer.read().decode()
+        if text:
+            return content
+        return json.loads(content) if content else None
+
+    def create_topic(self, name: str, *, partitions: int = 0) -> str:
+        """Make a topic in public/default and return its name."""
+        if partitions:
+            self.ask("PUT", f"persistent/public/default/{name}/partitions", partitions)
+        else:
+            self.ask("PUT", f"persistent/public/default/{name}")
+        self.known.add(name)
+        return name
+
+    def subscribe(self, topic: str, subscription: str) -> str:
+        """Make a subscription that begins at the first message."""
+        earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+        self.ask("PUT", f"persistent/public/default/{topic}/subscription/{quote(subscription, safe='')}", earliest)
+        return subscription
+
+    def allow(self, role: str, *actions: str, namespace: str = "public/default") -> str:
+        """Give a role rights in a namespace; its token."""
+        self.ask("POST", f"namespaces/{namespace}/permissions/{role}", list(actions))
+        return token(role)
+
+    def connection(self, **changes: object) -> dict[str, Any]:
+        """What an Airflow connection to this server says, as JSON."""
+        return {
+            "conn_type": "pulsar",
+            "host": "127.0.0.1",
+            "port": self.port,
+            "password": token("admin"),
+            "extra": {"admin_url": self.admin_url, "timeout": 10},
+        } | changes
+
+
+def token(role: str) -> str:
+    """A JSON web token for ``role``, signed with the server's secret."""
+
+    def encoded(part: bytes) -> str:
+        return base64.urlsafe_b64encode(part).rstrip(b"=").decode()
+
+    head = encoded(b'{"alg":"HS256"}') + "." + encoded(json.dumps({"sub": role}).encode())
+    return head + "." + encoded(hmac.digest(SECRET, head.encode(), hashlib.sha256))
+
+
+def _home() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "redrive"
+    found = sorted(cache.glob("apache-pulsar-*/bin/pulsar"))
+    if not found:
+        raise ServerMissing(f"Apache Pulsar is not in {cache} (make brokers fetches it)")
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise ServerMissing("Java, which Apache Pulsar needs, is not in PATH")
+    return found[-1].parent.parent
