@@ -82,11 +82,11 @@ class ServiceBusWorkshop(Workshop):
         """A consumer works off ``queue``; what it can't do it dead-letters with its reason and a stack trace."""
         done = []
         topic, _, subscription = queue.partition("/Subscriptions/")
-        make = self.client.get_queue_receiver
-        open_receiver = (lambda: self.client.get_subscription_receiver(topic, subscription)) if subscription else (
-            lambda: make(queue)
-        )  # fmt: skip
-        with open_receiver() as receiver:
+        if subscription:
+            opened = self.client.get_subscription_receiver(topic, subscription)
+        else:
+            opened = self.client.get_queue_receiver(queue)
+        with opened as receiver:
             while messages := receiver.receive_messages(100, max_wait_time=0.5):
                 for message in messages:
                     error = verdict(message)
@@ -101,22 +101,6 @@ class ServiceBusWorkshop(Workshop):
     def held(self, path: str) -> list[bytes]:
         """The bodies in an entity, in order."""
         return [one.value for message in self.bus.messages(path) for one in message.kept if one.code == 0x75]
-
-    def causes(self) -> dict[bytes, str]:
-        """The cause of each message by its body."""
-        found = {}
-        for message_id, cause in self.query("select message_id, cause from messages"):
-            batch, row = message_id >> 20, message_id & 0xFFFFF
-            [(path,)] = self.query("select path from staging_batches where batch_id = :b", b=batch)
-            with self.ledger.read() as _:
-                [(_, letter)] = self.staging().letters(path, [row])
-            found[letter.body] = cause
-        return found
-
-    def staging(self) -> Any:
-        from redrive.staging import Staging  # noqa: PLC0415 - only for looking
-
-        return Staging(self.settings.staging)
 
 
 @pytest.fixture
@@ -232,6 +216,23 @@ def test_sessions_keep_their_order_on_the_way_back(build: Build) -> None:
     for message, body in zip(shop.bus.messages("orders"), shop.held("orders"), strict=True):
         sessions.setdefault(message.session, []).append(body)
     assert sessions == {"a": [b"0", b"2", b"4"], "b": [b"1", b"3", b"5"]}
+
+
+def test_what_can_not_go_back_into_its_dead_letter_queue_stays_and_is_told(build: Build) -> None:
+    """Nobody can send to a dead-letter queue of Service Bus, so ``redrive restore`` has no way back."""
+    shop = build()
+    shop.buy("x")
+    shop.work(lambda _: ("UnhandledException", BUG))
+    shop.cycle()
+    run = shop.begin()
+    told = pipeline.restore(shop.settings, run, **shop.options())
+    pipeline.finish(shop.settings, run, "succeeded", shop.now)
+
+    assert (told["restored"], told["not_restored"]) == (0, 1)
+    assert "send to orders instead" in next(iter(told["problems"].values()))
+    assert shop.states() == {"escalated": 1}
+    assert shop.held("orders") == []
+    assert shop.audit() == []
 
 
 # --- topics ------------------------------------------------------------------------------------------------------
