@@ -87,7 +87,8 @@ def _definitions(ledger: Ledger) -> dict[str, list[str]]:
             sql("select name, sql from sqlite_master where type in ('table', 'index') and sql is not null")
         ).all()
     return {
-        row.name: sorted(line.strip(" \t,").replace("(true)", "true") for line in row.sql.splitlines())
+        # A table that was made anew and renamed has its name in quotes.
+        row.name: sorted(line.strip(" \t,").replace("(true)", "true").replace('"', "") for line in row.sql.splitlines())
         for row in rows
         if not row.name.startswith(("alembic", "sqlite"))
     }

@@ -371,6 +371,7 @@ consumer_health = Table(
     Column("observed_at", Instant, nullable=False),
     Column("last_progress_at", Instant),
     Column("unacked", sa.BigInteger),
+    Column("progress", sa.BigInteger),  # the broker's number that changes with each ack, as last seen
     Column("status", sa.Text, nullable=False),
     Column("isolated_at", Instant),
     _one_of("status", "healthy", "stuck", "isolated", "gone"),
