@@ -98,12 +98,152 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.APPLICATION_BUG,
         "bug",
+        (
+            "sql_code",
+            _S,
+            0.95,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:42(?!000|501)[0-9a-z]{3}|22012|0a000|21000|3b001|2d000|2f0[0-9a-z]{2}|p0001|39[0-9a-z]{3})(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:42(?!000|501)[0-9a-z]{3}|22012|0a000|21000|3b001|2d000|2f0[0-9a-z]{2}|p0001|39[0-9a-z]{3}): )|(?:msg|error number|number|error code|errorcode|sql error|sqlexception|error)[ :=#]{1,3}(?:102|105|107|137|145|156|170|201|207|208|209|213|217|2812|8134|8144|8145|8146|1054|1064|1109|1136|1146|1305|1318|1364)(?![0-9a-z])|(?:^|[^a-z])er_(?:parse_error|bad_field|no_such_table|bad_table|non_uniq|sp_does_not|no_default_for|wrong_value_count|unknown_column|syntax)",
+        ),
+    ),
+    *_rules(
+        Cause.MALFORMED_PAYLOAD,
+        "malformed",
+        (
+            "sql_code",
+            _S,
+            0.95,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:22(?!012)[0-9a-z]{3}|23502|23514)(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:22(?!012)[0-9a-z]{3}|23502|23514): )|(?:msg|error number|number|error code|errorcode|sql error|sqlexception|error)[ :=#]{1,3}(?:241|242|245|248|295|515|2628|8114|8115|8152|1048|1264|1265|1292|1366|1406|3140|3819)(?![0-9a-z])|(?:^|[^a-z])er_(?:truncated|data_too_long|bad_null|warn_data|data_out_of|invalid_json|check_constraint|wrong_value_for|wrong_value(?!_count))",
+        ),
+    ),
+    *_rules(
+        Cause.DUPLICATE,
+        "duplicate",
+        (
+            "sql_code",
+            _S,
+            0.95,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:23505)(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:23505): )|(?:msg|error number|number|error code|errorcode|sql error|sqlexception|error)[ :=#]{1,3}(?:2601|2627|1062|1586)(?![0-9a-z])|(?:^|[^a-z])er_(?:dup_)",
+        ),
+    ),
+    *_rules(
+        Cause.MISSING_DATA,
+        "missing",
+        (
+            "sql_code",
+            _S,
+            0.95,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:23503)(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:23503): )|(?:msg|error number|number|error code|errorcode|sql error|sqlexception|error)[ :=#]{1,3}(?:1216|1217|1451|1452)(?![0-9a-z])|(?:^|[^a-z])er_(?:no_referenced|row_is_referenced)",
+        ),
+    ),
+    *_rules(
+        Cause.AUTH_FAILURE,
+        "auth",
+        (
+            "sql_code",
+            _S,
+            0.95,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:28[0-9a-z]{3}|42501)(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:28[0-9a-z]{3}|42501): )|(?:msg|error number|number|error code|errorcode|sql error|sqlexception|error)[ :=#]{1,3}(?:229|230|262|297|300|916|4060|4064|18452|18456|18470|18486|18487|18488|1044|1045|1142|1143|1227|1698|3118)(?![0-9a-z])|(?:^|[^a-z])er_(?:access_denied|dbaccess|tableaccess|columnaccess|specific_access|host_not_priv|host_is_blocked|not_supported_auth|must_change|password_)",
+        ),
+    ),
+    *_rules(
+        Cause.RESOURCE_EXHAUSTED,
+        "resource",
+        (
+            "sql_code",
+            _S,
+            0.95,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:53[0-9a-z]{3})(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:53[0-9a-z]{3}): )|(?:msg|error number|number|error code|errorcode|sql error|sqlexception|error)[ :=#]{1,3}(?:701|802|845|1101|1105|3257|8645|9002|1021|1037|1038|1040|1041|1114|1203|1226)(?![0-9a-z])|(?:^|[^a-z])er_(?:con_count_error|out_of|disk_full|record_file_full|too_many_user|user_limit)",
+        ),
+    ),
+    *_rules(
+        Cause.OVERSIZED,
+        "oversized",
+        (
+            "sql_code",
+            _S,
+            0.95,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:^|[^a-z])er_(?:net_packet_too|too_big_row|too_long_string)|(?:msg|error number|number|error code|errorcode|sql error|sqlexception|error)[ :=#]{1,3}(?:1153|1301)(?![0-9a-z])|(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:54000)(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:54000): )",
+        ),
+    ),
+    *_rules(
+        Cause.TRANSIENT_DATABASE,
+        "database",
+        (
+            "sql_code",
+            _S,
+            0.95,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:40[0-9a-z]{3}|55p03|55006|57p0[1-5]|57014|25006|25p0[23]|58[0-9a-z]{3}|72000)(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:40[0-9a-z]{3}|55p03|55006|57p0[1-5]|57014|25006|25p0[23]|58[0-9a-z]{3}|72000): )|(?:msg|error number|number|error code|errorcode|sql error|sqlexception|error)[ :=#]{1,3}(?:1205|1222|3960|3961|3967|1213|1290|1317|1836|1053|2006|2013|2055|3024|3572|40613|40197|40143|40166|40540|42108|42109|983)(?![0-9a-z])|(?:^|[^a-z])er_(?:lock_|server_shutdown|option_prevents|query_interrupted|query_timeout|read_only|unknown_com|statement_timeout|cant_execute_in_read)",
+        ),
+    ),
+    *_rules(
+        Cause.TRANSIENT_NETWORK,
+        "network",
+        (
+            "sql_code",
+            _S,
+            0.8,
+            "sqlstate|state:|state=|state |postgresexception|msg |error number|number:|error code|errorcode|error: 1|error 1|error: 2|error 2|sql error|sqlexception|er_",
+            r"(?:(?:sqlstate|state)[^0-9a-z]{1,4}(?:08(?!004)[0-9a-z]{3})(?![0-9a-z])|(?:^|[^0-9a-z._-])(?:08(?!004)[0-9a-z]{3}): )",
+        ),
+    ),
+    *_rules(
+        Cause.APPLICATION_BUG,
+        "bug",
+        (
+            "go_runtime",
+            _S,
+            0.95,
+            "all goroutines are asleep|reflect: call of|send on closed channel|close of closed channel|assignment to entry in nil|negative shift amount|sync: ",
+        ),
+        (
+            "orm",
+            _S,
+            0.9,
+            "sqlalchemy.exc.invalidrequest|multipleresultsfound|multiple rows were found|pendingrollback|multipleobjectsreturned|nonuniqueresult|operator does not exist|entity type is not part of the model",
+        ),
+    ),
+    *_rules(
+        Cause.RESOURCE_EXHAUSTED,
+        "resource",
+        ("breaker", _S, 0.9, "circuit_breaking_exception|database space exceeded|local: queue full|_queue_full"),
+    ),
+    *_rules(
+        Cause.ROUTING_FAILURE,
+        "routing",
+        ("consumer_group", _S, 0.9, "nogroup no such key|nogroup "),
+    ),
+    *_rules(
+        Cause.TRANSIENT_NETWORK,
+        "network",
+        (
+            "broken_transport",
+            _S,
+            0.9,
+            "transport connection broken|malformed http|broker transport failure|server sent goaway|socket: broken",
+        ),
+    ),
+    *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        ("no_endpoint", _S, 0.9, "no endpoints available|no endpoint available|no healthy endpoints"),
+    ),
+    *_rules(
+        Cause.APPLICATION_BUG,
+        "bug",
         ("class_name", _S, 0.9, "not found", r"class \\?[\"'`][^\n\"'`]{1,200}[\"'`] not found"),
         (
             "undefined",
             _S,
             0.93,
-            "sql compilation error|could not find stored procedure|which was not supplied|expects parameter|no overload for|cannot set headers|headers already sent|headers_sent|functionclauseerror|no function clause|no case clause|caseclauseerror|no match of right hand|matcherror|badmatch|function_clause|undefinedfunctionerror|badarityerror|argumentoutofrange|index was out of range|cannot resolve keyword|fielderror|index was outside the bounds|could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
+            "freemarker.|invalidreferenceexception|spelevaluation|groovy.lang|templatesyntax|template syntax|templateprocessing|undefinederror|non-existent service|circular reference|circular dependency|entitymanager is closed|entitymanagerclosed|uninitializedproperty|lateinit|sql compilation error|could not find stored procedure|which was not supplied|expects parameter|no overload for|cannot set headers|headers already sent|headers_sent|functionclauseerror|no function clause|no case clause|caseclauseerror|no match of right hand|matcherror|badmatch|function_clause|undefinedfunctionerror|badarityerror|argumentoutofrange|index was out of range|cannot resolve keyword|fielderror|index was outside the bounds|could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
         ),
         ("key_error", _S, 0.93, "keyerror", r"(?:^|[^a-z])keyerror(?![a-z])"),
         (
@@ -111,7 +251,7 @@ _TABLE: list[Rule] = [
             _S,
             0.95,
             "missingmethod|missingfield|missingmember|typeload|typeinitialization|entrypointnotfound|badimageformat|dllnotfound|keynotfoundexception|indexoutofrange|indexoutofbounds|nullpointer|nullreference|classcastexception|invalidcastexception|nosuchmethod|nosuchfield|noclassdeffound|unsupportedoperationexception|notimplemented|arithmeticexception|dividebyzero|zerodivision|divisionbyzero|stackoverflow|unboundlocalerror|attributeerror|nameerror|importerror|referenceerror|frozenerror|nomethoderror|concurrentmodificationexception|negativearraysize|arraystoreexception|illegalmonitorstate|emptystack|instantiationexception|illegalaccessexception|illegalaccesserror|systemstackerror|recursionerror|localjumperror|fibererror|noreverseexception|noreversematch|fieldaccess|bindingexception|illegaltransactionstate|exceptionininitializer|nullargument|argumentcounterror|argumenterror: wrong number",
-            r"(?:^|[^a-z])(?:missing(?:method|field|member)|typeload|typeinitialization|entrypointnotfound|badimageformat|dllnotfound|keynotfoundexception|indexoutofrange|(?:array|string)?indexoutofbounds|nullpointer|nullreference|classcastexception|invalidcastexception|nosuchmethod|nosuchfield|noclassdeffound|unsupportedoperationexception|notimplemented|arithmeticexception|dividebyzero|zerodivision|divisionbyzero|stackoverflow|unboundlocalerror|attributeerror|nameerror|importerror|referenceerror|frozenerror|nomethoderror|concurrentmodificationexception(?!: (?:aggregate|stale))|negativearraysize|arraystoreexception|illegalmonitorstate|emptystack|instantiationexception|illegalaccessexception|illegalaccesserror|systemstackerror|recursionerror|localjumperror|fibererror|noreversematch|illegaltransactionstate|exceptionininitializer|argumentcounterror|argumenterror: wrong number)",
+            r"(?:^|[^a-z])(?:missing(?:method|member)|system[.]missingfield|typeload|typeinitialization|entrypointnotfound|badimageformat|dllnotfound|keynotfoundexception|indexoutofrange|(?:array|string)?indexoutofbounds|nullpointer|nullreference|classcastexception|invalidcastexception|nosuchmethod|nosuchfield|noclassdeffound|unsupportedoperationexception|notimplemented|arithmeticexception|dividebyzero|zerodivision|divisionbyzero|stackoverflow|unboundlocalerror|attributeerror|nameerror|importerror|referenceerror|frozenerror|nomethoderror|concurrentmodificationexception(?!: (?:aggregate|stale))|negativearraysize|arraystoreexception|illegalmonitorstate|emptystack|instantiationexception|illegalaccessexception|illegalaccesserror|systemstackerror|recursionerror|localjumperror|fibererror|noreversematch|illegaltransactionstate|exceptionininitializer|argumentcounterror|argumenterror: wrong number)",
         ),
         (
             "null_value",
@@ -132,7 +272,7 @@ _TABLE: list[Rule] = [
             _S,
             0.93,
             "does not exist|doesn't exist|not found|could not be found|not be resolved",
-            r"(?:class|bean|interface|service|provider|binding|module|namespace|package|assembly|template|view|partial|macro|filter|trait|method|attribute|constant|property|command class) \\?[\[\"'`(][^\n\[\]\"'`()]{1,200}[\]\"'`)] (?:does not exist|doesn't exist|(?:was |is |could |can |can)?not (?:be )?(?:found|resolved))",
+            r"(?:class|bean|interface|service|provider|binding|module|namespace|package|assembly|template|view|partial|macro|filter|trait|method|attribute|constant|property|variable|command class) \\?[\[\"'`(][^\n\[\]\"'`()]{1,200}[\]\"'`)] (?:does not exist|doesn't exist|(?:was |is |could |can |can)?not (?:be )?(?:found|resolved))",
         ),
         (
             "relation",
@@ -155,7 +295,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.95,
-            "too long for column|too long for type|did not find expected|psych::|bad control character|cast to objectid failed|cast to number failed|cast to date failed|casterror|does not comply with|not in a correct format|not in the correct format|not a recognized|literal does not match|schema being registered|incompatible with an earlier|not well-formed|not well formed|invalid utf|unsupported message version|unsupported schema version|is not valid json|invalid json",
+            "notencodablevalue|notnormalizablevalue|unexpectedvalue: |missingfieldexception: field '|does not match format|does not match the expected format|too long for column|too long for type|did not find expected|psych::|bad control character|cast to objectid failed|cast to number failed|cast to date failed|casterror|does not comply with|not in a correct format|not in the correct format|not a recognized|literal does not match|schema being registered|incompatible with an earlier|not well-formed|not well formed|invalid utf|unsupported message version|unsupported schema version|is not valid json|invalid json",
         ),
     ),
     *_rules(
@@ -260,6 +400,13 @@ _TABLE: list[Rule] = [
             r"(?:peek-lock|message lock|session lock|lease)[^\n]{0,60}(?:timed out|has expired|was lost|has lapsed)|locklost|lock token[^\n]{0,30}expired",
         ),
         (
+            "ran_out",
+            _S,
+            0.9,
+            "lease|reservation|visibility|ownership|ttr",
+            r"(?:lost|losing|lapsed|expired|missed|no longer holds?|no longer owns?)(?: [a-z]{1,12}){0,3} (?:lease|reservation|ownership)|(?:lease|reservation|visibility|ownership|(?<![a-z])ttr)(?: [a-z0-9<*>]{1,20}){0,4} (?:lost|expired|lapsed|ran out|timed out|passed|elapsed|exceeded)",
+        ),
+        (
             "receipt_handle",
             _S,
             0.98,
@@ -301,7 +448,7 @@ _TABLE: list[Rule] = [
             "lease",
             _S,
             0.95,
-            "lease lost|lost lease|lease expired|lease has expired|lease is expired|lease already expired|leaseexpired|lease timed out|leaselost|lease was lost|"
+            "lease present|leasealready|leaseispresent|lease lost|lost lease|lease expired|lease has expired|lease is expired|lease already expired|leaseexpired|lease timed out|leaselost|lease was lost|"
             "leaseidmismatch|leasenotpresent|leaseidmissing|lost its lease|no longer holds the lease|lease is no longer|lease renewal failed|could not renew lease|failed to renew lease|reservation expired|reservation timed out|popreceiptmismatch|pop receipt|max_lease_duration|lease duration exceeded",
         ),
         (
@@ -399,7 +546,7 @@ _TABLE: list[Rule] = [
             "disk",
             _S,
             0.98,
-            "insufficient system storage|insufficient space|insufficient storage space|insufficient system resources|no space left|enospc|disk full|diskfull|disk is full|disk quota exceeded|edquot|not enough space|there is not enough space|insufficient disk|insufficientstorage|insufficient storage|out of disk|low disk space|disk usage exceeded|flood stage|flood-stage|free disk space|"
+            "disk error|disk i/o|kafkastorage|insufficient system storage|insufficient space|insufficient storage space|insufficient system resources|no space left|enospc|disk full|diskfull|disk is full|disk quota exceeded|edquot|not enough space|there is not enough space|insufficient disk|insufficientstorage|insufficient storage|out of disk|low disk space|disk usage exceeded|flood stage|flood-stage|free disk space|"
             "storage quota|storage limit|storage is full|bucket quota|quota of storage|could not extend file|tablespace|filegroup is full|is full due to|database is full|sqlite_full|database or disk is full|read-only-allow-delete|read-only / allow delete|write failed: disk",
         ),
         (
@@ -490,7 +637,7 @@ _TABLE: list[Rule] = [
             "stalled",
             _S,
             0.95,
-            "job stalled|stalled more than|stalled job|stalled|deadlocked worker|thread starvation|hung task|hung thread|hung consumer|consumer hung|consumer not responding|worker not responding|process not responding|task not responding|stuck thread|stuckthread|no progress|stuck for|is stuck|became unresponsive|unresponsive|blocked for more than|thread blocked|event loop blocked|has been blocked for",
+            "stuck in|stuck at|got stuck|process stuck|removed from the group|removed from group|kicked out|stopped responding|not making progress|job stalled|stalled more than|stalled job|stalled|deadlocked worker|thread starvation|hung task|hung thread|hung consumer|consumer hung|consumer not responding|worker not responding|process not responding|task not responding|stuck thread|stuckthread|no progress|stuck for|is stuck|became unresponsive|unresponsive|blocked for more than|thread blocked|event loop blocked|has been blocked for",
         ),
         (
             "heartbeat",
@@ -553,7 +700,7 @@ _TABLE: list[Rule] = [
             "signature",
             _S,
             0.95,
-            "signatureverification|no signatures found|verify jwt|verify the jwt|verify signature|verify the signature|signature is invalid|webhook signature",
+            "hmac|signatureverification|no signatures found|verify jwt|verify the jwt|verify signature|verify the signature|signature is invalid|webhook signature",
         ),
         (
             "certificate",
@@ -669,7 +816,7 @@ _TABLE: list[Rule] = [
             _S,
             0.95,
             "database is closed|database connection closed|database connection is closed|database is not open|not connected to the database|connection pool is closed|pool is closed|pool was closed|pool is draining|gone away|lost connection to mysql|lost connection to server during|server closed the connection unexpectedly|connection already closed|connection is already closed|connection terminated unexpectedly|connection has been closed|this connection has been closed|connection is closed|connection was killed|connection not open|no operations allowed after connection closed|driver: bad connection|invalid connection|bad connection|"
-            "client has encountered a connection error|communications link failure|communication link failure|packets out of order|ssl syscall error|pg::connectionbad|pg::unabletosend|connectionnotestablished|connection not established|connectiondoesnotexist|connectiondoesnotexisterror|interfaceerror: connection|interfaceerror|closed the connection|connection to the server was lost|operationalerror: (2013|operationalerror: (2006|mysql server has|cursor closed|protocol error, session",
+            "client has encountered a connection error|communications link failure|communication link failure|packets out of order|ssl syscall error|pg::connectionbad|pg::unabletosend|connectionnotestablished|connection not established|connectiondoesnotexist|connectiondoesnotexisterror|interfaceerror: connection|interfaceerror|connection to the server was lost|operationalerror: (2013|operationalerror: (2006|mysql server has|cursor closed|protocol error, session",
         ),
         (
             "pool",
@@ -718,7 +865,7 @@ _TABLE: list[Rule] = [
             "processed",
             _S,
             0.95,
-            "already processed|already been processed|already handled|already been handled|already completed|already been completed|already consumed|already executed|already applied|already delivered|already submitted|already sent|already paid|already captured|already refunded|already been refunded|already been captured|already settled|already recorded|already imported|already ingested|already in use|already registered|already subscribed|already charged|duplicate message|duplicate event|duplicate request|duplicate transaction|duplicate order|duplicate payment|duplicate submission|duplicate delivery|duplicatemessage|duplicaterequest|duplicate id|duplicate detected|duplicate found|"
+            "executionalreadystarted|already started|alreadystarted|already running|already scheduled|already enqueued|already queued|already processed|already been processed|already handled|already been handled|already completed|already been completed|already consumed|already executed|already applied|already delivered|already submitted|already sent|already paid|already captured|already refunded|already been refunded|already been captured|already settled|already recorded|already imported|already ingested|already in use|already registered|already subscribed|already charged|duplicate message|duplicate event|duplicate request|duplicate transaction|duplicate order|duplicate payment|duplicate submission|duplicate delivery|duplicatemessage|duplicaterequest|duplicate id|duplicate detected|duplicate found|"
             "idempoten|message already|messagealready|event already|job already|order already|replayed message|replay detected|messagededuplication|deduplicat|request has already been|operation has already|nonce too low|already known",
         ),
         (
@@ -767,7 +914,7 @@ _TABLE: list[Rule] = [
             "version",
             _S,
             0.95,
-            "wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|wrong version|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
+            "watched variable|watcherror|has been compacted|wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|wrong version|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
             "concurrent modification of|concurrent update|concurrently updated|concurrently modified|concurrent write|update conflict|document update conflict|edit conflict|etag mismatch|etag does not match|if-match|preconditionfailed: etag|conditionnotmet|condition not met|condition specified using http conditional|conditional operation is currently|conflicting conditional operation|operationaborted|concurrentmodificationexception: aggregate|aggregate version|eventstore|revision conflict|conflict: document|sequence conflict|concurrency violation|concurrencyfailure|"
             "cas mismatch|casmismatch|cas_mismatch|compare and swap|compareandset|generation mismatch|mod_revision|badversion|bad version",
         ),
@@ -775,7 +922,7 @@ _TABLE: list[Rule] = [
             "in_progress",
             _S,
             0.93,
-            "too much contention|contention on|statusruntimeexception: aborted|update is in progress|update in progress|operation in progress|operation is in progress|another operation|operation already in progress|resourceconflict|resource conflict|resourceinuse|resource in use|resource is in use|resource is being|currently being modified|being modified|being updated|being created|being deleted|being provisioned|pending state|is in the following state: pending|incorrectstate|incorrect state|invalidstate: pending|not ready yet|not yet ready|not yet available|not available yet|not yet visible|not yet exist|does not exist yet|doesn't exist yet|not found yet|not yet created|not yet been created|not yet replicated|not yet committed|not yet complete|not yet processed|not yet synced|not yet propagated|not propagated|has not been replicated|has not propagated|"
+            "contention|too much contention|contention on|statusruntimeexception: aborted|update is in progress|update in progress|operation in progress|operation is in progress|another operation|operation already in progress|resourceconflict|resource conflict|resourceinuse|resource in use|resource is in use|resource is being|currently being modified|being modified|being updated|being created|being deleted|being provisioned|pending state|is in the following state: pending|incorrectstate|incorrect state|invalidstate: pending|not ready yet|not yet ready|not yet available|not available yet|not yet visible|not yet exist|does not exist yet|doesn't exist yet|not found yet|not yet created|not yet been created|not yet replicated|not yet committed|not yet complete|not yet processed|not yet synced|not yet propagated|not propagated|has not been replicated|has not propagated|"
             "please retry later, the|still processing|still pending|still in progress|still being|conflict_exception|conflictexception",
         ),
         (
@@ -833,7 +980,7 @@ _TABLE: list[Rule] = [
             "handler",
             _S,
             0.96,
-            "unregistered|baddevicetoken|wrong destination|unknown message|unregistered task|notregistered|not registered|no handler|nohandler|handler not found|no handlers|handler for message|could not find handler|unable to find handler|cannot find handler|missing handler|no message handler|no listener for|no listener found|no listener registered|no consumer for|no processor|no such job|unknown job|unknown task|unknown message type|unknown messagetype|unknown event type|unknown event|unknown command|unknown type of message|unknown action|unrecognized event|unrecognized message type|unsupported message type|unsupported event|unsupported message|unhandled message|unhandled event|unexpected message type|unexpected event type|no suitable handler|no matching handler|no mapping for|"
+            "dead letters encountered|not deliverable|undeliverable|unregistered|baddevicetoken|wrong destination|unknown message|unregistered task|notregistered|not registered|no handler|nohandler|handler not found|no handlers|handler for message|could not find handler|unable to find handler|cannot find handler|missing handler|no message handler|no listener for|no listener found|no listener registered|no consumer for|no processor|no such job|unknown job|unknown task|unknown message type|unknown messagetype|unknown event type|unknown event|unknown command|unknown type of message|unknown action|unrecognized event|unrecognized message type|unsupported message type|unsupported event|unsupported message|unhandled message|unhandled event|unexpected message type|unexpected event type|no suitable handler|no matching handler|no mapping for|"
             "not handled during|not accepted in state|unhandledevent|no saga|saga not found|no workflow registered|workflow type|activity type|activitynotregistered|no worker for|no actor|actornotfound|unknown actor|deadletters|unimplemented|unknown service|unknown method|method not found|service not found|no such service|no such method rpc|function not found: arn|functionnotfound|no such procedure|unknown procedure",
         ),
         (
@@ -945,7 +1092,7 @@ _TABLE: list[Rule] = [
             "record",
             _S,
             0.95,
-            "unknown database|parameternotfound|entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
+            "unabletoreadfile|unable to read file|unable to retrieve|could not retrieve|unknown database|parameternotfound|entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
             "nosuchbucket|nosuchentity|no such entity|nosuchupload|no such object|nosuchfile|no such file|filenotfound|file not found|file does not exist|enoent|path not found|path does not exist|directorynotfound|blobnotfound|containernotfound|blob does not exist|bucket does not exist|itemnotfound|item not found|user not found|usernotfound|customer not found|account not found|order not found|product not found|unknown user|unknown customer|unknown product|unknown order|unknown account|unknown id|unknown sku|no user found|no customer|no order|no product|no account|no matching record|no record|no records found|no longer exists|no longer available|has been deleted|was deleted|been removed|is missing from|missing data|missing record|missing reference|missing row|missing entity|dangling reference|orphan|unknown reference|invalid reference|"
             "nonexistent|non-existent|non existent|index_not_found|ora-01403|no such container|no such image|manifest unknown|manifest for|user unknown|mailbox unavailable|no such user|recipient address rejected|address not found|5.1.1|p2025|an operation failed because it depends on one or more records",
         ),
@@ -1002,7 +1149,7 @@ _TABLE: list[Rule] = [
             "reset",
             _S,
             0.96,
-            "brokerunreachable|endpoints were reachable|endpoint is reachable|could not establish|failed to open connection|could not open connection|unable to open connection|unable to establish|cannot establish|failed to create connection|failed to open tcp|could not establish tcp|protocol banner|data connection|connection reset|econnreset|connection_reset|connectionreset|connection was reset|reset by peer|forcibly closed|broken pipe|epipe|brokenpipe|socket hang up|connection aborted|econnaborted|connection was aborted|connection abort|remote end closed|remotedisconnected|remote host closed|closed by remote|closed by the remote|closed by peer|peer closed|server disconnected|serverdisconnected|connection closed|connection was closed|connection is broken|connection broken|connection lost|connection was lost|lost connection|connection dropped|connection interrupted|connection terminated|connection shut down|connection error|connectionerror|connection failure|connection failed|connectexception|connectionexception|connection exception|connecterror|connection could not be|use of closed network|closed network connection|stream closed|stream was reset|stream reset|stream error|rst_stream|goaway|http2: |http2|err_http2|premature close|prematurely closed|incompleteread|incomplete read|chunkedencoding|incomplete chunked|protocolerror|unexpected eof|unexpected_eof|unexpected end of stream|eof occurred|eofexception|eoferror|: eof|failed to respond|nohttpresponse|empty reply|fetch failed|failed to fetch|"
+            "error on connection|error on socket|error while reading|error while writing|error reading from|error writing to|brokerunreachable|endpoints were reachable|endpoint is reachable|could not establish|failed to open connection|could not open connection|unable to open connection|unable to establish|cannot establish|failed to create connection|failed to open tcp|could not establish tcp|protocol banner|data connection|connection reset|econnreset|connection_reset|connectionreset|connection was reset|reset by peer|forcibly closed|broken pipe|epipe|brokenpipe|socket hang up|connection aborted|econnaborted|connection was aborted|connection abort|remote end closed|remotedisconnected|remote host closed|closed by remote|closed by the remote|closed by peer|peer closed|server disconnected|serverdisconnected|connection closed|connection was closed|connection is broken|connection broken|connection lost|connection was lost|lost connection|connection dropped|connection interrupted|connection terminated|connection shut down|connection error|connectionerror|connection failure|connection failed|connectexception|connectionexception|connection exception|connecterror|connection could not be|use of closed network|closed network connection|stream closed|stream was reset|stream reset|stream error|rst_stream|goaway|http2: |http2|err_http2|premature close|prematurely closed|incompleteread|incomplete read|chunkedencoding|incomplete chunked|protocolerror|unexpected eof|unexpected_eof|unexpected end of stream|eof occurred|eofexception|eoferror|: eof|failed to respond|nohttpresponse|empty reply|fetch failed|failed to fetch|"
             "transport endpoint|transport error|transport is closing|channelclosed|channel closed|channel is closed|alreadyclosed|closedchannel|socket closed|socketexception|socket error|socket is closed|socket is not connected|enotconn|network error|networkerror|networkexception|network is down|network is unreachable|network unreachable|networkunreachable|enetunreach|ehostunreach|enetdown|host is unreachable|host unreachable|host is down|ehostdown|no route to host|noroutetohost|destination host|brokerconnection|amqpconnection|connection to broker|disconnected|disconnect|not connected|cannot connect|can't connect|could not connect|couldn't connect|unable to connect|failed to connect|failed connecting|error connecting|failed to establish|connection attempt failed|error while dialing|dial tcp|wsarecv|wsasend|connectex|winsock|i/o error|err_network|err_connection",
         ),
         (
@@ -1154,7 +1301,7 @@ REASONS: Final[dict[str, Finding]] = {
 # What single words hint at, for texts that no family above knows. A word stands for all that begin with it.
 _HINTS: Final[dict[Cause, dict[int, str]]] = {
     Cause.TRANSIENT_NETWORK: {
-        3: "timeout timedout unreachable disconnect socket handshake",
+        3: "timeout timedout unreachable disconnect socket handshake closed",
         2: "connect reset refused network dns hostname peer transport hung-up timed elapsed",
         1: "host port remote stream reach respond",
     },
@@ -1188,9 +1335,9 @@ _HINTS: Final[dict[Cause, dict[int, str]]] = {
         2: "worker shutdown interrupt restart abort stuck cancel",
         1: "process signal exit",
     },
-    Cause.LEASE_EXPIRED: {3: "lease", 2: "renew visibility unacked", 1: "lock ack expired"},
+    Cause.LEASE_EXPIRED: {3: "lease reservation visibility", 2: "renew unacked", 1: "lock ack expired"},
     Cause.DUPLICATE: {3: "duplicat idempot unique replay", 2: "already twice", 1: "exists same again"},
-    Cause.MESSAGE_EXPIRED: {3: "ttl outdated", 2: "expir late", 1: "old age too"},
+    Cause.MESSAGE_EXPIRED: {3: "ttl outdated expired", 2: "expir late", 1: "old age too"},
     Cause.MALFORMED_PAYLOAD: {
         3: "malformed decod pars schema deserial serializ corrupt unmarshal encod validat",
         2: "invalid format syntax convert mismatch unsupported illegal unrecogni truncat required incompatible bad garbage",
@@ -1203,7 +1350,7 @@ _HINTS: Final[dict[Cause, dict[int, str]]] = {
     },
     Cause.AUTH_FAILURE: {
         3: "denied forbid unauth permission credential password certificate privilege revoked",
-        2: "token login signature secret authenti authoriz access expired allowed scope blocked suspended",
+        2: "verif token login signature secret authenti authoriz access expired allowed scope blocked suspended",
         1: "role key policy user account invalid rejected",
     },
     Cause.OVERSIZED: {
@@ -1236,7 +1383,7 @@ _HINT_WORD: Final = re.compile(r"[a-z]{2,24}", re.ASCII)
 _PLAIN_BUGS: Final = frozenset({"bug.null", "bug.key_or_index", "bug.type"})
 _RAISED: Final = Cause.APPLICATION_BUG
 #: Points from which hints decide, and by how much a cause that is sent again by itself must lead.
-_ENOUGH: Final = 3
+_ENOUGH: Final = 2
 _LEAD: Final = 2
 _BY_ITSELF: Final = frozenset(
     cause for cause in PROFILES if PROFILES[cause].verdict in (Verdict.REQUEUE, Verdict.DELAY, Verdict.HOLD)
