@@ -465,7 +465,11 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
     assert unknown == 200, "the confirm window that was under way, and no more"
     assert first["redelivered"] + second["redelivered"] + unknown == 300
 
-    arrived = workshop.work()
+    # A classic queue that dies may bring back what was taken out of it just before; only what we sent carries our id.
+    arrived: list[str] = []
+    while got := workshop.consumer.receive(workshop.orders, limit=1000, wait=NO_WAIT, lease=MINUTE):
+        arrived += [order_of(letter) for letter, _ in got if read_tracking(letter.headers)]
+        workshop.consumer.settle(workshop.orders, [one.receipt for one in got])
     assert len(arrived) == len(set(arrived)), "nothing was doubled"
     told = workshop.query(
         "select m.broker_message_id from messages m inner join redelivery_attempts a on a.message_id = m.message_id"
