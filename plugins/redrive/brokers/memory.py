@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import DeadLetter, Header, Micros, Outgoing, Received
 
@@ -32,6 +32,7 @@ MEMORY_CAPABILITIES = Capabilities(
     max_message_bytes=None,
     publish_batch=1000,
     failure_headers=frozenset({"x-failure-reason", "x-failure-text"}),
+    consumer_statistics=True,
 )
 
 Status = Literal["sent", "refused", "retry", "unknown"]
@@ -107,6 +108,7 @@ class _Queue:
         self.stale: set[int] = set()  # receipts whose lease ran out
         self.dedup: OrderedDict[str, tuple[Micros, str]] = OrderedDict()
         self.consumers: set[str] | None = None
+        self.consumer_stats: dict[str, ConsumerStats] = {}
 
     def visible(self) -> int:
         return len(self.ready) + self.unmade_count
@@ -281,11 +283,18 @@ class MemoryWorld:
             found = self._queue(queue, "register_consumer")
             found.consumers = (found.consumers or set()) | {name}
 
+    def tell_consumer(self, queue: str, name: str, *, unacked: int, progress: int) -> None:
+        """What consumer ``name`` holds, and a number that changes when it acks."""
+        self.register_consumer(queue, name)
+        with self.lock:
+            self._queue(queue, "tell_consumer").consumer_stats[name] = ConsumerStats(name, unacked, progress)
+
     def remove_consumer(self, queue: str, name: str) -> None:
         """Consumer ``name`` has left."""
         with self.lock:
             found = self._queue(queue, "remove_consumer")
             found.consumers = (found.consumers or set()) - {name}
+            found.consumer_stats.pop(name, None)
 
     # --- what brokers do in here; the caller holds the lock -------------------------------------------
 
@@ -628,6 +637,12 @@ class MemoryBroker:
                 if other.info.dead_letter_queue == queue and other.info.max_deliveries is not None
             ]
             return found.info._replace(max_deliveries=min(feeding, default=found.info.max_deliveries))
+
+    def consumers(self, queue: str) -> list[ConsumerStats]:
+        """See :class:`~redrive.brokers.base.TellsOfConsumers`; those of whom the world was told."""
+        world = self.world
+        with world.lock:
+            return list(world._queue(queue, "consumers").consumer_stats.values())
 
     def close(self) -> None:
         """Nothing to close: what is leased comes back when its lease ends, as after a crash."""

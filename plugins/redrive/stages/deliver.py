@@ -1,9 +1,11 @@
 """Deliver: claimed, then sent, then confirmed, then marked; slice by slice, under a budget.
 
-Before each slice the budget is measured anew: the rate, the destination's depth, a pause by people. Of a slice only
-one confirm window at a time is in the broker's hands, so a crash leaves at most that window unknown.
+Before each slice the budget is measured anew: the rate, the destination's depth, a pause by people; less where some of
+the destination's consumers are stuck. Of a slice only one confirm window at a time is in the broker's hands, so a
+crash leaves at most that window unknown.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -36,6 +38,7 @@ from redrive.message import (
 )
 from redrive.pacing import TokenBucket
 from redrive.processed_check import Checker
+from redrive.stages import consumers
 from redrive.stages.context import Context, micros
 
 #: Causes that go out at a tenth of the route's rate unless the route says otherwise: whoever was throttled, or
@@ -124,6 +127,7 @@ class _Delivery:
         check = context.route.processed_check
         self._checker = Checker(check) if check else None
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
+        self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._sent: dict[str, list[tuple[Micros, int]]] = {}  # per destination: when, how many
         self.totals = Totals()
 
@@ -200,7 +204,12 @@ class _Delivery:
         if objection is not None:
             self._escalate_all(destination, objection)
             return None, None
-        size = min(size, band.max_in_flight - self._in_flight(destination, depth))
+        room = int(band.max_in_flight * self._share(destination))
+        if room == 0 and self._shares[destination] == 0:
+            self._blocked.add(destination)  # the next observation may see them well
+            context.progress(f"held: every consumer of {destination} is stuck", 0, None)
+            return None, None
+        size = min(size, room - self._in_flight(destination, depth))
         if size <= 0:
             return None, LOOK_AGAIN if depth.total is not None else None
         claimed = self._claim(destination, cause, size, after)
@@ -222,6 +231,12 @@ class _Delivery:
         if depth.as_of is None:
             return depth.total
         return depth.total + sum(count for at, count in sent if at > depth.as_of)
+
+    def _share(self, destination: str) -> float:
+        """The share of the destination's consumers that work, as the run's observation saw it."""
+        if destination not in self._shares:
+            self._shares[destination] = consumers.healthy_share(self._context, destination)
+        return self._shares[destination]
 
     def _fan_out_objection(self, destination: str) -> str | None:
         """Why nothing may be sent to a destination of which not only the subscriber that failed reads."""
@@ -283,7 +298,7 @@ class _Delivery:
         with context.ledger.write() as connection:
             sending.raise_mark(connection, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
         for index in range(len(windows)):
-            self._pace(band, len(messages))
+            self._pace(band, len(messages), self._share(claimed.destination))
             marks, trouble = _publish(context.broker, claimed.destination, messages, released)
             following: list[Outgoing] = []
             if index + 1 < len(windows) and trouble is None:
@@ -345,12 +360,13 @@ class _Delivery:
         )
         return [one for one in claimed.messages if one.message_key not in done]
 
-    def _pace(self, band: _Band, count: int) -> None:
+    def _pace(self, band: _Band, count: int, share: float) -> None:
+        """Wait until ``count`` messages may go; each costs more where only a share of the consumers works."""
         wait = band.bucket.wait(count, self._monotonic())
         if wait > 0:
             self._sleep(wait)
         band.bucket.available(self._monotonic())
-        band.bucket.take(count)
+        band.bucket.take(math.ceil(count / (share or 1)))
 
     def _count(self, marks: Sequence[Mark]) -> None:
         for one in marks:

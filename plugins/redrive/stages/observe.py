@@ -4,21 +4,26 @@ from redrive.brokers.base import Depth
 from redrive.errors import QueueMissing
 from redrive.ledger import observations
 from redrive.ledger.observations import Observation
+from redrive.stages import consumers
 from redrive.stages.context import Context, instant
 
 
 def observe(context: Context) -> dict[str, int]:
-    """Depths of all sources and destinations into ``queue_observations``.
+    """Depths of all sources and destinations into ``queue_observations``, and of destinations who consumes them.
 
     What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
     missing source is an error; a missing destination is one only when something is to be sent there.
     """
+    sick = {"stuck_consumers": 0, "isolated_consumers": 0}
     seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
     for queue in destinations(context):
         try:
             seen.append((queue, "destination", context.broker.depth(queue)))
+            stuck, isolated = consumers.look(context, queue)
         except QueueMissing:
             continue
+        sick["stuck_consumers"] += stuck
+        sick["isolated_consumers"] += isolated
     observations.observe(context.ledger, context.lease, [_observation(*one) for one in seen], context.now())
     counts = {
         f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
@@ -26,7 +31,7 @@ def observe(context: Context) -> dict[str, int]:
     }
     if unknown := sum(1 for _, _, depth in seen if depth.total is None):
         counts["unknown_depths"] = unknown
-    return counts
+    return counts | {name: count for name, count in sick.items() if count}
 
 
 def _observation(queue: str, role: str, depth: Depth) -> Observation:

@@ -1,0 +1,80 @@
+"""What is known of the consumers of a route's destinations: who holds messages and gets nowhere."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple, cast
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger import moves
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.leases import RouteLease
+
+
+class Health(NamedTuple):
+    """One consumer as it was judged last."""
+
+    consumer: str
+    unacked: int
+    progress: int
+    last_progress_at: datetime  # when it last acked or held nothing, as far as we saw
+    status: str  # healthy | stuck | isolated | gone
+    isolated_at: datetime | None = None
+
+
+def of_queue(connection: Connection, route: str, queue: str) -> list[Health]:
+    """What was written down last about the consumers of one queue, those that left included."""
+    rows = connection.execute(
+        sql(
+            "select consumer, unacked, progress, last_progress_at, observed_at, status, isolated_at"
+            " from consumer_health where route = :route and queue = :queue order by consumer"
+        ),
+        {"route": route, "queue": queue},
+    )
+    return [
+        Health(
+            row.consumer,
+            row.unacked or 0,
+            row.progress or 0,
+            cast("datetime", parse_instant(row.last_progress_at or row.observed_at)),
+            row.status,
+            parse_instant(row.isolated_at),
+        )
+        for row in rows
+    ]
+
+
+def write(
+    ledger: Ledger, lease: RouteLease, queue: str, known: Sequence[Health], judged: Sequence[Health], now: datetime
+) -> None:
+    """Replace what was ``known`` by what was ``judged``; each consumer that is isolated or freed is told of."""
+    before = {one.consumer: one.status for one in known}
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for one in judged:
+            was = before.get(one.consumer)
+            connection.execute(
+                sql(
+                    "insert into consumer_health (route, queue, consumer, observed_at, last_progress_at, unacked,"
+                    " progress, status, isolated_at) values (:route, :queue, :consumer, :now, :last_progress_at,"
+                    " :unacked, :progress, :status, :isolated_at) on conflict (route, queue, consumer) do update set"
+                    " observed_at = excluded.observed_at, last_progress_at = excluded.last_progress_at,"
+                    " unacked = excluded.unacked, progress = excluded.progress, status = excluded.status,"
+                    " isolated_at = excluded.isolated_at"
+                ),
+                {"route": lease.route, "queue": queue, "now": now, **one._asdict()},
+            )
+            if was != one.status and "isolated" in (was, one.status):
+                moves.tell(
+                    connection,
+                    at=now,
+                    action="isolate_consumer" if one.status == "isolated" else "free_consumer",
+                    route=lease.route,
+                    run_id=lease.run_id,
+                    source=was,
+                    target=one.status,
+                    selection={"queue": queue, "consumer": one.consumer},
+                    reason=f"holds {one.unacked} and acked nothing since {one.last_progress_at.isoformat()}"
+                    if one.status == "isolated"
+                    else None,
+                )

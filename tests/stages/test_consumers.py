@@ -1,0 +1,197 @@
+"""Sick consumers, not bad messages: who is isolated, who is freed, and what that does to the budget."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from redrive.brokers.base import ConsumerStats
+from redrive.ledger.consumers import Health
+from redrive.stages import deliver as deliver_stage
+from redrive.stages.consumers import judge
+from redrive.stages.context import Context, Run
+from tests.workshop import REFUSED, Workshop
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TIMEOUT = timedelta(minutes=5)
+
+
+def looks(*rounds: list[ConsumerStats], every: timedelta = timedelta(minutes=10)) -> list[Health]:
+    """What is known after looking at these consumers, one look after the other."""
+    known: list[Health] = []
+    for number, seen in enumerate(rounds):
+        known = judge(known, seen, ack_timeout=TIMEOUT, now=NOW + number * every)
+    return known
+
+
+def statuses(known: list[Health]) -> dict[str, str]:
+    return {one.consumer: one.status for one in known}
+
+
+def crew(stuck: int, well: int, *, round: int) -> list[ConsumerStats]:
+    """Consumers of which the first ``stuck`` hold seven messages and never ack."""
+    return [ConsumerStats(f"s{n}", 7, 1) for n in range(stuck)] + [
+        ConsumerStats(f"w{n}", 7, 100 * round) for n in range(well)
+    ]
+
+
+def test_one_look_judges_nobody() -> None:
+    assert set(statuses(looks(crew(3, 0, round=1))).values()) == {"healthy"}
+
+
+def test_who_held_messages_twice_and_acked_none_between_is_isolated() -> None:
+    assert statuses(looks(crew(1, 1, round=1), crew(1, 1, round=2))) == {"s0": "isolated", "w0": "healthy"}
+
+
+def test_not_before_the_timeout() -> None:
+    rounds = [crew(1, 3, round=n) for n in (1, 2, 3)]
+    assert statuses(looks(*rounds[:2], every=timedelta(minutes=3)))["s0"] == "healthy"
+    assert statuses(looks(*rounds, every=timedelta(minutes=3)))["s0"] == "isolated"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((7, 1), (7, 2)), ((0, 1), (7, 1)), ((7, 1), (0, 1))],
+    ids=["it acked", "it just got them", "it gave them back"],
+)
+def test_who_got_on_is_well(first: tuple[int, int], second: tuple[int, int]) -> None:
+    known = looks([ConsumerStats("c", *first)], [ConsumerStats("c", *second)])
+    assert statuses(known) == {"c": "healthy"}
+
+
+@pytest.mark.parametrize(
+    ("stuck", "well", "isolated"), [(1, 0, 0), (1, 1, 1), (2, 3, 2), (4, 1, 3), (5, 0, 3), (10, 0, 6)]
+)
+def test_at_most_sixty_percent_are_isolated(stuck: int, well: int, isolated: int) -> None:
+    known = statuses(looks(crew(stuck, well, round=1), crew(stuck, well, round=2)))
+    assert list(known.values()).count("isolated") == isolated
+    assert list(known.values()).count("stuck") == stuck - isolated
+
+
+def test_who_is_isolated_stays_so_while_others_get_stuck() -> None:
+    first = looks(crew(2, 3, round=1), crew(2, 3, round=2))
+    later = judge(first, crew(2, 3, round=2), ack_timeout=TIMEOUT, now=NOW + timedelta(hours=1))
+    assert statuses(later) == {"s0": "isolated", "s1": "isolated", "w0": "isolated", "w1": "stuck", "w2": "stuck"}
+
+
+def test_an_ack_or_leaving_frees() -> None:
+    known = looks(crew(2, 3, round=1), crew(2, 3, round=2))
+    acked = [ConsumerStats("s0", 6, 2), *crew(0, 3, round=3)]
+    after = judge(known, acked, ack_timeout=TIMEOUT, now=NOW + timedelta(minutes=20))
+    assert statuses(after) == {"s0": "healthy", "s1": "gone", "w0": "healthy", "w1": "healthy", "w2": "healthy"}
+    assert all(one.isolated_at is None for one in after)
+
+
+def test_who_comes_back_under_its_name_begins_anew() -> None:
+    known = looks(crew(1, 3, round=1), crew(1, 3, round=2), crew(0, 3, round=3), crew(1, 3, round=4))
+    assert statuses(known)["s0"] == "healthy"
+
+
+# --- the budget ----------------------------------------------------------------------------------------------
+
+
+def stick(workshop: Workshop, stuck: int, well: int) -> None:
+    """Let the destination's consumers be seen twice: so many make no progress, so many do."""
+    for round in (1, 2):
+        for one in crew(stuck, well, round=round):
+            workshop.world.tell_consumer("orders", one.consumer, unacked=one.unacked, progress=one.progress)
+        workshop.cycle()
+        workshop.advance(minutes=6)
+
+
+def health(workshop: Workshop) -> dict[str, int]:
+    return dict(workshop.query("select status, count(*) from consumer_health group by status"))  # type: ignore[arg-type]
+
+
+def test_the_budget_shrinks_to_the_healthy_share(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, rate={"max_in_flight": 10})
+    stick(workshop, stuck=2, well=2)
+    assert health(workshop) == {"isolated": 2, "healthy": 2}
+    workshop.die(*(f"{n}" for n in range(30)), error=REFUSED)
+
+    assert deliver(workshop, planned(workshop, well=2)) == 5, "half of the consumers, half of what may be in flight"
+
+
+def go_on(workshop: Workshop, well: int) -> None:
+    """Those who are well have acked again."""
+    for n in range(well):
+        workshop.world.tell_consumer("orders", f"w{n}", unacked=7, progress=300)
+
+
+def planned(workshop: Workshop, *, well: int) -> Run:
+    """A run that is about to deliver."""
+    go_on(workshop, well)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    return run
+
+
+def deliver(workshop: Workshop, run: Run) -> int:
+    with Context(workshop.settings, run, clock=workshop.now, broker=workshop.broker) as context:
+        counts = deliver_stage.deliver(
+            context,
+            monotonic=lambda: workshop.time.now / 1e6,
+            sleep=lambda seconds: workshop.advance(seconds=seconds),
+        )
+    return counts["redelivered"]
+
+
+def test_a_smaller_crew_gets_less_per_second(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, rate={"per_second": 10}, deliver={"confirm_window": 5, "run_for": "10s"})
+    stick(workshop, stuck=2, well=2)
+    workshop.die(*(f"{n:03}" for n in range(300)), error=REFUSED)
+
+    assert 45 <= deliver(workshop, planned(workshop, well=2)) <= 65, (
+        "five per second for ten seconds, and what was saved up"
+    )
+
+
+def test_with_all_of_them_stuck_nothing_goes_until_one_acks(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=3, well=0)
+    assert health(workshop) == {"isolated": 1, "stuck": 2}
+    workshop.die("a", "b", error=REFUSED)
+    assert workshop.cycle()["redelivered"] == 0
+    assert workshop.states() == {"waiting": 2}
+
+    workshop.advance(minutes=6)
+    workshop.world.tell_consumer("orders", "s1", unacked=6, progress=2)
+    assert workshop.cycle()["redelivered"] == 2
+    assert workshop.audit() == []
+
+
+def test_a_consumer_that_leaves_no_longer_counts(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=1, well=0)
+    workshop.world.remove_consumer("orders", "s0")
+    workshop.world.tell_consumer("orders", "new", unacked=0, progress=0)
+    workshop.die("a", error=REFUSED)
+
+    assert workshop.cycle()["redelivered"] == 1
+    assert health(workshop) == {"gone": 1, "healthy": 1}
+
+
+def test_isolating_and_freeing_are_told(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=1, well=2)
+    workshop.world.tell_consumer("orders", "s0", unacked=0, progress=1)
+    go_on(workshop, well=2)
+    workshop.cycle()
+
+    rows = workshop.query(
+        "select action, to_state, reason is not null from audit_events where action like '%consumer' order by event_id"
+    )
+    assert [(action, state, bool(why)) for action, state, why in rows] == [
+        ("isolate_consumer", "isolated", True),
+        ("free_consumer", "healthy", False),
+    ]
+
+
+def test_who_may_not_look_is_not_held_up(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.world.faults.forbidden.add(("orders", "consumers"))
+    workshop.die("a", error=REFUSED)
+
+    assert workshop.cycle()["redelivered"] == 1
