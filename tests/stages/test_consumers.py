@@ -28,23 +28,23 @@ def statuses(known: list[Health]) -> dict[str, str]:
     return {one.consumer: one.status for one in known}
 
 
-def crew(stuck: int, well: int, *, round: int) -> list[ConsumerStats]:
+def crew(stuck: int, well: int, *, turn: int) -> list[ConsumerStats]:
     """Consumers of which the first ``stuck`` hold seven messages and never ack."""
     return [ConsumerStats(f"s{n}", 7, 1) for n in range(stuck)] + [
-        ConsumerStats(f"w{n}", 7, 100 * round) for n in range(well)
+        ConsumerStats(f"w{n}", 7, 100 * turn) for n in range(well)
     ]
 
 
 def test_one_look_judges_nobody() -> None:
-    assert set(statuses(looks(crew(3, 0, round=1))).values()) == {"healthy"}
+    assert set(statuses(looks(crew(3, 0, turn=1))).values()) == {"healthy"}
 
 
 def test_who_held_messages_twice_and_acked_none_between_is_isolated() -> None:
-    assert statuses(looks(crew(1, 1, round=1), crew(1, 1, round=2))) == {"s0": "isolated", "w0": "healthy"}
+    assert statuses(looks(crew(1, 1, turn=1), crew(1, 1, turn=2))) == {"s0": "isolated", "w0": "healthy"}
 
 
 def test_not_before_the_timeout() -> None:
-    rounds = [crew(1, 3, round=n) for n in (1, 2, 3)]
+    rounds = [crew(1, 3, turn=n) for n in (1, 2, 3)]
     assert statuses(looks(*rounds[:2], every=timedelta(minutes=3)))["s0"] == "healthy"
     assert statuses(looks(*rounds, every=timedelta(minutes=3)))["s0"] == "isolated"
 
@@ -63,27 +63,27 @@ def test_who_got_on_is_well(first: tuple[int, int], second: tuple[int, int]) -> 
     ("stuck", "well", "isolated"), [(1, 0, 0), (1, 1, 1), (2, 3, 2), (4, 1, 3), (5, 0, 3), (10, 0, 6)]
 )
 def test_at_most_sixty_percent_are_isolated(stuck: int, well: int, isolated: int) -> None:
-    known = statuses(looks(crew(stuck, well, round=1), crew(stuck, well, round=2)))
+    known = statuses(looks(crew(stuck, well, turn=1), crew(stuck, well, turn=2)))
     assert list(known.values()).count("isolated") == isolated
     assert list(known.values()).count("stuck") == stuck - isolated
 
 
 def test_who_is_isolated_stays_so_while_others_get_stuck() -> None:
-    first = looks(crew(2, 3, round=1), crew(2, 3, round=2))
-    later = judge(first, crew(2, 3, round=2), ack_timeout=TIMEOUT, now=NOW + timedelta(hours=1))
+    first = looks(crew(2, 3, turn=1), crew(2, 3, turn=2))
+    later = judge(first, crew(2, 3, turn=2), ack_timeout=TIMEOUT, now=NOW + timedelta(hours=1))
     assert statuses(later) == {"s0": "isolated", "s1": "isolated", "w0": "isolated", "w1": "stuck", "w2": "stuck"}
 
 
 def test_an_ack_or_leaving_frees() -> None:
-    known = looks(crew(2, 3, round=1), crew(2, 3, round=2))
-    acked = [ConsumerStats("s0", 6, 2), *crew(0, 3, round=3)]
+    known = looks(crew(2, 3, turn=1), crew(2, 3, turn=2))
+    acked = [ConsumerStats("s0", 6, 2), *crew(0, 3, turn=3)]
     after = judge(known, acked, ack_timeout=TIMEOUT, now=NOW + timedelta(minutes=20))
     assert statuses(after) == {"s0": "healthy", "s1": "gone", "w0": "healthy", "w1": "healthy", "w2": "healthy"}
     assert all(one.isolated_at is None for one in after)
 
 
 def test_who_comes_back_under_its_name_begins_anew() -> None:
-    known = looks(crew(1, 3, round=1), crew(1, 3, round=2), crew(0, 3, round=3), crew(1, 3, round=4))
+    known = looks(crew(1, 3, turn=1), crew(1, 3, turn=2), crew(0, 3, turn=3), crew(1, 3, turn=4))
     assert statuses(known)["s0"] == "healthy"
 
 
@@ -92,8 +92,8 @@ def test_who_comes_back_under_its_name_begins_anew() -> None:
 
 def stick(workshop: Workshop, stuck: int, well: int) -> None:
     """Let the destination's consumers be seen twice: so many make no progress, so many do."""
-    for round in (1, 2):
-        for one in crew(stuck, well, round=round):
+    for turn in (1, 2):
+        for one in crew(stuck, well, turn=turn):
             workshop.world.tell_consumer("orders", one.consumer, unacked=one.unacked, progress=one.progress)
         workshop.cycle()
         workshop.advance(minutes=6)
