@@ -201,7 +201,7 @@ _TABLE: list[Rule] = [
             "go_runtime",
             _S,
             0.95,
-            "all goroutines are asleep|reflect: call of|send on closed channel|close of closed channel|assignment to entry in nil|negative shift amount|sync: ",
+            "parseerror: syntax error|not json serializable|notserializableexception|is not serializable|not jsonable|serialization of 'closure'|circular structure|converting circular|exception was thrown by handler|could not be translated|all goroutines are asleep|reflect: call of|send on closed channel|close of closed channel|assignment to entry in nil|negative shift amount|sync: ",
         ),
         (
             "orm",
@@ -218,7 +218,7 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.ROUTING_FAILURE,
         "routing",
-        ("consumer_group", _S, 0.9, "nogroup no such key|nogroup "),
+        ("consumer_group", _S, 0.9, "nogroup no such key|nogroup |unregistered task"),
     ),
     *_rules(
         Cause.TRANSIENT_NETWORK,
@@ -243,7 +243,7 @@ _TABLE: list[Rule] = [
             "undefined",
             _S,
             0.93,
-            "freemarker.|invalidreferenceexception|spelevaluation|groovy.lang|templatesyntax|template syntax|templateprocessing|undefinederror|non-existent service|circular reference|circular dependency|entitymanager is closed|entitymanagerclosed|uninitializedproperty|lateinit|sql compilation error|could not find stored procedure|which was not supplied|expects parameter|no overload for|cannot set headers|headers already sent|headers_sent|functionclauseerror|no function clause|no case clause|caseclauseerror|no match of right hand|matcherror|badmatch|function_clause|undefinedfunctionerror|badarityerror|argumentoutofrange|index was out of range|cannot resolve keyword|fielderror|index was outside the bounds|could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
+            "] not defined|] is not defined|is not defined|freemarker.|invalidreferenceexception|spelevaluation|groovy.lang|templatesyntax|template syntax|templateprocessing|undefinederror|non-existent service|circular reference|circular dependency|entitymanager is closed|entitymanagerclosed|uninitializedproperty|lateinit|sql compilation error|could not find stored procedure|which was not supplied|expects parameter|no overload for|cannot set headers|headers already sent|headers_sent|functionclauseerror|no function clause|no case clause|caseclauseerror|no match of right hand|matcherror|badmatch|function_clause|undefinedfunctionerror|badarityerror|argumentoutofrange|index was out of range|cannot resolve keyword|fielderror|index was outside the bounds|could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
         ),
         ("key_error", _S, 0.93, "keyerror", r"(?:^|[^a-z])keyerror(?![a-z])"),
         (
@@ -478,7 +478,7 @@ _TABLE: list[Rule] = [
             "delivery",
             _S,
             0.97,
-            "delivery expired|message expired|message has expired|message is expired|expired message|messageexpired|message too old|ttlexpired|ttl expired|time to live expired|"
+            "older than max|older than the max|older than allowed|passed its validity|past its validity|validity expired|is too old|was too old|past its deadline|expired at|delivery expired|message expired|message has expired|message is expired|expired message|messageexpired|message too old|ttlexpired|ttl expired|time to live expired|"
             "time-to-live expired|time-to-live exceeded|message ttl|past its ttl|ttl exceeded|expired before|expired in queue|expired while waiting|message lifetime|message is stale|stale message|maximumeventage|event age exceeded|maximum event age|event too old|event is too old|"
             "older than the maximum age|message age exceed|exceeded max age|exceeds max age|exceeds maximum age|maximum age exceeded|too old to process|retention expired|retention period expired|job expired|task expired|taskrevokederror|revoked: expired|unable to deliver in|"
             "offer expired|request expired in|validity period|x-message-ttl|_amq_expiry|activemq.expiry|amqp:message-expired",
@@ -521,13 +521,13 @@ _TABLE: list[Rule] = [
             "entity",
             _S,
             0.97,
-            "entity too large|entitytoolarge|payload too large|payloadtoolarge|request too large|requesttoolarge|requestentitytoolarge|request_too_large|message too large|message too long|message is too large|message too big|messagetoolarge|message_too_large|msg_size_too_large|"
+            "too many input tokens|too many tokens in|entity too large|entitytoolarge|payload too large|payloadtoolarge|request too large|requesttoolarge|requestentitytoolarge|request_too_large|message too large|message too long|message is too large|message too big|messagetoolarge|message_too_large|msg_size_too_large|"
             "messagesizeexceeded|recordtoolarge|recordbatchtoolarge|record is too large|record too large|body too large|content too large|document too large|document is too large|bsonobjecttoolarge|object to insert too large|event too large|header too large|headers too large|header fields too large|"
             "headersizeexceeded|header size exceeded|uri too long|batch too large|batch is too large|batchrequesttoolong|item size has exceeded|item too large|string too long|value too large|file too large|file is too large|attachment too large|too large for|too big|frame too large|frame size too large|packet too large|toolongframe|"
             "payload_too_large|max_payload|maximum payload|packet bigger than|max_allowed_packet|rpc message too large|maxmessagesize|max message size|maximum message size|max_message_size|maximum allowed message size|message size exceeds|message size is larger|"
             "message size larger|message larger than max|larger than max|larger than the max|larger than the configured max|exceeds the maximum message|max.request.size|max.message.bytes|exceeded the maximum allowed size|exceeds the maximum allowed size|maximum request length|maximum request size|request body too large|"
             "exceeds the maximum size|exceeds maximum size|exceeded maximum size|exceeds max size|exceed max size|exceeds size limit|exceeds the size limit|size limit exceeded|size exceeds|size exceeded|max size exceeded|maximum size exceeded|exceeds the limit of <*> bytes|exceeds limit of <*> bytes|exceeds maximum allowed|messagesizeexceededexception|"
-            "payload size|content length exceeds|content-length exceeds|datatoolong|length limit exceeded|maximum context length|context length exceeded|context_length_exceeded|context window|too many tokens|prompt is too long|fixed maximum message size|message exceeds|payload exceeds|event exceeds|body exceeds",
+            "payload size|content length exceeds|content-length exceeds|datatoolong|length limit exceeded|maximum context length|context length exceeded|context_length_exceeded|context window|prompt is too long|fixed maximum message size|message exceeds|payload exceeds|event exceeds|body exceeds",
         ),
         (
             "bytes_over",
@@ -575,7 +575,7 @@ _TABLE: list[Rule] = [
             "connections",
             _S,
             0.95,
-            "too many connections|too many clients|toomanyconnections|connection slots|connection limit exceeded|connection limit reached|max number of clients reached|maximum number of connections|max connections|max_connections|max_user_connections|max_client_conn|no more connections allowed|"
+            "slots reserved|remaining slots|slots are reserved|no free slots|no available slots|too many connections|too many clients|toomanyconnections|connection slots|connection limit exceeded|connection limit reached|max number of clients reached|maximum number of connections|max connections|max_connections|max_user_connections|max_client_conn|no more connections allowed|"
             "too many database connections|connection_limit|ora-00018|ora-00020|ora-12516|ora-12519|ora-12520|53300|channelmax|channel-max|channel_max|maximum number of channels|resource limit exceeded|resource limits reached|connections on this instance|remaining connection",
         ),
         ("mysql_connections", _S, 0.9, "1040|1203|1226", r"(?:error |\(|code[:= ]{1,2})(?:1040|1203|1226)(?![0-9])"),
@@ -589,7 +589,7 @@ _TABLE: list[Rule] = [
             "blocked",
             _U,
             0.85,
-            "nodes are available: |insufficient pods|no nodes available to schedule|connection.blocked|connection blocked|low on disk|low on memory|resource alarm|insufficient resources|insufficient_resources|insufficient cpu|out of resources|resources exhausted|address already in use|cannot assign requested address|eaddrnotavail|ephemeral port|port exhaustion|snat port",
+            "thresholds exceeded|threshold exceeded|nodes are available: |insufficient pods|no nodes available to schedule|connection.blocked|connection blocked|low on disk|low on memory|resource alarm|insufficient resources|insufficient_resources|insufficient cpu|out of resources|resources exhausted|address already in use|cannot assign requested address|eaddrnotavail|ephemeral port|port exhaustion|snat port",
         ),
         ("status", _S, 0.9, *_status("507")),
     ),
@@ -655,7 +655,7 @@ _TABLE: list[Rule] = [
             "class",
             _S,
             0.97,
-            "throttl|toomanyrequests|too many requests|too_many_requests|requestlimitexceeded|request limit exceeded|ratelimit|rate limit|rate-limit|rate_limit|rate exceeded|rate is large|request rate too large|rateexceeded|slowdown|slow down|reduce your request rate|provisionedthroughput|provisioned throughput|throughput exceeded|throughput limit|"
+            "too many recipients|throttl|toomanyrequests|too many requests|too_many_requests|requestlimitexceeded|request limit exceeded|ratelimit|rate limit|rate-limit|rate_limit|rate exceeded|rate is large|request rate too large|rateexceeded|slowdown|slow down|reduce your request rate|provisionedthroughput|provisioned throughput|throughput exceeded|throughput limit|"
             "limitexceededexception|limit exceeded exception|quota exceeded|quota_exceeded|quotaexceeded|exceeded your current quota|exceeded your quota|exceeds quota|exceed quota|exceeded quota|over quota|over_query_limit|insufficient_quota|quota limit|daily limit|dailylimitexceeded|monthly limit|hourly limit|usage limit|userratelimitexceeded|"
             "requests per second|requests per minute|requests per hour|requests/minute|requests/min|per second exceeded|per minute exceeded|emails per second|messages per second|sending limit|send limit|sending rate|maximum sending rate|sending quota|too many emails|too many messages|too many concurrent|too many calls|too many attempts, please|too many login attempts|too many queries|too many operations|too many updates|"
             "concurrency limit|concurrent request|concurrent executions|concurrent connections limit|maximum concurrent|simultaneous requests|api calls|call limit|reserved concurrency|es_rejected_execution|rejectedexecution|rejected execution|bulk queue|enhance your calm|enhance_your_calm|backoff requested|retry-after|retry after|back off|serverbusy|server is busy|server too busy|server_busy|system is busy|"
@@ -683,6 +683,12 @@ _TABLE: list[Rule] = [
             r"(?:421|450|451|452|4[.][27][.][0-9]{1,3}|<\*>)[^\n]{0,120}(?:(?<!status=)(?<!stat=)deferred|greylist|graylist|(?<![a-z])rate(?![a-z])|too many|try again later|limit)|greylisted|graylisted|ip address deferred",
         ),
         ("mail_deferred", _G, 0.5, "status=deferred|stat=deferred|temporarily deferred|delivery deferred"),
+        (
+            "limit",
+            _U,
+            0.7,
+            "limit exceeded|limit reached|exceeded limit|exceeded the limit|limit has been reached|limit was reached|over the limit|over limit",
+        ),
         ("in_flight", _S, 0.9, "in flight messages|in-flight messages|inflight messages|overlimit"),
         ("grpc", _U, 0.85, "resource_exhausted|resourceexhausted|resource exhausted|resource has been exhausted"),
         (
@@ -746,13 +752,13 @@ _TABLE: list[Rule] = [
             _S,
             0.93,
             "authorization|permission|access|rights|privilege",
-            r"(?:does not|doesn't|do not|don't|did not|has no|have no|without|lacks?|missing|no|insufficient)(?: have)?(?: the| any| sufficient| enough| required| necessary| proper)?(?: [a-z.:*_]{1,40})? (?:authorization|permissions?|access rights|access to|rights|privileges?)(?![a-z])",
+            r"(?<!or you )(?:does not|doesn't|do not|don't|did not|has no|have no|without|lacks?|missing|no|insufficient)(?: have)?(?: the| any| sufficient| enough| required| necessary| proper)?(?: [a-z.:*_]{1,40})? (?:authorization|permissions?|access rights|access to|rights|privileges?)(?![a-z])",
         ),
         (
             "permission",
             _S,
             0.95,
-            "servicedisabled|service_disabled|accessnotconfigured|access not configured|has not been used in project|is disabled for this account|accessdenied|access denied|access is denied|access_denied|access refused|access_refused|access forbidden|permissiondenied|permission_denied|permission denied|permissions denied|permission to|permission error|permissionerror|permissions error|eacces|operation not permitted|not permitted to|is not allowed to access|no permission|lacks permission|does not have permission|doesn't have permission|do not have permission|don't have permission|"
+            "readonly database|read-only file system|erofs|servicedisabled|service_disabled|accessnotconfigured|access not configured|has not been used in project|is disabled for this account|accessdenied|access denied|access is denied|access_denied|access refused|access_refused|access forbidden|permissiondenied|permission_denied|permission denied|permissions denied|permission to|permission error|permissionerror|permissions error|eacces|operation not permitted|not permitted to|is not allowed to access|no permission|lacks permission|does not have permission|doesn't have permission|do not have permission|don't have permission|"
             "not have sufficient|insufficient permission|insufficient privilege|insufficientprivilege|insufficient scope|insufficient_scope|insufficientpermissions|insufficient access|insufficient rights|insufficientauth|insufficient authentication|missing scope|missing permission|required permission|not authorized|not authorised|notauthorized|unauthorizedaccess|unauthorizedoperation|unauthorizedexception|unauthorized|authorizationexception|"
             "authorizationfailed|authorization failed|authorization error|authorizationerror|authorization_error|topicauthorization|groupauthorization|clusterauthorization|topic_authorization|group_authorization|command denied|noperm|forbidden|explicit deny|is not authorized|accesscontrolexception|securityexception|unauthorizedclaim|claim is empty|claim(s) are required|send claim|listen claim|ip address is not allowed|ip not allowed|not whitelisted|not on the allow|blocked by policy|"
             "denied by policy|denied the request|kms|assumerole|not entitled|subscription is required|privilege",
@@ -835,7 +841,7 @@ _TABLE: list[Rule] = [
             "transient",
             _U,
             0.85,
-            "transientdataaccess|sqltransient|sqlrecoverable|transient database|transienterror: database|recoverabledataaccess|cannotcreatetransaction|could not open jpa entitymanager|could not open connection|unable to commit against jdbc|unable to rollback|jdbcconnectionexception|retryablecommit|transaction rolled back because|transient transaction|psycopg2.operationalerror: ssl|sequelizedatabaseerror: timeout|dbexception: timeout",
+            "transient failure|transient error|transient fault|transientdataaccess|sqltransient|sqlrecoverable|transient database|transienterror: database|recoverabledataaccess|cannotcreatetransaction|could not open jpa entitymanager|could not open connection|unable to commit against jdbc|unable to rollback|jdbcconnectionexception|retryablecommit|transaction rolled back because|transient transaction|psycopg2.operationalerror: ssl|sequelizedatabaseerror: timeout|dbexception: timeout",
         ),
     ),
     *_rules(
@@ -892,7 +898,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.95,
-            'running replica|maxretriesperrequest|max retries per request|leadership election|election in progress|electing|code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available',
+            'masterdown|master is down|link with master|running replica|maxretriesperrequest|max retries per request|leadership election|election in progress|electing|code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available',
         ),
     ),
     *_rules(
@@ -914,7 +920,7 @@ _TABLE: list[Rule] = [
             "version",
             _S,
             0.95,
-            "watched variable|watcherror|has been compacted|wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|wrong version|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
+            "the wrong version|wrong version of|watched variable|watcherror|has been compacted|wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
             "concurrent modification of|concurrent update|concurrently updated|concurrently modified|concurrent write|update conflict|document update conflict|edit conflict|etag mismatch|etag does not match|if-match|preconditionfailed: etag|conditionnotmet|condition not met|condition specified using http conditional|conditional operation is currently|conflicting conditional operation|operationaborted|concurrentmodificationexception: aggregate|aggregate version|eventstore|revision conflict|conflict: document|sequence conflict|concurrency violation|concurrencyfailure|"
             "cas mismatch|casmismatch|cas_mismatch|compare and swap|compareandset|generation mismatch|mod_revision|badversion|bad version",
         ),
@@ -1092,7 +1098,7 @@ _TABLE: list[Rule] = [
             "record",
             _S,
             0.95,
-            "unabletoreadfile|unable to read file|unable to retrieve|could not retrieve|unknown database|parameternotfound|entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
+            "no documents|redis: nil|no result set|unabletoreadfile|unable to read file|unable to retrieve|could not retrieve|unknown database|parameternotfound|entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
             "nosuchbucket|nosuchentity|no such entity|nosuchupload|no such object|nosuchfile|no such file|filenotfound|file not found|file does not exist|enoent|path not found|path does not exist|directorynotfound|blobnotfound|containernotfound|blob does not exist|bucket does not exist|itemnotfound|item not found|user not found|usernotfound|customer not found|account not found|order not found|product not found|unknown user|unknown customer|unknown product|unknown order|unknown account|unknown id|unknown sku|no user found|no customer|no order|no product|no account|no matching record|no record|no records found|no longer exists|no longer available|has been deleted|was deleted|been removed|is missing from|missing data|missing record|missing reference|missing row|missing entity|dangling reference|orphan|unknown reference|invalid reference|"
             "nonexistent|non-existent|non existent|index_not_found|ora-01403|no such container|no such image|manifest unknown|manifest for|user unknown|mailbox unavailable|no such user|recipient address rejected|address not found|5.1.1|p2025|an operation failed because it depends on one or more records",
         ),
@@ -1149,7 +1155,7 @@ _TABLE: list[Rule] = [
             "reset",
             _S,
             0.96,
-            "error on connection|error on socket|error while reading|error while writing|error reading from|error writing to|brokerunreachable|endpoints were reachable|endpoint is reachable|could not establish|failed to open connection|could not open connection|unable to open connection|unable to establish|cannot establish|failed to create connection|failed to open tcp|could not establish tcp|protocol banner|data connection|connection reset|econnreset|connection_reset|connectionreset|connection was reset|reset by peer|forcibly closed|broken pipe|epipe|brokenpipe|socket hang up|connection aborted|econnaborted|connection was aborted|connection abort|remote end closed|remotedisconnected|remote host closed|closed by remote|closed by the remote|closed by peer|peer closed|server disconnected|serverdisconnected|connection closed|connection was closed|connection is broken|connection broken|connection lost|connection was lost|lost connection|connection dropped|connection interrupted|connection terminated|connection shut down|connection error|connectionerror|connection failure|connection failed|connectexception|connectionexception|connection exception|connecterror|connection could not be|use of closed network|closed network connection|stream closed|stream was reset|stream reset|stream error|rst_stream|goaway|http2: |http2|err_http2|premature close|prematurely closed|incompleteread|incomplete read|chunkedencoding|incomplete chunked|protocolerror|unexpected eof|unexpected_eof|unexpected end of stream|eof occurred|eofexception|eoferror|: eof|failed to respond|nohttpresponse|empty reply|fetch failed|failed to fetch|"
+            "can't contact|cannot contact|could not contact|unable to contact|failed to contact|is not open|channel/connection|wrong version number|error on connection|error on socket|error while reading|error while writing|error reading from|error writing to|brokerunreachable|endpoints were reachable|endpoint is reachable|could not establish|failed to open connection|could not open connection|unable to open connection|unable to establish|cannot establish|failed to create connection|failed to open tcp|could not establish tcp|protocol banner|data connection|connection reset|econnreset|connection_reset|connectionreset|connection was reset|reset by peer|forcibly closed|broken pipe|epipe|brokenpipe|socket hang up|connection aborted|econnaborted|connection was aborted|connection abort|remote end closed|remotedisconnected|remote host closed|closed by remote|closed by the remote|closed by peer|peer closed|server disconnected|serverdisconnected|connection closed|connection was closed|connection is broken|connection broken|connection lost|connection was lost|lost connection|connection dropped|connection interrupted|connection terminated|connection shut down|connection error|connectionerror|connection failure|connection failed|connectexception|connectionexception|connection exception|connecterror|connection could not be|use of closed network|closed network connection|stream closed|stream was reset|stream reset|stream error|rst_stream|goaway|http2: |http2|err_http2|premature close|prematurely closed|incompleteread|incomplete read|chunkedencoding|incomplete chunked|protocolerror|unexpected eof|unexpected_eof|unexpected end of stream|eof occurred|eofexception|eoferror|: eof|failed to respond|nohttpresponse|empty reply|fetch failed|failed to fetch|"
             "transport endpoint|transport error|transport is closing|channelclosed|channel closed|channel is closed|alreadyclosed|closedchannel|socket closed|socketexception|socket error|socket is closed|socket is not connected|enotconn|network error|networkerror|networkexception|network is down|network is unreachable|network unreachable|networkunreachable|enetunreach|ehostunreach|enetdown|host is unreachable|host unreachable|host is down|ehostdown|no route to host|noroutetohost|destination host|brokerconnection|amqpconnection|connection to broker|disconnected|disconnect|not connected|cannot connect|can't connect|could not connect|couldn't connect|unable to connect|failed to connect|failed connecting|error connecting|failed to establish|connection attempt failed|error while dialing|dial tcp|wsarecv|wsasend|connectex|winsock|i/o error|err_network|err_connection",
         ),
         (
