@@ -201,7 +201,7 @@ _TABLE: list[Rule] = [
             "go_runtime",
             _S,
             0.95,
-            "parseerror: syntax error|not json serializable|notserializableexception|is not serializable|not jsonable|serialization of 'closure'|circular structure|converting circular|exception was thrown by handler|could not be translated|all goroutines are asleep|reflect: call of|send on closed channel|close of closed channel|assignment to entry in nil|negative shift amount|sync: ",
+            "changed size during iteration|invalidstateerror|illegalargumentexception: source must|mutated during iteration|modified during iteration|parseerror: syntax error|not json serializable|notserializableexception|is not serializable|not jsonable|serialization of 'closure'|circular structure|converting circular|exception was thrown by handler|could not be translated|all goroutines are asleep|reflect: call of|send on closed channel|close of closed channel|assignment to entry in nil|negative shift amount|sync: unlock|sync: negative",
         ),
         (
             "orm",
@@ -213,7 +213,12 @@ _TABLE: list[Rule] = [
     *_rules(
         Cause.RESOURCE_EXHAUSTED,
         "resource",
-        ("breaker", _S, 0.9, "circuit_breaking_exception|database space exceeded|local: queue full|_queue_full"),
+        (
+            "breaker",
+            _S,
+            0.9,
+            "thread pool exhausted|thread pool is exhausted|threadpool exhausted|no threads available|circuit_breaking_exception|database space exceeded|local: queue full|_queue_full",
+        ),
     ),
     *_rules(
         Cause.ROUTING_FAILURE,
@@ -243,7 +248,7 @@ _TABLE: list[Rule] = [
             "undefined",
             _S,
             0.93,
-            "] not defined|] is not defined|is not defined|freemarker.|invalidreferenceexception|spelevaluation|groovy.lang|templatesyntax|template syntax|templateprocessing|undefinederror|non-existent service|circular reference|circular dependency|entitymanager is closed|entitymanagerclosed|uninitializedproperty|lateinit|sql compilation error|could not find stored procedure|which was not supplied|expects parameter|no overload for|cannot set headers|headers already sent|headers_sent|functionclauseerror|no function clause|no case clause|caseclauseerror|no match of right hand|matcherror|badmatch|function_clause|undefinedfunctionerror|badarityerror|argumentoutofrange|index was out of range|cannot resolve keyword|fielderror|index was outside the bounds|could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
+            "argument type mismatch|invalid argument supplied|same key has already been added|key has already been added|improperlyconfigured|templatedoesnotexist|templatenotfound|command not found|exec format error|exec: not found|executable file not found|sh: <*>: |not recognized as an internal|] not defined|] is not defined|is not defined|freemarker.|invalidreferenceexception|spelevaluation|groovy.lang|templatesyntax|template syntax|templateprocessing|undefinederror|non-existent service|circular reference|circular dependency|entitymanager is closed|entitymanagerclosed|uninitializedproperty|lateinit|sql compilation error|could not find stored procedure|which was not supplied|expects parameter|no overload for|cannot set headers|headers already sent|headers_sent|functionclauseerror|no function clause|no case clause|caseclauseerror|no match of right hand|matcherror|badmatch|function_clause|undefinedfunctionerror|badarityerror|argumentoutofrange|index was out of range|cannot resolve keyword|fielderror|index was outside the bounds|could not load file or assembly|bindingresolution|is not instantiable|nosuchbean|no qualifying bean|unsatisfieddependency|unsatisfied dependency|no bean named|no provider for|resolve dependencies of|no service for type|no component for supporting|lazyinitialization|could not initialize proxy|cannot be tracked because another|second operation was started|detached entity passed|unsaved transient instance|transientobjectexception|transientpropertyvalue|no persister for|mappingexception: unknown entity|querysyntaxexception|named query|argumentnull|modulenotfound|no module named|cannot find module|undefinedcolumn|undefinedtable|undefined column|undefined table|unknown column|no such column|no such table|invalid object name|invalid column name|42p01|42703|42601|maximum call stack|classnotfound|class not found|noclassdef|nosuchmethod|method does not exist|cannot import name|cannot load such file",
         ),
         ("key_error", _S, 0.93, "keyerror", r"(?:^|[^a-z])keyerror(?![a-z])"),
         (
@@ -257,8 +262,8 @@ _TABLE: list[Rule] = [
             "null_value",
             _S,
             0.93,
-            "value cannot be null|because the return value of|cannot invoke|of undefined (reading|of null (reading|reading ",
-            r"value cannot be null|cannot invoke \\?[\"']|because \\?[\"'`][^\n]{1,200} is null|(?:propert(?:y|ies)|reading)[^\n]{0,80} of (?:null|undefined)|reading property",
+            "must not be null|value cannot be null|because the return value of|cannot invoke|of undefined (reading|of null (reading|reading ",
+            r"value cannot be null|illegalargument[a-z]{0,9}: [^\n]{0,80}must not be null|cannot invoke \\?[\"']|because \\?[\"'`][^\n]{1,200} is null|(?:propert(?:y|ies)|reading)[^\n]{0,80} of (?:null|undefined)|reading property",
         ),
         (
             "oracle_code",
@@ -362,8 +367,8 @@ _TABLE: list[Rule] = [
             "killed_by",
             _S,
             0.93,
-            "was sent sig|exited with|terminated by signal|killed by|died from|died with",
-            r"was sent sig(?:kill|term|abrt|int|quit)|(?:worker|process|child|job|container|task)[^\n]{0,120}(?:exited with|terminated by|killed by|died from|died with) [\"'`]?signal",
+            "container killed|executorlost|was sent sig|exited with|terminated by signal|killed by|died from|died with",
+            r"container killed|executorlost|was sent sig(?:kill|term|abrt|int|quit)|(?:worker|process|child|job|container|task)[^\n]{0,120}(?:exited with|terminated by|killed by|died from|died with) [\"'`]?signal",
         ),
         (
             "heartbeat_late",
@@ -386,7 +391,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.9,
-            "unexpected close|closed unexpectedly|unexpectedly closed|connection is closed by|closed before|network-related or instance-specific|semaphore timeout period|alreadyclosedexception|shutdownsignalexception|tns:no listener|rediscommandtimeout|redis command timed out|redistimeout|stream error: stream id|connection closed by server|the operation has timed out",
+            "httprequestexception: resource temporarily|socketexception: resource temporarily|read: resource temporarily|unexpected close|closed unexpectedly|unexpectedly closed|connection is closed by|closed before|network-related or instance-specific|semaphore timeout period|alreadyclosedexception|shutdownsignalexception|tns:no listener|rediscommandtimeout|redis command timed out|redistimeout|stream error: stream id|connection closed by server|the operation has timed out",
         ),
     ),
     *_rules(
@@ -734,7 +739,7 @@ _TABLE: list[Rule] = [
             "credentials",
             _S,
             0.97,
-            "bad credentials|invalid credentials|invalid credential|wrong credentials|incorrect credentials|credentials are not valid|invalid api key|invalid api_key|invalid_api_key|invalid apikey|incorrect api key|api key not valid|api key is invalid|api key expired|missing api key|no api key|api key not found|invalid password|incorrect password|wrong password|wrongpass|password authentication failed|"
+            "auth fail|bad credentials|invalid credentials|invalid credential|wrong credentials|incorrect credentials|credentials are not valid|invalid api key|invalid api_key|invalid_api_key|invalid apikey|incorrect api key|api key not valid|api key is invalid|api key expired|missing api key|no api key|api key not found|invalid password|incorrect password|wrong password|wrongpass|password authentication failed|"
             "login failed|login incorrect|login was refused|logon failure|logon failed|access denied for user|authentication failed|authenticationfailed|authentication failure|authentication error|authenticationerror|authenticationexception|authentication required|authentication unsuccessful|authentication credentials|authentication is required|authentication needed|failed to authenticate|could not authenticate|unable to authenticate|"
             "cannot authenticate|not authenticated|unauthenticated|saslauthentication|sasl authentication|sasl handshake|noauth|nocredential|no credentials|unable to locate credentials|unable to load credentials|could not load credentials|unable to load aws credentials|credentials could not|credentials not|credentialsprovider|could not find credentials|default credentials|defaultcredentials|credentialunavailable|partial credentials|missing credentials|"
             "auth failed|auth failure|authfailure|authfailed|auth error|autherror|invalid auth|invalid_auth|invalidauth|authorizationheader|authorization header|authorization required|account is disabled|account disabled|account locked|account is locked|account suspended|account has been suspended|user is disabled|password has expired|password expired|password must be changed|no password supplied|"
@@ -807,7 +812,7 @@ _TABLE: list[Rule] = [
             "lock_wait",
             _S,
             0.97,
-            "waiters for this lock|number of waiters|unable to lock|unable_to_lock|could not lock|failed to lock|cannot lock|exclusive access to this record|lock wait timeout|lock request time out|lock timeout|locktimeout|could not obtain lock|cannot acquire lock|cannotacquirelock|could not acquire lock|unable to acquire lock|pessimisticlock|locknotavailable|lock_not_available|lockacquisition|database is locked|database file is locked|database table is locked|table is locked|database schema is locked|sqlite_busy|sqlite_locked|sqlite3.busyexception|"
+            "could not be acquired|waiters for this lock|number of waiters|unable to lock|unable_to_lock|could not lock|failed to lock|cannot lock|exclusive access to this record|lock wait timeout|lock request time out|lock timeout|locktimeout|could not obtain lock|cannot acquire lock|cannotacquirelock|could not acquire lock|unable to acquire lock|pessimisticlock|locknotavailable|lock_not_available|lockacquisition|database is locked|database file is locked|database table is locked|table is locked|database schema is locked|sqlite_busy|sqlite_locked|sqlite3.busyexception|"
             "resource busy and acquire|being locked by another|locked by another transaction|lock escalation|lock conflict|row is locked|busyexception|lock contention|lockingexception|queryblocked|record lock|while it is being locked",
         ),
         (
@@ -841,7 +846,7 @@ _TABLE: list[Rule] = [
             "transient",
             _U,
             0.85,
-            "transient failure|transient error|transient fault|transientdataaccess|sqltransient|sqlrecoverable|transient database|transienterror: database|recoverabledataaccess|cannotcreatetransaction|could not open jpa entitymanager|could not open connection|unable to commit against jdbc|unable to rollback|jdbcconnectionexception|retryablecommit|transaction rolled back because|transient transaction|psycopg2.operationalerror: ssl|sequelizedatabaseerror: timeout|dbexception: timeout",
+            "was rolled back|been rolled back|rolled back by|transient failure|transient error|transient fault|transientdataaccess|sqltransient|sqlrecoverable|transient database|transienterror: database|recoverabledataaccess|cannotcreatetransaction|could not open jpa entitymanager|could not open connection|unable to commit against jdbc|unable to rollback|jdbcconnectionexception|retryablecommit|transaction rolled back because|transient transaction|psycopg2.operationalerror: ssl|sequelizedatabaseerror: timeout|dbexception: timeout",
         ),
     ),
     *_rules(
@@ -871,14 +876,14 @@ _TABLE: list[Rule] = [
             "processed",
             _S,
             0.95,
-            "executionalreadystarted|already started|alreadystarted|already running|already scheduled|already enqueued|already queued|already processed|already been processed|already handled|already been handled|already completed|already been completed|already consumed|already executed|already applied|already delivered|already submitted|already sent|already paid|already captured|already refunded|already been refunded|already been captured|already settled|already recorded|already imported|already ingested|already in use|already registered|already subscribed|already charged|duplicate message|duplicate event|duplicate request|duplicate transaction|duplicate order|duplicate payment|duplicate submission|duplicate delivery|duplicatemessage|duplicaterequest|duplicate id|duplicate detected|duplicate found|"
+            "received before|seen before|processed before|handled before|already seen|already received|executionalreadystarted|already started|alreadystarted|already running|already scheduled|already enqueued|already queued|already processed|already been processed|already handled|already been handled|already completed|already been completed|already consumed|already executed|already applied|already delivered|already submitted|already sent|already paid|already captured|already refunded|already been refunded|already been captured|already settled|already recorded|already imported|already ingested|already in use|already registered|already subscribed|already charged|duplicate message|duplicate event|duplicate request|duplicate transaction|duplicate order|duplicate payment|duplicate submission|duplicate delivery|duplicatemessage|duplicaterequest|duplicate id|duplicate detected|duplicate found|"
             "idempoten|message already|messagealready|event already|job already|order already|replayed message|replay detected|messagededuplication|deduplicat|request has already been|operation has already|nonce too low|already known",
         ),
         (
             "exists",
             _S,
             0.93,
-            "already exists|alreadyexists|already_exists|already exist|alreadyowned|resourceexists|entityexists|eexist|file exists|exists already|resource_already|conflict: resource|duplicate name|resourcealreadyexists|entityalreadyexists|objectalreadyexists|blobalreadyexists|is already present|already present",
+            "already exists|alreadyexists|already_exists|already exist|alreadyowned|resourceexists|entityexists|eexist|file exists|exists already|resource_already|duplicate name|resourcealreadyexists|entityalreadyexists|objectalreadyexists|blobalreadyexists|is already present|already present",
         ),
         ("status", _G, 0.6, *_status("409")),
         ("conflict", _G, 0.5, "conflict"),
@@ -898,7 +903,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.95,
-            'masterdown|master is down|link with master|running replica|maxretriesperrequest|max retries per request|leadership election|election in progress|electing|code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available',
+            'docker daemon|daemon running|daemon is not running|masterdown|master is down|link with master|running replica|maxretriesperrequest|max retries per request|leadership election|election in progress|electing|code = unavailable|code=unavailable|statuscode="unavailable"|statuscode=unavailable|statuscode.unavailable|14 unavailable|dial unix|unix socket|through socket|serviceunavailable|service unavailable|state not recovered|available brokers|out of available',
         ),
     ),
     *_rules(
@@ -920,7 +925,7 @@ _TABLE: list[Rule] = [
             "version",
             _S,
             0.95,
-            "the wrong version|wrong version of|watched variable|watcherror|has been compacted|wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
+            "is not the latest|not the latest version|not the current version|conflict occurred|conflict_error|updated since|changed since|since last read|since it was read|since the last read|the wrong version|wrong version of|watched variable|watcherror|has been compacted|wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
             "concurrent modification of|concurrent update|concurrently updated|concurrently modified|concurrent write|update conflict|document update conflict|edit conflict|etag mismatch|etag does not match|if-match|preconditionfailed: etag|conditionnotmet|condition not met|condition specified using http conditional|conditional operation is currently|conflicting conditional operation|operationaborted|concurrentmodificationexception: aggregate|aggregate version|eventstore|revision conflict|conflict: document|sequence conflict|concurrency violation|concurrencyfailure|"
             "cas mismatch|casmismatch|cas_mismatch|compare and swap|compareandset|generation mismatch|mod_revision|badversion|bad version",
         ),
@@ -1270,7 +1275,7 @@ _TABLE: list[Rule] = [
             "count",
             _L,
             0.9,
-            "retryerror|state=finished raised|terminal error after|abandoned after|abandoned: |discarded after|dropped after|gave up|giving up|given up|max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
+            "redelivered more|moved to dlq|sent to dlq|moved to the dlq|to dlq after|moved to activemq.dlq|retryerror|state=finished raised|terminal error after|abandoned after|abandoned: |discarded after|dropped after|gave up|giving up|given up|max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
         ),
     ),
     *_rules(

@@ -7,7 +7,7 @@ row group by row group.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -391,47 +391,47 @@ def _property_column(rows: list[tuple[tuple[str, str], ...]]) -> pa.Array:
 
 
 def _to_letters(table: pa.Table) -> Iterator[tuple[int, DeadLetter]]:
-    plain = {name: table.column(name).to_pylist() for name in table.column_names if name not in _NOT_PLAIN}
-    for name in ("enqueued_at", "dead_lettered_at", "first_received_at"):
-        plain[name] = table.column(name).cast(pa.int64()).to_pylist()
-    headers = _from_lists(table.column("headers"))
-    properties = _from_lists(table.column("properties"))
-    for index, row in enumerate(plain["row"]):
-        yield (
-            row,
-            DeadLetter(
-                plain["broker_message_id"][index],
-                plain["body"][index],
-                tuple(Header(n, t, text if text is not None else data) for n, t, text, data in headers[index]),
-                tuple(properties[index]),
-                plain["enqueued_at"][index],
-                plain["dead_lettered_at"][index],
-                plain["first_received_at"][index],
-                plain["deliveries"][index],
-                plain["origin"][index],
-                plain["ordering_key"][index],
-                plain["content_type"][index],
-                plain["reason"][index],
-                plain["description"][index],
-                plain["redelivered"][index],
-            ),
-        )
+    # Column by column and without a name for each field: a slice of a delivery makes thousands of these.
+    columns = [
+        _lists(table.column(name), _LISTS[name]) if name in _LISTS else _column(table, name)
+        for name in DeadLetter._fields
+    ]
+    yield from zip(table.column("row").to_pylist(), map(DeadLetter._make, zip(*columns, strict=True)), strict=True)
 
 
-_NOT_PLAIN = {"headers", "properties", "enqueued_at", "dead_lettered_at", "first_received_at"}
+def _column(table: pa.Table, name: str) -> list[Any]:
+    column = table.column(name)
+    return list((column.cast(pa.int64()) if column.type == _TIME else column).to_pylist())
 
 
-def _from_lists(column: pa.ChunkedArray) -> list[list[tuple[Any, ...]]]:
+def _lists(column: pa.ChunkedArray, make: Callable[[pa.StructArray], list[Any]]) -> list[tuple[Any, ...]]:
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], column.type)
-    struct = array.flatten()
-    flat = list(zip(*(struct.field(i).to_pylist() for i in range(struct.type.num_fields)), strict=True))
-    result, position = [], 0
+    flat = make(array.flatten())
+    found, start = [], 0
     for length in array.value_lengths().to_pylist():
-        result.append(flat[position : position + (length or 0)])
-        position += length or 0
-    return result
+        end = start + (length or 0)
+        found.append(tuple(flat[start:end]))
+        start = end
+    return found
+
+
+def _headers(struct: pa.StructArray) -> list[Header]:
+    names, types, texts, data = (struct.field(i).to_pylist() for i in range(4))
+    values = (
+        texts
+        if struct.field(3).null_count == len(struct)
+        else [text if text is not None else raw for text, raw in zip(texts, data, strict=True)]
+    )
+    return list(map(Header._make, zip(names, types, values, strict=True)))
+
+
+def _properties(struct: pa.StructArray) -> list[tuple[str, str]]:
+    return list(zip(struct.field(0).to_pylist(), struct.field(1).to_pylist(), strict=True))
+
+
+_LISTS: dict[str, Callable[[Any], list[Any]]] = {"headers": _headers, "properties": _properties}
 
 
 def _fsync(path: str) -> None:

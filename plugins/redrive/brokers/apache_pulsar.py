@@ -360,8 +360,10 @@ class ApachePulsar:
                     trouble = self._publish_window(queue, topic, schema, window, closed, results)
                 else:
                     _answer(results, window, Publication("retry", detail=str(trouble)))
-        if trouble is not None and not any(result and result.status in ("sent", "unknown") for result in results):
-            raise trouble
+        if isinstance(trouble, QueueMissing | PermissionRefused) and not any(
+            result and result.status in ("sent", "unknown") for result in results
+        ):
+            raise trouble  # any other may pass, and certainly none of these was taken: that is said per message
         return [result or _BEHIND for result in results]
 
     def _publish_window(

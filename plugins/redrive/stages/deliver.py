@@ -5,6 +5,7 @@ the destination's consumers are stuck. Of a slice only one confirm window at a t
 crash leaves at most that window unknown.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +28,8 @@ from redrive.ledger import batches, escalations, leases, sending
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.sending import Claimed, Lane, Mark, Slice
 from redrive.message import (
+    MAX_ROWS,
+    ROW_BITS,
     DeadLetter,
     Header,
     Micros,
@@ -418,7 +421,7 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
         room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
         marks = tracking_headers(one.redrive_id, one.attempt, room=room)
         body = letter.body
-        if one.message_id in edits:
+        if edits and one.message_id in edits:
             body = edits[one.message_id].encode("utf-8")
             if room is None or room > len(marks):
                 marks = (*marks, Header(EDITED_HEADER, "String", "true"))
@@ -426,30 +429,25 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
             moment = parse_instant(one.claimed_at)
             claimed_at[one.claimed_at] = micros(moment) if moment else None
         yield Outgoing(
-            message_id=one.message_id,
-            redrive_id=one.redrive_id,
-            attempt=one.attempt,
-            body=body,
-            headers=headers + marks,
-            properties=letter.properties,
-            ordering_key=letter.ordering_key,
-            content_type=letter.content_type,
+            one.message_id,
+            one.redrive_id,
+            one.attempt,
+            body,
+            headers + marks,
+            letter.properties,
+            letter.ordering_key,
+            letter.content_type,
             claimed_at=claimed_at[one.claimed_at],
             enqueued_at=letter.enqueued_at,
         )
 
 
 def _letters(context: Context, todo: Sequence[Claimed], paths: dict[int, str]) -> Iterator[tuple[Claimed, DeadLetter]]:
-    start = 0
-    while start < len(todo):
-        batch_id = batch_and_row(todo[start].message_id)[0]
-        end = start
-        while end < len(todo) and batch_and_row(todo[end].message_id)[0] == batch_id:
-            end += 1
-        rows = [batch_and_row(one.message_id)[1] for one in todo[start:end]]
-        for offset, (_, letter) in enumerate(context.staging.letters(paths[batch_id], rows)):
-            yield todo[start + offset], letter
-        start = end
+    for batch_id, group in itertools.groupby(todo, key=lambda one: one.message_id >> ROW_BITS):
+        claimed = list(group)
+        rows = [one.message_id & (MAX_ROWS - 1) for one in claimed]
+        found = context.staging.letters(paths[batch_id], rows)
+        yield from zip(claimed, (letter for _, letter in found), strict=True)
 
 
 def _publish(

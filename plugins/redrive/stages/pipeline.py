@@ -4,9 +4,11 @@ Each function opens what it needs, does its stage under the run's lease, notes i
 them. A run travels between tasks as :class:`Run`: names and numbers, no payloads, no receipts.
 """
 
+import gc
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -217,8 +219,20 @@ def _stage(
     broker: Broker | None = None,
 ) -> dict[str, Any]:
     started = time.monotonic()
-    with Context(settings, run, clock=clock, progress=progress, broker=broker) as context:
+    with _fewer_collections(), Context(settings, run, clock=clock, progress=progress, broker=broker) as context:
         counts = work(context)
         counts["seconds"] = round(time.monotonic() - started, 3)
         leases.note_counts(context.ledger, context.lease, name, counts, clock())
     return counts
+
+
+@contextmanager
+def _fewer_collections() -> Iterator[None]:
+    """Look for reference cycles rarely: a stage makes millions of short-lived tuples and hardly a cycle, and looking
+    through them every 700 allocations, as Python does by default, costs it a tenth of its time."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
