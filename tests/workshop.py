@@ -105,9 +105,7 @@ class Workshop:
         return {"clock": self.now, "broker": self.broker}
 
     def begin(self, **options: Any) -> Run:
-        return pipeline.begin(
-            self.settings, "orders", trigger="test", holder="test", clock=self.now, **options
-        )
+        return pipeline.begin(self.settings, "orders", trigger="test", holder="test", clock=self.now, **options)
 
     def stages(self, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
         """Run stage after stage, each with its counts."""

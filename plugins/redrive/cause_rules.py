@@ -207,7 +207,7 @@ _TABLE: list[Rule] = [
             "orm",
             _S,
             0.9,
-            "sqlalchemy.exc.invalidrequest|multipleresultsfound|multiple rows were found|pendingrollback|multipleobjectsreturned|nonuniqueresult|operator does not exist|entity type is not part of the model",
+            "converternotfound|no converter found|attempted merging values|sqlalchemy.exc.invalidrequest|multipleresultsfound|multiple rows were found|pendingrollback|multipleobjectsreturned|nonuniqueresult|operator does not exist|entity type is not part of the model",
         ),
     ),
     *_rules(
@@ -840,7 +840,7 @@ _TABLE: list[Rule] = [
             "statement_timeout",
             _S,
             0.9,
-            "coordinator node timed out|writetimeoutexception|write timeout|during write query|during read query|during simple write|waiting for replica nodes|statement timeout|statement_timeout|querycanceled|query canceled|query cancelled|canceling statement|execution timeout expired|timeout expired.|query timeout|querytimeout|sqltimeoutexception|query execution was interrupted|maximum statement execution time|max_execution_time|operation exceeded time limit|maxtimemsexpired|readtimeoutexception: query|querytimedout|lock_timeout|wait_timeout|commandtimeout|command timeout|idle-in-transaction|idle in transaction|current transaction is aborted|infailedsqltransaction",
+            "querytimeoutexception|command timeout expired|timeout expired before|coordinator node timed out|writetimeoutexception|write timeout|during write query|during read query|during simple write|waiting for replica nodes|statement timeout|statement_timeout|querycanceled|query canceled|query cancelled|canceling statement|execution timeout expired|timeout expired.|query timeout|querytimeout|sqltimeoutexception|query execution was interrupted|maximum statement execution time|max_execution_time|operation exceeded time limit|maxtimemsexpired|readtimeoutexception: query|querytimedout|lock_timeout|wait_timeout|commandtimeout|command timeout|idle-in-transaction|idle in transaction|current transaction is aborted|infailedsqltransaction",
         ),
         (
             "transient",
@@ -1066,8 +1066,8 @@ _TABLE: list[Rule] = [
             "schema",
             _S,
             0.93,
-            "validationerror|validation error|validationexception|validation exception|validation failed|validation failure|validationfailed|failed validation|schema validation|schemavalidation|jsonschema|json schema|schema violation|schema mismatch|does not match schema|does not conform|doesn't match schema|not match the schema|additional properties|additionalproperties|required property|required field|required fields|required parameter|required attribute|required key|required header|is required|are required|field required|missing field|missing required|missing mandatory|missing property|missing attribute in message|missing header|mandatory field|must not be null|must not be blank|must not be empty|must be a string|must be a number|must be an integer|must be a valid|must be one of|may not be null|cannot be blank|can't be blank|cannot be null|can't be null|not-null constraint|not null constraint|notnullviolation|notnull violation|null value in column|23502|1048|cannot insert the value null|ora-01400|check constraint|23514|checkviolation|checkconstraint|"
-            "unprocessable|invalid payload|payload is invalid|invalid request body|invalid body|invalid input|invalid value for|invalid value|invalid enum|no enum constant|is not a valid enum|not a valid choice|value is not a valid|type_error.|value_error.|zoderror|zod|joi|ajv|pydantic|marshmallow|voluptuous|cerberus|methodargumentnotvalid|invalid argument value|invalid content-type|unsupported content type|unsupported media|unsupportedmediatype|content type|no content-type|empty body|empty message|empty payload|message body is empty|body is empty|payload is empty|unsupported schema|schema version|unsupported version|type mismatch|mapper_parsing|mapper_parsing_exception|strict_dynamic_mapping|document_parsing|failed to parse field|illegal_argument_exception: mapper",
+            "joi validation|joi.|joi: |validationerror|validation error|validationexception|validation exception|validation failed|validation failure|validationfailed|failed validation|schema validation|schemavalidation|jsonschema|json schema|schema violation|schema mismatch|does not match schema|does not conform|doesn't match schema|not match the schema|additional properties|additionalproperties|required property|required field|required fields|required parameter|required attribute|required key|required header|is required|are required|field required|missing field|missing required|missing mandatory|missing property|missing attribute in message|missing header|mandatory field|must not be null|must not be blank|must not be empty|must be a string|must be a number|must be an integer|must be a valid|must be one of|may not be null|cannot be blank|can't be blank|cannot be null|can't be null|not-null constraint|not null constraint|notnullviolation|notnull violation|null value in column|23502|1048|cannot insert the value null|ora-01400|check constraint|23514|checkviolation|checkconstraint|"
+            "unprocessable|invalid payload|payload is invalid|invalid request body|invalid body|invalid input|invalid value for|invalid value|invalid enum|no enum constant|is not a valid enum|not a valid choice|value is not a valid|type_error.|value_error.|zoderror|ajv|pydantic|marshmallow|voluptuous|cerberus|methodargumentnotvalid|invalid argument value|invalid content-type|unsupported content type|unsupported media|unsupportedmediatype|content type|no content-type|empty body|empty message|empty payload|message body is empty|body is empty|payload is empty|unsupported schema|schema version|unsupported version|type mismatch|mapper_parsing|mapper_parsing_exception|strict_dynamic_mapping|document_parsing|failed to parse field|illegal_argument_exception: mapper",
         ),
         ("status", _U, 0.8, *_status("400", "406", "415", "422")),
         (
@@ -1406,6 +1406,8 @@ _ORDERED: Final = tuple(sorted(RULES, key=lambda rule: rule.tier))
 _PATTERNS: Final = tuple(re.compile(rule.pattern, re.ASCII) if rule.pattern else None for rule in _ORDERED)
 _STAGES: Final = (0, 1, 2)
 _GRAM: Final = 3
+#: Up to this length a literal that is one word must begin a word of the text; longer ones say enough anywhere.
+_SHORT: Final = 7
 
 
 def _index() -> dict[str, list[tuple[str, tuple[int, ...]]]]:
@@ -1520,12 +1522,20 @@ def _hinted(view: str) -> Finding | None:
     return Finding(cause, "hints.words", min(0.25 + 0.03 * score, 0.45))
 
 
+def _begins_a_word(literal: str, view: str) -> bool:
+    """Whether ``literal`` stands at the beginning of a word: "stalled" is not in "installed"."""
+    at = view.find(literal)
+    while at > 0 and view[at - 1].isalpha():
+        at = view.find(literal, at + 1)
+    return at >= 0
+
+
 def _candidates(view: str) -> list[int]:
     """The numbers of the rules of which a literal occurs in ``view``, in the order of asking."""
     numbers: set[int] = set()
     for gram in _grams(view) & _INDEX.keys():
         for literal, rules in _INDEX[gram]:
-            if literal in view:
+            if literal in view and (len(literal) > _SHORT or not literal.isalpha() or _begins_a_word(literal, view)):
                 numbers.update(rules)
     return sorted(numbers)
 
