@@ -2035,7 +2035,7 @@ SAMPLES += [
         "org.apache.pulsar.client.api.PulsarClientException$TopicDoesNotExistException: Topic persistent://public/default/x does not exist",
     ),
     (
-        C.RESOURCE_EXHAUSTED,
+        C.ROUTING_FAILURE,
         "org.apache.pulsar.client.api.PulsarClientException$ProducerBlockedQuotaExceededError: Cannot create producer on topic with backlog quota exceeded",
     ),
     (

@@ -77,6 +77,24 @@ def test_frames_do_not_decide() -> None:
     assert finding.cause is Cause.APPLICATION_BUG
 
 
+def test_words_decide_where_no_rule_does_and_are_not_sure() -> None:
+    finding = cause_rules.find("the elapsed socket never shook hands")
+    assert finding is not None
+    assert (finding.cause, finding.rule) == (Cause.TRANSIENT_NETWORK, "hints.words")
+    assert finding.confidence < 0.5
+
+
+def test_words_that_hint_at_both_choose_what_is_not_sent_by_itself() -> None:
+    finding = cause_rules.find("schema and socket both gave in")
+    assert finding is not None
+    assert finding.cause is Cause.MALFORMED_PAYLOAD
+
+
+def test_a_short_word_inside_another_says_nothing() -> None:
+    finding = cause_rules.find("plugin was installed by ResourceAccess of the flagging team")
+    assert finding is None or finding.rule == "hints.words"
+
+
 def test_text_that_says_nothing_known_is_left_open() -> None:
     assert cause_rules.find("wibble wobble") is None
 
