@@ -207,7 +207,7 @@ _TABLE: list[Rule] = [
             "orm",
             _S,
             0.9,
-            "converternotfound|no converter found|attempted merging values|sqlalchemy.exc.invalidrequest|multipleresultsfound|multiple rows were found|pendingrollback|multipleobjectsreturned|nonuniqueresult|operator does not exist|entity type is not part of the model",
+            "nonuniqueobject|was already associated with the session|not defined|converternotfound|no converter found|attempted merging values|sqlalchemy.exc.invalidrequest|multipleresultsfound|multiple rows were found|pendingrollback|multipleobjectsreturned|nonuniqueresult|operator does not exist|entity type is not part of the model",
         ),
     ),
     *_rules(
@@ -232,7 +232,7 @@ _TABLE: list[Rule] = [
             "broken_transport",
             _S,
             0.9,
-            "transport connection broken|malformed http|broker transport failure|server sent goaway|socket: broken",
+            "http response to https|https client|transport connection broken|malformed http|broker transport failure|server sent goaway|socket: broken",
         ),
     ),
     *_rules(
@@ -300,7 +300,7 @@ _TABLE: list[Rule] = [
             "said",
             _S,
             0.95,
-            "notencodablevalue|notnormalizablevalue|unexpectedvalue: |missingfieldexception: field '|does not match format|does not match the expected format|too long for column|too long for type|did not find expected|psych::|bad control character|cast to objectid failed|cast to number failed|cast to date failed|casterror|does not comply with|not in a correct format|not in the correct format|not a recognized|literal does not match|schema being registered|incompatible with an earlier|not well-formed|not well formed|invalid utf|unsupported message version|unsupported schema version|is not valid json|invalid json",
+            "strconv.|cannot identify|unidentified|notencodablevalue|notnormalizablevalue|unexpectedvalue: |missingfieldexception: field '|does not match format|does not match the expected format|too long for column|too long for type|did not find expected|psych::|bad control character|cast to objectid failed|cast to number failed|cast to date failed|casterror|does not comply with|not in a correct format|not in the correct format|not a recognized|literal does not match|schema being registered|incompatible with an earlier|not well-formed|not well formed|invalid utf|unsupported message version|unsupported schema version|is not valid json|invalid json",
         ),
     ),
     *_rules(
@@ -551,7 +551,7 @@ _TABLE: list[Rule] = [
             "disk",
             _S,
             0.98,
-            "disk error|disk i/o|kafkastorage|insufficient system storage|insufficient space|insufficient storage space|insufficient system resources|no space left|enospc|disk full|diskfull|disk is full|disk quota exceeded|edquot|not enough space|there is not enough space|insufficient disk|insufficientstorage|insufficient storage|out of disk|low disk space|disk usage exceeded|flood stage|flood-stage|free disk space|"
+            "not enough storage|disk error|disk i/o|kafkastorage|insufficient system storage|insufficient space|insufficient storage space|insufficient system resources|no space left|enospc|disk full|diskfull|disk is full|disk quota exceeded|edquot|not enough space|there is not enough space|insufficient disk|insufficientstorage|insufficient storage|out of disk|low disk space|disk usage exceeded|flood stage|flood-stage|free disk space|"
             "storage quota|storage limit|storage is full|bucket quota|quota of storage|could not extend file|tablespace|filegroup is full|is full due to|database is full|sqlite_full|database or disk is full|read-only-allow-delete|read-only / allow delete|write failed: disk",
         ),
         (
@@ -863,7 +863,7 @@ _TABLE: list[Rule] = [
             "unique",
             _S,
             0.98,
-            "duplicate key|duplicatekey|duplicate entry|duplicateentry|unique constraint|uniqueconstraint|unique violation|uniqueviolation|unique_violation|unique index|unique key|violates unique|violation of primary key|primary key constraint|primary key violation|primary key must be unique|must be unique|recordnotunique|not unique|e11000|dup key|p2002|already been taken|has already been taken|sequelizeuniqueconstraint|duplicate record|duplicate value|duplicate row|duplicate object|duplicate document|duplicate primary|dup_val_on_index|column is not unique|columns are not unique|integrity constraint violation: 1062|nonuniqueobject",
+            "duplicate key|duplicatekey|duplicate entry|duplicateentry|unique constraint|uniqueconstraint|unique violation|uniqueviolation|unique_violation|unique index|unique key|violates unique|violation of primary key|primary key constraint|primary key violation|primary key must be unique|must be unique|recordnotunique|not unique|e11000|dup key|p2002|already been taken|has already been taken|sequelizeuniqueconstraint|duplicate record|duplicate value|duplicate row|duplicate object|duplicate document|duplicate primary|dup_val_on_index|column is not unique|columns are not unique|integrity constraint violation: 1062",
         ),
         (
             "code",
@@ -1275,7 +1275,7 @@ _TABLE: list[Rule] = [
             "count",
             _L,
             0.9,
-            "redelivered more|moved to dlq|sent to dlq|moved to the dlq|to dlq after|moved to activemq.dlq|retryerror|state=finished raised|terminal error after|abandoned after|abandoned: |discarded after|dropped after|gave up|giving up|given up|max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
+            "no attempts left|attempts left|no tries left|job buried|redelivered more|moved to dlq|sent to dlq|moved to the dlq|to dlq after|moved to activemq.dlq|retryerror|state=finished raised|terminal error after|abandoned after|abandoned: |discarded after|dropped after|gave up|giving up|given up|max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
         ),
     ),
     *_rules(
