@@ -14,14 +14,15 @@ SUCCESS_FILE: Final = "_SUCCESS"  # in both folders once they are complete
 
 _TIME = pa.timestamp("us", tz="UTC")
 
+#: One row per copy. The first five columns are the same in all rows of a file.
 STAGED: Final = pa.schema(
     [
         ("batch_id", pa.int64()),
-        ("row", pa.int32()),
         ("route", pa.string()),
         ("source", pa.string()),
         ("kind", pa.string()),  # dead_letter | delay
         ("broker", pa.string()),
+        ("row", pa.int32()),
         ("broker_message_id", pa.string()),
         ("body", pa.binary()),
         ("body_hash", pa.binary()),

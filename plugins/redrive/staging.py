@@ -16,45 +16,17 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from redrive import classified
 from redrive.errors import StagingError
 from redrive.message import DeadLetter, Header, Micros, body_hash, read_tracking
 
 GROUP_ROWS = 5_000
 GROUP_BYTES = 8 * 1024 * 1024
 
-_TIME = pa.timestamp("us", tz="UTC")
-_HEADER = pa.struct([("name", pa.string()), ("type", pa.string()), ("text", pa.string()), ("data", pa.binary())])
-_PROPERTY = pa.struct([("name", pa.string()), ("value", pa.string())])
-
-#: One row per copy. The first six columns are the same in all rows of a file.
-SCHEMA = pa.schema(
-    [
-        ("batch_id", pa.int64()),
-        ("route", pa.string()),
-        ("source", pa.string()),
-        ("kind", pa.string()),
-        ("broker", pa.string()),
-        ("row", pa.int32()),
-        ("broker_message_id", pa.string()),
-        ("body", pa.binary()),
-        ("body_hash", pa.binary()),
-        ("headers", pa.list_(_HEADER)),
-        ("properties", pa.list_(_PROPERTY)),
-        ("enqueued_at", _TIME),
-        ("dead_lettered_at", _TIME),
-        ("first_received_at", _TIME),
-        ("received_at", _TIME),
-        ("deliveries", pa.int32()),
-        ("origin", pa.string()),
-        ("ordering_key", pa.string()),
-        ("content_type", pa.string()),
-        ("reason", pa.string()),
-        ("description", pa.string()),
-        ("redelivered", pa.bool_()),
-        ("redrive_id", pa.string()),
-        ("redrive_attempt", pa.int32()),
-    ]
-)
+SCHEMA = classified.STAGED
+_TIME = SCHEMA.field("enqueued_at").type
+_HEADER = SCHEMA.field("headers").type.value_type
+_PROPERTY = SCHEMA.field("properties").type.value_type
 _PAYLOAD_COLUMNS = [
     "row",
     "broker_message_id",
