@@ -60,7 +60,7 @@ brokers: setup ## Prepare the servers that tests use
 
 .PHONY: test
 test: brokers lint ## Check everything
-	$(BIN)/pytest
+	$(BIN)/pytest --durations=15
 
 .PHONY: lint
 lint: setup ## Check form, types and layers
