@@ -13,6 +13,11 @@ class TokenBucket:
         self._tokens = self._capacity
         self._at = now
 
+    @property
+    def capacity(self) -> int:
+        """Whole tokens that can be there at once."""
+        return int(self._capacity)
+
     def available(self, now: float) -> int:
         """Whole tokens that may be taken at ``now``."""
         self._tokens = min(self._capacity, self._tokens + (now - self._at) * self.per_second)

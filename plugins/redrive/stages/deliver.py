@@ -196,9 +196,13 @@ class _Delivery:
         size = context.route.deliver.slice
         if self._limit is not None:
             size = min(size, self._limit - self.totals.redelivered)
-        size = min(size, band.bucket.available(self._monotonic()))
-        if size <= 0:
-            return None, band.bucket.wait(1, self._monotonic())
+        # Whole windows, not crumbs: each slice asks the broker for the depth and ends with a part of a batch.
+        now, capacity = self._monotonic(), band.bucket.capacity
+        least = min(size, capacity, max(context.route.deliver.confirm_window, capacity // 2))
+        ready = band.bucket.available(now)
+        if ready < least:
+            return None, band.bucket.wait(least, now)
+        size = min(size, ready)
         try:
             depth = context.broker.depth(destination)
             objection = self._fan_out_objection(destination)
@@ -212,9 +216,10 @@ class _Delivery:
             self._blocked.add(destination)  # the next observation may see them well
             context.progress(f"held: every consumer of {destination} is stuck", 0, None)
             return None, None
-        size = min(size, room - self._in_flight(destination, depth))
-        if size <= 0:
+        free = room - self._in_flight(destination, depth)
+        if free < min(size, max(1, room // 10)):
             return None, LOOK_AGAIN if depth.total is not None else None
+        size = min(size, free)
         claimed = self._claim(destination, cause, size, after)
         if claimed is None:
             return None, None
