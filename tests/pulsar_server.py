@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import urllib.request
+import uuid
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -86,8 +87,9 @@ class Pulsar(Server):
             "dbStorage_writeCacheMaxSizeMb": "16",
             "dbStorage_readAheadCacheMaxSizeMb": "16",
             "dbStorage_rocksDB_blockCacheSize": "8388608",
+            # After a restart the only bookie would be shunned for half an hour if it came up a moment too late.
+            "bookkeeperClientHealthCheckEnabled": "false",
             "journalSyncData": "true",
-            "systemTopicEnabled": "true",
         }
         lines = (_home() / "conf" / "standalone.conf").read_text().splitlines()
         kept = [line for line in lines if (found := re.match(r"(\w+)=", line)) is None or found[1] not in own]
@@ -97,9 +99,13 @@ class Pulsar(Server):
 
     def ready(self) -> bool:
         try:
-            return self.ask("GET", "brokers/health", text=True) == "ok"
+            if self.ask("GET", "brokers/health", text=True) != "ok":
+                return False
+            # After a restart that may be so before the bookie takes new ledgers.
+            self.ask("PUT", f"persistent/public/default/ready-{uuid.uuid4().hex[:8]}")
         except OSError:
             return False
+        return True
 
     def kill(self) -> None:
         """Let it die as in a power cut, as far as a process can."""

@@ -103,7 +103,7 @@ def _path(topic: str) -> str:
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
         told = json.loads(error.read())
-        return str(told["reason"])
+        return str(told["reason"]).strip().partition("\n")[0][:300]  # it may hold a stack trace of the server
     except (OSError, ValueError, KeyError, TypeError):
         return str(error.reason)
 

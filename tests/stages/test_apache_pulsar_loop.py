@@ -1,0 +1,366 @@
+"""The whole loop on a real Pulsar: dead-lettered by the client library, drained, classified, sent back, recognised."""
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from redrive.brokers.apache_pulsar import ApachePulsar
+from redrive.errors import RedriveError
+from redrive.message import ATTEMPT_HEADER, ID_HEADER, Outgoing
+from redrive.stages import pipeline
+from tests.contract.test_apache_pulsar import QUIET, adapter, full
+from tests.pulsar_server import Pulsar, token
+from tests.workshop import Workshop
+
+pytestmark = pytest.mark.server
+
+Verdict = Callable[[str], bool]
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class PulsarWorkshop(Workshop):
+    """A workshop on Pulsar and on the real clock; its topics are its own.
+
+    The consumer refuses what it can't do, and its library dead-letters that after the second time. Nothing says why,
+    so the route tells what is to be done then.
+    """
+
+    def __init__(self, folder: Path, server: Pulsar, orders: str = "", **route: Any) -> None:
+        self.server = server
+        self.orders = server.create_topic(orders or f"orders-{uuid.uuid4().hex[:8]}")
+        self.dlq = server.create_topic(f"{self.orders}-worker-DLQ")
+        server.subscribe(self.orders, "worker")
+        on_pulsar = {
+            "broker": "apache_pulsar",
+            "connection": "pulsar_test",
+            "destination": None,
+            "sources": [{"queue": self.dlq, "kind": "dead_letter", "lease": "1s", "max_deliveries": 2}],
+            "causes": {"max_deliveries": {"verdict": "requeue"}},
+            "evidence": [],
+        }
+        super().__init__(folder, **(on_pulsar | route))
+        self.broker = self.fresh_broker()  # type: ignore[assignment]
+        self.client = pulsar.Client(
+            f"pulsar://127.0.0.1:{server.port}", pulsar.AuthenticationToken(token("admin")), logger=QUIET
+        )
+
+    def fresh_broker(self) -> ApachePulsar:
+        connection = self.server.connection()
+        connection["extra"]["timeout"] = 3
+        return adapter(connection)
+
+    def restarted_process(self) -> None:
+        """What a new process of ours begins with."""
+        self.broker.close()
+        self.broker = self.fresh_broker()  # type: ignore[assignment]
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def advance(self, **delta: float) -> None:
+        time.sleep(timedelta(**delta).total_seconds())
+
+    def close(self) -> None:
+        self.broker.close()
+        self.client.close()
+        self.ledger.close()
+
+    def buy(self, *orders: str, **fields: Any) -> None:
+        """A shop publishes orders; each names itself in a property."""
+        producer = self.client.create_producer(full(self.orders))
+        for order in orders:
+            producer.send(order.encode(), properties={"order": order}, **fields)
+        producer.close()
+
+    def work(self, fails: Verdict = lambda _: False, subscription: str = "worker") -> list[str]:
+        """A consumer works off the topic and refuses what fails; the orders that it got done."""
+        consumer = self.client.subscribe(
+            full(self.orders),
+            subscription,
+            consumer_type=pulsar.ConsumerType.Shared,
+            negative_ack_redelivery_delay_ms=100,
+            dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1),
+        )
+        done, self.seen = [], []
+        try:
+            while True:
+                message = consumer.receive(600)
+                self.seen.append(message)
+                if fails(message.data().decode()):
+                    consumer.negative_acknowledge(message)
+                else:
+                    consumer.acknowledge(message)
+                    done.append(message.data().decode())
+        except pulsar.Timeout:
+            return sorted(done)
+        finally:
+            consumer.close()
+
+    def fail(self, *orders: str) -> None:
+        """These orders are bought, and die."""
+        self.buy(*orders)
+        assert self.work(fails=lambda _: True) == []
+        assert self.broker.depth(self.dlq).visible == len(orders)
+
+    def balance(self) -> dict[str, int]:
+        """What the balance says, and that it is one."""
+        columns = "recorded, new, returned, duplicate, surplus, suspected, staged, settled, messages"
+        differences = "copies_difference, messages_difference, settled_difference"
+        [row] = self.query(f"select {columns}, {differences} from message_balance")
+        assert row[-3:] == (0, 0, 0)
+        return {name: count for name, count in zip(columns.split(", "), row, strict=False) if count}
+
+
+@pytest.fixture
+def build(tmp_path: Path, pulsar_server: Pulsar) -> Iterator[Callable[..., PulsarWorkshop]]:
+    made: list[PulsarWorkshop] = []
+
+    def build(**route: Any) -> PulsarWorkshop:
+        made.append(PulsarWorkshop(tmp_path, pulsar_server, **route))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def workshop(build: Callable[..., PulsarWorkshop]) -> PulsarWorkshop:
+    return build()
+
+
+# --- the loop --------------------------------------------------------------------------------------------------
+
+
+def test_what_died_goes_back_and_is_known_when_it_returns(workshop: PulsarWorkshop) -> None:
+    workshop.buy("a", "b", "c", partition_key="customer-7")
+    workshop.work(fails=lambda _: True)
+    report = workshop.cycle()
+    assert (report["drained"], report["new"], report["redelivered"]) == (3, 3, 3)
+
+    assert workshop.work(fails=lambda order: order == "b") == ["a", "c"]
+    for message in workshop.seen:
+        told = message.properties()
+        assert set(told) == {"order", ID_HEADER, ATTEMPT_HEADER}, "REAL_TOPIC and its like go no further"
+        assert message.partition_key() == "customer-7"
+    report = workshop.cycle()
+    assert (report["drained"], report["new"], report["returned"], report["redelivered"]) == (1, 0, 1, 1)
+    assert workshop.work() == ["b"]
+
+    assert workshop.query("select outcome, count(*) from redelivery_attempts group by outcome order by 2") == [
+        ("returned", 1),
+        (None, 3),
+    ]
+    assert workshop.query("select distinct source, destination from messages") == [(workshop.dlq, workshop.orders)]
+    assert workshop.balance() == {"recorded": 4, "new": 3, "returned": 1, "settled": 4, "messages": 3}
+    assert workshop.audit() == []
+
+
+def test_a_topic_with_two_subscriptions_is_for_people_unless_the_route_says_otherwise(
+    build: Callable[..., PulsarWorkshop],
+) -> None:
+    workshop = build()
+    workshop.server.subscribe(workshop.orders, "mail")
+    workshop.fail("a")
+    assert workshop.cycle()["redelivered"] == 0
+    [(reason,)] = workshop.query("select reason from escalated_messages")
+    assert "2 subscriptions" in reason
+    assert workshop.audit() == []
+
+
+def test_with_fan_out_allowed_every_subscription_gets_it(build: Callable[..., PulsarWorkshop]) -> None:
+    workshop = build(fan_out="allow")
+    workshop.server.subscribe(workshop.orders, "mail")
+    workshop.fail("a")
+    assert workshop.cycle()["redelivered"] == 1
+    assert (workshop.work(), workshop.work(subscription="mail")) == (["a"], ["a", "a"])
+
+
+def test_a_retry_letter_topic_is_drained_for_its_consumer(
+    build: Callable[..., PulsarWorkshop], pulsar_server: Pulsar
+) -> None:
+    """As the Java library writes it. What we take its own consumer no longer gets."""
+    retry = pulsar_server.create_topic(f"late-{uuid.uuid4().hex[:8]}-worker-RETRY")
+    pulsar_server.subscribe(retry, "worker")
+    orders = retry.removesuffix("-worker-RETRY")
+    workshop = build(orders=orders, sources=[{"queue": retry, "kind": "delay", "delay": "1s", "destination": orders}])
+    told = {"REAL_TOPIC": full(workshop.orders), "RECONSUMETIMES": "1", "DELAY_TIME": "300", "order": "later"}
+    producer = workshop.client.create_producer(full(retry))
+    producer.send(b"later", properties=told, deliver_after=timedelta(milliseconds=300))
+    producer.close()
+    workshop.advance(seconds=0.5)
+
+    report = workshop.cycle()
+    workshop.advance(seconds=1)
+    assert (report["drained"], report["redelivered"] + workshop.cycle()["redelivered"]) == (1, 1)
+    assert workshop.work() == ["later"]
+    assert set(workshop.seen[0].properties()) == {"order", ID_HEADER, ATTEMPT_HEADER}
+    assert workshop.broker.depth(retry).total == 0
+    assert workshop.audit() == []
+
+
+def test_what_is_restored_still_knows_where_it_died(build: Callable[..., PulsarWorkshop]) -> None:
+    workshop = build(causes={"max_deliveries": {"verdict": "escalate"}})
+    workshop.fail("a")
+    workshop.cycle()
+    run = workshop.begin()
+    assert pipeline.restore(workshop.settings, run, **workshop.options())["restored"] == 1
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+    received = workshop.broker.receive(workshop.dlq, limit=5, wait=timedelta(seconds=1), lease=timedelta(minutes=1))
+    assert [(one.letter.origin, one.letter.body) for one in received] == [(workshop.orders, b"a")]
+
+
+# --- consumers -------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_holds_messages_and_acks_none_is_isolated_until_it_acks_or_leaves(
+    build: Callable[..., PulsarWorkshop],
+) -> None:
+    workshop = build(isolation={"ack_timeout": "1s"}, causes={"max_deliveries": {"verdict": "delay"}})
+    workshop.fail("dead")  # so that the topic is a destination of the route
+    options = {"consumer_type": pulsar.ConsumerType.Shared, "receiver_queue_size": 1}
+    hung, well = (
+        workshop.client.subscribe(full(workshop.orders), "worker", consumer_name=name, **options)
+        for name in ("hung", "well")
+    )
+    workshop.buy(*(f"o{n}" for n in range(6)))
+    held = hung.receive(3000)
+
+    def look() -> dict[str, str]:
+        well.acknowledge(well.receive(3000))
+        time.sleep(0.3)  # acks travel grouped
+        workshop.cycle()
+        return dict(workshop.query("select consumer, status from consumer_health"))  # type: ignore[arg-type]
+
+    look()  # now the topic is known as a destination
+    look()
+    workshop.advance(seconds=1.2)
+    assert look() == {"worker/hung": "isolated", "worker/well": "healthy"}
+    hung.acknowledge(held)
+    assert look() == {"worker/hung": "healthy", "worker/well": "healthy"}
+    hung.close()
+    assert look() == {"worker/hung": "gone", "worker/well": "healthy"}
+    well.close()
+
+
+# --- crashes and restarts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["before-settling", "after-settling"])
+def test_a_drain_that_dies_loses_and_doubles_nothing(
+    workshop: PulsarWorkshop, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    workshop.fail("a", "b", "c")
+    real = workshop.broker.settle
+
+    def die(*arguments: Any, **options: Any) -> None:
+        if settled:
+            real(*arguments, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop.broker, "settle", die)
+        run = workshop.begin()
+        with pytest.raises(Killed):
+            for _ in workshop.stages(run):
+                pass
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    workshop.restarted_process()
+    report = workshop.cycle()
+
+    again = 0 if settled else 3
+    assert (report["drained"], report["new"], report["duplicates"], report["redelivered"]) == (again, 3, again, 3)
+    assert workshop.work() == ["a", "b", "c"]
+    assert workshop.audit() == []
+
+
+def restart(server: Pulsar) -> None:
+    if server.process is not None:
+        server.kill()
+    server.start()
+
+
+def test_the_broker_dies_in_the_middle_of_a_drain(workshop: PulsarWorkshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the batch was recorded, while it is being settled."""
+    workshop.fail("a", "b", "c")
+    real = workshop.broker.settle
+
+    def settle(*arguments: Any) -> Any:
+        if workshop.server.process is not None:
+            workshop.server.kill()
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop.broker, "settle", settle)
+        run = workshop.begin()
+        with pytest.raises(RedriveError):
+            for _ in workshop.stages(run):
+                pass
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    restart(workshop.server)
+    report = workshop.cycle()
+
+    assert (report["drained"], report["new"], report["duplicates"], report["redelivered"]) == (3, 3, 3, 3)
+    assert workshop.work() == ["a", "b", "c"]
+    assert workshop.balance()["settled"] == 3
+    assert workshop.audit() == []
+
+
+def test_the_broker_dies_in_the_middle_of_a_delivery(
+    build: Callable[..., PulsarWorkshop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three windows the first is confirmed, the second is under way, the third was never sent."""
+    workshop = build(deliver={"confirm_window": 5, "run_for": "5s"})
+    orders = [f"{n:02}" for n in range(15)]
+    workshop.fail(*orders)
+    real, server = workshop.broker.publish, workshop.server
+    answers: list[list[str]] = []
+    under_way: set[str] = set()
+
+    def publish(queue: str, messages: list[Outgoing]) -> Any:
+        if len(answers) == 1:  # it no longer answers; then it dies
+            assert server.process is not None
+            os.killpg(server.process.pid, signal.SIGSTOP)
+            under_way.update(message.body.decode() for message in messages)
+            threading.Timer(0.3, server.kill).start()
+        results = real(queue, messages)
+        answers.append([result.status for result in results])
+        return results
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workshop.broker, "publish", publish)
+        run = workshop.begin()
+        try:
+            for _ in workshop.stages(run):
+                pass
+        except RedriveError:
+            pass  # the destination is gone: the run may end there
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert answers[:2] == [["sent"] * 5, ["unknown"] * 5]
+    assert {status for window in answers[2:] for status in window} <= {"retry"}
+    restart(server)
+    workshop.restarted_process()
+    workshop.cycle()
+
+    # A broker that died gives its subscriptions again what was acked in the last seconds: those are not ours.
+    workshop.work()
+    ours = [message.data().decode() for message in workshop.seen if ID_HEADER in message.properties()]
+    escalated = {payload for (payload,) in workshop.query("select payload from escalated_messages")}
+    assert escalated == under_way, "of what nobody knows nothing is sent again on a guess"
+    assert len(ours) == len(set(ours)), "nothing twice"
+    assert not set(ours) & escalated
+    assert len(ours) + len(escalated) + workshop.states().get("waiting", 0) == 15, "nothing is lost"
+    assert workshop.audit() == []
