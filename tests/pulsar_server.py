@@ -10,9 +10,16 @@ import shutil
 import signal
 import urllib.request
 import uuid
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from tests.servers import Server, ServerMissing, free_port
 
@@ -32,6 +39,8 @@ class Pulsar(Server):
     def __init__(self, directory: Path | None = None) -> None:
         super().__init__(directory)
         self.web_port = free_port()
+        self.tls_port, self.tls_web_port = free_port(), free_port()
+        self.certificate = self.directory / "certificate.pem"
         self.bookie_port = free_port()
         self.admin_url = f"http://127.0.0.1:{self.web_port}"
         self.known: set[str] = set()  # topics that were made
@@ -66,8 +75,17 @@ class Pulsar(Server):
         }
 
     def prepare(self) -> None:
+        if not self.certificate.exists():
+            certificate, key = _certificate()
+            self.certificate.write_bytes(certificate)
+            (self.directory / "key.pem").write_bytes(key)
         own = {
             "brokerServicePort": self.port,
+            "brokerServicePortTls": self.tls_port,
+            "webServicePortTls": self.tls_web_port,
+            "tlsCertificateFilePath": self.certificate,
+            "tlsKeyFilePath": self.directory / "key.pem",
+            "tlsTrustCertsFilePath": self.certificate,
             "webServicePort": self.web_port,
             "bindAddress": "127.0.0.1",
             "advertisedAddress": "127.0.0.1",
@@ -174,6 +192,29 @@ def token(role: str) -> str:
 
     head = encoded(b'{"alg":"HS256"}') + "." + encoded(json.dumps({"sub": role}).encode())
     return head + "." + encoded(hmac.digest(SECRET, head.encode(), hashlib.sha256))
+
+
+def _certificate() -> tuple[bytes, bytes]:
+    """A certificate for loopback that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "redrive tests")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return made.public_bytes(serialization.Encoding.PEM), private
 
 
 def _home() -> Path:

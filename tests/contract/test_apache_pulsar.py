@@ -15,7 +15,7 @@ import pytest
 from redrive.brokers import open_broker
 from redrive.brokers.apache_pulsar import ApachePulsar
 from redrive.brokers.pulsar_message import FAILURE_PROPERTIES, base_topic, entry, schema_version
-from redrive.errors import PermissionRefused, QueueMissing, SettingsError
+from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
 from tests.pulsar_server import Pulsar, token
@@ -501,6 +501,23 @@ def test_a_token_is_read_from_its_file(
     broker = make_adapter({"token_file": str(path)}, password=None)
 
     assert statuses(broker, make_queue(), 1) == ["sent"]
+
+
+def test_everything_goes_over_tls_where_the_connection_says_so(
+    pulsar_server: Pulsar, make_queue: Callable[..., str], make_adapter: Callable[..., ApachePulsar]
+) -> None:
+    queue = make_queue()
+    secure = {"admin_url": f"https://127.0.0.1:{pulsar_server.tls_web_port}"}
+    trusting = make_adapter(
+        secure | {"tls_trust_certs": str(pulsar_server.certificate)},
+        conn_type="pulsar+ssl",
+        port=pulsar_server.tls_port,
+    )
+    assert statuses(trusting, queue, 2) == ["sent"] * 2
+    assert len(BrokerContract.take(trusting, queue, 2)) == 2
+
+    with pytest.raises(BrokerUnavailable, match=f"{queue}.*certificate verify failed"):
+        make_adapter(secure, conn_type="pulsar+ssl", port=pulsar_server.tls_port).depth(queue)
 
 
 def test_a_topic_that_keeps_nothing_is_refused(make_adapter: Callable[..., ApachePulsar]) -> None:
