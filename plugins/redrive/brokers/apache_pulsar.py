@@ -57,6 +57,7 @@ PULSAR = Capabilities(
 
 #: Patience with a subscription that was just made or was just given something back, and between two messages.
 _FIRST, _NEXT = 0.3, 0.05
+_STEP = 0.5
 #: Acks are sent every 100 ms. Where no answer can be had behind them, a margin takes its place.
 _ACK_SENT, _ACK_SURE = 0.12, 0.3
 #: How often an open window looks whether its connection is still there. Reconnecting takes the library longer.
@@ -167,14 +168,14 @@ class ApachePulsar:
         found: list[Received] = []
         while len(found) < limit and self._monotonic() < began + max(patience, lease.total_seconds() / 4):
             try:
-                message = reader.consumer.receive(max(1, math.ceil(1000 * (_NEXT if found else patience))))
-            except pulsar.Timeout:
-                break
+                message = self._next(reader.consumer, _NEXT if found else patience)
             except pulsar.PulsarException as error:
                 self._forget_reader(queue)
                 if found:
                     break
                 raise _known_error("receive", queue, error) from error
+            if message is None:
+                break
             text = id_text(message.message_id())
             if text in reader.texts:  # after a reconnect everything unacked comes again; we hold it already
                 continue
@@ -183,6 +184,17 @@ class ApachePulsar:
             reader.texts.add(text)
             found.append(Received(letter(message, self._origin), receipt))
         return found
+
+    def _next(self, consumer: Any, patience: float) -> Any:
+        """The next message; None after ``patience`` seconds. Waits in steps, between which signals are heard."""
+        until = self._monotonic() + patience
+        while True:
+            step = min(_STEP, until - self._monotonic())
+            try:
+                return consumer.receive(max(1, math.ceil(1000 * step)))
+            except pulsar.Timeout:
+                if self._monotonic() >= until:
+                    return None
 
     def _reader(self, queue: str, limit: int) -> _Reader:
         """Our consumer on ``queue``; subscribed from the earliest message on if nobody was yet."""
