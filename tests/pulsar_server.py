@@ -88,6 +88,7 @@ class Pulsar(Server):
             "tlsTrustCertsFilePath": self.certificate,
             "webServicePort": self.web_port,
             "bindAddress": "127.0.0.1",
+            "listeningInterface": "lo",  # the bookie's, which the broker's bindAddress does not reach
             "advertisedAddress": "127.0.0.1",
             "authenticationEnabled": "true",
             "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
