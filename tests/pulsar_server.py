@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import signal
+import time
+import urllib.error
 import urllib.request
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -148,8 +150,18 @@ class Pulsar(Server):
             method=method,
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {token('admin')}"},
         )
-        with urllib.request.urlopen(request, timeout=15) as answer:
-            content = answer.read().decode()
+        # After a kill the bookie's old registration can outlive it and run out later; until the new one is seen,
+        # no topic can be made.
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=15) as answer:
+                    content = answer.read().decode()
+                break
+            except urllib.error.HTTPError as error:
+                if error.code != 500 or time.monotonic() > deadline or b"non-faulty bookies" not in error.read():
+                    raise
+                time.sleep(0.5)
         if text:
             return content
         return json.loads(content) if content else None
