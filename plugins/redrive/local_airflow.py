@@ -128,7 +128,9 @@ def environment(home: Path, port: int, *, base: Mapping[str, str] | None = None)
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__API__SECRET_KEY": _secret(state / "api_secret", secrets.token_hex),
         "AIRFLOW__API_AUTH__JWT_SECRET": _secret(state / "jwt_secret", secrets.token_hex),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{state / 'airflow.db'}",
+        # SQLite's writers wait for each other, on a busy machine longer than the driver's 5 s; then a request to
+        # the API would be answered with 500.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{state / 'airflow.db'}?timeout=60",
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(state / "logs"),
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",  # would listen on every interface
         "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",

@@ -3,6 +3,7 @@
 ``dags test`` proves too little: there a task may use Airflow's own database, here a worker can't.
 """
 
+import contextlib
 import json
 import sqlite3
 import time
@@ -160,14 +161,18 @@ def test_nobody_without_the_password_gets_in(rest: Rest, airflow: Airflow) -> No
 
 
 def test_it_listens_on_loopback_only(airflow: Airflow) -> None:
-    # Other tests' servers are children of this process too; Airflow's know where their home is.
-    listening = {
-        (connection.laddr.ip, connection.laddr.port)
-        for process in psutil.Process().children(recursive=True)
-        if process.environ().get("AIRFLOW_HOME") == str(airflow.home)
-        for connection in process.net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    # Other tests' servers are children of this process too.
+    parts = [child for child in psutil.Process().children() if "airflow" in " ".join(child.cmdline())]
+    assert len(parts) == len(local_airflow.COMPONENTS)
+    listening = set()
+    for part in parts:
+        for process in [part, *part.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # tasks come and go meanwhile
+                listening |= {
+                    (connection.laddr.ip, connection.laddr.port)
+                    for connection in process.net_connections(kind="inet")
+                    if connection.status == psutil.CONN_LISTEN
+                }
     assert ("127.0.0.1", int(airflow.url.rpartition(":")[2])) in listening
     assert {address for address, _ in listening} == {"127.0.0.1"}
 
