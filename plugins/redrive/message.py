@@ -94,13 +94,17 @@ def batch_and_row(message_id: int) -> tuple[int, int]:
     return message_id >> ROW_BITS, message_id & (MAX_ROWS - 1)
 
 
+#: Hexadecimal digits of the message id in a redrive id.
+REDRIVE_ID_DIGITS = 14
+
+
 def redrive_id_of(ledger_id: str, message_id: int) -> str:
     """The id that a new message carries for life, e.g. ``k3v9q2-00000000100007``.
 
     It begins with the ledger's own random id, so two ledgers never give the same, and sorts like the
     message id, so an index over it grows at one end only.
     """
-    return f"{ledger_id}-{message_id:014x}"
+    return f"{ledger_id}-{message_id:0{REDRIVE_ID_DIGITS}x}"
 
 
 def read_tracking(headers: Iterable[Header]) -> Tracking | None:

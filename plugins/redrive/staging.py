@@ -7,12 +7,15 @@ row group by row group.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
@@ -125,6 +128,27 @@ class Staging:
         with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
             return pq.read_table(stream, columns=_EVIDENCE_COLUMNS)
 
+    def carrying(self, relative: str, rows: Sequence[int], wanted: Mapping[str, AbstractSet[str]]) -> list[int]:
+        """Those of ``rows`` (ascending) whose headers hold, for every name of ``wanted``, one of its values.
+
+        Of a header that occurs more than once the last counts. Bodies are not read; at most the headers of one row
+        group are in memory.
+        """
+        path, found, start = self.full_path(relative), [], 0
+        with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
+            file = pq.ParquetFile(stream)
+            for group in range(file.num_row_groups):
+                end = start + file.metadata.row_group(group).num_rows
+                picked = rows[bisect_left(rows, start) : bisect_left(rows, end)]
+                if picked:
+                    headers = file.read_row_group(group, columns=["headers"]).column("headers")
+                    carriers = _carriers(headers, wanted)
+                    found += [row for row in picked if row - start in carriers]
+                start = end
+        if rows and rows[-1] >= start:
+            raise StagingError(f"{path}: has no row {rows[-1]}")
+        return found
+
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, DeadLetter]]:
         """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory.
 
@@ -146,7 +170,9 @@ class Staging:
                 continue
             with _staging_errors(path):
                 table = file.read(group)
-                if len(picked) != table.num_rows:
+                if picked[-1] - picked[0] + 1 == len(picked):
+                    table = table.slice(picked[0], len(picked))  # neighbours: no copy
+                else:
                     table = table.take(pa.array(picked, pa.int64()))
             yield from _to_letters(table)
         if position < len(rows):
@@ -362,6 +388,26 @@ def _property_column(rows: list[tuple[tuple[str, str], ...]]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)
 
 
+def _carriers(headers: pa.ChunkedArray, wanted: Mapping[str, AbstractSet[str]]) -> AbstractSet[int]:
+    """Positions in ``headers`` that carry one of the values of every wanted name."""
+    array = headers.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0)
+    owners, flat = pc.list_parent_indices(array), pc.list_flatten(array)
+    names, texts, data = (pc.struct_field(flat, field) for field in ("name", "text", "data"))
+    carriers: set[int] | None = None
+    for name, values in wanted.items():
+        named = pc.equal(names, name)
+        columns = [column.filter(named).to_pylist() for column in (owners, texts, data)]
+        last = {
+            owner: raw.decode("utf-8", "replace") if text is None and raw is not None else text
+            for owner, text, raw in zip(*columns, strict=True)
+        }
+        carrying = {owner for owner, value in last.items() if value in values}
+        carriers = carrying if carriers is None else carriers & carrying
+    return set(range(len(array))) if carriers is None else carriers
+
+
 def _to_letters(table: pa.Table) -> Iterator[tuple[int, DeadLetter]]:
     # Column by column and without a name for each field: a slice of a delivery makes thousands of these.
     columns = [
@@ -373,6 +419,8 @@ def _to_letters(table: pa.Table) -> Iterator[tuple[int, DeadLetter]]:
 
 def _column(table: pa.Table, name: str) -> list[Any]:
     column = table.column(name)
+    if column.null_count == len(column):
+        return [None] * len(column)
     return list((column.cast(pa.int64()) if column.type == _TIME else column).to_pylist())
 
 
@@ -381,6 +429,8 @@ def _lists(column: pa.ChunkedArray, make: Callable[[pa.StructArray], list[Any]])
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], column.type)
     flat = make(array.flatten())
+    if not flat:
+        return [()] * len(array)
     found, start = [], 0
     for length in array.value_lengths().to_pylist():
         end = start + (length or 0)

@@ -59,7 +59,7 @@ class Points:
         count, self._count = self._count, self._count + 1
         self._pipe.send(("point", f"{self.stage}: {what}"))
         if count == self._fatal:
-            os.kill(os.getpid(), self._signal)
+            signal.raise_signal(self._signal)  # in this very thread: another one would raise it somewhere later
             if self._signal == signal.SIGKILL:
                 time.sleep(60)  # never returns
             elif self._signal == signal.SIGSTOP:
@@ -118,6 +118,7 @@ def run_child(
         status = 70
         try:
             ours.close()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
             points = Points(theirs, fatal, signal_)
             with hooked(points):
                 result = work(ServedBroker(theirs, points, world.capabilities), points)

@@ -131,7 +131,8 @@ class Plant:
             sending.raise_mark(connection, self.lease, claimed.slice_id, last, self.now)
 
     def mark(self, claimed: Slice, marks: Sequence[Mark], tries: int = 3) -> None:
-        sending.mark(self.ledger, self.lease, claimed.slice_id, marks, tries=tries, now=self.now)
+        """Mark the slice's only window."""
+        sending.mark(self.ledger, self.lease, claimed.slice_id, marks, tries=tries, now=self.now, last_window=True)
 
     def send(self, verdict: str = "requeue", status: str = "sent", **fields: Any) -> list[Mark]:
         """Send everything that is new or due; the marks."""
@@ -141,7 +142,6 @@ class Plant:
         marks = [Mark(m.message_id, m.attempt, status, f"sent-{m.message_id}", **fields) for m in claimed.messages]
         self.announce(claimed, marks[-1].message_id)
         self.mark(claimed, marks)
-        sending.close(self.ledger, self.lease, claimed.slice_id, self.now)
         return marks
 
     def redrive_id(self, message_id: int) -> str:

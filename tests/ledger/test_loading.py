@@ -7,7 +7,7 @@ import pytest
 from redrive.errors import ClassificationFailed, LeaseLost
 from redrive.ledger import batches, loading
 from redrive.ledger.loading import Loaded
-from redrive.message import body_hash
+from redrive.message import body_hash, redrive_id_of
 from tests.ledger.planting import Plant, unchanged
 
 NEW, RETURNED, DUPLICATE, SURPLUS = Loaded(new=1), Loaded(returned=1), Loaded(duplicates=1), Loaded(surplus=1)
@@ -27,6 +27,14 @@ def coming_back(
 
 def parents(plant: Plant) -> list[tuple[Any, ...]]:
     return plant.rows("select message_id, parent_id from messages order by message_id")
+
+
+def test_sql_makes_the_redrive_id_that_python_makes(plant: Plant) -> None:
+    plant.load(*[{} for _ in range(20)])
+    [(ledger_id,)] = plant.rows("select ledger_id from ledger_identity")
+    found = plant.rows("select message_id, redrive_id from messages")
+    assert len(found) == 20
+    assert all(redrive_id == redrive_id_of(ledger_id, message_id) for message_id, redrive_id in found)
 
 
 def test_a_copy_without_headers_is_new(plant: Plant) -> None:

@@ -161,6 +161,21 @@ def test_a_window_that_was_sent_is_marked_sent(due: Plant) -> None:
     assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 6
 
 
+def test_messages_and_their_group_follow_when_the_slice_is_closed_and_only_once(due: Plant) -> None:
+    slice_ = claimed(due)
+    due.announce(slice_, slice_.messages[-1].message_id)
+    sending.mark(
+        due.ledger, due.lease, slice_.slice_id, [sent(m) for m in slice_.messages[:4]], tries=3, now=due.now,
+        next_mark=slice_.messages[-1].message_id,
+    )  # fmt: skip
+    assert due.states() == {"sending": 6}, "what was sent is durable in the attempts"
+    assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 4
+    due.mark(slice_, [sent(m) for m in slice_.messages[4:]])
+    sending.close(due.ledger, due.lease, slice_.slice_id, due.now)
+    assert due.states() == {"sent": 6}
+    assert due.value("select sum(count) from audit_events where action = 'send'") == 6
+
+
 def test_every_fate_within_one_window_is_kept_apart(due: Plant) -> None:
     slice_ = claimed(due)
     due.announce(slice_, slice_.messages[-1].message_id)
@@ -230,7 +245,7 @@ def test_after_its_deadline_a_window_is_still_marked_but_no_next_one_announced(d
         next_mark=slice_.messages[1].message_id,
     )  # fmt: skip
     assert not announced
-    assert due.states() == {"sent": 1, "sending": 5}
+    assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 1
     assert due.value("select high_water from delivery_slices") == slice_.messages[0].message_id
 
 

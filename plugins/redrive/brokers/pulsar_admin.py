@@ -10,10 +10,16 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+import tenacity
+
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 
 #: persistent://tenant/namespace/topic
 _FULL = re.compile(r"persistent://([^/]+)/([^/]+)/(.+)\Z", re.DOTALL)
+
+
+class _NotReady(BrokerUnavailable):
+    """The broker answers, but not yet for this topic."""
 
 
 class Admin:
@@ -74,6 +80,16 @@ class Admin:
         return str(told["type"]), str(told.get("data") or "")
 
     def _get(self, path: str, topic: str) -> Any:
+        """The decoded answer. A broker that just started answers 500 until the topic is loaded: asked a few times."""
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_NotReady),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=4),
+            stop=tenacity.stop_after_attempt(6),
+            reraise=True,
+        )
+        return again(self._get_once, path, topic)
+
+    def _get_once(self, path: str, topic: str) -> Any:
         subject = f"admin API: {path.partition('?')[0].rpartition('/')[2]} of topic {topic}"
         request = urllib.request.Request(  # noqa: S310 - the connection says http or https
             f"{self._url}/admin/v2/{path}", headers=self._headers()
@@ -88,7 +104,7 @@ class Admin:
                 raise PermissionRefused(words) from None
             if error.code == 404:
                 raise QueueMissing(words) from None
-            raise (BrokerUnavailable if error.code >= 500 else BrokerError)(words) from None
+            raise (_NotReady if error.code >= 500 else BrokerError)(words) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise BrokerUnavailable(f"{subject}: {type(error).__name__}: {error}") from error
 

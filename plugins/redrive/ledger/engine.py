@@ -130,6 +130,12 @@ class Ledger:
             return f"((julianday({end}) - julianday({start})) * 86400.0)"
         return f"extract(epoch from ({end} - {start}))"
 
+    def hexadecimal(self, number: str, digits: int) -> str:
+        """SQL for ``number`` (an expression that is not negative) in lower case, filled with zeros to ``digits``."""
+        if self.is_sqlite:
+            return f"printf('%0{digits}x', {number})"
+        return f"lpad(to_hex({number}), {digits}, '0')"
+
     @property
     def locked(self) -> str:
         """SQL suffix that lets concurrent claimers pass each other; SQLite has one writer anyway."""
@@ -172,6 +178,12 @@ class Ledger:
         with raw.cursor() as cursor:
             cursor.executemany(statement.replace("?", "%s"), rows)
             return int(cursor.rowcount)
+
+    def tuples(self, connection: Connection, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The rows of a query (with ``?`` marks) as the driver gives them: plain tuples, instants as stored."""
+        raw: Any = connection.connection.driver_connection
+        text = statement if self.is_sqlite else statement.replace("?", "%s")
+        return list(raw.execute(text, values).fetchall())
 
     def stored(self, value: datetime | None) -> Any:
         """``value`` as :meth:`bulk` and :meth:`many` need it."""

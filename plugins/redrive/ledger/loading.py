@@ -27,7 +27,7 @@ from redrive.ledger.moves import move, tell
 from redrive.ledger.repeats import Repeat
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import State
-from redrive.message import redrive_id_of
+from redrive.message import REDRIVE_ID_DIGITS
 
 
 class Classified(NamedTuple):
@@ -80,11 +80,9 @@ _INCOMING = (
     " broker_message_id text, body_hash blob, body_bytes int, enqueued_at instant, dead_lettered_at instant,"
     " received_at instant,"
     " deliveries int, redrive_id text, redrive_attempt int, message_key text, order_key text, cause text,"
-    " group_id bigint, fresh_id text, role text, owner bigint, prior_outcome text"
+    " group_id bigint, role text, owner bigint, prior_outcome text"
 )
-_COLUMNS = (*Classified._fields, "fresh_id", "role", "owner")
 _STAGE_ROWS = 10_000
-_NOT_YET_DECIDED = (None, None)
 # Rows come as plain tuples in the order of Classified: a named one each would cost more than the insert.
 _BATCH_ID, _SOURCE, _BROKER_ID, _BODY_HASH, _ENQUEUED_AT, _REDRIVE_ID = (
     Classified._fields.index(name)
@@ -164,13 +162,18 @@ def load(
             connection.execute(sql("create index incoming_redrive_id on incoming (redrive_id, message_id)"))
             _find_owners_by_header(connection, lease.route)
         _find_owners_by_broker_id(connection, lease.route)
-        connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
-        _mark_returns(connection)
-        _follow_first_copies(connection)
-        _insert_new(connection, lease.route, now)
-        _apply_returns(connection, lease, now)
-        _keep_repeats(connection, lease.route, now)
-        return _count(connection, lease, now)
+        repeated = connection.execute(
+            sql("select 1 from incoming where role is not null or owner is not null limit 1")
+        ).first()
+        if repeated:
+            connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
+            _mark_returns(connection)
+            _follow_first_copies(connection)
+        _insert_new(ledger, connection, lease.route, now)
+        if repeated:
+            _apply_returns(connection, lease, now)
+            _keep_repeats(connection, lease.route, now)
+        return _count(ledger, connection, lease, now)
 
 
 def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int]:
@@ -194,7 +197,6 @@ def _stage(
     repeats: Mapping[int, Repeat] | None,
 ) -> int:
     """Bring the copies into table ``incoming``; the number that carry our headers."""
-    prefix = ledger_id(connection)
     seen: dict[str, list[Classified]] = {}
     tracked = 0
     rows = iter(copies)
@@ -203,11 +205,11 @@ def _stage(
         # Twice in what is loaded now: its lease ran out while a batch was open.
         doubles = _doubles(mine, seen) if repeats is None else repeats
         tracked += sum([copy[_REDRIVE_ID] is not None for copy in mine])
-        ledger.bulk(
+        ledger.bulk(connection, "incoming", Classified._fields, mine)
+        ledger.many(
             connection,
-            "incoming",
-            _COLUMNS,
-            [(*copy, redrive_id_of(prefix, copy[0]), *doubles.get(copy[0], _NOT_YET_DECIDED)) for copy in mine],
+            "update incoming set role = ?, owner = ? where message_id = ?",
+            [(*doubles[copy[0]], copy[0]) for copy in mine if copy[0] in doubles] if doubles else (),
         )
     return tracked
 
@@ -362,24 +364,25 @@ def _follow_loaded_copies(connection: Connection) -> None:
     )
 
 
-def _insert_new(connection: Connection, route: str, now: datetime) -> None:
+def _insert_new(ledger: Ledger, connection: Connection, route: str, now: datetime) -> None:
     # An id that this route doesn't know carries its count over, so that a lost ledger, or another route that sends
     # it round in a circle, does not begin to count anew; the id itself is kept unless another route has it.
     carried = "incoming.redrive_id is not null and incoming.owner is null"
     kept = f"{carried} and not exists (select 1 from messages other where other.redrive_id = incoming.redrive_id)"
+    fresh = f":ledger_id || '-' || {ledger.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
     connection.execute(
         sql(
             "insert into messages (message_id, redrive_id, parent_id, route, source, kind, destination,"
             " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
             " first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key)"
-            f" select message_id, case when {kept} then redrive_id else fresh_id end, owner, :route, source, kind,"
+            f" select message_id, case when {kept} then redrive_id else {fresh} end, owner, :route, source, kind,"
             " destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause, group_id,"
             f" case when {carried} then coalesce(redrive_attempt, 0) else 0 end, deliveries, enqueued_at,"
             " dead_lettered_at, received_at, :now, message_key, order_key"
             " from incoming where role is null order by message_id"
             " on conflict (message_id) do nothing"
         ),
-        {"route": route, "now": now},
+        {"route": route, "now": now, "ledger_id": ledger_id(connection)},
     )
 
 
@@ -464,20 +467,19 @@ def _keep_repeats(connection: Connection, route: str, now: datetime) -> None:
     )
 
 
-def _count(connection: Connection, lease: RouteLease, now: datetime) -> Loaded:
+def _count(ledger: Ledger, connection: Connection, lease: RouteLease, now: datetime) -> Loaded:
     roles = "".join(
         f", sum(case when role = '{role}' then 1 else 0 end) as {role}"
         for role in ("returned", "duplicate", "surplus", "suspected")
     )
-    connection.execute(
-        sql(
-            "update staging_batches set loaded_at = :now, new_copies = seen.new, returned_copies = seen.returned,"
-            " duplicate_copies = seen.duplicate, surplus_copies = seen.surplus, suspected_copies = seen.suspected"
-            f" from (select batch_id, sum(case when role is null then 1 else 0 end) as new{roles}"
-            "   from incoming group by batch_id) seen"
-            " where staging_batches.batch_id = seen.batch_id and staging_batches.loaded_at is null"
-        ),
-        {"now": now},
+    rows = connection.execute(
+        sql(f"select batch_id, sum(case when role is null then 1 else 0 end) as new{roles} from incoming group by 1")
+    ).all()
+    ledger.many(
+        connection,
+        "update staging_batches set loaded_at = ?, new_copies = ?, returned_copies = ?, duplicate_copies = ?,"
+        " surplus_copies = ?, suspected_copies = ? where batch_id = ? and loaded_at is null",
+        [(ledger.stored(now), *row[1:], row[0]) for row in rows],
     )
     connection.execute(
         sql(
@@ -488,11 +490,8 @@ def _count(connection: Connection, lease: RouteLease, now: datetime) -> Loaded:
         ),
         {"now": now},
     )
-    row = connection.execute(
-        sql(f"select sum(case when role is null then 1 else 0 end) as new{roles} from incoming")
-    ).one()
-    loaded = Loaded(*(int(value or 0) for value in row))
-    span = connection.execute(sql("select min(batch_id) as first, max(batch_id) as last from incoming")).one()
+    loaded = Loaded(*(sum(column) for column in list(zip(*rows, strict=True))[1:])) if rows else Loaded()
+    batch_ids = [row.batch_id for row in rows]
     tell(
         connection,
         at=now,
@@ -501,6 +500,6 @@ def _count(connection: Connection, lease: RouteLease, now: datetime) -> Loaded:
         run_id=lease.run_id,
         target=State.CLASSIFIED,
         count=loaded.new,
-        selection={"batches": [span.first, span.last], **loaded._asdict()},
+        selection={"batches": [min(batch_ids, default=None), max(batch_ids, default=None)], **loaded._asdict()},
     )
     return loaded

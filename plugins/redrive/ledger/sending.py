@@ -19,7 +19,7 @@ from redrive.ledger import escalations
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
-from redrive.ledger.selecting import Selection
+from redrive.ledger.selecting import Selection, want
 from redrive.lifecycle import State
 from redrive.message import body_hash
 
@@ -68,18 +68,25 @@ class Mark(NamedTuple):
     body_hash: bytes | None = None  # of an edited body
 
 
-def lanes(connection: Connection, route: str, now: datetime, apart: Sequence[str] = ()) -> list[Lane]:
+def lanes(
+    connection: Connection,
+    route: str,
+    now: datetime,
+    apart: Sequence[str] = (),
+    selection: Selection = Selection(),  # noqa: B008 - frozen
+) -> list[Lane]:
     """Destinations with due messages, fullest first, with the causes ``apart`` in lanes of their own.
 
     A message without a destination is not among them.
     """
+    where, values = selection.where()
     rows = connection.execute(
         sql(
             "select destination, cause, count(*) as due from messages where route = :route and state = 'waiting'"
-            " and next_attempt_at <= :now and verdict <> 'escalate' and destination is not null"
+            f" and next_attempt_at <= :now and verdict <> 'escalate' and destination is not null and {where}"
             " group by destination, cause"
         ),
-        {"route": route, "now": now},
+        {"route": route, "now": now, **values},
     )
     due: dict[tuple[str, str | None], int] = {}
     for row in rows:
@@ -162,6 +169,7 @@ def claim(
         )
     with ledger.write() as connection:
         lease.guard(connection, now)
+        want(ledger, connection, selection)
         slice_id = connection.execute(
             sql(
                 "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at)"
@@ -218,7 +226,7 @@ def claim(
             run_id=lease.run_id,
             action="claim",
         )
-        messages = _claimed(connection, slice_id)
+        messages = _claimed(ledger, connection, slice_id)
         connection.execute(
             sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": claimed, "s": slice_id}
         )
@@ -282,20 +290,19 @@ def claim_resends(
             action="claim resend",
             reason="the broker dedupes, or a check says that it was not processed",
         )
-        messages = _claimed(connection, slice_id)
+        messages = _claimed(ledger, connection, slice_id)
     return Slice(slice_id, destination, now + lasts, messages)
 
 
-def _claimed(connection: Connection, slice_id: int) -> list[Claimed]:
-    rows = connection.execute(
-        sql(
-            "select messages.message_id, redrive_id, attempt, mode, message_key, dead_lettered_at, claimed_at"
-            " from redelivery_attempts inner join messages on messages.message_id = redelivery_attempts.message_id"
-            " where slice_id = :slice_id order by messages.message_id"
-        ),
-        {"slice_id": slice_id},
-    ).all()
-    return [Claimed(*row) for row in rows]
+def _claimed(ledger: Ledger, connection: Connection, slice_id: int) -> list[Claimed]:
+    rows = ledger.tuples(
+        connection,
+        "select messages.message_id, redrive_id, attempt, mode, message_key, dead_lettered_at, claimed_at"
+        " from redelivery_attempts inner join messages on messages.message_id = redelivery_attempts.message_id"
+        " where slice_id = ? order by messages.message_id",
+        (slice_id,),
+    )
+    return list(map(Claimed._make, rows))
 
 
 def raise_mark(connection: Connection, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> None:
@@ -417,14 +424,14 @@ def mark(
     last_window: bool = False,
 ) -> bool:
     """Record how a window ended, in one transaction; with ``next_mark`` also announce the next window, after the
-    ``last_window`` also close the slice.
+    ``last_window`` also close the slice. What was sent is recorded in the attempts; the messages follow when the slice
+    is closed, or recovered.
 
     Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
     for a reason of its own is tried ``tries`` times, then goes to people.
     """
     if not marks:
         return False
-    first, last = marks[0].message_id, marks[-1].message_id
     with ledger.write() as connection:
         lease.guard(connection, now)
         stored = ledger.stored(now)
@@ -461,44 +468,15 @@ def mark(
             " where message_id = ? and attempt = ?",
             sent,
         )
-        in_window = "slice_id = :slice_id and message_id between :first and :last"
-        span = {"slice_id": slice_id, "first": first, "last": last}
-        if sent:
-            move(
-                connection,
-                State.SENDING,
-                State.SENT,
-                now=now,
-                where=f"message_id in (select message_id from redelivery_attempts where {in_window})",
-                values=span,
-                route=lease.route,
-                run_id=lease.run_id,
-                action="send",
-            )
-            connection.execute(
-                sql(
-                    "update group_state set sent = group_state.sent + seen.n from (select group_id, count(*) as n"
-                    f" from redelivery_attempts where {in_window} and sent_at = :now group by group_id) seen"
-                    " where group_state.route = :route and group_state.group_id = seen.group_id"
-                ),
-                {**span, "now": now, "route": lease.route},
-            )
-            connection.execute(
-                sql(
-                    "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'"
-                    f" and message_id in (select message_id from redelivery_attempts where {in_window}"
-                    " and mode = 'release' and sent_at = :now)"
-                ),
-                {**span, "now": now},
-            )
         connection.execute(
             sql(
                 "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at = :now"
-                + (", closed_at = :now" if last_window else "")
-                + " where slice_id = :slice_id"
+                " where slice_id = :slice_id"
             ),
-            {**span, "n": len(sent), "now": now},
+            {"slice_id": slice_id, "last": marks[-1].message_id, "n": len(sent), "now": now},
         )
+        if last_window:
+            _close(connection, lease, slice_id, now)
         return next_mark is not None and _announce(connection, lease, slice_id, next_mark, now)
 
 
@@ -569,10 +547,50 @@ def close(ledger: Ledger, lease: RouteLease, slice_id: int, now: datetime) -> No
     """The slice is done: every message of it was marked or given back."""
     with ledger.write() as connection:
         lease.guard(connection, now)
-        connection.execute(
-            sql("update delivery_slices set closed_at = :now where slice_id = :s and fence = :fence"),
-            {"now": now, "s": slice_id, "fence": lease.fence},
-        )
+        _close(connection, lease, slice_id, now)
+
+
+def _close(connection: Connection, lease: RouteLease, slice_id: int, now: datetime) -> None:
+    """Close the slice, and let messages, groups and releases follow what its attempts say; once per slice."""
+    of_slice = {"slice_id": slice_id}
+    closed = connection.execute(
+        sql("update delivery_slices set closed_at = :now where slice_id = :slice_id and closed_at is null"),
+        {**of_slice, "now": now},
+    ).rowcount
+    if not closed:
+        return
+    sent = move(
+        connection,
+        State.SENDING,
+        State.SENT,
+        now=now,
+        where=(
+            "message_id in (select message_id from redelivery_attempts where slice_id = :slice_id"
+            " and sent_at is not null)"
+        ),
+        values=of_slice,
+        route=lease.route,
+        run_id=lease.run_id,
+        action="send",
+    )
+    if not sent:
+        return
+    connection.execute(
+        sql(
+            "update group_state set sent = group_state.sent + seen.n from (select group_id, count(*) as n"
+            " from redelivery_attempts where slice_id = :slice_id and sent_at is not null group by group_id) seen"
+            " where group_state.route = :route and group_state.group_id = seen.group_id"
+        ),
+        {**of_slice, "route": lease.route},
+    )
+    connection.execute(
+        sql(
+            "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'"
+            " and message_id in (select message_id from redelivery_attempts where slice_id = :slice_id"
+            " and mode = 'release' and sent_at is not null)"
+        ),
+        {**of_slice, "now": now},
+    )
 
 
 def recover(
@@ -635,10 +653,7 @@ def recover(
                 {**at_mark, "now": now},
             )
             _keep_edits(ledger, connection, within, at_mark)
-            connection.execute(
-                sql("update delivery_slices set closed_at = :now where slice_id = :slice_id"),
-                {"now": now, "slice_id": one.slice_id},
-            )
+            _close(connection, lease, one.slice_id, now)
             unknown += lost
             if lost:
                 tell(

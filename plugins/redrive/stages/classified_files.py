@@ -41,14 +41,19 @@ def copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: di
     """The portion's copies, column-wise from Arrow, in message id order."""
     first, last = some[0].batch_id, some[-1].batch_id
     table = dataset.to_table(filter=(pc.field("batch_id") >= first) & (pc.field("batch_id") <= last))
-    table = table.sort_by("message_id")
+    ids_as_read = table.column("message_id")
+    if not pc.all(pc.less(ids_as_read[:-1], ids_as_read[1:])).as_py():
+        table = table.sort_by("message_id")
+    # PostgreSQL has no text with a NUL in it, and one such message must not keep the others out.
+    for name in ("broker_message_id", "origin", "redrive_id", "message_key", "order_key"):
+        texts = table.column(name)
+        if _has_nul(texts):
+            clean = pc.replace_substring(texts, "\0", "\ufffd")
+            table = table.set_column(table.schema.get_field_index(name), name, clean)
     sources = {source.queue: source for source in context.route.sources}
     fixed = context.route.destination.queue if context.route.destination else None
     for part in table.to_batches(max_chunksize=10_000):
         column = {name: part.column(name) for name in part.schema.names}
-        # PostgreSQL has no text with a NUL in it, and one such message must not keep the others out.
-        for name in ("broker_message_id", "origin", "redrive_id", "message_key", "order_key"):
-            column[name] = pc.replace_substring(column[name], "\0", "\ufffd")
         plain = {
             name: column[name].to_pylist()
             for name in (
@@ -83,6 +88,12 @@ def copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: di
             group_ids,
             strict=True,
         )
+
+
+def _has_nul(texts: pa.ChunkedArray) -> bool:
+    """Whether a NUL is anywhere in the texts; looks at their bytes as one, which is much faster than text by text."""
+    data = (chunk.buffers()[2] for chunk in texts.chunks)
+    return any(buffer is not None and b"\0" in memoryview(buffer).tobytes() for buffer in data)
 
 
 def _instants(context: Context, column: pa.Array) -> list[Any]:

@@ -26,6 +26,7 @@ from redrive.errors import (
 )
 from redrive.ledger import batches, escalations, leases, sending
 from redrive.ledger.engine import parse_instant
+from redrive.ledger.selecting import Selection
 from redrive.ledger.sending import Claimed, Lane, Mark, Slice
 from redrive.message import (
     MAX_ROWS,
@@ -41,7 +42,7 @@ from redrive.message import (
 )
 from redrive.pacing import TokenBucket
 from redrive.processed_check import Checker
-from redrive.stages import consumers
+from redrive.stages import attributes, consumers
 from redrive.stages.context import Context, micros
 
 #: Causes that go out at a tenth of the route's rate unless the route says otherwise: whoever was throttled, or
@@ -277,18 +278,40 @@ class _Delivery:
             )
             if again is not None:
                 return again
-        return sending.claim(
+        for selection in self._selections(destination, after):
+            claimed = sending.claim(
+                context.ledger,
+                context.lease,
+                destination=destination,
+                limit=size,
+                shard=self._shard,
+                selection=selection,
+                causes=None if cause is None else (cause,),
+                except_causes=self._apart if cause is None else (),
+                in_order=context.route.order_by is not None,
+                now=now,
+                lasts=lasts,
+                after=after,
+            )
+            if claimed is not None:
+                return claimed
+        return None
+
+    def _selections(self, destination: str, after: int) -> Iterable[Selection]:
+        """What the run is limited to; with attributes page by page what carries them."""
+        context = self._context
+        if not context.selection.attributes:
+            return [context.selection]
+        return attributes.parts(
             context.ledger,
-            context.lease,
-            destination=destination,
-            limit=size,
-            shard=self._shard,
-            selection=context.selection,
-            causes=None if cause is None else (cause,),
-            except_causes=self._apart if cause is None else (),
-            in_order=context.route.order_by is not None,
-            now=now,
-            lasts=lasts,
+            context.staging,
+            context.name,
+            context.selection,
+            where=(
+                "state = 'waiting' and destination = :destination and verdict <> 'escalate'"
+                " and coalesce(next_attempt_at, :now) <= :now"
+            ),
+            values={"destination": destination, "now": context.now()},
             after=after,
         )
 
@@ -421,6 +444,7 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
     stale = {selector.name for selector in context.route.evidence if selector.kind is selectors.Kind.ATTRIBUTE}
     strip = capabilities.failure_headers | stale
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
+    make = Outgoing._make  # by position: names would cost as much as everything else here
     for one, letter in _letters(context, todo, paths):
         headers = clean_headers(letter.headers, strip)
         room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
@@ -433,17 +457,21 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
         if one.claimed_at not in claimed_at:
             moment = parse_instant(one.claimed_at)
             claimed_at[one.claimed_at] = micros(moment) if moment else None
-        yield Outgoing(
-            one.message_id,
-            one.redrive_id,
-            one.attempt,
-            body,
-            headers + marks,
-            letter.properties,
-            letter.ordering_key,
-            letter.content_type,
-            claimed_at=claimed_at[one.claimed_at],
-            enqueued_at=letter.enqueued_at,
+        yield make(
+            (
+                one.message_id,
+                one.redrive_id,
+                one.attempt,
+                body,
+                headers + marks,
+                letter.properties,
+                letter.ordering_key,
+                letter.content_type,
+                None,  # dedup_id: the adapter makes one
+                0.0,  # delay_seconds
+                claimed_at[one.claimed_at],
+                letter.enqueued_at,
+            )
         )
 
 
