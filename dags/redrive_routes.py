@@ -17,8 +17,8 @@ or killed loses nothing and sends nothing twice in silence.
 | `report` | the counts of the run, also in XCom | |
 | `finish` | gives the route back, whatever happened | a lease that was not given back ends by itself after 15 minutes |
 
-**Trigger by hand** with `dry_run` to see what would happen, or with `causes`, `groups`, `since`, `until`, `limit` to
-take a part. A run that is triggered by hand while the route is held or paused fails and says who holds it.
+**Trigger by hand** with `dry_run` to see what would happen, or with `causes`, `groups`, `since`, `until`, `sources`,
+`attributes`, `limit` to take a part. A run that is triggered by hand while the route is held or paused fails and says who holds it.
 **Stop** with `redrive pause ROUTE` (or pause the DAG); **the way out** is `redrive restore ROUTE`, which puts
 every unfinished message back into its dead-letter queue.
 """  # noqa: E501  rows of a table can't be wrapped

@@ -7,7 +7,7 @@ clients) are imported inside the functions, because the scheduler imports this m
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -101,7 +101,7 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         catchup=False,
         max_active_runs=1,
         tags=[TAG, route.broker],
-        params=route_params(),
+        params=route_params([source.queue for source in route.sources]),
         default_args=default_args(),
     )
 
@@ -141,8 +141,8 @@ def default_args() -> dict[str, Any]:
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 
 
-def route_params() -> dict[str, Param]:
-    """The parameters of a run, as in ``redrive run --help``; all may be left out."""
+def route_params(sources: Sequence[str] = ()) -> dict[str, Param]:
+    """The parameters of a run of a route with these sources, as in ``redrive run --help``; all may be left out."""
     return {
         "limit": Param(
             None,
@@ -189,6 +189,24 @@ def route_params() -> dict[str, Param]:
             pattern=_TIME,
             title="Until",
             description="Only messages dead-lettered before this time (UTC unless it says otherwise).",
+        ),
+        "sources": Param(
+            [],
+            type="array",
+            items={"type": "string", **({"enum": list(sources)} if sources else {})},
+            uniqueItems=True,
+            examples=list(sources),
+            title="Source queues",
+            description="Drain, plan and redeliver only what comes from these. Empty: all.",
+        ),
+        "attributes": Param(
+            [],
+            type="array",
+            items={"type": "string", "pattern": "^[^=]+="},
+            uniqueItems=True,
+            title="Attributes",
+            description="Redeliver only messages with these headers, each as NAME=VALUE, e.g. `tenant=acme`. "
+            "Of one name any value will do; different names all have to match. Empty: all.",
         ),
     }
 
@@ -439,7 +457,7 @@ def _rescue() -> Counts:
 
 def selection(params: Mapping[str, Any]) -> "Selection":
     """The selection that the parameters of a run mean; :class:`UsageError` names a parameter that is wrong."""
-    from redrive.ledger.selecting import Selection  # noqa: PLC0415
+    from redrive.ledger.selecting import Selection, parse_attributes  # noqa: PLC0415
 
     since, until = moment("since", params["since"]), moment("until", params["until"])
     if since and until and since >= until:
@@ -450,6 +468,8 @@ def selection(params: Mapping[str, Any]) -> "Selection":
         groups=tuple(params["groups"]),
         since=since,
         until=until,
+        sources=tuple(params["sources"]),
+        attributes=parse_attributes(params["attributes"]),
     )
 
 

@@ -60,6 +60,14 @@ Causes = Annotated[list[str] | None, typer.Option("--cause", help="Only this cau
 Groups = Annotated[list[int] | None, typer.Option("--group", help="Only this group's id; may be repeated.")]
 Since = Annotated[str | None, typer.Option(help="Dead-lettered at or after: 2026-11-20T06:00, or 6h ago as 6h.")]
 Until = Annotated[str | None, typer.Option(help="Dead-lettered before; as --since.")]
+Sources = Annotated[list[str] | None, typer.Option("--source", help="Only this source queue; may be repeated.")]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute",
+        help="Only messages with this header, as NAME=VALUE; may be repeated: any value of one name, all names.",
+    ),
+]
 
 
 def main() -> None:
@@ -98,12 +106,14 @@ def run(
     group: Groups = None,
     since: Since = None,
     until: Until = None,
+    source: Sources = None,
+    attribute: Attributes = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole loop for ROUTE once: drain, classify, resolve, plan, deliver, escalate, report."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    settings, selection = _settings(), _selection(limit, cause, group, since, until)
+    settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute)
     if dry_run:
         _preview(settings, route, selection, as_json)
         return
@@ -131,11 +141,13 @@ def _stage_command(name: str, text: str) -> None:
         group: Groups = None,
         since: Since = None,
         until: Until = None,
+        source: Sources = None,
+        attribute: Attributes = None,
         as_json: AsJson = False,
     ) -> None:
         from redrive.stages import pipeline  # noqa: PLC0415
 
-        settings, selection = _settings(), _selection(limit, cause, group, since, until)
+        settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute)
         if dry_run:
             _preview(settings, route, selection, as_json)
             return
@@ -526,16 +538,24 @@ def _selection(
     groups: list[int] | None = None,
     since: str | None = None,
     until: str | None = None,
+    sources: list[str] | None = None,
+    attributes: list[str] | None = None,
 ) -> "Selection":
     from redrive.causes import Cause  # noqa: PLC0415
-    from redrive.ledger.selecting import Selection  # noqa: PLC0415
+    from redrive.ledger.selecting import Selection, parse_attributes  # noqa: PLC0415
 
     known = {cause.value for cause in Cause}
     for cause in causes or ():
         if cause not in known:
             raise UsageError(f"--cause {cause}: no such cause; there are {', '.join(sorted(known))}")
     return Selection(
-        limit, tuple(causes or ()), tuple(groups or ()), _moment("--since", since), _moment("--until", until)
+        limit,
+        tuple(causes or ()),
+        tuple(groups or ()),
+        _moment("--since", since),
+        _moment("--until", until),
+        tuple(sources or ()),
+        parse_attributes(attributes or ()),
     )
 
 

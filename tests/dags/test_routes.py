@@ -150,6 +150,7 @@ class TestParams:
     def test_all_may_be_left_out(self, orders: DAG) -> None:
         assert orders.params.dump() == {
             "limit": None, "dry_run": False, "causes": [], "groups": [], "since": None, "until": None,
+            "sources": [], "attributes": [],
         }  # fmt: skip
 
     def test_each_explains_itself(self, orders: DAG) -> None:
@@ -171,11 +172,16 @@ class TestParams:
             ("groups", [0]),
             ("since", "yesterday"),
             ("until", 20261120),
+            ("sources", ["orders-dql"]),
+            ("sources", "orders-dlq"),
+            ("attributes", ["tenant"]),
+            ("attributes", ["=acme"]),
+            ("attributes", {"tenant": "acme"}),
         ],
     )
     def test_nonsense_is_refused(self, name: str, value: object) -> None:
         with pytest.raises(ParamValidationError):
-            tasks.route_params()[name].resolve(value)
+            tasks.route_params(["orders-dlq"])[name].resolve(value)
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -188,14 +194,21 @@ class TestParams:
             ("since", "2026-11-20T08:00:00.000+01:00"),
             ("until", "2026-11-20"),
             ("until", None),
+            ("sources", ["orders-dlq"]),
+            ("attributes", ["tenant=acme", "note=a=b"]),
         ],
     )
     def test_sense_is_taken(self, name: str, value: object) -> None:
-        assert tasks.route_params()[name].resolve(value) == value
+        assert tasks.route_params(["orders-dlq"])[name].resolve(value) == value
+
+    def test_the_form_knows_the_routes_sources(self, orders: DAG) -> None:
+        assert orders.params.get_param("sources").schema["items"]["enum"] == ["orders-dlq", "orders-delay"]
 
 
 class TestSelection:
-    ALL: dict[str, Any] = {"limit": None, "causes": [], "groups": [], "since": None, "until": None}  # noqa: RUF012
+    ALL: dict[str, Any] = {  # noqa: RUF012
+        "limit": None, "causes": [], "groups": [], "since": None, "until": None, "sources": [], "attributes": [],
+    }  # fmt: skip
 
     def test_of_nothing_is_everything(self) -> None:
         chosen = tasks.selection(self.ALL)
@@ -209,8 +222,11 @@ class TestSelection:
                 "groups": [7],
                 "since": "2026-11-20",
                 "until": "2026-11-20T09:00+01:00",
+                "sources": ["orders-dlq"],
+                "attributes": ["tenant=acme"],
             }
         )
+        assert (chosen.sources, chosen.attributes) == (("orders-dlq",), (("tenant", "acme"),))
         assert (chosen.limit, chosen.causes, chosen.groups) == (9, ("throttled",), (7,))
         assert chosen.since == datetime(2026, 11, 20, tzinfo=UTC)
         assert chosen.until == datetime(2026, 11, 20, 8, tzinfo=UTC)

@@ -15,7 +15,7 @@ from redrive import backoff
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
-from redrive.ledger.selecting import Selection
+from redrive.ledger.selecting import Selection, want
 from redrive.lifecycle import State
 from redrive.policy import Case, Decision, Discard, Escalate, Send
 
@@ -103,12 +103,14 @@ def apply(
     before ``settle_after`` has passed since the copy was dead-lettered (or drained, where the broker doesn't
     tell): a processed check could not be believed before. Messages to
     escalate keep state ``classified`` with verdict ``escalate`` until their review row exists.
+    The decisions may be about more messages than the selection takes.
     """
     if not decisions:
         return {"planned": 0, "waiting": 0, "held": 0, "to_escalate": 0, "discarded": 0}
     where, values = selection.where()
     with ledger.write() as connection:
         lease.guard(connection, now)
+        want(ledger, connection, selection)
         ledger.temporary(
             connection,
             "decisions",
@@ -177,7 +179,13 @@ def apply(
             values={"route": lease.route, **values},
             **common,
         )
-    to_escalate = sum(count.messages for count, decision in decisions if isinstance(decision, Escalate))
+        if selection.message_ids is None:
+            to_escalate = sum(count.messages for count, decision in decisions if isinstance(decision, Escalate))
+        else:
+            to_escalate = connection.execute(
+                sql(f"select count(*) from messages where {mine} and state = 'classified' and verdict = 'escalate'"),
+                {"route": lease.route, **values},
+            ).scalar_one()
     return {
         "planned": planned,
         "waiting": waiting,
@@ -326,6 +334,19 @@ def gates(connection: Connection, route: str) -> list[GroupGate]:
     ]
 
 
+def held(connection: Connection, route: str, selection: Selection) -> dict[int, int]:
+    """How many selected messages are held behind the gate of each group."""
+    where, values = selection.where()
+    rows = connection.execute(
+        sql(
+            "select group_id, count(*) as n from messages where route = :route and state = 'held' and kind <> 'delay'"
+            f" and group_id is not null and {where} group by group_id"
+        ),
+        {"route": route, **values},
+    )
+    return {row.group_id: row.n for row in rows}
+
+
 def set_gate(
     connection: Connection,
     lease: RouteLease,
@@ -368,10 +389,18 @@ def set_gate(
     )
 
 
-def let_through(ledger: Ledger, lease: RouteLease, quotas: Mapping[int, int | None], now: datetime) -> int:
-    """Of each group let so many held messages wait for delivery, oldest ids first; None lets all."""
+def let_through(
+    ledger: Ledger,
+    lease: RouteLease,
+    quotas: Mapping[int, int | None],
+    now: datetime,
+    selection: Selection = Selection(),  # noqa: B008 - frozen
+) -> int:
+    """Of each group let so many selected held messages wait for delivery, oldest ids first; None lets all."""
+    where, values = selection.where("candidates")
     with ledger.write() as connection:
         lease.guard(connection, now)
+        want(ledger, connection, selection)
         ledger.temporary(connection, "quotas", "group_id bigint, quota bigint")
         ledger.bulk(connection, "quotas", ("group_id", "quota"), list(quotas.items()))
         return move(
@@ -383,10 +412,10 @@ def let_through(ledger: Ledger, lease: RouteLease, quotas: Mapping[int, int | No
                 "route = :route and message_id in (select message_id from (select candidates.message_id, quotas.quota,"
                 " row_number() over (partition by candidates.group_id order by candidates.message_id) as place"
                 " from messages candidates inner join quotas on quotas.group_id = candidates.group_id"
-                f" where candidates.route = :route and candidates.state = 'held' and candidates.verdict in {_SENDS})"
-                " ranked where quota is null or place <= quota)"
+                f" where candidates.route = :route and candidates.state = 'held' and candidates.verdict in {_SENDS}"
+                f" and {where}) ranked where quota is null or place <= quota)"
             ),
-            values={"route": lease.route},
+            values={"route": lease.route, **values},
             set_="reason = null",
             route=lease.route,
             run_id=lease.run_id,

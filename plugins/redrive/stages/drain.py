@@ -41,6 +41,8 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
     for source in by_urgency(context.route.sources):
         if remaining <= 0:
             break
+        if context.selection.sources and source.queue not in context.selection.sources:
+            continue
         one = _SourceDrain(context, source, shard)
         one.run(remaining)
         remaining -= one.drained

@@ -50,8 +50,8 @@ def begin(
 
     Raises :class:`RouteBusy` or :class:`RoutePaused`; the text says who, and until when or why.
     """
-    settings.route(route)
     selection = selection or Selection()
+    selection.refuse_unknown_sources(source.queue for source in settings.route(route).sources)
     now = clock()
     # A task that is tried again must meet its own lease, not somebody else's: its run id is that of the DAG run.
     run_id = f"{route}.{dag_run_id}" if dag_run_id else f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"

@@ -4,15 +4,19 @@ Nothing is sent here. What may go out is ``waiting`` with a time; what must not 
 what people must decide is marked for the escalate stage.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from redrive import gates, policy
 from redrive.causes import Cause
 from redrive.ledger import leases, planning
-from redrive.ledger.planning import GroupGate
-from redrive.policy import Limits
+from redrive.ledger.planning import CaseCount, GroupGate
+from redrive.ledger.selecting import Selection
+from redrive.lifecycle import State
+from redrive.policy import Decision, Limits
 from redrive.settings import Route
+from redrive.stages import attributes
 from redrive.stages.context import Context
 
 #: Below this many groups one group's trouble is no sign of a sick destination.
@@ -28,17 +32,9 @@ def plan(context: Context) -> dict[str, Any]:
     planning.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
     stopped, reopened = _step_gates(context, rules)
     with ledger.read() as connection:
-        cases = planning.cases(connection, context.name, context.selection)
+        cases = planning.cases(connection, context.name, context.selection.without_attributes())
     limits = policy_limits(route)
-    counts = planning.apply(
-        ledger,
-        lease,
-        [(case, policy.decide(case.case, limits)) for case in cases],
-        selection=context.selection,
-        delays={source.queue: source.delay or timedelta(0) for source in route.sources if source.kind == "delay"},
-        settle_after=route.processed_check.settle_after if route.processed_check else timedelta(0),
-        now=now,
-    )
+    counts = _apply(context, [(case, policy.decide(case.case, limits)) for case in cases])
     lost = planning.refuse_lost(ledger, lease, now)
     counts["to_escalate"] += lost
     let = _let_through(context)
@@ -46,6 +42,33 @@ def plan(context: Context) -> dict[str, Any]:
     counts["held"] -= let
     _pause_if_sick(context)  # now that what came back is held behind its gate
     return {**counts, "expired": expired, "stopped_groups": stopped, "reopened": reopened}
+
+
+def _apply(context: Context, decisions: Sequence[tuple[CaseCount, Decision]]) -> dict[str, int]:
+    """Apply the decisions to what is selected: at once, or with attributes page by page."""
+    route, selection = context.route, context.selection
+    total = {"planned": 0, "waiting": 0, "held": 0, "to_escalate": 0, "discarded": 0}
+    if not decisions:
+        return total
+    of_route = f"state = '{State.CLASSIFIED}'"
+    for part in _parts(context, of_route) if selection.attributes else [selection]:
+        counts = planning.apply(
+            context.ledger,
+            context.lease,
+            decisions,
+            selection=part,
+            delays={source.queue: source.delay or timedelta(0) for source in route.sources if source.kind == "delay"},
+            settle_after=route.processed_check.settle_after if route.processed_check else timedelta(0),
+            now=context.now(),
+        )
+        total = {name: total[name] + count for name, count in counts.items()}
+    return total
+
+
+def _parts(context: Context, where: str, **values: Any) -> Iterator[Selection]:
+    return attributes.parts(
+        context.ledger, context.staging, context.name, context.selection, where=where, values=values
+    )
 
 
 def policy_limits(route: Route) -> Limits:
@@ -163,4 +186,22 @@ def _let_through(context: Context) -> int:
             current = planning.gates(connection, context.name)
     quotas = {gate.group_id: gates.quota(counts_of(gate)) for gate in current if gate.held}
     quotas = {group: allowed for group, allowed in quotas.items() if allowed != 0}
-    return planning.let_through(ledger, lease, quotas, now) - held if quotas or held else 0
+    return _let_selected(context, quotas) - held
+
+
+def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
+    """Let so many selected messages of each group wait for delivery; None lets all."""
+    if not quotas:
+        return 0
+    ledger, lease, selection, let = context.ledger, context.lease, context.selection, 0
+    if not selection.attributes:
+        return planning.let_through(ledger, lease, quotas, context.now(), selection)
+    for group, quota in quotas.items():
+        room = quota
+        for part in _parts(context, "state = 'held' and group_id = :group", group=group):
+            through = planning.let_through(ledger, lease, {group: room}, context.now(), part)
+            let += through
+            room = None if room is None else room - through
+            if room == 0:
+                break
+    return let

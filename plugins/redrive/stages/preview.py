@@ -1,38 +1,56 @@
 """Dry run: what the next run would do with what is staged and loaded already; nothing is changed anywhere."""
 
+from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
 from redrive import policy
 from redrive.ledger import batches, planning, schema, sending
 from redrive.ledger.engine import Ledger
-from redrive.ledger.selecting import Selection
+from redrive.ledger.planning import CaseCount
+from redrive.ledger.selecting import Selection, want
 from redrive.policy import Discard, Escalate, Send
 from redrive.settings import Settings
+from redrive.stages import attributes
 from redrive.stages.plan import policy_limits
+
+#: What a run still decides about.
+OPEN = "state in ('classified', 'waiting', 'held')"
 
 
 def preview(settings: Settings, route: str, selection: Selection, *, now: datetime) -> dict[str, Any]:
-    """The plan per group (verdict, count, why, when) and what a dry run can't see. Reads the ledger only.
+    """The plan per group (verdict, count, why, when) and what a dry run can't see. Reads the ledger, and for a
+    selection by attributes staged headers.
 
     The broker isn't asked: receiving counts a delivery and hides messages from others, so peeking would change it.
     """
     known = settings.route(route)
+    selection.refuse_unknown_sources(source.queue for source in known.sources)
     limits = policy_limits(known)
     delays = {source.queue: source.delay or timedelta(0) for source in known.sources if source.kind == "delay"}
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
+        seen = _Seen()
+        if selection.attributes:
+            from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which other dry runs don't need
+
+            staging = Staging(settings.staging)
+            try:
+                for part in attributes.parts(ledger, staging, route, selection, where=OPEN):
+                    seen.look(ledger, route, part, now)
+            finally:
+                staging.close()
+        else:
+            seen.look(ledger, route, selection, now)
         with ledger.read() as connection:
-            cases = planning.cases(connection, route, selection)
             gates = {gate.group_id: gate for gate in planning.gates(connection, route)}
             staged = batches.unloaded(connection, route)
-            lanes = sending.lanes(connection, route, now)
             templates = planning.templates(connection, route)
     finally:
         ledger.close()
     rows = []
-    for one in cases:
+    for one in seen.cases():
         decision = policy.decide(one.case, limits)
         gate = gates.get(one.group_id) if one.group_id is not None else None
         verdict, why, when = _words(decision, one.case.kind, delays.get(one.source), now)
@@ -56,23 +74,47 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
             "group": gate.group_id,
             "cause": gate.cause,
             "template": templates.get(gate.group_id),
-            "messages": gate.held,
+            "messages": seen.held[gate.group_id],
             "verdict": "hold",
             "why": gate.reason or f"the group's gate is at {gate.stage}",
             "when": gate.cool_down_until,
         }
         for gate in gates.values()
-        if gate.held
+        if seen.held[gate.group_id]
     ]
     return {
         "route": route,
         "plan": sorted(rows, key=lambda row: (-row["messages"], str(row["group"]))),
-        "due_now": [{"destination": lane.destination, "messages": lane.due} for lane in lanes],
+        "due_now": [{"destination": queue, "messages": due} for queue, due in seen.due.most_common()],
         "not_seen": {
             "staged_but_not_classified": sum(batch.copies for batch in staged),
             "in_the_sources": "not looked at: receiving would count a delivery and hide messages from others",
         },
     }
+
+
+class _Seen:
+    """What the selection takes, added up over its parts."""
+
+    def __init__(self) -> None:
+        self._cases: dict[tuple[policy.Case, int | None, str], int] = {}
+        self.held: Counter[int] = Counter()  # by group
+        self.due: Counter[str] = Counter()  # by destination
+
+    def look(self, ledger: Ledger, route: str, selection: Selection, now: datetime) -> None:
+        """Add what one part takes."""
+        with ledger.read() as connection:
+            want(ledger, connection, selection)
+            for one in planning.cases(connection, route, selection):
+                key = (one.case, one.group_id, one.source)
+                self._cases[key] = self._cases.get(key, 0) + one.messages
+            self.held.update(planning.held(connection, route, selection))
+            for lane in sending.lanes(connection, route, now, selection=selection):
+                self.due[lane.destination] += lane.due
+
+    def cases(self) -> list[CaseCount]:
+        """The distinct cases with their counts."""
+        return [CaseCount(*key, count) for key, count in self._cases.items()]
 
 
 def _words(
