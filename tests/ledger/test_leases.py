@@ -11,6 +11,7 @@ import pytest
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
 from redrive.ledger import (
     batches,
+    consumers,
     escalations,
     leases,
     loading,
@@ -219,6 +220,11 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "begin_restore": lambda p, z, s: restoring.begin(p.ledger, z, [1 << 20], p.now),
     "undo_restore": lambda p, z, s: restoring.undo(p.ledger, z, [UNFINISHED], p.now),
     "finish_restore": lambda p, z, s: restoring.finish(p.ledger, z, [1 << 20], "q", p.now),
+    "judge_consumers": lambda p, z, s: consumers.write(
+        p.ledger, z, "orders", [], [consumers.Health("c", 1, 1, p.now, "healthy")], p.now
+    ),
+    "close_connection": lambda p, z, s: consumers.close_connection(p.ledger, z, "orders", "x", ["c"], "why", p.now),
+    "connection_stayed": lambda p, z, s: consumers.connection_stayed(p.ledger, z, "orders", "x", ["c"], "why", p.now),
     "note_counts": lambda p, z, s: leases.note_counts(p.ledger, z, "drain", {}, p.now),
 }  # fmt: skip
 
@@ -245,7 +251,7 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
-    modules = (batches, escalations, loading, observations, outcomes, planning, restoring, sending, suspects)
+    modules = (batches, consumers, escalations, loading, observations, outcomes, planning, restoring, sending, suspects)
     takes_lease = {
         function
         for module in modules

@@ -8,7 +8,8 @@ import pytest
 from redrive.brokers.base import ConsumerStats
 from redrive.ledger.consumers import Health
 from redrive.stages import deliver as deliver_stage
-from redrive.stages.consumers import judge
+from redrive.stages import pipeline
+from redrive.stages.consumers import Closing, judge, to_close
 from redrive.stages.context import Context, Run
 from tests.workshop import REFUSED, Workshop
 
@@ -195,3 +196,142 @@ def test_who_may_not_look_is_not_held_up(tmp_path: Path) -> None:
     workshop.die("a", error=REFUSED)
 
     assert workshop.cycle()["redelivered"] == 1
+
+
+# --- closing connections -------------------------------------------------------------------------------------
+
+
+def there(*crew: str, shared: str = "") -> list[ConsumerStats]:
+    """Consumers written as ``name@connection``, each of which holds something."""
+    return [
+        ConsumerStats(name, 7, 1, connection, connection == shared)
+        for name, _, connection in (one.partition("@") for one in crew)
+    ]
+
+
+def judged(status: str, *names: str, **fields: datetime) -> list[Health]:
+    return [Health(name, 7, 1, NOW - timedelta(minutes=10), status, **fields) for name in names]
+
+
+def test_a_connection_of_isolated_consumers_alone_is_closed() -> None:
+    crew = there("s0@x", "s1@x", "w0@y", "w1@y")
+    known = [*judged("isolated", "s0", "s1"), *judged("healthy", "w0", "w1")]
+    assert to_close([], known, crew, now=NOW) == [Closing("x", ("s0", "s1"))]
+
+
+@pytest.mark.parametrize(
+    ("crew", "isolated", "healthy", "why"),
+    [
+        (there("s0@x", "w0@x", "w1@y"), ["s0"], ["w0", "w1"], "not isolated"),
+        (there("s0@x", "w0@y", shared="x"), ["s0"], ["w0"], "other queues"),
+        (there("s0@x", "s1@y", "s2@z"), ["s0"], [], "no healthy consumer"),
+    ],
+    ids=["others work over it", "it serves another queue too", "nobody is left to take over"],
+)
+def test_a_connection_that_others_need_stays(
+    crew: list[ConsumerStats], isolated: list[str], healthy: list[str], why: str
+) -> None:
+    stuck = [one.consumer for one in crew if one.consumer not in (*isolated, *healthy)]
+    known = [*judged("isolated", *isolated), *judged("healthy", *healthy), *judged("stuck", *stuck)]
+    [left] = to_close([], known, crew, now=NOW)
+    assert why in left.why_not
+
+
+def test_a_message_at_which_whoever_gets_it_hangs_does_not_close_one_after_another() -> None:
+    """Two consumers; the first was closed ten minutes ago and came back, now the second hangs."""
+    before = judged("gone", "s0", closed_at=NOW - timedelta(minutes=10))
+    now = [*judged("isolated", "s1"), *judged("healthy", "again")]
+    crew = there("s1@y", "again@z")
+    [left] = to_close(before, now, crew, now=NOW)
+    assert "60%" in left.why_not
+
+    long_ago = [one._replace(closed_at=NOW - timedelta(hours=2)) for one in before]
+    assert to_close(long_ago, now, crew, now=NOW) == [Closing("y", ("s1",))]
+
+
+def test_closed_is_asked_for_once_as_long_as_statistics_may_be_late() -> None:
+    crew = there("s0@x", "w0@y", "w1@y")
+    asked = [*judged("isolated", "s0", closed_at=NOW - timedelta(seconds=10)), *judged("healthy", "w0", "w1")]
+    assert to_close([], asked, crew, now=NOW) == []
+    assert to_close([], asked, crew, now=NOW + timedelta(minutes=5)) == [Closing("x", ("s0",))], (
+        "it is still there: whoever was to ask the broker did not come to it"
+    )
+
+
+def closing(folder: Path, stuck: int = 1, well: int = 1) -> Workshop:
+    """Stuck consumers have a connection each; they have just been found."""
+    workshop = Workshop(folder, isolation={"action": "close_connection"})
+    for turn in (1, 2):
+        for one in crew(stuck, well, turn=turn):
+            workshop.world.tell_consumer(
+                "orders", one.consumer, unacked=7, progress=one.progress, connection=f"of-{one.consumer}"
+            )
+        if turn == 1:
+            workshop.cycle()
+            workshop.advance(minutes=6)
+    return workshop
+
+
+def told(workshop: Workshop) -> list[tuple[str, int]]:
+    return workshop.query(  # type: ignore[return-value]
+        "select action, count from audit_events where action like '%connection%' order by event_id"
+    )
+
+
+def test_the_connection_of_an_isolated_consumer_is_closed_and_that_is_told(tmp_path: Path) -> None:
+    workshop = closing(tmp_path)
+    workshop.cycle()
+    [(connection, reason)] = workshop.world.closed
+    assert connection == "of-s0"
+    assert "orders" in reason
+    assert told(workshop) == [("close_connection", 1)]
+
+    workshop.world.tell_consumer("orders", "w0", unacked=1, progress=900)
+    workshop.cycle()
+    assert health(workshop) == {"gone": 1, "healthy": 1}
+    assert len(workshop.world.closed) == 1
+
+
+def test_never_more_than_sixty_percent_are_closed(tmp_path: Path) -> None:
+    workshop = closing(tmp_path, stuck=9, well=1)
+    for turn in range(3, 6):
+        workshop.cycle()
+        workshop.advance(minutes=6)
+        workshop.world.tell_consumer("orders", "w0", unacked=7, progress=100 * turn)
+    assert len(workshop.world.closed) == 6
+    assert health(workshop)["gone"] == 6
+
+
+def test_by_default_nobody_is_closed(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=1, well=1)
+    assert (health(workshop), workshop.world.closed) == ({"isolated": 1, "healthy": 1}, [])
+
+
+def test_a_refusal_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
+    workshop = closing(tmp_path)
+    workshop.world.faults.forbidden.add(("orders", "close_connection"))
+    workshop.die("a", error=REFUSED)
+    said: list[str] = []
+    run = workshop.begin()
+    counts = pipeline.observe(workshop.settings, run, progress=lambda text, *_: said.append(text), **workshop.options())
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert counts["isolated_consumers"] == 1
+    assert "closed_connections" not in counts
+    assert any("stays open" in text and "not allowed" in text for text in said)
+    assert told(workshop) == [("close_connection", 1), ("connection_stayed", 1)]
+
+    workshop.world.faults.forbidden.clear()
+    workshop.world.tell_consumer("orders", "w0", unacked=7, progress=900)
+    assert workshop.cycle()["redelivered"] == 1
+    assert len(workshop.world.closed) == 1, "asked again once it may"
+
+
+def test_consumers_that_left_long_ago_are_forgotten(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=1, well=1)
+    workshop.world.remove_consumer("orders", "s0")
+    workshop.cycle()
+    workshop.advance(days=8)
+    workshop.cycle()
+    assert workshop.query("select consumer from consumer_health") == [("w0",)]

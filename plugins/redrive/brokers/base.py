@@ -29,6 +29,7 @@ class Capabilities:
     failure_headers: frozenset[str]  # stripped before a redelivery
     max_lease: timedelta | None = None  # no receive or extension leases for longer
     consumer_statistics: bool = False  # it fills TellsOfConsumers too
+    closes_connections: bool = False  # it fills ClosesConnections too
     settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
 
 
@@ -93,6 +94,8 @@ class ConsumerStats(NamedTuple):
     consumer: str  # its name, the same from one look to the next
     unacked: int  # messages that it holds
     progress: int  # any number that changes when it acks: a count of acks, the time of the last one
+    connection: str | None = None  # the one that it came in by, where that can be closed
+    shared: bool = False  # somebody who does not consume this queue works over that connection too
 
 
 class Broker(Protocol):
@@ -144,4 +147,15 @@ class TellsOfConsumers(Protocol):
 
     def consumers(self, queue: str) -> list[ConsumerStats]:
         """Who consumes ``queue``; nobody of a subscription that gives each key to one consumer (key-shared)."""
+        ...
+
+
+class ClosesConnections(TellsOfConsumers, Protocol):
+    """What a broker has besides where its capabilities say ``closes_connections``."""
+
+    def close_connection(self, queue: str, connection: str, reason: str) -> bool:
+        """End a ``connection`` that :class:`ConsumerStats` named; False where it is gone already.
+
+        What its consumers hold goes back to their queues at once. ``reason`` is told to the client and the log.
+        """
         ...

@@ -33,6 +33,7 @@ MEMORY_CAPABILITIES = Capabilities(
     publish_batch=1000,
     failure_headers=frozenset({"x-failure-reason", "x-failure-text"}),
     consumer_statistics=True,
+    closes_connections=True,
 )
 
 Status = Literal["sent", "refused", "retry", "unknown"]
@@ -227,6 +228,7 @@ class MemoryWorld:
         self.patience = patience
         self.faults = Faults()
         self.messages: Counter[str] = Counter()  # messages per action, e.g. messages["publish"]
+        self.closed: list[tuple[str, str]] = []  # connections that a broker was asked to close, and why
         self.lock = threading.RLock()
         self._queues: dict[str, _Queue] = {}
         self._sequence = itertools.count(1)
@@ -283,11 +285,21 @@ class MemoryWorld:
             found = self._queue(queue, "register_consumer")
             found.consumers = (found.consumers or set()) | {name}
 
-    def tell_consumer(self, queue: str, name: str, *, unacked: int, progress: int) -> None:
-        """What consumer ``name`` holds, and a number that changes when it acks."""
+    def tell_consumer(
+        self,
+        queue: str,
+        name: str,
+        *,
+        unacked: int,
+        progress: int,
+        connection: str | None = None,
+        shared: bool = False,
+    ) -> None:
+        """What consumer ``name`` holds, a number that changes when it acks, and the connection that it came by."""
         self.register_consumer(queue, name)
         with self.lock:
-            self._queue(queue, "tell_consumer").consumer_stats[name] = ConsumerStats(name, unacked, progress)
+            told = ConsumerStats(name, unacked, progress, connection, shared)
+            self._queue(queue, "tell_consumer").consumer_stats[name] = told
 
     def remove_consumer(self, queue: str, name: str) -> None:
         """Consumer ``name`` has left."""
@@ -643,6 +655,17 @@ class MemoryBroker:
         world = self.world
         with world.lock:
             return list(world._queue(queue, "consumers").consumer_stats.values())
+
+    def close_connection(self, queue: str, connection: str, reason: str) -> bool:
+        """See :class:`~redrive.brokers.base.ClosesConnections`; the world keeps what it was asked for."""
+        world = self.world
+        with world.lock:
+            found = world._queue(queue, "close_connection")
+            world.closed.append((connection, reason))
+            leaving = [one.consumer for one in found.consumer_stats.values() if one.connection == connection]
+        for name in leaving:
+            world.remove_consumer(queue, name)
+        return bool(leaving)
 
     def close(self) -> None:
         """Nothing to close: what is leased comes back when its lease ends, as after a crash."""

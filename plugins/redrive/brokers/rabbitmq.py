@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import pika
 
 from redrive import connections
-from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.rabbitmq_link import (
     ACCESS_REFUSED,
     PRECONDITION_FAILED,
@@ -58,8 +58,8 @@ CAPABILITIES = Capabilities(
     max_lease=CONSUMER_TIMEOUT,
     settles_whole=True,
 )
-#: With the management API the messages in flight are known too.
-WITH_MANAGEMENT = replace(CAPABILITIES, knows_empty=True)
+#: With the management API the messages in flight are known too, and who holds them.
+WITH_MANAGEMENT = replace(CAPABILITIES, knows_empty=True, consumer_statistics=True, closes_connections=True)
 
 _TYPES = ("amqp", "amqps", "rabbitmq")
 _EXTRA = frozenset(
@@ -90,7 +90,8 @@ class _Holder:
 
 
 class RabbitMQ:
-    """One virtual host as a connection reaches it; fills :class:`~redrive.brokers.base.Broker`.
+    """One virtual host as a connection reaches it; fills :class:`~redrive.brokers.base.Broker`, with the management
+    API :class:`~redrive.brokers.base.ClosesConnections` too.
 
     ``confirm_timeout`` (seconds) is how long a confirmation may take; while the broker blocks us because of its memory
     or disk alarm the time stands still, for at most ``blocked_timeout``.
@@ -481,6 +482,45 @@ class RabbitMQ:
             warnings=_warnings(facts),
         )
 
+    def consumers(self, queue: str) -> list[ConsumerStats]:
+        """See :class:`~redrive.brokers.base.TellsOfConsumers`; [] without the management API.
+
+        Measured per channel, seconds ago: who shares a channel shares its numbers. A consumer of which the user may
+        not see the channel holds nothing, as far as this tells.
+        """
+        if self._management is None:
+            return []
+        there = self._management.consumers(queue)
+        if not there:
+            return []
+        channels = {channel.name: channel for channel in self._management.channels(queue)}
+        ours = {one.channel for one in there}
+        elsewhere = {
+            channel.connection
+            for channel in channels.values()
+            if channel.name not in ours and (channel.consumers or channel.unacked)
+        }
+        found = []
+        for one in there:
+            name, shared = f"{one.tag} on {one.channel}", one.connection in elsewhere
+            channel = channels.get(one.channel)
+            if channel is None or not one.acks:
+                found.append(ConsumerStats(name, 0, 0, one.connection, shared))
+                continue
+            # RabbitMQ counts acks, not rejections; what was delivered and is not held was answered in one way or the
+            # other. The two are not measured at the same moment, so this holds only where deliveries end by themselves.
+            limited = one.prefetch or channel.prefetch
+            answered = channel.delivered - channel.unacked if limited else channel.acked
+            found.append(ConsumerStats(name, channel.unacked, answered, one.connection, shared))
+        return found
+
+    def close_connection(self, queue: str, connection: str, reason: str) -> bool:
+        """See :class:`~redrive.brokers.base.ClosesConnections`; needs the management API, and an administrator there
+        or the consumer's own user."""
+        if self._management is None:
+            raise PermissionRefused(f"closing a connection of a consumer of queue {queue} needs the management API")
+        return self._management.close_connection(connection, reason, queue)
+
     def _feeding(self, queue: str) -> list[QueueFacts]:
         """The queues that dead-letter into ``queue``."""
         assert self._management is not None  # noqa: S101 - the caller looked
@@ -673,6 +713,10 @@ def _arguments(connection: Connection) -> dict[str, Any]:
     url = extra.get("management_url")
     if not url and extra.get("management_port"):
         url = f"{'https' if context else 'http'}://{hosts[0].host}:{int(_number(name, extra, 'management_port', 0))}"
+    if url and "@" in str(url):  # it would be told in errors
+        raise SettingsError(
+            f"{name}: extra.management_url must not hold user and password; login and password are used"
+        )
     if url:
         management = Management(str(url), vhost, user, password, context=context, timeout=min(timeout, 15))
     return {

@@ -1,4 +1,4 @@
-"""RabbitMQ's management API: what AMQP itself doesn't tell. Optional; everything here is read-only."""
+"""RabbitMQ's management API: what AMQP itself doesn't tell. Optional; all but closing a connection only reads."""
 
 import base64
 import http.client
@@ -9,6 +9,8 @@ import urllib.error
 import urllib.request
 from typing import Any, NamedTuple
 from urllib.parse import quote
+
+import tenacity
 
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 
@@ -24,6 +26,32 @@ class QueueFacts(NamedTuple):
     dead_letter_exchange: str | None
     dead_letter_routing_key: str | None
     single_active_consumer: bool
+
+
+class ConsumerFacts(NamedTuple):
+    """One consumer of a queue."""
+
+    tag: str
+    channel: str  # its full name: peer, node, number
+    connection: str
+    acks: bool  # False: what it is sent counts as done at once
+    prefetch: int  # 0: no limit
+
+
+class ChannelFacts(NamedTuple):
+    """A channel, as it was measured some seconds ago. Counts begin with the channel."""
+
+    name: str
+    connection: str
+    consumers: int
+    unacked: int
+    prefetch: int  # for all its consumers together; 0: no limit
+    acked: int
+    delivered: int  # those to be acked, each delivery anew
+
+
+class _NotReady(BrokerUnavailable):
+    """The node answers, but its management database doesn't yet."""
 
 
 class Management:
@@ -69,21 +97,78 @@ class Management:
         ]
         return list(dict.fromkeys(found))
 
-    def _get(self, path: str, queue: str) -> Any:
-        subject = f"management API: {path.partition('?')[0].split('/')[0]} of queue {queue}"
+    def consumers(self, queue: str) -> list[ConsumerFacts]:
+        """Who consumes ``queue``."""
+        told = self._patiently(f"queues/{self._vhost}/{quote(queue, safe='')}?columns=consumer_details", queue)
+        found = []
+        for one in told.get("consumer_details") or ():
+            channel = one.get("channel_details") or {}
+            if "name" in channel:  # not of one that is just leaving
+                found.append(
+                    ConsumerFacts(
+                        str(one["consumer_tag"]),
+                        str(channel["name"]),
+                        str(channel.get("connection_name", "")),
+                        bool(one.get("ack_required", True)),
+                        _count(one, "prefetch_count"),
+                    )
+                )
+        return found
+
+    def channels(self, queue: str) -> list[ChannelFacts]:
+        """Every channel of the virtual host that the user may see; ``queue`` is what an error names."""
+        columns = (
+            "name,consumer_count,messages_unacknowledged,global_prefetch_count,connection_details.name,"
+            "message_stats.ack,message_stats.deliver,message_stats.get"
+        )
+        return [
+            _channel(one)
+            for one in self._patiently(f"vhosts/{self._vhost}/channels?columns={columns}", queue, "channels")
+        ]
+
+    def close_connection(self, name: str, reason: str, queue: str) -> bool:
+        """Close a connection; False where it is gone already. Asked once: nobody knows what became of no answer."""
+        words = " ".join(reason.encode("ascii", "replace").decode().split())[:200]  # AMQP tells the client 255 bytes
+        try:
+            self._ask(
+                "DELETE",
+                f"connections/{quote(name, safe='')}",
+                f"management API: closing connection {name} of a consumer of queue {queue}",
+                {"X-Reason": words},
+            )
+        except QueueMissing:
+            return False
+        return True
+
+    def _get(self, path: str, queue: str, what: str = "") -> Any:
+        kind = what or path.partition("?")[0].split("/")[0]
+        return self._ask("GET", path, f"management API: {kind} of queue {queue}", {})
+
+    def _patiently(self, path: str, queue: str, what: str = "") -> Any:
+        """The answer; a node that just started is asked a few times."""
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(_NotReady),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=2),
+            stop=tenacity.stop_after_attempt(4),
+            reraise=True,
+        )
+        return again(self._get, path, queue, what)
+
+    def _ask(self, method: str, path: str, subject: str, headers: dict[str, str]) -> Any:
         request = urllib.request.Request(  # noqa: S310 - the connection says http or https
-            f"{self._url}/api/{path}", headers={"Authorization": self._authorization}
+            f"{self._url}/api/{path}", method=method, headers={"Authorization": self._authorization, **headers}
         )
         try:
             with self._opener.open(request, timeout=self._timeout) as answer:
-                return json.load(answer)
+                content = answer.read()
+            return json.loads(content) if content else None
         except urllib.error.HTTPError as error:
             words = f"{subject}: HTTP {error.code} {error.reason}"
             if error.code in (401, 403):
                 raise PermissionRefused(words) from None
             if error.code == 404:
                 raise QueueMissing(words) from None
-            raise (BrokerUnavailable if error.code >= 500 else BrokerError)(words) from None
+            raise (_NotReady if error.code >= 500 else BrokerError)(words) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise BrokerUnavailable(f"{subject}: {type(error).__name__}: {error}") from error
 
@@ -110,6 +195,25 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
         of("dead-letter-routing-key"),
         bool(arguments.get("x-single-active-consumer")),
     )
+
+
+def _channel(told: dict[str, Any]) -> ChannelFacts:
+    connection, counts = (told.get(key) or {} for key in ("connection_details", "message_stats"))  # [] where empty
+    return ChannelFacts(
+        str(told.get("name", "")),
+        str(connection.get("name", "")),
+        _count(told, "consumer_count"),
+        _count(told, "messages_unacknowledged"),
+        _count(told, "global_prefetch_count"),
+        _count(counts, "ack"),
+        _count(counts, "deliver") + _count(counts, "get"),
+    )
+
+
+def _count(told: dict[str, Any], key: str) -> int:
+    """A number that is not there, or not measured yet, is 0."""
+    value = told.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def _routes(kind: str, pattern: str, key: str | None) -> bool:

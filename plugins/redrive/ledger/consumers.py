@@ -1,7 +1,7 @@
 """What is known of the consumers of a route's destinations: who holds messages and gets nowhere."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple, cast
 
 from sqlalchemy.engine import Connection
@@ -9,6 +9,9 @@ from sqlalchemy.engine import Connection
 from redrive.ledger import moves
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
+
+#: How long a consumer that left is remembered; where names are not given but drawn, each restart leaves some behind.
+REMEMBERED = timedelta(days=7)
 
 
 class Health(NamedTuple):
@@ -20,14 +23,15 @@ class Health(NamedTuple):
     last_progress_at: datetime  # when it last acked or held nothing, as far as we saw
     status: str  # healthy | stuck | isolated | gone
     isolated_at: datetime | None = None
+    closed_at: datetime | None = None  # when the broker was asked to close its connection
 
 
 def of_queue(connection: Connection, route: str, queue: str) -> list[Health]:
     """What was written down last about the consumers of one queue, those that left included."""
     rows = connection.execute(
         sql(
-            "select consumer, unacked, progress, last_progress_at, observed_at, status, isolated_at"
-            " from consumer_health where route = :route and queue = :queue order by consumer"
+            "select consumer, unacked, progress, last_progress_at, observed_at, status, isolated_at,"
+            " closed_at from consumer_health where route = :route and queue = :queue order by consumer"
         ),
         {"route": route, "queue": queue},
     )
@@ -39,6 +43,7 @@ def of_queue(connection: Connection, route: str, queue: str) -> list[Health]:
             cast("datetime", parse_instant(row.last_progress_at or row.observed_at)),
             row.status,
             parse_instant(row.isolated_at),
+            parse_instant(row.closed_at),
         )
         for row in rows
     ]
@@ -47,20 +52,31 @@ def of_queue(connection: Connection, route: str, queue: str) -> list[Health]:
 def write(
     ledger: Ledger, lease: RouteLease, queue: str, known: Sequence[Health], judged: Sequence[Health], now: datetime
 ) -> None:
-    """Replace what was ``known`` by what was ``judged``; each consumer that is isolated or freed is told of."""
+    """Replace what was ``known`` by what was ``judged``; each consumer that is isolated or freed is told of.
+
+    Who left more than :data:`REMEMBERED` ago is forgotten.
+    """
     before = {one.consumer: one.status for one in known}
     with ledger.write() as connection:
         lease.guard(connection, now)
+        connection.execute(
+            sql(
+                "delete from consumer_health where route = :route and queue = :queue and status = 'gone'"
+                " and observed_at < :forget_before"
+            ),
+            {"route": lease.route, "queue": queue, "forget_before": now - REMEMBERED},
+        )
         for one in judged:
             was = before.get(one.consumer)
             connection.execute(
                 sql(
                     "insert into consumer_health (route, queue, consumer, observed_at, last_progress_at, unacked,"
-                    " progress, status, isolated_at) values (:route, :queue, :consumer, :now, :last_progress_at,"
-                    " :unacked, :progress, :status, :isolated_at) on conflict (route, queue, consumer) do update set"
+                    " progress, status, isolated_at, closed_at) values (:route, :queue, :consumer, :now,"
+                    " :last_progress_at, :unacked, :progress, :status, :isolated_at, :closed_at)"
+                    " on conflict (route, queue, consumer) do update set"
                     " observed_at = excluded.observed_at, last_progress_at = excluded.last_progress_at,"
                     " unacked = excluded.unacked, progress = excluded.progress, status = excluded.status,"
-                    " isolated_at = excluded.isolated_at"
+                    " isolated_at = excluded.isolated_at, closed_at = excluded.closed_at"
                 ),
                 {"route": lease.route, "queue": queue, "now": now, **one._asdict()},
             )
@@ -78,3 +94,54 @@ def write(
                     if one.status == "isolated"
                     else None,
                 )
+
+
+def close_connection(
+    ledger: Ledger, lease: RouteLease, queue: str, connection: str, consumers: Sequence[str], reason: str, now: datetime
+) -> None:
+    """Note that the broker is about to be asked to close the connection of these ``consumers``.
+
+    Written before it is asked, so that a run that was replaced asks nothing, and one that dies has left word.
+    """
+    _note(ledger, lease, queue, connection, consumers, reason, now, closed_at=now, action="close_connection")
+
+
+def connection_stayed(
+    ledger: Ledger, lease: RouteLease, queue: str, connection: str, consumers: Sequence[str], reason: str, now: datetime
+) -> None:
+    """Note that it did not; ``reason`` says why. The next run may ask again."""
+    _note(ledger, lease, queue, connection, consumers, reason, now, closed_at=None, action="connection_stayed")
+
+
+def _note(
+    ledger: Ledger,
+    lease: RouteLease,
+    queue: str,
+    connection: str,
+    consumers: Sequence[str],
+    reason: str,
+    now: datetime,
+    *,
+    closed_at: datetime | None,
+    action: str,
+) -> None:
+    with ledger.write() as ours:
+        lease.guard(ours, now)
+        for consumer in consumers:
+            ours.execute(
+                sql(
+                    "update consumer_health set closed_at = :closed_at"
+                    " where route = :route and queue = :queue and consumer = :consumer"
+                ),
+                {"route": lease.route, "queue": queue, "consumer": consumer, "closed_at": closed_at},
+            )
+        moves.tell(
+            ours,
+            at=now,
+            action=action,
+            route=lease.route,
+            run_id=lease.run_id,
+            count=len(consumers),
+            selection={"queue": queue, "connection": connection, "consumers": list(consumers)},
+            reason=reason,
+        )

@@ -374,6 +374,7 @@ consumer_health = Table(
     Column("progress", sa.BigInteger),  # the broker's number that changes with each ack, as last seen
     Column("status", sa.Text, nullable=False),
     Column("isolated_at", Instant),
+    Column("closed_at", Instant),  # when the broker was asked to close its connection; null: not, or it refused
     _one_of("status", "healthy", "stuck", "isolated", "gone"),
 )
 

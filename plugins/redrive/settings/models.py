@@ -410,7 +410,9 @@ class Isolation(Part):
         description="A consumer that holds messages and acked none for this long is stuck.",
     )
     action: Literal["none", "close_connection"] = Field(
-        default="none", description="`close_connection` (RabbitMQ) hands its messages to the other consumers."
+        default="none",
+        description="`close_connection` (RabbitMQ, needs its management API) ends an isolated consumer's connection, "
+        "so that the others get its messages.",
     )
 
 
@@ -553,7 +555,7 @@ class Route(Part):
                 )
             if target == source.queue:
                 raise _problem(f"sources.{position}.queue", f"{target!r} is also its destination: a loop")
-        if self.isolation.action == "close_connection" and self.broker != "rabbitmq":
+        if self.isolation.action == "close_connection" and self.broker not in ("rabbitmq", "memory"):
             raise _problem("isolation.action", f"close_connection is not possible with broker {self.broker}")
         return self
 

@@ -14,16 +14,17 @@ def observe(context: Context) -> dict[str, int]:
     What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
     missing source is an error; a missing destination is one only when something is to be sent there.
     """
-    sick = {"stuck_consumers": 0, "isolated_consumers": 0}
+    sick = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0}
     seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
     for queue in destinations(context):
         try:
             seen.append((queue, "destination", context.broker.depth(queue)))
-            stuck, isolated = consumers.look(context, queue)
+            stuck, isolated, closed = consumers.look(context, queue)
         except QueueMissing:
             continue
         sick["stuck_consumers"] += stuck
         sick["isolated_consumers"] += isolated
+        sick["closed_connections"] += closed
     observations.observe(context.ledger, context.lease, [_observation(*one) for one in seen], context.now())
     counts = {
         f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
