@@ -1,28 +1,59 @@
 """Ask the consumer's own records whether messages were processed already.
 
-The route's query is run with the keys bound as parameters, in batches, through an Airflow connection. A check that
-fails or takes too long raises :class:`~redrive.errors.CheckFailed`; callers then hold the messages.
+The keys go in batches to a database (the route's query, with the keys bound as parameters) or to an HTTP endpoint,
+either through an Airflow connection. A check that fails, takes too long or answers what can't be understood raises
+:class:`~redrive.errors.CheckFailed`; callers then hold the messages.
+
+The endpoint gets ``POST {"keys": ["…", …]}`` and answers ``200 {"processed": ["…", …]}``: those of the keys that were
+processed. Redirects are never followed: keys and credentials go to the host that the connection names and to no other.
 """
 
-from collections.abc import Iterable, Sequence
+import base64
+import contextlib
+import json
+import ssl
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Protocol
+from urllib.parse import SplitResult, urlsplit
 
 import sqlalchemy as sa
 
 from redrive import connections
-from redrive.errors import CheckFailed, RedriveError
+from redrive.connections import Connection
+from redrive.errors import CheckFailed, RedriveError, SettingsError
 from redrive.settings import ProcessedCheck
 
 BATCH = 500
+#: More than any honest answer about one batch: keys are headers, fields and ids.
+MAX_ANSWER_BYTES = 16 << 20
+#: Seconds without a question after which a connection is not trusted to be still alive.
+MAX_IDLE = 1.0
+#: What Airflow's HTTP hook takes out of the extra of a connection; everything else there is a header.
+_NOT_HEADERS = frozenset(
+    {
+        *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "stream", "timeout"),
+        *("trust_env", "verify"),
+    }
+)
+
+
+class _Records(Protocol):
+    def ask(self, keys: Sequence[str], seconds: float) -> set[str]:
+        """Those of ``keys`` that were processed; should take no longer than ``seconds``."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Checker:
-    """Runs one route's ``processed_check``. Close it when done; it holds a database connection."""
+    """Runs one route's ``processed_check``. Close it when done; it holds a connection."""
 
     def __init__(self, check: ProcessedCheck) -> None:
         self._check = check
-        self._query = sa.text(check.query).bindparams(sa.bindparam("keys", expanding=True))
-        self._engine: sa.Engine | None = None
+        self._records: _Records | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="processed-check")
 
     def processed(self, keys: Iterable[str]) -> set[str]:
@@ -34,28 +65,177 @@ class Checker:
         return found
 
     def close(self) -> None:
-        """Give the database connection back."""
+        """Give the connection back."""
         self._worker.shutdown(wait=False, cancel_futures=True)
-        if self._engine is not None:
-            self._engine.dispose()
+        if self._records is not None:
+            self._records.close()
 
     def _ask(self, keys: Sequence[str]) -> set[str]:
         where = f"processed_check through connection {self._check.connection}"
         try:
-            # A thread, because no option limits the time of a query on every database.
+            # A thread, because no option limits the time of a query on every database, or of a name look-up.
             return self._worker.submit(self._run, keys).result(timeout=self._check.timeout.total_seconds())
         except TimeoutError as error:
             raise CheckFailed(f"{where}: no answer within {self._check.timeout}") from error
-        except (sa.exc.SQLAlchemyError, OSError) as error:
-            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise CheckFailed(f"{where}: {reason}") from error
+        except (sa.exc.SQLAlchemyError, OSError, HTTPException) as error:
+            reason = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+            raise CheckFailed(f"{where}: {reason.splitlines()[0]}") from error
         except RedriveError as error:
             raise CheckFailed(f"{where}: {error}") from error
 
     def _run(self, keys: Sequence[str]) -> set[str]:
-        if self._engine is None:
-            url = connections.sqlalchemy_url(connections.get(self._check.connection))
-            arguments = {"check_same_thread": False} if url.get_backend_name() == "sqlite" else {}
-            self._engine = sa.create_engine(url, connect_args=arguments, pool_pre_ping=True)
+        if self._records is None:
+            connection = connections.get(self._check.connection)
+            if self._check.query is not None:
+                self._records = _Database(connection, self._check.query)
+            else:
+                self._records = _Endpoint(connection, self._check.path or "/")
+        return self._records.ask(keys, self._check.timeout.total_seconds())
+
+
+class _Database:
+    """The consumer's table."""
+
+    def __init__(self, connection: Connection, query: str) -> None:
+        self._query = sa.text(query).bindparams(sa.bindparam("keys", expanding=True))
+        url = connections.sqlalchemy_url(connection)
+        arguments = {"check_same_thread": False} if url.get_backend_name() == "sqlite" else {}
+        self._engine = sa.create_engine(url, connect_args=arguments, pool_pre_ping=True)
+
+    def ask(self, keys: Sequence[str], seconds: float) -> set[str]:  # noqa: ARG002 - the caller's thread bounds it
         with self._engine.connect() as connection:
             return {str(row[0]) for row in connection.execute(self._query, {"keys": list(keys)})}
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+class _Endpoint:
+    """The consumer's service."""
+
+    def __init__(self, connection: Connection, path: str) -> None:
+        base = _base_url(connection)
+        self._host, self._port = base.hostname or "", base.port
+        self._path = f"{base.path.rstrip('/')}/{path.lstrip('/')}"
+        self._headers = _headers(connection)
+        self._trust = _trust(connection) if base.scheme == "https" else None
+        self._link: HTTPConnection | None = None
+        self._used = 0.0
+
+    def ask(self, keys: Sequence[str], seconds: float) -> set[str]:
+        deadline = time.monotonic() + seconds
+        body = json.dumps({"keys": list(keys)}).encode()
+        link = self._connected(seconds)
+        try:
+            link.request("POST", self._path, body, self._headers)
+            response = link.getresponse()
+            answer = _read(response, deadline)
+        except BaseException:
+            self.close()  # an answer that comes late must not be taken for that of the next question
+            raise
+        if response.will_close or response.status != 200:
+            self.close()
+        if response.status != 200:
+            raise CheckFailed(_refusal(response))
+        self._used = time.monotonic()
+        return _processed(answer, keys)
+
+    def close(self) -> None:
+        if self._link is not None:
+            with contextlib.suppress(OSError):
+                self._link.close()
+            self._link = None
+
+    def _connected(self, seconds: float) -> HTTPConnection:
+        if time.monotonic() - self._used > MAX_IDLE:
+            self.close()
+        if self._link is None:
+            if self._trust is not None:
+                self._link = HTTPSConnection(self._host, self._port, timeout=seconds, context=self._trust)
+            else:
+                self._link = HTTPConnection(self._host, self._port, timeout=seconds)
+        return self._link
+
+
+def _base_url(connection: Connection) -> SplitResult:
+    """Where the endpoint is, as Airflow's HTTP hook reads it: the host, with a scheme of its own or the schema's."""
+    if connection.conn_type not in ("http", "https"):
+        raise SettingsError(
+            f"connection {connection.conn_id} is of type {connection.conn_type!r}; a check with a path needs http"
+        )
+    host = connection.host or ""
+    if "://" not in host:
+        host = f"{connection.schema or connection.conn_type}://{host}"
+    parts = urlsplit(host)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise SettingsError(f"connection {connection.conn_id}: its host is no address such as https://orders.example")
+    if connection.port is not None and parts.port is None:
+        parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
+    return parts
+
+
+def _headers(connection: Connection) -> dict[str, str]:
+    """What every request says: who asks, and what the connection's extra has."""
+    headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "redrive"}
+    if connection.login:
+        pair = f"{connection.login}:{connection.password or ''}".encode()
+        headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    headers.update({str(name): str(value) for name, value in _extra_headers(connection).items()})
+    for name, value in headers.items():
+        if not name or set(name + value) & set("\r\n\0"):
+            raise SettingsError(f"connection {connection.conn_id}: extra.{name[:40]!r} is no header")
+    return headers
+
+
+def _extra_headers(connection: Connection) -> Mapping[str, object]:
+    extra = {name: value for name, value in connection.extra.items() if name not in _NOT_HEADERS}
+    own = extra.pop("headers", None)
+    return {**extra, **own} if isinstance(own, Mapping) else extra
+
+
+def _trust(connection: Connection) -> ssl.SSLContext:
+    """Whom we believe to be the endpoint: the system's authorities, or those of ``extra.verify``."""
+    verify = connection.extra.get("verify", True)
+    if isinstance(verify, str) and verify.lower() not in ("true", "false"):
+        return ssl.create_default_context(cafile=verify)
+    context = ssl.create_default_context()
+    if str(verify).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _read(response: HTTPResponse, deadline: float) -> bytes:
+    """The whole answer; one that drips or doesn't end is given up."""
+    answer = bytearray()
+    while chunk := response.read1(1 << 16):
+        answer += chunk
+        if len(answer) > MAX_ANSWER_BYTES:
+            raise CheckFailed(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise CheckFailed("the answer took too long")
+    if response.length:
+        raise CheckFailed("the answer ended too early")
+    response.read()  # nothing is left; only this tells the connection so
+    return bytes(answer)
+
+
+def _refusal(response: HTTPResponse) -> str:
+    if 300 <= response.status < 400:
+        return f"it answered {response.status}, a redirect, and those are not followed"
+    return f"it answered {response.status} {response.reason[:80]}".rstrip()
+
+
+def _processed(answer: bytes, keys: Sequence[str]) -> set[str]:
+    """What an answer says; CheckFailed where it says anything else than which of the keys were processed."""
+    try:
+        said = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise CheckFailed("the answer is not JSON") from error
+    found = said.get("processed") if isinstance(said, dict) else None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise CheckFailed('the answer is not {"processed": [keys as text]}')
+    processed = set(found)
+    if strange := len(processed.difference(keys)):
+        raise CheckFailed(f"the answer has {strange} keys that it was not asked about")
+    return processed

@@ -1,13 +1,18 @@
 """The processed check: parameters, batches, and a failure that is never an answer."""
 
+import base64
 import json
 import sqlite3
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from redrive import processed_check
 from redrive.errors import CheckFailed
@@ -78,3 +83,254 @@ def test_an_answer_that_takes_too_long_is_a_failure(shop: sqlite3.Connection, mo
     with pytest.raises(CheckFailed, match="no answer within"):
         checker.processed(["m-1"])
     checker.close()
+
+
+# --- an HTTP endpoint ------------------------------------------------------------------------------------------
+
+
+class Service:
+    """A consumer's service on loopback; ``answer`` says how it behaves."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.done: set[str] = set()
+        self.answer: Callable[[BaseHTTPRequestHandler, list[str]], None] = self.truthfully
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                service.asked.append(question)
+                service.paths.append(self.path)
+                service.headers.append(dict(self.headers))
+                service.answer(self, question["keys"])
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def truthfully(self, request: BaseHTTPRequestHandler, keys: list[str]) -> None:
+        say(request, json.dumps({"processed": [key for key in keys if key in self.done]}))
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def say(request: BaseHTTPRequestHandler, text: str, status: int = 200, **headers: str) -> None:
+    request.send_response(status)
+    for name, value in headers.items():
+        request.send_header(name, value)
+    request.send_header("Content-Length", str(len(text.encode())))
+    request.end_headers()
+    request.wfile.write(text.encode())
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    running = Service()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch, service: Service) -> Callable[..., None]:
+    """Define the connection ``orders_api`` to the service, with these fields changed."""
+
+    def define(**fields: object) -> None:
+        known = {"conn_type": "http", "host": "127.0.0.1", "port": service.port} | fields
+        monkeypatch.setenv("AIRFLOW_CONN_ORDERS_API", json.dumps(known))
+
+    define()
+    return define
+
+
+def an_endpoint(**more: object) -> ProcessedCheck:
+    return ProcessedCheck.model_validate(
+        {"connection": "orders_api", "path": "/v1/processed", "key": "attribute:message_id", **more}
+    )
+
+
+def ask(*keys: str, **more: object) -> set[str]:
+    checker = Checker(an_endpoint(**more))
+    try:
+        return checker.processed(keys)
+    finally:
+        checker.close()
+
+
+def test_an_endpoint_is_asked_in_batches_and_finds_what_was_processed(
+    service: Service, connect: Callable[..., None]
+) -> None:
+    keys = [f"m-{number}" for number in range(2 * processed_check.BATCH + 1)]
+    service.done = set(keys[::3])
+    assert ask(*keys) == service.done
+    assert [len(question["keys"]) for question in service.asked] == [processed_check.BATCH, processed_check.BATCH, 1]
+    assert set(service.paths) == {"/v1/processed"}
+    assert all(list(question) == ["keys"] for question in service.asked)
+
+
+def test_an_endpoint_that_closes_each_connection_is_asked_again_on_a_new_one(
+    service: Service, connect: Callable[..., None]
+) -> None:
+    def once(request: BaseHTTPRequestHandler, keys: list[str]) -> None:
+        say(request, json.dumps({"processed": keys[:1]}), Connection="close")
+
+    service.answer = once
+    assert len(ask(*[f"m-{number}" for number in range(2 * processed_check.BATCH)])) == 2
+
+
+def test_keys_of_any_kind_arrive_as_they_are(service: Service, connect: Callable[..., None]) -> None:
+    strange = ['"}]', "größe 漢字", "a\nb", "🙂"]
+    service.done = set(strange)
+    assert ask(*strange) == set(strange)
+
+
+def test_credentials_and_headers_come_from_the_connection(service: Service, connect: Callable[..., None]) -> None:
+    connect(login="redrive", password="geheim", extra={"X-Shop": "7", "timeout": 3, "verify": True})
+    ask("m-1")
+    (headers,) = service.headers
+    assert headers["Authorization"] == "Basic " + base64.b64encode(b"redrive:geheim").decode()
+    assert headers["X-Shop"] == "7"
+    assert headers["Content-Type"] == "application/json"
+    assert not {"timeout", "verify"} & set(headers), "options of Airflow's hook are no headers"
+    connect(extra={"Authorization": "Bearer token"})
+    ask("m-1")
+    assert service.headers[-1]["Authorization"] == "Bearer token"
+
+
+def test_a_host_may_be_a_whole_address_with_a_path(service: Service, connect: Callable[..., None]) -> None:
+    connect(host=f"http://127.0.0.1:{service.port}/shop/", port=None)
+    ask("m-1")
+    assert service.paths == ["/shop/v1/processed"]
+
+
+ANSWERS: dict[str, str] = {
+    "nothing": "",
+    "no json": "<html>fine</html>",
+    "a list": '["m-1"]',
+    "another key": '{"done": ["m-1"]}',
+    "null": '{"processed": null}',
+    "an object": '{"processed": {"m-1": true}}',
+    "numbers": '{"processed": [1]}',
+    "a key that was not asked": '{"processed": ["m-1", "m-2"]}',
+    "nesting": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_that_cannot_be_understood_is_a_failure(
+    service: Service, connect: Callable[..., None], text: str
+) -> None:
+    service.answer = lambda request, _: say(request, text)
+    with pytest.raises(CheckFailed, match="orders_api: the answer"):
+        ask("m-1")
+
+
+@pytest.mark.parametrize("status", [204, 206, 401, 404, 429, 500, 503])
+def test_only_200_is_an_answer(service: Service, connect: Callable[..., None], status: int) -> None:
+    service.answer = lambda request, _: say(request, "" if status == 204 else '{"processed": ["m-1"]}', status)
+    with pytest.raises(CheckFailed, match=f"it answered {status}"):
+        ask("m-1")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_and_takes_no_credentials_along(
+    service: Service, connect: Callable[..., None], status: int
+) -> None:
+    elsewhere = Service()
+    service.answer = lambda request, _: say(
+        request, "", status, Location=f"http://127.0.0.1:{elsewhere.port}/v1/processed"
+    )
+    connect(login="redrive", password="geheim")
+    with pytest.raises(CheckFailed, match="redirect"):
+        ask("m-1")
+    assert elsewhere.asked == []
+    elsewhere.stop()
+
+
+def test_a_service_that_is_silent_or_drips_is_a_failure_in_good_time(
+    service: Service, connect: Callable[..., None]
+) -> None:
+    over = threading.Event()
+
+    def silent(_request: BaseHTTPRequestHandler, _keys: list[str]) -> None:
+        over.wait(30)
+
+    def drip(request: BaseHTTPRequestHandler, _keys: list[str]) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000")
+        request.end_headers()
+        while not over.wait(0.05):
+            request.wfile.write(b" ")
+
+    for behaviour in (silent, drip):
+        service.answer = behaviour
+        started = time.monotonic()
+        with pytest.raises(CheckFailed, match="orders_api"):
+            ask("m-1", timeout="300ms")
+        assert time.monotonic() - started < 20
+    over.set()
+
+
+def test_an_answer_that_ends_too_early_is_a_failure(service: Service, connect: Callable[..., None]) -> None:
+    def break_off(request: BaseHTTPRequestHandler, _keys: list[str]) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000")
+        request.end_headers()
+        request.wfile.write(b'{"processed": []}')
+        request.close_connection = True
+
+    service.answer = break_off
+    with pytest.raises(CheckFailed, match="ended too early"):
+        ask("m-1")
+
+
+def test_an_endless_answer_is_a_failure(
+    service: Service, connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processed_check, "MAX_ANSWER_BYTES", 1000)
+    service.answer = lambda request, _: say(request, " " * 100_000)
+    with pytest.raises(CheckFailed, match="longer than 1000 bytes"):
+        ask("m-1")
+
+
+def test_a_service_that_is_not_there_is_a_failure(service: Service, connect: Callable[..., None]) -> None:
+    service.stop()
+    with pytest.raises(CheckFailed, match="orders_api"):
+        ask("m-1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"conn_type": "sqlite"}, "needs http"),
+        ({"host": "ftp://example.org"}, "no address"),
+        ({"host": ""}, "no address"),
+        ({"host": "http://user:geheim@127.0.0.1"}, "no address"),
+        ({"extra": {"X-Bad": "a\r\nHost: evil"}}, "no header"),
+    ],
+)
+def test_a_connection_that_is_no_endpoint_is_told_and_its_secrets_are_not(
+    connect: Callable[..., None], fields: dict[str, object], problem: str
+) -> None:
+    connect(**fields)
+    with pytest.raises(CheckFailed, match=problem) as caught:
+        ask("m-1")
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_check_asks_in_one_way() -> None:
+    for both_or_none in ({"query": QUERY}, {"path": None}):
+        with pytest.raises(ValidationError):
+            an_endpoint(**both_or_none)
+    with pytest.raises(ValidationError):
+        an_endpoint(path="https://elsewhere.example/processed")

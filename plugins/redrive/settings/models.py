@@ -344,12 +344,22 @@ _BIND = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)")
 class ProcessedCheck(Part):
     """How to find out whether a message was processed although it is here."""
 
-    connection: ConnectionId = Field(description="Airflow connection id of the consumer's database.")
-    query: str = Field(
+    connection: ConnectionId = Field(
+        description="Airflow connection id: of the consumer's database with `query`, of type `http` with `path`."
+    )
+    query: str | None = Field(
+        default=None,
         max_length=10_000,
         description="A `select` of the keys that were processed, out of `:keys`, which is bound to the list"
         " of keys: "
-        "`select message_id from processed where message_id in :keys`.",
+        "`select message_id from processed where message_id in :keys`. This or `path` is needed.",
+    )
+    path: str | None = Field(
+        default=None,
+        max_length=2_000,
+        pattern=r"^/[!-~]*$",
+        description='The path of an HTTP endpoint: it gets `POST {"keys": [...]}` and answers '
+        '`200 {"processed": [...]}`, those of the keys that were processed. Anything else holds the messages.',
     )
     key: KeySelector = Field(
         description="The key in a message: `attribute:NAME`, `body:$.path`, `key` or `broker_id`. It has to"
@@ -361,12 +371,22 @@ class ProcessedCheck(Part):
     )
     timeout: Duration = Field(
         default=timedelta(seconds=10),
-        description="A check that takes longer counts as failed; its messages are held.",
+        description="A check that takes longer, for a batch of keys, counts as failed; its messages are held.",
     )
+
+    @model_validator(mode="after")
+    def _one_way_of_asking(self) -> Self:
+        if self.query is None and self.path is None:
+            raise _problem("query", "is required, or path for an HTTP endpoint")
+        if self.query is not None and self.path is not None:
+            raise _problem("path", "is not for a check with a query: write one of both")
+        return self
 
     @field_validator("query")
     @classmethod
-    def _query_binds_the_keys(cls, query: str) -> str:
+    def _query_binds_the_keys(cls, query: str | None) -> str | None:
+        if query is None:
+            return None
         bare = _NOT_A_BIND.sub(" ", query)
         binds = _BIND.findall(bare)
         if binds != ["keys"]:
