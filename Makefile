@@ -56,6 +56,7 @@ up: setup ## Start Airflow on 127.0.0.1:$PORT (8080) with the demo scheduled
 brokers: setup ## Prepare the servers that tests use
 	./tests/install_system_packages.sh
 	./tests/install_pstest.sh
+	./tests/install_elasticmq.sh
 	./tests/install_pulsar.sh
 
 .PHONY: test

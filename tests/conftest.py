@@ -4,12 +4,14 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.elasticmq_server import ElasticMq
 from tests.pulsar_server import Pulsar
+from tests.server_report import ServerReport, no_skip
 from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
 
 # Tests talk to loopback only: no proxy between, and nobody's AWS account within reach.
@@ -24,6 +26,16 @@ if "AIRFLOW_HOME" not in os.environ:  # importing Airflow writes there: never in
     atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ServerReport(), "redrive-server-report")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skip is a failure where nothing may skip."""
+    return no_skip((yield), os.environ)
+
+
 def _run(server: Server) -> Iterator[Server]:
     try:
         with server:
@@ -36,6 +48,12 @@ def _run(server: Server) -> Iterator[Server]:
 def ministack() -> Iterator[Server]:
     """One SQS-compatible server for the session; tests make queues with names of their own."""
     yield from _run(Ministack())
+
+
+@pytest.fixture(scope="session")
+def elasticmq() -> Iterator[Server]:
+    """Another SQS-compatible server for the session."""
+    yield from _run(ElasticMq())
 
 
 @pytest.fixture(scope="session")

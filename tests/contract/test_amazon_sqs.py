@@ -15,6 +15,7 @@ from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, S
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
 from tests.contract.scripted_sqs import Drop, Hang, Refuse, ScriptedSqs, all_sent
+from tests.elasticmq_server import ElasticMq
 from tests.servers import Ministack, free_port
 
 MINUTE = 60_000_000
@@ -38,8 +39,8 @@ def adapter(url: str, **options: object) -> AmazonSqs:
 
 
 @pytest.fixture
-def sqs(ministack: Ministack) -> Iterator[AmazonSqs]:
-    broker = adapter(ministack.url)
+def sqs(sqs_server: Ministack | ElasticMq) -> Iterator[AmazonSqs]:
+    broker = adapter(sqs_server.url)
     yield broker
     broker.close()
 
@@ -66,20 +67,23 @@ def create(sqs: AmazonSqs) -> Callable[..., str]:
     return create
 
 
-@pytest.mark.server
-class TestAmazonSqs(BrokerContract):
-    """On ministack: a stand-in that speaks SQS's protocol over HTTP, because tests can't reach AWS."""
+class SqsContract(BrokerContract):
+    """What holds for SQS on whatever server."""
 
     carries_binary = False
     carries_empty = False
+
+    @pytest.fixture
+    def sqs_server(self) -> Ministack | ElasticMq:
+        raise NotImplementedError
 
     @pytest.fixture
     def broker(self, sqs: AmazonSqs) -> AmazonSqs:
         return sqs
 
     @pytest.fixture
-    def another_broker(self, ministack: Ministack) -> Iterator[AmazonSqs]:
-        broker = adapter(ministack.url)
+    def another_broker(self, sqs_server: Ministack | ElasticMq) -> Iterator[AmazonSqs]:
+        broker = adapter(sqs_server.url)
         yield broker
         broker.close()
 
@@ -191,9 +195,9 @@ class TestAmazonSqs(BrokerContract):
         assert told.max_message_bytes == MAX_BYTES
 
     def test_the_registry_opens_it_by_connection_id(
-        self, ministack: Ministack, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+        self, sqs_server: Ministack | ElasticMq, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("AIRFLOW_CONN_SQS_DEMO", connection(ministack.url))
+        monkeypatch.setenv("AIRFLOW_CONN_SQS_DEMO", connection(sqs_server.url))
         broker = open_broker("amazon_sqs", "sqs_demo")
 
         assert broker.depth(create()).total == 0
@@ -201,11 +205,11 @@ class TestAmazonSqs(BrokerContract):
 
     @pytest.mark.airflow
     def test_a_connection_that_needs_more_goes_through_airflows_hook(
-        self, ministack: Ministack, create: Callable[..., str]
+        self, sqs_server: Ministack | ElasticMq, create: Callable[..., str]
     ) -> None:
         env = {
             "AIRFLOW_CONN_SQS_ROLE": connection(
-                "http://127.0.0.1:1", service_config={"sqs": {"endpoint_url": ministack.url}}
+                "http://127.0.0.1:1", service_config={"sqs": {"endpoint_url": sqs_server.url}}
             )
         }
         broker = AmazonSqs.open("sqs_role", env=env)
@@ -213,6 +217,68 @@ class TestAmazonSqs(BrokerContract):
         assert broker.depth(create()).total == 0
         assert broker._client.meta.config.retries["total_max_attempts"] == 1
         broker.close()
+
+
+@pytest.mark.server
+class TestAmazonSqs(SqsContract):
+    """On ministack: a stand-in that speaks SQS's protocol over HTTP, because tests can't reach AWS."""
+
+    @pytest.fixture
+    def sqs_server(self, ministack: Ministack) -> Ministack:
+        return ministack
+
+
+@pytest.mark.server
+class TestOnElasticMq(SqsContract):
+    """On ElasticMQ, as an opinion that isn't ministack's.
+
+    It takes 256 KiB at most, as SQS did until August 2025, and of a queue's attributes it keeps neither a smaller
+    bound nor the retention: what differs below is that, and nothing else.
+    """
+
+    max_body = 250_000
+
+    @pytest.fixture
+    def sqs_server(self, elasticmq: ElasticMq) -> ElasticMq:
+        return elasticmq
+
+    def test_a_queue_with_a_smaller_bound_refuses_with_it(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        """The queue doesn't tell its bound, so the adapter can't refuse by itself; the server does, in its words."""
+        queue = create(MaximumMessageSize="262144")
+        results = sqs.publish(queue, [outgoing(b"x" * 300_000), outgoing(number=2)])
+
+        assert [r.status for r in results] == ["refused", "sent"]
+        assert "MessageTooLong" in results[0].detail
+
+    def test_a_queue_with_a_tiny_bound_refuses_by_itself(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        """ElasticMQ forgets such a bound: what a queue doesn't tell is not made up."""
+        queue = create(MaximumMessageSize="1024")
+        self.send(sqs, queue, outgoing(b"x" * 2000))
+
+        assert sqs.describe(queue).max_message_bytes is None
+
+    def test_a_description_tells_retention_and_bounds(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        told = sqs.describe(create(MessageRetentionPeriod="86400", VisibilityTimeout="45"))
+
+        assert (told.retention, told.lease, told.max_message_bytes) == (None, timedelta(seconds=45), None)
+
+    def test_a_dead_letter_queue_tells_after_how_many_deliveries_its_messages_died(
+        self, sqs: AmazonSqs, create: Callable[..., str]
+    ) -> None:
+        """ElasticMQ has ListDeadLetterSourceQueues, which ministack has not."""
+        dead = create()
+        for deliveries in (5, 3):
+            create(dead_letter_queue=dead, max_deliveries=deliveries)
+
+        assert sqs.describe(dead).max_deliveries == 3
+
+    def test_a_trace_header_survives_a_round_trip(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
+        """ministack loses this system attribute when it is sent in a batch."""
+        queue = create()
+        trace = (("AWSTraceHeader", "Root=1-5e1b4151-43a0913a12345678901234567"),)
+        self.send(sqs, queue, outgoing(properties=trace))
+
+        assert trace[0] in self.take(sqs, queue, 1)[0].letter.properties
 
 
 # --- what an SQS-compatible server can't be made to do ----------------------------------------------------
