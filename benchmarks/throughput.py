@@ -85,7 +85,7 @@ routes:
     destination: {{queue: orders}}
     canary: "off"
     drain: {{limit: 10000000, wait: 0s}}
-    deliver: {{run_for: 1h}}
+    deliver: {{run_for: 1h, slice: 5000}}  # a fifth of a second at the target's rate; 1,000 is for hundreds per second
     rate: {{per_second: 100000000, max_in_flight: 100000000}}
 """,
         env=os.environ,
