@@ -295,6 +295,11 @@ class RabbitMQ(Server):
             f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}\nssl_options.verify = verify_none\n"
             f"ssl_options.certfile = {self.certificate}\nssl_options.keyfile = {self.directory}/key.pem\n"
             "disk_free_limit.absolute = 10MB\nloopback_users = none\n"
+            # Statistics as of a second ago instead of ten.
+            "collect_statistics_interval = 500\n"
+            + "".join(
+                f"management.sample_retention_policies.{of}.minute = 1\n" for of in ("global", "basic", "detailed")
+            )
         )
         if not self.certificate.exists():
             make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
@@ -400,6 +405,10 @@ class RabbitMQ(Server):
         program = Path(self.command()[0]).with_name("rabbitmqctl")
         subprocess.run([str(program), *arguments], env=self.environment(), check=True, capture_output=True)
 
+    def consume(self, queue: str, *, prefetch: int = 0, **options: Any) -> "Consumer":
+        """Somebody else's consumer, by a connection of its own; ``options`` go to ``basic_consume``."""
+        return Consumer(self, queue, prefetch, **options)
+
     def connection(self, **changes: object) -> dict[str, object]:
         """What an Airflow connection to this server says, as JSON."""
         extra = {"management_url": f"http://127.0.0.1:{self.management_port}", "timeout": 10}
@@ -411,3 +420,43 @@ class RabbitMQ(Server):
             "password": "guest",
             "extra": extra,
         } | changes
+
+
+class Consumer:
+    """A consumer as teams write them, on pika; it keeps what it gets until the test says what becomes of it."""
+
+    def __init__(self, server: RabbitMQ, queue: str, prefetch: int, **options: Any) -> None:
+        import pika  # noqa: PLC0415 - only tests with this server need it
+
+        parameters = pika.ConnectionParameters("127.0.0.1", server.port, heartbeat=0)
+        self.connection = pika.BlockingConnection(parameters)
+        self.held: list[tuple[int, bytes]] = []  # delivery tag and body, oldest first
+        self.channel = self.join(queue, prefetch, **options)
+
+    def join(self, queue: str, prefetch: int = 0, **options: Any) -> Any:
+        """Consume another queue too, on another channel of the same connection."""
+        channel = self.connection.channel()
+        channel.basic_qos(prefetch_count=prefetch)
+        channel.basic_consume(
+            queue, lambda _, method, __, body: self.held.append((method.delivery_tag, body)), **options
+        )
+        return channel
+
+    def serve(self, seconds: float = 0.05) -> None:
+        """Take in what has come; raises pika's error where the broker closed the connection."""
+        self.connection.process_data_events(seconds)
+
+    def ack(self, *, reject: bool = False) -> bytes:
+        """Be done with the oldest message, or reject it; its body."""
+        tag, body = self.held.pop(0)
+        if reject:
+            self.channel.basic_reject(tag, requeue=False)
+        else:
+            self.channel.basic_ack(tag)
+        self.serve()
+        return body
+
+    def close(self) -> None:
+        """Leave; what it holds goes back."""
+        if self.connection.is_open:
+            self.connection.close()

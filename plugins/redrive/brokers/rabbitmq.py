@@ -507,10 +507,12 @@ class RabbitMQ:
             if channel is None or not one.acks:
                 found.append(ConsumerStats(name, 0, 0, one.connection, shared))
                 continue
-            # RabbitMQ counts acks, not rejections; what was delivered and is not held was answered in one way or the
-            # other. The two are not measured at the same moment, so this holds only where deliveries end by themselves.
-            limited = one.prefetch or channel.prefetch
-            answered = channel.delivered - channel.unacked if limited else channel.acked
+            # RabbitMQ counts acks, not rejections; but what was delivered and is not held was answered, in one way or
+            # the other. The two are not measured at the same moment, so that is used only where deliveries end by
+            # themselves, and can't outweigh an ack.
+            answered = channel.acked << 20
+            if one.prefetch or channel.prefetch:
+                answered += channel.delivered - channel.unacked
             found.append(ConsumerStats(name, channel.unacked, answered, one.connection, shared))
         return found
 
