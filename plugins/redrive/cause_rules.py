@@ -94,6 +94,352 @@ _S, _U, _G, _L = Tier.SAID, Tier.USUAL, Tier.GENERIC, Tier.LAST
 _NAME = r"[a-z0-9_.$]{0,80}"
 
 _TABLE: list[Rule] = [
+    # --- the same said by systems that speak the language of their machine ---------------------------------
+    *_rules(
+        Cause.APPLICATION_BUG,
+        "bug",
+        (
+            "localised",
+            _S,
+            0.9,
+            "空指针|空引用|no existe la columna|no existe la relación|relation existiert nicht|referencia a objeto no establecida|la référence d'objet|objektverweis wurde nicht|referência de objeto não",
+        ),
+    ),
+    *_rules(
+        Cause.DUPLICATE,
+        "duplicate",
+        (
+            "localised",
+            _S,
+            0.9,
+            "llave duplicada|clave duplicada|doppelter schlüsselwert|chave duplicada|duplicar valor da chave|valeur d'une clé dupliquée|rompt la contrainte unique|contrainte d'unicité|重复键违反|已处理|重复消费|重复提交|已存在|повторяющееся значение ключа|bereits vorhanden|ya existe|já existe|existe déjà|已经存在",
+        ),
+    ),
+    *_rules(
+        Cause.MISSING_DATA,
+        "missing",
+        (
+            "localised",
+            _S,
+            0.9,
+            "不存在|未找到|找不到|查无此|llave foránea|clave foránea|fremdschlüssel|chave estrangeira|clé étrangère|no se encontró|no existe|nicht gefunden|existiert nicht|não encontrad|não existe|introuvable|n'existe pas|не найден|не существует|見つかりません|存在しません|찾을 수 없",
+        ),
+    ),
+    *_rules(
+        Cause.MALFORMED_PAYLOAD,
+        "malformed",
+        (
+            "localised",
+            _S,
+            0.9,
+            "解析失败|解析错误|格式错误|格式不正确|参数错误|反序列化|参数校验|校验失败|不能为空|sintaxis de entrada no válida|ungültige eingabesyntax|formato incorrecto|formato inválido|ungültiges format|format invalide|not null-verletzung|no tiene un formato",
+        ),
+    ),
+    *_rules(
+        Cause.AUTH_FAILURE,
+        "auth",
+        (
+            "localised",
+            _S,
+            0.9,
+            "签名验证失败|签名错误|验签失败|认证失败|鉴权失败|无权限|权限不足|没有权限|未授权|用户名或密码|登录失败|拒绝访问|acceso denegado|zugriff verweigert|accès refusé|acesso negado|отказано в доступе|autentificación password falló|passwort-authentifizierung|authentification par mot de passe|falha na autenticação|permiso denegado|keine berechtigung",
+        ),
+    ),
+    *_rules(
+        Cause.TRANSIENT_NETWORK,
+        "network",
+        (
+            "localised",
+            _S,
+            0.9,
+            "连接超时|请求超时|调用超时|读取超时|服务超时|积极拒绝|拒绝连接|连接被拒绝|强迫关闭|连接重置|网络异常|无法连接|连接失败|denegó expresamente|tiempo de espera|conexión rechazada|se ha forzado la interrupción|verbindung verweigert|zielcomputer die verbindung|zeitüberschreitung|verbindung wurde vom remotehost|connexion refusée|délai d'attente|a dû être fermée par l'hôte|conexão recusada|recusou ativamente|tempo limite|foi forçado o cancelamento|接続が拒否|タイムアウト|время ожидания|отверг запрос|연결이 거부|시간 초과|시간이 초과",
+        ),
+    ),
+    *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        (
+            "localised",
+            _S,
+            0.9,
+            "服务不可用|系统异常|服务异常|系统繁忙|系统维护|服务器内部错误|服务降级|已熔断|熔断器|servicio no disponible|dienst nicht verfügbar|service indisponible|serviço indisponível|сервис недоступен",
+        ),
+    ),
+    *_rules(
+        Cause.THROTTLED,
+        "throttled",
+        (
+            "localised",
+            _S,
+            0.9,
+            "请求过于频繁|访问频率|被限流|触发限流|频率限制|次数超限|demasiadas solicitudes|zu viele anfragen|trop de requêtes|muitas solicitações|слишком много запросов",
+        ),
+    ),
+    *_rules(
+        Cause.RESOURCE_EXHAUSTED,
+        "resource",
+        (
+            "localised",
+            _S,
+            0.9,
+            "磁盘空间不足|内存不足|内存溢出|no queda espacio|espacio insuficiente|kein speicherplatz|nicht genügend speicher|plus d'espace|espace insuffisant|espaço insuficiente|недостаточно места|недостаточно памяти",
+        ),
+    ),
+    *_rules(
+        Cause.TRANSIENT_DATABASE,
+        "database",
+        (
+            "localised",
+            _S,
+            0.9,
+            "发生死锁|死锁检测|锁等待超时|interbloqueo|verklemmung|interblocage|impasse detectado|взаимоблокировк",
+        ),
+    ),
+    # --- phrases with which one system says what in another's words would be something else ----------------
+    *_rules(
+        Cause.CONSISTENCY_LAG,
+        "lag",
+        (
+            "not_there_yet",
+            _S,
+            0.93,
+            "behind|yet|already in progress|locked by|checked out by",
+            r"(?:replica|follower|secondary|standby|projection|read model|read side|index|view|cache)[^\n]{0,60}(?: behind|not updated|not caught|lagging)|not (?:[a-z]{1,12} )?(?:synced|replicated|visible|propagated|indexed|committed|arrived|materialized|materialised) yet|(?:operation|update|deployment|change|sync|migration|request) is already in progress|(?:is|being) (?:currently )?(?:locked|edited|processed|held|checked out) by (?:another |user|a different|other|someone)",
+        ),
+    ),
+    *_rules(
+        Cause.AUTH_FAILURE,
+        "auth",
+        (
+            "provider_token",
+            _S,
+            0.93,
+            "expiredprovidertoken|invalidprovidertoken|missingprovidertoken|mismatched-credential|mismatchsenderid|senderid mismatch",
+        ),
+    ),
+    *_rules(
+        Cause.ROUTING_FAILURE,
+        "routing",
+        (
+            "device_token",
+            _S,
+            0.9,
+            "registration-token-not-registered|token not registered|baddevicetoken|device token not for topic",
+        ),
+    ),
+    *_rules(
+        Cause.MALFORMED_PAYLOAD,
+        "malformed",
+        (
+            "no_such_field",
+            _S,
+            0.9,
+            "no such field|not a valid fcm|invalid registration token|invalid-registration-token",
+        ),
+    ),
+    *_rules(
+        Cause.APPLICATION_BUG,
+        "bug",
+        ("neo4j_statement", _S, 0.9, "statement.syntaxerror|clienterror.statement"),
+    ),
+    *_rules(
+        Cause.THROTTLED,
+        "throttled",
+        (
+            "too_many",
+            _S,
+            0.93,
+            "too many",
+            r"too many (?:[a-z_-]{1,20} ){0,2}(?:queries|statements|parts|calls|operations|writes|reads|tokens|logins|messages)(?![a-z])",
+        ),
+    ),
+    *_rules(
+        Cause.TRANSIENT_DATABASE,
+        "database",
+        ("ambiguous", _S, 0.9, "result is ambiguous"),
+    ),
+    *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        ("openai", _S, 0.9, "server had an error"),
+    ),
+    *_rules(
+        Cause.LEASE_EXPIRED,
+        "lease",
+        (
+            "held_no_more",
+            _S,
+            0.9,
+            "lock lost|hold the lease|not locked by current thread|revoked before commit|partitions revoked|lost the partition",
+        ),
+    ),
+    *_rules(
+        Cause.CONSUMER_STUCK,
+        "stuck",
+        (
+            "stopped",
+            _S,
+            0.9,
+            "was terminated|was killed|was stopped|was interrupted|was aborted|interrupted|blocked for|sigterm|lost* node|start to close|schedule to close",
+            r"(?:task|job|worker|handler|process|container|pod|consumer|executor|script|thread) (?:[^\n ]{1,30} )?was (?:terminated|killed|stopped|interrupted|aborted)|(?:handler|worker|task|job|consumer) interrupted|interrupted (?:while|by|during)|(?<![a-z])interruptedexception: |blocked for (?:more than )?(?:<[*]>|[0-9])|received sigterm|lost[*] node|(?:start|schedule) to close",
+        ),
+    ),
+    *_rules(
+        Cause.MESSAGE_EXPIRED,
+        "expired",
+        (
+            "too_late",
+            _S,
+            0.9,
+            "in queue|in the queue|stale|outdated|expired|too old|too late|validity|revoked task|overdue",
+            r"(?:sat|waited|spent|stayed|was|been|lay) (?:[^\n ]{1,20} ){0,2}in (?:the )?queue[^\n]{0,60}(?:exceed|longer|over|max|limit|too long|older)|(?:discard|dropp|skipp|ignor|reject|abandon)(?:ing|ed)? (?:[a-z]{1,12} )?(?:stale|old|outdated|expired|late|overdue)(?: [a-z]{1,12})? (?:message|event|task|job|request|command|notification)|discarding revoked task|(?:message|event|task|job|request|command) [^\n]{0,40}(?:skipped|dropped|discarded|ignored)[^\n]{0,40}(?:too (?:old|late)|expired|stale)|validity (?:window|period|time)",
+        ),
+    ),
+    *_rules(
+        Cause.ROUTING_FAILURE,
+        "routing",
+        (
+            "mailbox",
+            _S,
+            0.9,
+            "recipient address rejected|over quota|mailbox|recipient",
+            r"recipient address rejected|(?:mailbox|account|recipient|user|email)[^\n]{0,80}(?:is |are )?(?:over (?:its |the )?quota|(?:is )?full(?![a-z]))|over its quota",
+        ),
+    ),
+    *_rules(
+        Cause.TRANSIENT_DATABASE,
+        "database",
+        ("mongo_aborted", _S, 0.9, "transaction <*>", r"transaction <[*]> (?:has been|was) aborted"),
+    ),
+    *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        ("wcf_endpoint", _S, 0.9, "no endpoint listening|endpointnotfoundexception"),
+    ),
+    *_rules(
+        Cause.MISSING_DATA,
+        "missing",
+        (
+            "foreign_key_named",
+            _S,
+            0.97,
+            "foreign key constraint|foreign key violation|foreignkeyviolation|same table reference constraint|the reference constraint",
+        ),
+    ),
+    *_rules(
+        Cause.APPLICATION_BUG,
+        "bug",
+        (
+            "no_such_method",
+            _S,
+            0.93,
+            "does not exist",
+            r"method [a-z0-9_\\<>*]{1,160}(?:::|->)[a-z0-9_]{1,80}(?:\(\))? does not exist",
+        ),
+        ("redis_script", _S, 0.9, "noscript no matching|no matching script"),
+    ),
+    *_rules(
+        Cause.MAX_DELIVERIES,
+        "deliveries",
+        ("laravel", _S, 0.9, "been attempted too many times"),
+    ),
+    *_rules(
+        Cause.TRANSIENT_DATABASE,
+        "database",
+        ("ecto", _S, 0.93, "dbconnection.connectionerror|pooltimedout|pool timed out|command timeout expired"),
+    ),
+    *_rules(
+        Cause.TRANSIENT_NETWORK,
+        "network",
+        (
+            "phrase",
+            _S,
+            0.93,
+            "transport-level error|transport level error|network name is no longer|present in metadata after|tls: internal error|the consumer is closed|the session is closed|the producer is closed|the specified network|name could not be resolved",
+        ),
+    ),
+    *_rules(
+        Cause.CONSISTENCY_LAG,
+        "lag",
+        (
+            "phrase",
+            _S,
+            0.93,
+            "replica that is not the leader|metadata is out of date|uid in precondition|operation cannot be fulfilled on|being used by another process",
+        ),
+    ),
+    *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        (
+            "none_there",
+            _S,
+            0.93,
+            "available|reachable|alive|does not contain an instance|degradeexception",
+            r"(?:^|[^a-z])(?:no|without any|zero) (?:[a-z]{1,30} ){0,2}(?:node|server|host|broker|provider|instance|backend|replica|upstream|peer)s? (?:is |are |was |were )?(?:currently )?(?:available|alive|reachable)|not have (?:an )?available (?:server|instance)|does not contain an instance|degradeexception",
+        ),
+    ),
+    *_rules(
+        Cause.ROUTING_FAILURE,
+        "routing",
+        (
+            "not_there",
+            _S,
+            0.9,
+            "does not exist|doesn't exist|not exist|unknowntopic|local: unknown|no route info|has reached its maximum| is full|deleted destination|no endpoint could be found|moved <*>",
+            r"(?:^|[^a-z_.])(?:queue|topic|topic or partition|exchange|subscription|consumer group|virtual host|vhost|messaging entity)(?: [^\n ]{1,120}){0,2} (?:that )?(?:does not|doesn't|did not|do not) exist|unknowntopic|local: unknown|no route info|(?:queue|topic|entity|subscription|stream|mailbox) (?:[^\n ]{1,80} )?has reached its maximum|address [^\n ]{1,120} is full|deleted destination|no endpoint could be found|^moved <\*>",
+        ),
+        (
+            "mq_code",
+            _S,
+            0.93,
+            "reason",
+            r"reason(?: code)?[ :=]{0,3}[\"'(]{0,2}(?:2042|2051|2016|2053|2052|2082|2085|2087|2092)(?![0-9])",
+        ),
+    ),
+    *_rules(
+        Cause.AUTH_FAILURE,
+        "auth",
+        ("mq_code", _S, 0.93, "reason", r"reason(?: code)?[ :=]{0,3}[\"'(]{0,2}(?:2035|2393|2063)(?![0-9])"),
+        ("no_ssl", _S, 0.85, "ssl is not enabled on the server|server does not support ssl"),
+    ),
+    *_rules(
+        Cause.OVERSIZED,
+        "oversized",
+        ("mq_code", _S, 0.93, "reason", r"reason(?: code)?[ :=]{0,3}[\"'(]{0,2}(?:2010|2030|2031|2218)(?![0-9])"),
+    ),
+    *_rules(
+        Cause.MALFORMED_PAYLOAD,
+        "malformed",
+        (
+            "out_of_range",
+            _S,
+            0.9,
+            "out of range|out-of-range",
+            r"(?<![a-z])(?:parsing|parse|conversion|convert|converting|cast|casting|date|datetime|timestamp|day|month|year|hour|minute|second|numeric|decimal|integer|bigint|smallint|tinyint)(?![a-z])[^\n]{0,100}out[- ]of[- ]range",
+        ),
+        ("phrase", _S, 0.93, "undefinedconversion|start tag expected|xml::syntaxerror"),
+    ),
+    *_rules(
+        Cause.MESSAGE_EXPIRED,
+        "expired",
+        ("phrase", _S, 0.93, "timetobereceived|time to be received"),
+    ),
+    *_rules(
+        Cause.LEASE_EXPIRED,
+        "lease",
+        ("receipt", _S, 0.9, "receipt", r"receipt (?:[a-z]{1,12} )?(?:has )?expired"),
+    ),
+    *_rules(
+        Cause.THROTTLED,
+        "throttled",
+        ("phrase", _S, 0.93, "block.flow.|.flowexception|slow consumer"),
+    ),
+    *_rules(
+        Cause.CONSUMER_STUCK,
+        "stuck",
+        ("phrase", _S, 0.93, "active longer than specified deadline"),
+    ),
     # --- what would be mistaken for something else comes first -------------------------------------------
     *_rules(
         Cause.APPLICATION_BUG,
@@ -499,7 +845,7 @@ _TABLE: list[Rule] = [
             _S,
             0.9,
             "reason",
-            r"[\"']?(?:x-first-death-)?reason[\"']?[ ]?(?:=>|[:=])[ ]?[\"'<\[{ ]{0,4}expired",
+            r"[\"']?(?:x-first-death-)?reason[\"']?[ ]?(?:=>|[:=])[ ]?[\"'<\[{ ]{0,4}expired(?![a-z])",
         ),
         ("smtp", _S, 0.9, "<*>", r"(?:4[.]4[.]7|5[.]4[.]7)[^\n]{0,40}(?:expired|too old)"),
     ),
@@ -663,7 +1009,7 @@ _TABLE: list[Rule] = [
             "too many recipients|throttl|toomanyrequests|too many requests|too_many_requests|requestlimitexceeded|request limit exceeded|ratelimit|rate limit|rate-limit|rate_limit|rate exceeded|rate is large|request rate too large|rateexceeded|slowdown|slow down|reduce your request rate|provisionedthroughput|provisioned throughput|throughput exceeded|throughput limit|"
             "limitexceededexception|limit exceeded exception|quota exceeded|quota_exceeded|quotaexceeded|exceeded your current quota|exceeded your quota|exceeds quota|exceed quota|exceeded quota|over quota|over_query_limit|insufficient_quota|quota limit|daily limit|dailylimitexceeded|monthly limit|hourly limit|usage limit|userratelimitexceeded|"
             "requests per second|requests per minute|requests per hour|requests/minute|requests/min|per second exceeded|per minute exceeded|emails per second|messages per second|sending limit|send limit|sending rate|maximum sending rate|sending quota|too many emails|too many messages|too many concurrent|too many calls|too many attempts, please|too many login attempts|too many queries|too many operations|too many updates|"
-            "concurrency limit|concurrent request|concurrent executions|concurrent connections limit|maximum concurrent|simultaneous requests|api calls|call limit|reserved concurrency|es_rejected_execution|rejectedexecution|rejected execution|bulk queue|enhance your calm|enhance_your_calm|backoff requested|retry-after|retry after|back off|serverbusy|server is busy|server too busy|server_busy|system is busy|"
+            "concurrency limit|concurrent request|concurrent executions|concurrent connections limit|maximum concurrent|simultaneous requests|api calls|call limit|reserved concurrency|es_rejected_execution|rejectedexecution|rejected execution|bulk queue|enhance your calm|enhance_your_calm|backoff requested|retry-after|back off|serverbusy|server is busy|server too busy|server_busy|system is busy|"
             "activity limit|dropped due to rate|overload_limit|spending limit|burst limit|bandwidth limit|bandwidthlimit|tokens per min|credit balance|flow control|kafka quota|producer quota|token for <*> price|req dropped",
         ),
         (
@@ -685,7 +1031,7 @@ _TABLE: list[Rule] = [
             _S,
             0.9,
             "deferred|greylist|graylist|try again later|4.7.",
-            r"(?:421|450|451|452|4[.][27][.][0-9]{1,3}|<\*>)[^\n]{0,120}(?:(?<!status=)(?<!stat=)deferred|greylist|graylist|(?<![a-z])rate(?![a-z])|too many|try again later|limit)|greylisted|graylisted|ip address deferred",
+            r"(?:421|450|451|452|4[.][27][.][0-9]{1,3})[^\n]{0,120}(?:(?<!status=)(?<!stat=)deferred|greylist|graylist|(?<![a-z])rate(?![a-z])|too many|try again later|limit)|<\*>[^\n]{0,120}(?:(?<!status=)(?<!stat=)deferred|greylist|graylist|too many)|greylisted|graylisted|ip address deferred",
         ),
         ("mail_deferred", _G, 0.5, "status=deferred|stat=deferred|temporarily deferred|delivery deferred"),
         (
@@ -925,7 +1271,7 @@ _TABLE: list[Rule] = [
             "version",
             _S,
             0.95,
-            "is not the latest|not the latest version|not the current version|conflict occurred|conflict_error|updated since|changed since|since last read|since it was read|since the last read|the wrong version|wrong version of|watched variable|watcherror|has been compacted|wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|versionerror|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
+            "is not the latest|not the latest version|not the current version|conflict occurred|conflict_error|updated since|changed since|since last read|since it was read|since the last read|the wrong version|wrong version of|watched variable|watcherror|has been compacted|wrong last sequence|wrong sequence|fast forward|fast-forward|cas operation|sha does not match|unexpected starting version|unexpected version|concurrencyexception|concurrencyerror|stale version|expected revision|wrong revision|out of date version|expected seqno|expected sequence|no matching document found for id|version conflict|version_conflict|versionconflict|version mismatch|versionmismatch|optimistic lock|optimisticlock|optimistic concurrency|optimistic_lock|optimisticconcurrency|optimisticentitylock|staleobjectstate|staleobject|stale object|stale element|staledata|stale data|stale read|stale version|stale state|stale row|row was updated or deleted by another|updated by another transaction|updated by another|changed by another|modified by another|modified since|has been modified|been changed since|base version|expected version|wrongexpectedversion|wrong expected version|"
             "concurrent modification of|concurrent update|concurrently updated|concurrently modified|concurrent write|update conflict|document update conflict|edit conflict|etag mismatch|etag does not match|if-match|preconditionfailed: etag|conditionnotmet|condition not met|condition specified using http conditional|conditional operation is currently|conflicting conditional operation|operationaborted|concurrentmodificationexception: aggregate|aggregate version|eventstore|revision conflict|conflict: document|sequence conflict|concurrency violation|concurrencyfailure|"
             "cas mismatch|casmismatch|cas_mismatch|compare and swap|compareandset|generation mismatch|mod_revision|badversion|bad version",
         ),
@@ -954,12 +1300,13 @@ _TABLE: list[Rule] = [
             0.8,
             "please apply your changes to the latest version|retry with the latest|refetch|reload and try|re-read|try again with the latest|please reload|please refresh|please try your changes again",
         ),
+        ("mongoose_version", _S, 0.93, "versionerror", r"(?<![a-z])versionerror"),
         ("status", _S, 0.85, *_status("412", "423", "425", "428")),
         (
             "precondition",
             _U,
             0.7,
-            'dbupdateconcurrency|concurrencyexception|concurrency exception|concurrency conflict|precondition failed|failed precondition|preconditionfailed|failedprecondition|failed_precondition|expectationfailed|code = aborted|statuscode="aborted"|statuscode.aborted|10 aborted',
+            'dbupdateconcurrency|concurrencyexception|concurrency exception|concurrency conflict|precondition failed|preconditionfailed|expectationfailed|code = aborted|statuscode="aborted"|statuscode.aborted|10 aborted',
         ),
     ),
     *_rules(
@@ -970,7 +1317,7 @@ _TABLE: list[Rule] = [
             "queue",
             _S,
             0.97,
-            "queuedoesnotexist|nonexistentqueue|queue does not exist|queue doesn't exist|no such queue|unknown queue|queue not found|queuenotfound|no queue|specified queue|queue named|not_found - no|no exchange|no binding|no such exchange|exchange not found|unroutable|no_route|no route, |message returned|no route for|no route found|no route matched|no route configured|no routes|no matching route|norouteexception|basic.return|returned message|mandatory message|"
+            "partner profile|queuedoesnotexist|nonexistentqueue|queue does not exist|queue doesn't exist|no such queue|unknown queue|queue not found|queuenotfound|no queue|specified queue|queue named|not_found - no|no exchange|no binding|no such exchange|exchange not found|unroutable|no_route|no route, |message returned|no route for|no route found|no route matched|no route configured|no routes|no matching route|norouteexception|basic.return|returned message|mandatory message|"
             "unknowntopic|unknown topic|unknown_topic|unknowntopicorpartition|invalidtopic|invalid topic|invalid_topic|does not host this topic|topic does not exist|topic doesn't exist|topic not found|topicnotfound|no such topic|topic_not_found|topicdoesnotexist|subscription not found|subscription does not exist|subscription doesn't exist|subscriptionnotfound|topicterminated|topic was terminated|topic has been terminated|stream not found|no such stream|no stream matches|no responders|messagingentitynotfound|messaging entity|"
             "entity could not be found|entitynotfound: queue|messagingentitydisabled|entitydisabled|entity is disabled|is disabled for|queue is disabled|topic is disabled|entity is currently disabled|destination does not exist|destination not found|no such destination|unknown destination|invalid destination|invaliddestination|destination unavailable|no destination|destinationresolution|could not resolve destination|endpointnotfound|no endpoint|unknown endpoint|dispatcher has no subscribers|no subscribers|no subscriber|has no consumers|no consumers|missing local cluster name|namespace not found|namespace does not exist|no partition|vhost|non-existent vhost",
         ),
@@ -1077,6 +1424,12 @@ _TABLE: list[Rule] = [
             "invalidparameter|invalid_parameter|badrequestexception|bad_request|badrequest|bad request|invalid_request|invalidrequest",
         ),
         (
+            "refused_state",
+            _G,
+            0.5,
+            "failed precondition|failedprecondition|failed_precondition",
+        ),
+        (
             "grpc",
             _G,
             0.75,
@@ -1103,7 +1456,7 @@ _TABLE: list[Rule] = [
             "record",
             _S,
             0.95,
-            "no documents|redis: nil|no result set|unabletoreadfile|unable to read file|unable to retrieve|could not retrieve|unknown database|parameternotfound|entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
+            "noresultserror|cross reference id|cross_reference|got none in query|no documents|redis: nil|no result set|unabletoreadfile|unable to read file|unable to retrieve|could not retrieve|unknown database|parameternotfound|entity is deleted|record is deleted|row is deleted|object is deleted|is deleted|already deleted|already been deleted|doesnotexist|does not exist in the store|matching query does not exist|recordnotfound|record not found|no such record|record does not exist|couldn't find|could not find|cannot find|can't find|unable to find|was unable to locate|modelnotfound|no query results|entitynotfound|entity not found|objectnotfound|object not found|object does not exist|objectdoesnotexist|documentnotfound|document not found|document_missing|document does not exist|no such document|resourcenotfound|resource not found|resource_not_found|resource does not exist|datanotfound|data not found|no data found|no rows in result|no rows found|no result found|noresultfound|noresultexception|emptyresultdataaccess|incorrect result size|expected 1, actual 0|sequence contains no|sql: no rows|no row was found|row not found|rownotfound|nosuchkey|no such key|key does not exist|"
             "nosuchbucket|nosuchentity|no such entity|nosuchupload|no such object|nosuchfile|no such file|filenotfound|file not found|file does not exist|enoent|path not found|path does not exist|directorynotfound|blobnotfound|containernotfound|blob does not exist|bucket does not exist|itemnotfound|item not found|user not found|usernotfound|customer not found|account not found|order not found|product not found|unknown user|unknown customer|unknown product|unknown order|unknown account|unknown id|unknown sku|no user found|no customer|no order|no product|no account|no matching record|no record|no records found|no longer exists|no longer available|has been deleted|was deleted|been removed|is missing from|missing data|missing record|missing reference|missing row|missing entity|dangling reference|orphan|unknown reference|invalid reference|"
             "nonexistent|non-existent|non existent|index_not_found|ora-01403|no such container|no such image|manifest unknown|manifest for|user unknown|mailbox unavailable|no such user|recipient address rejected|address not found|5.1.1|p2025|an operation failed because it depends on one or more records",
         ),
@@ -1124,7 +1477,7 @@ _TABLE: list[Rule] = [
             "circuit",
             _S,
             0.97,
-            "circuit breaker|circuitbreaker|circuit is open|circuit is now open|circuit open|circuitopen|brokencircuit|isolatedcircuit|callnotpermitted|call not permitted|hystrix|short-circuited|shortcircuit|is open and does not permit|breaker is open|breakeropen|opossum|gobreaker|bulkhead",
+            "bulkhead|circuit breaker|circuitbreaker|circuit is open|circuit is now open|circuit open|circuitopen|brokencircuit|isolatedcircuit|callnotpermitted|call not permitted|hystrix|short-circuited|shortcircuit|is open and does not permit|breaker is open|breakeropen|opossum|gobreaker",
         ),
         (
             "wording",
@@ -1213,6 +1566,11 @@ _TABLE: list[Rule] = [
     ),
     # --- the consumer's own code: only where nothing above is said ----------------------------------------
     *_rules(
+        Cause.THROTTLED,
+        "throttled",
+        ("retry_after", _U, 0.8, "retry after", r"(?<!no more )(?<!will )(?<!not )retry after"),
+    ),
+    *_rules(
         Cause.APPLICATION_BUG,
         "bug",
         (
@@ -1275,7 +1633,7 @@ _TABLE: list[Rule] = [
             "count",
             _L,
             0.9,
-            "no attempts left|attempts left|no tries left|job buried|redelivered more|moved to dlq|sent to dlq|moved to the dlq|to dlq after|moved to activemq.dlq|retryerror|state=finished raised|terminal error after|abandoned after|abandoned: |discarded after|dropped after|gave up|giving up|given up|max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
+            "delivered <*> times|times without ack|to dead letter|to the dead letter|dead letter topic|the morgue|exceeded attempts|after retries|no more retry|no more attempts|x-retry-count|delivery attempt:|reached the specified backoff limit|backoff limit|no attempts left|attempts left|no tries left|job buried|redelivered more|moved to dlq|sent to dlq|moved to the dlq|to dlq after|moved to activemq.dlq|retryerror|state=finished raised|terminal error after|abandoned after|abandoned: |discarded after|dropped after|gave up|giving up|given up|max deliver|maximum redeliver|redelivery policy|maximum deliver|maxdeliverycount|max delivery|maximum delivery|max deliveries|delivery attempts|delivery count|deliverycount|delivery_limit|delivery limit|redelivery limit|too many redeliver|redeliveries|redelivered too many|maxdequeuecount|dequeue count|maxreceivecount|receive count|max receive|retries exhausted|retry exhausted|retryexhausted|retriesexhausted|exhausted all retries|exhausted retries|exhausted all|retry attempts exhausted|retry limit|retrylimit|retry policy exhausted|retry attempts|retry count exceeded|retries exceeded|max retries|maxretries|maximum retries|maximum number of retries|max_retries|maxretryerror|maximum retry|max retry|retry budget|maximum number of attempts|maximum attempts|max attempts|maxattempts|attempted too many times|too many times|too many attempts|too many retries|number of attempts exceeded|attempts exceeded|attempts exhausted|after all retries|giving up after|gave up after|given up after|no more retries|rejectanddontrequeue|moving message to queue|poison queue|poison message|-poison|failed after <*>|failed <*> times|after <*> attempts|after <*> retries|after <*> tries|retry_exhausted|backoff limit|backofflimitexceeded|maximumretryattempts|message rejected too many|dead-lettered after|moved to dead letter|moved to the dead letter|sent to dead letter",
         ),
     ),
     *_rules(
@@ -1522,6 +1880,11 @@ def _hinted(view: str) -> Finding | None:
     return Finding(cause, "hints.words", min(0.25 + 0.03 * score, 0.45))
 
 
+def _is_word(literal: str) -> bool:
+    # Scripts without blanks between words have no beginnings of words either.
+    return literal.isascii() and literal.isalpha()
+
+
 def _begins_a_word(literal: str, view: str) -> bool:
     """Whether ``literal`` stands at the beginning of a word: "stalled" is not in "installed"."""
     at = view.find(literal)
@@ -1535,7 +1898,7 @@ def _candidates(view: str) -> list[int]:
     numbers: set[int] = set()
     for gram in _grams(view) & _INDEX.keys():
         for literal, rules in _INDEX[gram]:
-            if literal in view and (len(literal) > _SHORT or not literal.isalpha() or _begins_a_word(literal, view)):
+            if literal in view and (len(literal) > _SHORT or not _is_word(literal) or _begins_a_word(literal, view)):
                 numbers.update(rules)
     return sorted(numbers)
 

@@ -976,7 +976,7 @@ SAMPLES += [
     ),
     (C.ROUTING_FAILURE, "org.springframework.kafka.KafkaException: No method found for class java.util.LinkedHashMap"),
     (
-        C.CONSISTENCY_LAG,
+        C.TRANSIENT_NETWORK,
         "org.apache.kafka.common.errors.TimeoutException: Topic orders not present in metadata after 60000 ms.",
     ),
     (
@@ -3258,7 +3258,7 @@ SAMPLES += [
     (C.AUTH_FAILURE, "cURL error 77: error setting certificate verify locations: CAfile: /x/cacert.pem"),
     (C.MALFORMED_PAYLOAD, "cURL error 3: URL using bad/illegal format or missing URL"),
     (
-        C.CONSUMER_STUCK,
+        C.MAX_DELIVERIES,
         "App\\Jobs\\Import has been attempted too many times or run too long. The job may have previously timed out.",
     ),
     (C.CONSUMER_STUCK, "App\\Jobs\\Import has timed out."),
