@@ -5,14 +5,19 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from typer.testing import CliRunner
 
+from redrive import backoff
+from redrive.brokers.base import ConsumerStats
 from redrive.brokers.rabbitmq import RabbitMQ
 from redrive.cli import app
+from redrive.ledger.engine import parse_instant
 from redrive.message import DeadLetter, Header, Outgoing, read_tracking
 from redrive.stages import doctor, drain, pipeline
 from tests import servers
@@ -234,7 +239,7 @@ def test_requeued_messages_block_their_queue(rabbitmq: servers.RabbitMQ) -> None
 def test_a_poison_message_is_requeued_delayed_and_given_to_a_person_while_good_ones_flow(
     tmp_path: Path, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workshop = RabbitWorkshop(tmp_path, rabbitmq, requeue_attempts=2, delay_attempts=2)
+    workshop = RabbitWorkshop(tmp_path, rabbitmq, requeue_attempts=2, delay_attempts=3)
     workshop.buy("poison")
     done: list[str] = []
     for day in range(30):
@@ -255,7 +260,14 @@ def test_a_poison_message_is_requeued_delayed_and_given_to_a_person_while_good_o
         ("requeue", "returned"),
         ("delay", "returned"),
         ("delay", "returned"),
+        ("delay", "returned"),
     ]
+    waited = [parse_instant(now[2]) - parse_instant(before[3]) for before, now in pairwise(attempts[1:])]  # type: ignore[operator]
+    [(message,)] = workshop.query("select message_id from messages")
+    least = [backoff.delay(message, n, limit=timedelta(seconds=cap)) for n, cap in ((3, 1), (4, 2), (5, 4))]
+    assert [enough <= real for enough, real in zip(least, waited, strict=True)] == [True] * 3, (
+        "under a cap that doubles"
+    )
     assert workshop.audit() == []
 
     config = tmp_path / "redrive.yaml"
@@ -268,10 +280,134 @@ def test_a_poison_message_is_requeued_delayed_and_given_to_a_person_while_good_o
     assert words[0] == "first enqueued"
     assert [w for w in words if "sent as" in w or w.endswith("sent")] != []
     assert [w.split(":")[0] for w in words if w.endswith("returned")] == [
-        f"attempt {n} ({mode}) to {workshop.orders}" for n, mode in enumerate(["requeue"] * 2 + ["delay"] * 2, 1)
+        f"attempt {n} ({mode}) to {workshop.orders}" for n, mode in enumerate(["requeue"] * 2 + ["delay"] * 3, 1)
     ]
     assert words[-1].startswith("escalated")
     workshop.close()
+
+
+# --- consumers that hang --------------------------------------------------------------------------------------
+
+
+def measured(workshop: RabbitWorkshop, enough: Callable[[dict[str, ConsumerStats]], bool]) -> dict[str, ConsumerStats]:
+    """What RabbitMQ tells of the consumers, by tag, once it is enough; statistics come late."""
+
+    def told() -> dict[str, ConsumerStats]:
+        consumers = workshop.broker.consumers(workshop.orders)  # type: ignore[attr-defined]
+        return {one.consumer.partition(" ")[0]: one for one in consumers}
+
+    found = eventually(lambda: (found := told()) and enough(found) and found, within=60)
+    assert found, told()
+    return found  # type: ignore[return-value]
+
+
+class Crew:
+    """Two consumers of the route's destination: one gets three messages and hangs, the other works one by one."""
+
+    def __init__(self, workshop: RabbitWorkshop) -> None:
+        self.workshop = workshop
+        self.hung = workshop.server.consume(workshop.orders, prefetch=3, consumer_tag="hung")
+        self.well = workshop.server.consume(workshop.orders, prefetch=1, consumer_tag="well")
+        workshop.buy(*(f"o{n}" for n in range(8)))
+        measured(workshop, lambda told: {n: one[1:3] for n, one in told.items()} == {"hung": (3, 0), "well": (1, 0)})
+        self.done: set[str] = set()
+
+    def work_one(self) -> None:
+        """The one that is well does a message, and RabbitMQ has noticed."""
+        before = measured(self.workshop, lambda told: "well" in told)["well"].progress
+        assert eventually(lambda: self.well.serve() or self.well.held, within=60)
+        self.done.add(json.loads(self.well.ack())["order"])
+        measured(self.workshop, lambda told: told["well"].progress != before)
+
+    def look(self) -> dict[str, str]:
+        """The one that is well gets on; then a run looks at both."""
+        self.work_one()
+        self.workshop.cycle()
+        rows = self.workshop.query("select consumer, status from consumer_health")
+        return {consumer.partition(" ")[0]: status for consumer, status in rows}
+
+    def close(self) -> None:
+        self.hung.close()
+        self.well.close()
+
+
+@pytest.fixture
+def crew(workshop: RabbitWorkshop, request: pytest.FixtureRequest) -> Iterator[Crew]:
+    """With ``@pytest.mark.parametrize("crew", ["close_connection"], indirect=True)`` that is what the route does."""
+    workshop.reconfigure(
+        destination={"queue": workshop.orders},
+        isolation={"ack_timeout": "1s", "action": getattr(request, "param", "none")},
+        rate={"max_in_flight": 20},
+        deliver={"run_for": "1s"},
+    )
+    crew = Crew(workshop)
+    assert crew.look() == {"hung": "healthy", "well": "healthy"}
+    workshop.advance(seconds=1.1)
+    yield crew
+    crew.close()
+
+
+@pytest.mark.parametrize("crew", ["close_connection"], indirect=True)
+@pytest.mark.parametrize("workshop", ["quorum"], indirect=True)
+def test_a_consumer_that_hangs_is_closed_and_a_healthy_one_gets_its_messages(
+    workshop: RabbitWorkshop, crew: Crew
+) -> None:
+    assert crew.look() == {"hung": "isolated", "well": "healthy"}
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="Redrive: holds messages"):
+        eventually(crew.hung.serve, within=60)
+    assert eventually(lambda: crew.well.serve() or crew.well.held, within=60)
+    while len(crew.done) < 8:
+        crew.work_one()
+    assert crew.done == {f"o{n}" for n in range(8)}, "also the three that the other held"
+
+    measured(workshop, lambda told: set(told) == {"well"})
+    workshop.buy("one more")
+    assert crew.look() == {"hung": "gone", "well": "healthy"}
+    rows = workshop.query(
+        "select action, run_id is not null, selection, reason from audit_events where action like '%connection%'"
+    )
+    [(action, by_run, selection, reason)] = rows
+    assert (action, bool(by_run)) == ("close_connection", True), "asked once"
+    assert json.loads(selection)["queue"] == workshop.orders
+    assert [one.partition(" ")[0] for one in json.loads(selection)["consumers"]] == ["hung"]
+    assert "acked none" in reason
+
+
+@pytest.mark.parametrize("workshop", ["classic"], indirect=True)
+def test_while_a_consumer_hangs_less_is_sent_until_it_acks_or_leaves(workshop: RabbitWorkshop, crew: Crew) -> None:
+    assert crew.look() == {"hung": "isolated", "well": "healthy"}
+    workshop.buy(*(f"d{n}" for n in range(15)), queue=workshop.dlq)
+    crew.work_one()
+    assert eventually(lambda: workshop.broker.depth(workshop.orders)[:2] == (1, 4), within=60), "five of eight"
+    assert workshop.cycle()["redelivered"] == 5, "half of the consumers, half of the twenty that may be there"
+
+    before = measured(workshop, lambda told: "hung" in told)["hung"].progress
+    assert eventually(lambda: crew.hung.serve() or crew.hung.held, within=60)
+    crew.hung.ack()
+    measured(workshop, lambda told: told["hung"].progress != before)
+    assert crew.look() == {"hung": "healthy", "well": "healthy"}
+    crew.hung.close()
+    measured(workshop, lambda told: set(told) == {"well"})
+    assert crew.look() == {"hung": "gone", "well": "healthy"}
+    assert workshop.query("select count(*) from audit_events where action like '%connection%'") == [(0,)]
+    assert workshop.audit() == []
+
+
+@pytest.mark.parametrize("crew", ["close_connection"], indirect=True)
+@pytest.mark.parametrize("workshop", ["classic"], indirect=True)
+def test_who_may_not_close_says_so_and_goes_on(workshop: RabbitWorkshop, crew: Crew) -> None:
+    crew.work_one()
+    workshop.broker.close()
+    workshop.server.create_user("clerk", write=".*", read=".*")
+    workshop.broker = adapter(workshop.server, login="clerk", password="clerk")  # type: ignore[assignment]
+    said: list[str] = []
+    run = workshop.begin()
+    counts = pipeline.observe(workshop.settings, run, progress=lambda text, *_: said.append(text), **workshop.options())
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert counts["isolated_consumers"] == 1
+    assert [text for text in said if "stays open" in text and "closing connection" in text and "401" in text]
+    crew.hung.serve()
+    assert crew.hung.connection.is_open
 
 
 # --- crashes and restarts ----------------------------------------------------------------------------------
