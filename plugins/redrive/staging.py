@@ -149,6 +149,20 @@ class Staging:
             raise StagingError(f"{path}: has no row {rows[-1]}")
         return found
 
+    def described(self, relative: str) -> pa.Table:
+        """Of every copy of a batch file what the ledger keeps of it, in row order, with ``body_bytes`` for the body."""
+        names = [name for name in SCHEMA.names if name not in ("body", "headers", "properties")]
+        path = self.full_path(relative)
+        with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
+            file = pq.ParquetFile(stream)
+            sizes = [
+                pc.cast(pc.binary_length(file.read_row_group(group, columns=["body"]).column(0)), pa.int32())
+                for group in range(file.num_row_groups)
+            ]
+            table = file.read(columns=names)
+        body_bytes = pa.chunked_array([chunk for size in sizes for chunk in size.chunks], pa.int32())
+        return table.append_column("body_bytes", body_bytes)
+
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, DeadLetter]]:
         """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory.
 

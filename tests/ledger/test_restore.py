@@ -158,3 +158,51 @@ def test_what_may_be_back_already_is_not_sent_by_anybody_else(unfinished: Worksh
     again = restore(unfinished)
     assert again["unknown"] == 3
     assert again["restored"] == 0
+
+
+def test_what_was_never_classified_goes_back_too(workshop: Workshop) -> None:
+    """Spark is broken, and everything must get out."""
+    workshop.die("a", "b", error=KEY_ERROR)
+    run = workshop.begin()
+    pipeline.drain(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert workshop.bodies("orders-dlq") == []
+    assert restore(workshop)["restored"] == 2
+    assert sorted(workshop.bodies("orders-dlq")) == [b"a", b"b"]
+    assert workshop.states() == {"discarded": 2}
+    assert workshop.audit() == []
+
+
+def test_what_was_never_settled_is_in_its_queue_and_is_not_doubled(workshop: Workshop) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    workshop.die("a", error=KEY_ERROR)
+    run = workshop.begin()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workshop.broker, "settle", die)
+        with pytest.raises(Killed):
+            pipeline.drain(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    found = restore(workshop)
+    assert (found["restored"], found["still_there"]) == (0, 1)
+    workshop.advance(hours=2)
+    assert workshop.bodies("orders-dlq") == [b"a"], "its lease ran out"
+    run = workshop.begin()
+    pipeline.drain(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert restore(workshop)["restored"] == 1
+    assert workshop.bodies("orders-dlq") == [b"a"]
+    assert workshop.audit() == []
+
+
+def test_a_send_of_which_nobody_knows_is_told_and_not_repeated(workshop: Workshop) -> None:
+    workshop.die("a", error=THROTTLED)
+    workshop.cycle()
+    force(workshop, "unknown")
+    found = restore(workshop)
+    assert (found["restored"], found["unknown"]) == (0, 1)
+    assert workshop.bodies("orders-dlq") == []

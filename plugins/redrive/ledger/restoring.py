@@ -15,9 +15,17 @@ from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move
 from redrive.lifecycle import State
+from redrive.message import ROW_BITS
 
 RESTORING = "was being put back into its queue and may be there already"
 _OPEN = "('classified', 'waiting', 'held', 'escalated', 'expired')"
+# A copy that was recorded and never settled is still in its queue, or comes back to it when its lease runs out.
+_TAKEN = (
+    f"(exists (select 1 from staging_batches taken where taken.batch_id = messages.copy_id >> {ROW_BITS}"
+    " and taken.state = 'settled') or exists (select 1 from repeat_copies again inner join staging_batches taken"
+    f" on taken.batch_id = again.copy_id >> {ROW_BITS} where again.message_id = messages.message_id"
+    " and again.kind = 'duplicate' and taken.state = 'settled'))"
+)
 
 
 class Unfinished(NamedTuple):
@@ -46,11 +54,33 @@ def unfinished(connection: Connection, route: str, *, after: int, limit: int) ->
         sql(
             "select message_id, redrive_id, attempts, source, reason, verdict from messages"
             f" where route = :route and state in {_OPEN} and message_id > :after"
-            " and coalesce(reason, '') <> :restoring order by message_id limit :limit"
+            f" and coalesce(reason, '') <> :restoring and {_TAKEN} order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit, "restoring": RESTORING},
     )
     return [Unfinished(*row) for row in rows]
+
+
+def still_there(connection: Connection, route: str) -> dict[str, int]:
+    """Unfinished messages whose copy was never settled, per source: they are in that queue already."""
+    rows = connection.execute(
+        sql(
+            f"select source, count(*) as n from messages where route = :route and state in {_OPEN}"
+            f" and coalesce(reason, '') <> :restoring and not {_TAKEN} group by source order by source"
+        ),
+        {"route": route, "restoring": RESTORING},
+    )
+    return {row.source: row.n for row in rows}
+
+
+def sent_in_doubt(connection: Connection, route: str) -> int:
+    """How many messages a delivery may have sent without hearing so; nobody knows whether they are anywhere."""
+    return int(
+        connection.execute(
+            sql("select count(*) from messages where route = :route and state in ('sending', 'unknown')"),
+            {"route": route},
+        ).scalar_one()
+    )
 
 
 def settle_unfinished_sends(ledger: Ledger, lease: RouteLease, now: datetime) -> int:

@@ -16,7 +16,7 @@ from redrive.ledger import loading, repeats
 from redrive.ledger.batches import Batch
 from redrive.ledger.loading import Classified, Group
 from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch
-from redrive.message import message_id_of
+from redrive.message import ROW_BITS, message_id_of
 from redrive.stages.context import Context
 
 
@@ -35,6 +35,27 @@ def groups(context: Context, output: str) -> dict[str, int]:
 def messages(context: Context, output: str) -> ds.Dataset:
     """The job's messages, not yet read."""
     return _dataset(context, output, classified.MESSAGES_DIR)
+
+
+def unclassified(context: Context, some: Sequence[Batch]) -> ds.Dataset:
+    """The portion's copies as the job would write them if it found out nothing: no cause, no group, no keys."""
+    tables = []
+    for batch in some:
+        staged = context.staging.described(batch.uri)
+        made = {
+            "message_id": pc.add(pc.shift_left(staged.column("batch_id"), ROW_BITS), staged.column("row")),
+            "body_bytes": staged.column("body_bytes"),
+        }
+        columns = [
+            made[field.name]
+            if field.name in made
+            else staged.column(field.name)
+            if field.name in staged.column_names
+            else pa.nulls(staged.num_rows, field.type)
+            for field in classified.MESSAGES
+        ]
+        tables.append(pa.table(columns, schema=classified.MESSAGES))
+    return ds.dataset(pa.concat_tables(tables))
 
 
 def copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: dict[str, int]) -> Iterator[Classified]:

@@ -121,6 +121,26 @@ def load(context: Context) -> dict[str, int]:
     }
 
 
+def load_unclassified(context: Context) -> int:
+    """Take in what was staged and never classified, without cause and group; returns how many messages are new.
+
+    For the way out: what Spark could not look at can still go back.
+    """
+    with context.ledger.read() as connection:
+        waiting = batches.unloaded(connection, context.name)
+    if not waiting:
+        return 0
+    from redrive.stages import classified_files  # noqa: PLC0415 - see there
+
+    repeated = None if context.broker.capabilities.stable_identity else classified_files.repeated(context, waiting)
+    new = 0
+    for some in _portions(waiting):
+        rows = classified_files.copies(context, classified_files.unclassified(context, some), some, {})
+        ids = [batch.batch_id for batch in some]
+        new += loading.load(context.ledger, context.lease, ids, rows, context.now(), repeats=repeated).new
+    return new
+
+
 def _note_drained(context: Context) -> None:
     """Sources that every shard of this run drained to the end hide nothing that happened before the run."""
     drained = leases.counts_of(context.ledger, context.run.run_id).get("drain", {})

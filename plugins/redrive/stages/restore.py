@@ -11,17 +11,26 @@ from redrive.errors import BrokerError, PermissionRefused, QueueMissing, Staging
 from redrive.ledger import batches, restoring
 from redrive.ledger.restoring import Unfinished
 from redrive.message import DeadLetter, Outgoing, batch_and_row
+from redrive.stages import classify
 from redrive.stages.context import Context, micros
 
 PAGE = 200
 
 
 def restore(context: Context) -> dict[str, Any]:
-    """Put every unfinished message back into its source; says how many, and what could not be put back and why."""
+    """Put every unfinished message back into its source; says how many, and what could not be put back and why.
+
+    ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy was never
+    settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent: a second copy
+    would be a guess.
+    """
     restored, failed = 0, {}
+    classify.load_unclassified(context)
     uncertain = restoring.settle_unfinished_sends(context.ledger, context.lease, context.now())
     with context.ledger.read() as connection:
         total = restoring.count(connection, context.name)
+        uncertain += restoring.sent_in_doubt(connection, context.name)
+        still_there = restoring.still_there(connection, context.name)
     after = -1
     while True:
         with context.ledger.read() as connection:
@@ -38,6 +47,7 @@ def restore(context: Context) -> dict[str, Any]:
     return {
         "restored": restored,
         "not_restored": len(failed),
+        "still_there": sum(still_there.values()),
         "unknown": uncertain,
         "problems": dict(sorted(failed.items())[:20]),
     }
