@@ -197,6 +197,40 @@ def restore(route: RouteName, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def simulate(
+    route: RouteName,
+    policy: Annotated[
+        Path,
+        typer.Option(help="YAML with other values of requeue_attempts, delay_attempts, backoff, canary, causes."),
+    ],
+    cause: Causes = None,
+    group: Groups = None,
+    since: Since = None,
+    until: Until = None,
+    source: Sources = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay ROUTE's history against another policy: what would have been redelivered, returned, escalated.
+
+    Reads the ledger only. What nobody tried is counted as not known, never guessed. Example:
+
+        echo 'requeue_attempts: 1' > policy.yaml; redrive simulate orders --policy policy.yaml --since 7d
+    """
+    from redrive import settings as configuration  # noqa: PLC0415
+    from redrive.stages import simulate as simulation  # noqa: PLC0415
+
+    settings = _settings()
+    other = configuration.load_policy(policy, settings.route(route))
+    found = simulation.simulate(settings, route, other, _selection(None, cause, group, since, until, source))
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    from redrive import tables  # noqa: PLC0415
+
+    tables.print_simulation(_console(), found)
+
+
 # --- control ------------------------------------------------------------------------------------------------
 
 

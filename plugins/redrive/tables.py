@@ -125,6 +125,40 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
                        f" the sources were {unseen['in_the_sources']}", style="dim"))  # fmt: skip
 
 
+_SIMULATED = ("redelivered", "returns", "stayed", "escalated", "given_up", "held", "not_known")
+
+
+def print_simulation(console: Console, found: dict[str, Any]) -> None:
+    """What was and what would have been: one number where both are the same."""
+    if not found["rows"]:
+        console.print(Text("nothing that was selected has a history", style="dim"))
+        return
+    table = Table("cause", "group", "messages", *(name.replace("_", " ") for name in _SIMULATED), "waits up to",
+                  box=box.SIMPLE_HEAD, title=f"{found['route']}: what was → what would have been",
+                  title_justify="left")  # fmt: skip
+    total = {"cause": "all", "group": None, **found["total"]}
+    for row in [*found["rows"], total]:
+        was, would = row["was"], row["would"]
+        table.add_row(
+            row["cause"] or "delayed",
+            "" if row["group"] is None else str(row["group"]),
+            f"{was['messages']:,}",
+            *(_change(was[name], would[name]) for name in _SIMULATED),
+            f"{would['longest_wait_seconds']:,.0f} s",
+        )
+    console.print(table)
+    for row in found["rows"]:
+        if row["gate"] and row["gate"] != "passed":
+            console.print(Text(f"group {row['group']}: {row['gate']}"))
+    console.print(Text("given up: escalated, although a later redelivery did stay away", style="dim"))
+    for line in found["not_known"]:
+        console.print(Text(f"not known: {line}", style="dim"))
+
+
+def _change(was: int, would: int) -> str:
+    return f"{was:,}" if was == would else f"{was:,} → {would:,}"
+
+
 def print_review_groups(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """What waits for a decision, a group in two lines."""
     if not rows:

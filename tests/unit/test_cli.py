@@ -131,12 +131,27 @@ def test_explain_keeps_the_lines_in_order_and_needs_no_ledger(folder: Path) -> N
     assert redrive(folder, "explain", given="[1]").returncode == 2
 
 
+def test_a_simulation_reads_a_policy_and_the_ledger(folder: Path, ledger: Ledger) -> None:
+    policy = folder / "policy.yaml"
+    policy.write_text("requeue_attempts: 1")
+    done = redrive(folder, "simulate", "orders", "--policy", str(policy), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["total"]["was"]["messages"] == 0
+    assert "no" in redrive(folder, "simulate", "orders", "--policy", str(policy), "--since", "7d").stdout
+    policy.write_text("requeue_attemps: 1")
+    done = redrive(folder, "simulate", "orders", "--policy", str(policy))
+    assert done.returncode == 2
+    assert "requeue_attemps" in done.stderr
+    assert redrive(folder, "simulate", "orders", "--policy", str(folder / "nowhere.yaml")).returncode == 2
+
+
 def test_help_teaches(folder: Path) -> None:
     for words, taught in (
         ([], "redrive demo"),
         (["run"], "--dry-run"),
         (["explain"], "echo"),
         (["restore"], "way out"),
+        (["simulate"], "never guessed"),
     ):
         done = redrive(folder, *words, "--help")
         assert done.returncode == 0

@@ -5,8 +5,9 @@ named by their Airflow id, and values can come from the environment as ``${VAR}`
 ``python -m redrive.settings`` writes docs/configuration.md from the models.
 """
 
-from redrive.settings.file import config_path, home, load, parse
+from redrive.settings.file import POLICY_KEYS, config_path, home, load, load_policy, parse
 from redrive.settings.models import (
+    Ages,
     Backoff,
     Breaker,
     BrokerName,
@@ -28,6 +29,8 @@ from redrive.settings.models import (
 from redrive.settings.words import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
+    "POLICY_KEYS",
+    "Ages",
     "Backoff",
     "Breaker",
     "BrokerName",
@@ -50,6 +53,7 @@ __all__ = [
     "format_size",
     "home",
     "load",
+    "load_policy",
     "parse",
     "parse_duration",
     "parse_size",

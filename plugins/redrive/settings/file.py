@@ -23,6 +23,11 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _Key = tuple[str | int, ...]
 
+#: What of a route says who is sent when, and how often: what ``redrive simulate`` takes.
+POLICY_KEYS = ("requeue_attempts", "delay_attempts", "backoff", "canary", "causes")
+#: What every route needs, for a look at parts of one.
+_LEAST = {"broker": "memory", "sources": [{"queue": "any"}]}
+
 
 def home(env: Mapping[str, str] = os.environ) -> Path:
     """``$REDRIVE_HOME``, from which relative paths count; by default the folder that holds ``plugins``."""
@@ -40,24 +45,52 @@ def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Setti
     ``path`` goes before ``$REDRIVE_CONFIG``. Every problem of the file is listed in one
     :class:`~redrive.errors.SettingsError`, a line each, beginning with the path of the key.
     """
-    file = path or config_path(env)
+    return parse(_read(path or config_path(env), "write one there, or set REDRIVE_CONFIG"), env=env, root=home(env))
+
+
+def load_policy(path: Path, route: Route, env: Mapping[str, str] = os.environ) -> Route:
+    """``route`` with the policy of the YAML file ``path``: any of :data:`POLICY_KEYS`; the rest stays as it is.
+
+    Problems are told as by :func:`load`.
+    """
+    given = _mapping(_read(path, "name a file with the keys of a policy"), env)
+    problems = [
+        f"{key}: is no part of a policy{nearest(key, POLICY_KEYS)}; known: {', '.join(POLICY_KEYS)}"
+        for key in given
+        if key not in POLICY_KEYS
+    ]
+    now = route.model_dump(by_alias=True, include=set(POLICY_KEYS))
+    now["canary"] = now["canary"] or "off"
+    merged = {key: _merge(value, given[key]) if key in given else value for key, value in now.items()}
+    other = None
+    try:
+        other = Route.model_validate({**_LEAST, **merged})
+    except ValidationError as error:
+        # Lines are made with the keys below a route in mind.
+        problems += [
+            _line(("defaults", *detail["loc"]), detail).removeprefix("defaults.") for detail in _first_causes(error)
+        ]
+    if other is None or problems:
+        raise SettingsError(f"{path}:\n" + "\n".join(problems))
+    return route.model_copy(update={key: getattr(other, key) for key in POLICY_KEYS})
+
+
+def _read(file: Path, otherwise: str) -> str:
+    """The text of a file; SettingsError names it and says what to do ``otherwise``."""
     try:
         with file.open("rb") as stream:
             raw = stream.read(_MAX_FILE_BYTES + 1)
         if len(raw) > _MAX_FILE_BYTES:
             raise SettingsError(f"{file}: larger than {format_size(_MAX_FILE_BYTES)}; this is not a configuration")
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except OSError as error:
-        raise SettingsError(
-            f"{file}: can't be read ({error.strerror}); write one there, or set REDRIVE_CONFIG"
-        ) from error
+        raise SettingsError(f"{file}: can't be read ({error.strerror}); {otherwise}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{file}: is not UTF-8 text") from error
-    return parse(text, env=env, root=home(env))
 
 
-def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
-    """The settings that the YAML ``text`` means; relative paths count from ``root``. No I/O."""
+def _mapping(text: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """The keys and values of the YAML ``text``, with the environment's values in them."""
     problems: list[str] = []
     try:
         node = yaml.compose(text, Loader=_Loader)
@@ -71,10 +104,15 @@ def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
         given = {}
     if not isinstance(given, dict):
         raise SettingsError("not a configuration: the file has to hold keys and values")
-    expanded = _Expansion(env, problems).of(given, ())
+    expanded: dict[str, Any] = _Expansion(env, problems).of(given, ())
     if problems:
         raise SettingsError("\n".join(problems))
+    return expanded
 
+
+def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
+    """The settings that the YAML ``text`` means; relative paths count from ``root``. No I/O."""
+    expanded, problems = _mapping(text, env), list[str]()
     defaults = expanded.get("defaults")
     routes = expanded.get("routes")
     merged = dict(expanded)
@@ -181,9 +219,8 @@ def _sqlite_under(root: Path, url: Any) -> Any:
 
 def _problems_of_defaults(defaults: dict[str, Any]) -> Iterator[str]:
     """Wrong keys and values of ``defaults``, also where no route is there to inherit them."""
-    least = {"broker": "memory", "sources": [{"queue": "any"}]}
     try:
-        Route.model_validate({**least, **defaults})
+        Route.model_validate({**_LEAST, **defaults})
     except ValidationError as error:
         for detail in _first_causes(error):
             # What only a whole route can get right, or complete, is told at the routes.
