@@ -57,6 +57,7 @@ STANDARD = Capabilities(
     max_message_bytes=MAX_BYTES,
     publish_batch=BATCH,
     failure_headers=FAILURE_ATTRIBUTES,
+    oldest_age="sample",
 )
 #: FIFO queues drop a repeated deduplication id, and delay whole queues only.
 FIFO = replace(STANDARD, native_dedupe=DEDUPE_WINDOW, native_delay=None)
@@ -433,6 +434,7 @@ class AmazonSqs:
             ordered=_is_fifo(queue),
             dead_letter_queue=queue_of_arn(policy.get("deadLetterTargetArn")),
             max_message_bytes=int(largest) if largest is not None else None,
+            own_max_deliveries=_max_receives(policy),
         )
 
     def _source_deliveries(self, queue: str, url: str) -> int | None:

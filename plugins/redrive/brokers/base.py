@@ -31,6 +31,9 @@ class Capabilities:
     consumer_statistics: bool = False  # it fills TellsOfConsumers too
     closes_connections: bool = False  # it fills ClosesConnections too
     settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
+    #: How the age of a live queue's oldest message can be found out: ``sample``: receive a few and release them,
+    #: which hurts nothing but costs each one delivery. None: not at all.
+    oldest_age: Literal["sample"] | None = None
 
 
 class Depth(NamedTuple):
@@ -65,6 +68,7 @@ class QueueInfo(NamedTuple):
     max_message_bytes: int | None = None
     subscribers: int | None = None  # who gets what is published here; asked where a redelivery has no single target
     origin_lease: timedelta | None = None  # of the origin that dead-letters from here
+    own_max_deliveries: int | None = None  # after so many this queue dead-letters a message; None: never
     warnings: tuple[str, ...] = ()  # what is dangerous about it, each the rest of a sentence that begins with its name
 
 

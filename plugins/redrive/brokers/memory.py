@@ -32,6 +32,7 @@ MEMORY_CAPABILITIES = Capabilities(
     max_message_bytes=None,
     publish_batch=1000,
     failure_headers=frozenset({"x-failure-reason", "x-failure-text"}),
+    oldest_age="sample",
     consumer_statistics=True,
     closes_connections=True,
 )
@@ -648,7 +649,10 @@ class MemoryBroker:
                 for other in world._queues.values()
                 if other.info.dead_letter_queue == queue and other.info.max_deliveries is not None
             ]
-            return found.info._replace(max_deliveries=min(feeding, default=found.info.max_deliveries))
+            return found.info._replace(
+                max_deliveries=min(feeding, default=found.info.max_deliveries),
+                own_max_deliveries=found.info.max_deliveries if found.info.dead_letter_queue else None,
+            )
 
     def consumers(self, queue: str) -> list[ConsumerStats]:
         """See :class:`~redrive.brokers.base.TellsOfConsumers`; those of whom the world was told."""

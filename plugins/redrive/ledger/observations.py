@@ -1,13 +1,21 @@
 """What was seen of queues: depth, and the ages that brokers don't tell truly."""
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, cast
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
+from redrive.ledger.tables import messages
+from redrive.message import ROW_BITS
+
+#: A count of zero may be so much behind what really lies in a queue.
+COUNTS_LAG = timedelta(minutes=5)
+#: Values in one ``in (…)``.
+AT_ONCE = 500
 
 
 class Observation(NamedTuple):
@@ -25,6 +33,17 @@ class Observation(NamedTuple):
     oldest_visible_age_method: str = "unknown"
     coverage: float | None = None
     observed_at: datetime | None = None  # when it was so, if that was not now
+    oldest_enqueued_at: datetime | None = None
+    oldest_seen_at: datetime | None = None
+    oldest_deliveries: int | None = None
+
+
+class Oldest(NamedTuple):
+    """The oldest message of a queue as it was last seen."""
+
+    enqueued_at: datetime  # first of all, also where it has been redelivered since
+    seen_at: datetime
+    deliveries: int  # to others than us
 
 
 def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observation], now: datetime) -> None:
@@ -36,9 +55,11 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                 sql(
                     "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight,"
                     " delayed, consumers, oldest_age_seconds, oldest_age_method, oldest_visible_age_seconds,"
-                    " oldest_visible_age_method, coverage) values (:route, :run_id, :queue, :role, :observed_at,"
+                    " oldest_visible_age_method, coverage, oldest_enqueued_at, oldest_seen_at, oldest_deliveries)"
+                    " values (:route, :run_id, :queue, :role, :observed_at,"
                     " :visible, :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
-                    " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage)"
+                    " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage, :oldest_enqueued_at,"
+                    " :oldest_seen_at, :oldest_deliveries)"
                 ),
                 {
                     "route": lease.route,
@@ -59,3 +80,87 @@ def destinations(connection: Connection, route: str) -> list[str]:
         {"route": route},
     )
     return sorted(row.destination for row in rows)
+
+
+def last_oldest(connection: Connection, route: str, queue: str) -> Oldest | None:
+    """The oldest message of the destination ``queue`` by the last observation that knew an age."""
+    row = connection.execute(
+        sql(
+            "select oldest_enqueued_at, oldest_seen_at, oldest_deliveries from queue_observations where"
+            " observation_id = (select max(observation_id) from queue_observations where route = :route"
+            " and queue = :queue and role = 'destination' and oldest_age_method <> 'unknown')"
+        ),
+        {"route": route, "queue": queue},
+    ).first()
+    if row is None or row.oldest_enqueued_at is None or row.oldest_seen_at is None:
+        return None
+    return Oldest(
+        cast("datetime", parse_instant(row.oldest_enqueued_at)),
+        cast("datetime", parse_instant(row.oldest_seen_at)),
+        row.oldest_deliveries or 0,
+    )
+
+
+def looks(connection: Connection, queue: str, since: datetime) -> int:
+    """How often messages of ``queue`` were received only to look at them; each look has each message at most once.
+
+    Over all routes: a queue may be the destination of several.
+    """
+    row = connection.execute(
+        sql(
+            "select count(*) as looks from queue_observations where queue = :queue and observed_at >= :since_at"
+            " and oldest_visible_age_method = 'sample'"
+        ),
+        {"queue": queue, "since_at": since},
+    ).one()
+    return int(row.looks)
+
+
+def nothing_older_than(connection: Connection, queue: str, since: datetime) -> datetime:
+    """No message of ``queue`` was put there before this moment, as far as ``since`` and observations after it tell.
+
+    They do when it was empty, and when a look saw all that was in it.
+    """
+    row = connection.execute(
+        sql(
+            "select max(case when visible = 0 and in_flight = 0 and delayed = 0 then observed_at end) as empty_at,"
+            " max(case when coverage >= 1 and oldest_age_method = 'sample' then oldest_enqueued_at end) as all_seen_at"
+            " from queue_observations where queue = :queue and observed_at >= :since_at"
+        ),
+        {"queue": queue, "since_at": since},
+    ).one()
+    found = (parse_instant(one) for one in (row.empty_at, row.all_seen_at))
+    return max([since, *(one - COUNTS_LAG for one in found if one is not None)])
+
+
+def originals(connection: Connection, redrive_ids: Collection[str]) -> dict[str, datetime]:
+    """When the messages of these redrive ids were first enqueued; those that we don't know are left out."""
+    wanted, found = sorted(set(redrive_ids)), {}
+    for start in range(0, len(wanted), AT_ONCE):
+        rows = connection.execute(
+            sa.select(messages.c.redrive_id, messages.c.first_enqueued_at).where(
+                messages.c.redrive_id.in_(wanted[start : start + AT_ONCE]), messages.c.first_enqueued_at.is_not(None)
+            )
+        )
+        found.update({row.redrive_id: row.first_enqueued_at for row in rows})
+    return found
+
+
+def drained_since(connection: Connection, route: str, enqueued_at: datetime, since: datetime) -> bool:
+    """Whether a message that was first enqueued at ``enqueued_at`` was drained and loaded after ``since``."""
+    batch = connection.execute(
+        sql("select min(batch_id) as batch_id from staging_batches where route = :route and opened_at >= :since_at"),
+        {"route": route, "since_at": since},
+    ).one()
+    if batch.batch_id is None:
+        return False
+    row = connection.execute(
+        sql(
+            "select 1 from messages where message_id >= :first and route = :route"
+            " and first_enqueued_at = :enqueued_at union all"
+            " select 1 from repeat_copies c join messages m on m.message_id = c.message_id where c.copy_id >= :first"
+            " and c.route = :route and m.first_enqueued_at = :enqueued_at"
+        ),
+        {"first": batch.batch_id << ROW_BITS, "route": route, "enqueued_at": enqueued_at},
+    ).first()
+    return row is not None

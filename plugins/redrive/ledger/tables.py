@@ -355,6 +355,9 @@ queue_observations = Table(
     Column("oldest_visible_age_seconds", sa.Float),
     Column("oldest_visible_age_method", sa.Text, nullable=False),
     Column("coverage", sa.Float),  # share of the queue that the ages were seen on, 0..1
+    Column("oldest_enqueued_at", Instant),  # of the oldest message: what its age counts from
+    Column("oldest_seen_at", Instant),  # when it was last seen: now for a sample, earlier for what is remembered
+    Column("oldest_deliveries", sa.Integer),  # how often others had received it by then
     _one_of("role", "source", "destination"),
     _one_of("oldest_age_method", "broker", "ledger", "sample", "unknown"),
     _one_of("oldest_visible_age_method", "broker", "ledger", "sample", "unknown"),

@@ -422,6 +422,19 @@ class CauseOverride(Part):
     rate: CauseRate | None = Field(default=None, description="Instead of the route's rate.")
 
 
+class Ages(Part):
+    """How the true age of a destination's oldest message is found out."""
+
+    sample: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="Messages that each observation receives from a destination and gives back at once (SQS). "
+        "**Each counts as a delivery.** So where the queue dead-letters, no message is looked at so often that it "
+        "would cost it half of its deliveries. 0: none, and the ages of destinations stay unknown.",
+    )
+
+
 class Isolation(Part):
     """What is done about consumers that hold messages and get nowhere."""
 
@@ -520,6 +533,7 @@ class Route(Part):
         default=(), max_length=50, description="Own rules, tried before the built-in ones, in order."
     )
     causes: dict[Cause, CauseOverride] = Field(default={}, description="What is done differently for a cause.")
+    ages: Ages = Field(default=Ages(), description="How the true age of a destination's oldest message is found out.")
     isolation: Isolation = Field(default=Isolation(), description="What is done about stuck consumers.")
     approvals: Literal[1, 2] = Field(default=1, description="People who have to agree before a decision is applied.")
     redact: tuple[Redaction, ...] = Field(

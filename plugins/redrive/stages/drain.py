@@ -18,7 +18,8 @@ from redrive.ledger import batches, observations, repeats
 from redrive.ledger.observations import Observation
 from redrive.message import Micros, Received
 from redrive.settings import Source
-from redrive.stages.context import Context, micros
+from redrive.stages.ages import first_enqueued
+from redrive.stages.context import Context, instant, micros
 
 if TYPE_CHECKING:
     from redrive.staging import BatchWriter
@@ -145,9 +146,9 @@ class _SourceDrain:
         return self._context.route.drain.flush_messages - (self._writer.copies if self._writer else 0)
 
     def _stage(self, received: Sequence[Received], now: datetime) -> None:
+        context = self._context
         self._receipts.extend([one.receipt for one in received])  # first: whatever fails below, these are given back
         if self._writer is None:
-            context = self._context
             self._batch_id, self._path = batches.open_batch(
                 context.ledger,
                 context.lease,
@@ -169,9 +170,8 @@ class _SourceDrain:
         letters = [one.letter for one in received]
         self._writer.add(letters, micros(now))
         self.drained += len(received)
-        enqueued = [letter.enqueued_at for letter in letters if letter.enqueued_at is not None]
-        if enqueued:
-            oldest = min(enqueued)
+        oldest = first_enqueued(context, letters)
+        if oldest is not None:
             self._oldest = oldest if self._oldest is None else min(self._oldest, oldest)
 
     def _is_full(self, now: datetime) -> bool:
@@ -285,6 +285,8 @@ class _SourceDrain:
                     age,
                     "ledger",
                     coverage,
+                    oldest_enqueued_at=instant(self._oldest),
+                    oldest_seen_at=now,
                 )
             ],
             now,

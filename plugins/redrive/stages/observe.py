@@ -1,10 +1,11 @@
 """Look at every queue of the route and write down what is seen."""
 
 from redrive.brokers.base import Depth
-from redrive.errors import QueueMissing
+from redrive.errors import PermissionRefused, QueueMissing
 from redrive.ledger import observations
 from redrive.ledger.observations import Observation
-from redrive.stages import consumers
+from redrive.stages import ages, consumers
+from redrive.stages.ages import UNKNOWN, Ages
 from redrive.stages.context import Context, instant
 
 
@@ -14,28 +15,40 @@ def observe(context: Context) -> dict[str, int]:
     What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
     missing source is an error; a missing destination is one only when something is to be sent there.
     """
-    sick = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0}
+    more = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0, "refused_looks": 0}
     seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
+    _write(context, [_observation(*one, UNKNOWN) for one in seen])
     for queue in destinations(context):
         try:
-            seen.append((queue, "destination", context.broker.depth(queue)))
+            depth = context.broker.depth(queue)
+            try:
+                age = ages.look(context, queue, depth)
+            except PermissionRefused:  # an age is not worth stopping the route for
+                age = UNKNOWN
+                more["refused_looks"] += 1
+            # At once: what a look has cost must be known although the next queue may fail.
+            _write(context, [_observation(queue, "destination", depth, age)])
+            seen.append((queue, "destination", depth))
             stuck, isolated, closed = consumers.look(context, queue)
         except QueueMissing:
             continue
-        sick["stuck_consumers"] += stuck
-        sick["isolated_consumers"] += isolated
-        sick["closed_connections"] += closed
-    observations.observe(context.ledger, context.lease, [_observation(*one) for one in seen], context.now())
+        more["stuck_consumers"] += stuck
+        more["isolated_consumers"] += isolated
+        more["closed_connections"] += closed
     counts = {
         f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
         for role in ("source", "destination")
     }
     if unknown := sum(1 for _, _, depth in seen if depth.total is None):
         counts["unknown_depths"] = unknown
-    return counts | {name: count for name, count in sick.items() if count}
+    return counts | {name: count for name, count in more.items() if count}
 
 
-def _observation(queue: str, role: str, depth: Depth) -> Observation:
+def _write(context: Context, found: list[Observation]) -> None:
+    observations.observe(context.ledger, context.lease, found, context.now())
+
+
+def _observation(queue: str, role: str, depth: Depth, age: Ages) -> Observation:
     return Observation(
         queue,
         role,
@@ -44,6 +57,7 @@ def _observation(queue: str, role: str, depth: Depth) -> Observation:
         depth.delayed,
         depth.consumers,
         observed_at=None if depth.as_of is None else instant(depth.as_of),
+        **age._asdict(),
     )
 
 

@@ -1,0 +1,141 @@
+"""What is remembered of a live queue's oldest message, and what looking at it may cost."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from redrive.errors import BrokerUnavailable
+from redrive.message import DeadLetter, Header, Received
+from redrive.stages import pipeline
+from tests.workshop import KEY_ERROR, Workshop
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    workshop = Workshop(tmp_path, ages={"sample": 10})
+    yield workshop
+    workshop.ledger.close()
+
+
+def put(workshop: Workshop, body: str) -> None:
+    workshop.world.put("orders", DeadLetter("", body.encode(), (Header("error", "String", KEY_ERROR),)))
+
+
+def take(workshop: Workshop, body: str) -> Received:
+    """The consumer takes this message and no other."""
+    found = workshop.broker.receive("orders", limit=100, wait=0 * SECOND, lease=timedelta(hours=1))
+    workshop.broker.release("orders", [receipt for letter, receipt in found if letter.body != body.encode()])
+    return next(one for one in found if one.letter.body == body.encode())
+
+
+def fail(workshop: Workshop, body: str, times: int) -> None:
+    for _ in range(times):
+        workshop.broker.release("orders", [take(workshop, body).receipt])
+
+
+def look(workshop: Workshop) -> tuple[float | None, str]:
+    """Observe; the age of the oldest message, in minutes, and its method."""
+    run = workshop.begin()
+    pipeline.observe(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    [(age, method)] = workshop.query(
+        "select oldest_age_seconds, oldest_age_method from queue_observations where queue = 'orders'"
+        " order by observation_id desc limit 1"
+    )
+    return None if age is None else round(age / 60), method
+
+
+def test_an_empty_queue_has_no_oldest_message_and_is_known_to_have_none(workshop: Workshop) -> None:
+    assert look(workshop) == (None, "broker")
+
+
+def test_a_poison_message_that_was_drained_from_the_dead_letter_queue_is_remembered_no_longer(
+    workshop: Workshop,
+) -> None:
+    workshop.world.create("orders", dead_letter_queue="orders-dlq")
+    put(workshop, "poison")
+    fail(workshop, "poison", 3)
+    workshop.advance(minutes=10)
+    put(workshop, "slow")
+    assert look(workshop) == (10, "sample")
+
+    take(workshop, "slow")  # and keep it
+    receipt = take(workshop, "poison").receipt
+    workshop.advance(minutes=5)
+    assert look(workshop) == (15, "ledger")
+
+    workshop.broker.dead_letter("orders", [receipt], reason="rejected")
+    workshop.cycle()  # a KeyError: to be looked at by a person
+    workshop.advance(minutes=5)
+    assert look(workshop) == (None, "unknown")  # something is in flight, and nobody has seen how old it is
+
+
+def test_a_message_that_was_processed_is_remembered_no_longer(workshop: Workshop) -> None:
+    put(workshop, "poison")
+    fail(workshop, "poison", 3)
+    workshop.advance(minutes=10)
+    assert look(workshop) == (10, "sample")
+
+    workshop.broker.settle("orders", [take(workshop, "poison").receipt])
+    put(workshop, "next")
+    workshop.advance(minutes=1)
+    assert look(workshop) == (1, "sample")
+
+
+def test_what_a_look_has_cost_is_known_also_when_the_run_fails_after_it(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop.world.create("orders", dead_letter_queue="orders-dlq", max_deliveries=3)  # bears one look
+    put(workshop, "order")
+
+    def broken(*_: object) -> None:
+        raise BrokerUnavailable("consumers of orders")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("redrive.stages.observe.consumers.look", broken)
+        for _ in range(5):
+            run = workshop.begin()
+            with pytest.raises(BrokerUnavailable):
+                pipeline.observe(workshop.settings, run, **workshop.options())
+            pipeline.finish(workshop.settings, run, "failed", workshop.now)
+
+    assert take(workshop, "order").letter.deliveries == 2
+
+
+def test_a_queue_that_was_empty_since_can_bear_looks_again(workshop: Workshop) -> None:
+    workshop.world.create("orders", dead_letter_queue="orders-dlq", max_deliveries=3)
+    for number in range(3):
+        put(workshop, f"order-{number}")
+        workshop.advance(minutes=1)
+        assert look(workshop) == (1, "sample")
+        assert look(workshop) == (None, "unknown")  # a second look at it would be one too many
+        assert workshop.consume() == 1
+        workshop.advance(minutes=10)
+        assert look(workshop) == (None, "broker")
+        workshop.advance(minutes=10)
+
+
+def test_a_queue_that_we_may_not_receive_from_does_not_stop_the_route(workshop: Workshop) -> None:
+    put(workshop, "order")
+    workshop.world.faults.forbidden = {("orders", "receive")}
+    run = workshop.begin()
+    counts = pipeline.observe(workshop.settings, run, **workshop.options())
+
+    assert (counts["refused_looks"], counts["destination_depth"]) == (1, 1)
+
+
+def test_a_message_that_comes_back_is_as_old_as_when_it_was_first_sent(workshop: Workshop) -> None:
+    workshop.die("order")
+    workshop.cycle()
+    workshop.advance(minutes=30)
+    assert workshop.consume(lambda _: "ConnectionRefusedError: again") == 1
+    workshop.cycle()
+
+    assert workshop.query(
+        "select round(oldest_age_seconds / 60), oldest_age_method from queue_observations where queue = 'orders-dlq'"
+        " and oldest_age_method <> 'unknown' order by observation_id desc limit 1"
+    ) == [(30, "ledger")]
