@@ -172,6 +172,19 @@ def test_a_queue_that_is_missing_and_an_api_that_is_away_are_told(rabbitmq: serv
         away.consumers("orders")
 
 
+@pytest.mark.parametrize("answer", [[], {"consumer_details": []}], ids=["off", "on"])
+def test_statistics_that_are_off_are_not_taken_for_no_consumers(
+    rabbit: RabbitMQ, queue: str, monkeypatch: pytest.MonkeyPatch, answer: object
+) -> None:
+    """What a node with ``management.disable_stats`` answers."""
+    monkeypatch.setattr(rabbit._management, "_ask", lambda *_: answer)
+    if answer:
+        assert rabbit.consumers(queue) == []
+    else:
+        with pytest.raises(BrokerUnavailable, match="disable_stats"):
+            rabbit.consumers(queue)
+
+
 def test_without_the_management_api_it_does_not_say_that_it_could(rabbitmq: servers.RabbitMQ, queue: str) -> None:
     broker = adapter(rabbitmq, extra={})
     assert not broker.capabilities.consumer_statistics

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from redrive.brokers.base import ConsumerStats
+from redrive.errors import BrokerUnavailable
 from redrive.ledger.consumers import Health
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline
@@ -188,6 +189,19 @@ def test_isolating_and_freeing_are_told(tmp_path: Path) -> None:
         ("isolate_consumer", "isolated", True),
         ("free_consumer", "healthy", False),
     ]
+
+
+def test_a_broker_that_does_not_say_leaves_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=1, well=1)
+
+    def away(queue: str) -> list[ConsumerStats]:
+        raise BrokerUnavailable(f"consumers of {queue}: no answer")
+
+    monkeypatch.setattr(workshop.broker, "consumers", away)
+    workshop.die("a", error=REFUSED)
+    assert workshop.cycle()["redelivered"] == 1
+    assert health(workshop) == {"isolated": 1, "healthy": 1}
 
 
 def test_who_may_not_look_is_not_held_up(tmp_path: Path) -> None:

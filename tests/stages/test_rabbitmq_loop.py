@@ -644,6 +644,25 @@ def test_doctor_warns_of_a_dead_letter_queue_that_deletes(
     workshop.close()
 
 
+def test_doctor_says_what_closing_connections_lacks(
+    tmp_path: Path, rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = RabbitWorkshop(tmp_path, rabbitmq)
+    workshop.reconfigure(destination={"queue": workshop.orders}, isolation={"action": "close_connection"})
+
+    def found(**connection: object) -> list[str]:
+        monkeypatch.setenv("AIRFLOW_CONN_RABBIT_TEST", json.dumps(rabbitmq.connection(**connection)))
+        findings = doctor.examine(workshop.settings, ["orders"])
+        return [f"{one.level}: {one.text}" for one in findings if f"destination {workshop.orders}" in one.subject]
+
+    assert [text for text in found() if not text.startswith("ok")] == []
+    assert any("error: close_connection needs the management API" in text for text in found(extra={}))
+    rabbitmq.ask("PUT", "users/blind", {"password": "blind", "tags": ""})
+    rabbitmq.ask("PUT", "permissions/%2F/blind", {"configure": "", "write": ".*", "read": ".*"})
+    assert any("nobody watches its consumers" in text for text in found(login="blind", password="blind"))
+    workshop.close()
+
+
 def test_a_whole_batch_is_settled_in_one_call(quorum: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "SETTLE_AT_ONCE", 10)
     monkeypatch.setattr(drain, "RECEIVE_AT_ONCE", 10)

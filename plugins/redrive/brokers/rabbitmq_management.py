@@ -98,8 +98,12 @@ class Management:
         return list(dict.fromkeys(found))
 
     def consumers(self, queue: str) -> list[ConsumerFacts]:
-        """Who consumes ``queue``."""
+        """Who consumes ``queue``. Raises :class:`BrokerUnavailable` where the node keeps no statistics."""
         told = self._patiently(f"queues/{self._vhost}/{quote(queue, safe='')}?columns=consumer_details", queue)
+        if not isinstance(told, dict):  # [] is an object of which no column is there
+            raise BrokerUnavailable(
+                f"management API: consumers of queue {queue}: the node keeps no statistics (management.disable_stats)"
+            )
         found = []
         for one in told.get("consumer_details") or ():
             channel = one.get("channel_details") or {}

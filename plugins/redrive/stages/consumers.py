@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, cast
 
 from redrive.brokers.base import ClosesConnections, ConsumerStats, TellsOfConsumers
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused
+from redrive.errors import BrokerError, QueueMissing
 from redrive.ledger import consumers as ledger_consumers
 from redrive.ledger.consumers import Health
 from redrive.stages.context import Context
@@ -54,7 +54,9 @@ def look(context: Context, queue: str) -> Sick:
         return Sick()
     try:
         seen = cast("TellsOfConsumers", broker).consumers(queue)
-    except (PermissionRefused, BrokerUnavailable) as error:
+    except QueueMissing:
+        raise
+    except BrokerError as error:
         # Who can't look knows nothing new: the route goes on as with a broker that doesn't tell.
         context.progress(f"consumers of {queue} are not watched: {error}", 0, None)
         return Sick()

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from redrive import spark
 from redrive.brokers import open_broker
-from redrive.brokers.base import Broker
-from redrive.errors import RedriveError
+from redrive.brokers.base import Broker, TellsOfConsumers
+from redrive.errors import QueueMissing, RedriveError
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.processed_check import Checker
@@ -54,6 +54,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
         for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
             yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
+            yield from _watching(broker, f"{name}: destination {queue}", queue, route)
         yield from _window(name, route)
         if route.processed_check:
             yield _look(f"{name}: processed_check", lambda: _check(route))
@@ -122,6 +123,27 @@ def _fan_out(broker: Broker, subject: str, queue: str, *, allowed: bool) -> Iter
         several = "it is not known who is" if readers is None else f"{readers} are"
         then = "all of them get what is redelivered" if allowed else "fan_out is refuse, so messages go to people"
         yield Finding("warning", subject, f"{several} subscribed: {then}")
+
+
+def _watching(broker: Broker, subject: str, queue: str, route: Route) -> Iterator[Finding]:
+    """Whether stuck consumers can be found, and closed where the route says so."""
+    try:
+        can = broker.capabilities_for(queue)
+    except RedriveError:
+        return  # told by the depth already
+    if route.isolation.action == "close_connection" and not can.closes_connections:
+        yield Finding(
+            "error",
+            f"{subject}: isolation.action",
+            "close_connection needs the management API, which the connection does not name (extra.management_url)",
+        )
+    if can.consumer_statistics:
+        try:
+            cast("TellsOfConsumers", broker).consumers(queue)
+        except QueueMissing:
+            return  # told by the depth already
+        except RedriveError as error:
+            yield Finding("warning", subject, f"nobody watches its consumers: {error}")
 
 
 def _window(name: str, route: Route) -> Iterator[Finding]:
