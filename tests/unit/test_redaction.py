@@ -1,0 +1,153 @@
+"""Redaction: what must not be shown isn't, what must be seen still is, and no text makes it slow."""
+
+import json
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from redrive.errors import SelectorError
+from redrive.redaction import MASKED, Redactor, check, redactor
+
+CARD_NUMBER = "4111 1111 1111 1111"
+
+
+@dataclass
+class Rules:
+    redact: tuple[str, ...]
+
+
+def masked(text: str, *rules: str) -> str:
+    return redactor(Rules(rules))(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("user ana.b+shop@mail.example.org not found", "user [redacted email] not found"),
+        ("<ana@example.org>, 'ben@example.org'", "<[redacted email]>, '[redacted email]'"),
+        ("jürgen@exämple.de", "[redacted email]"),
+        ('{"to": "ana\\u0040example.org"}', '{"to": "[redacted email]"}'),
+        ("GET /?to=ana%40example.org", "GET /?to=[redacted email]"),
+        (f"{'a' * 70}@example.org", "[redacted email]"),
+        ("a@b, @property, user@localhost", "a@b, @property, user@localhost"),
+        ("module@1.2.3", "module@1.2.3"),
+    ],
+)
+def test_emails(text: str, shown: str) -> None:
+    assert masked(text, "email") == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"card {CARD_NUMBER} declined", "card [redacted card] declined"),
+        ("4111-1111-1111-1111", "[redacted card]"),
+        ("378282246310005", "[redacted card]"),
+        (f"order 17 {CARD_NUMBER} 12", "order 17 [redacted card] 12"),
+        ('{"pan": 4111111111111111, "n": 1}', '{"pan": "[redacted card]", "n": 1}'),
+        ("4111 1111 1111 1112", "4111 1111 1111 1112"),  # the check digit is wrong
+        ("2025-10-09 08:53:20.123456", "2025-10-09 08:53:20.123456"),
+        ("id 1760000000000", "id 1760000000000"),
+        ("41111111111111111111111111111111", "41111111111111111111111111111111"),  # longer than any card's
+        ("a4111111111111111", "a4111111111111111"),
+    ],
+)
+def test_cards(text: str, shown: str) -> None:
+    assert masked(text, "card") == shown
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "shown"),
+    [
+        ("$.customer.name", '{"customer": {"name": "Ana", "id": 7}}', '{"customer": {"name": "[redacted]", "id": 7}}'),
+        ("$.customer", '{"customer": {"name": "Ana"}, "n": 1.10}', '{"customer": "[redacted]", "n": 1.10}'),
+        ("$.items[*].phone", '{"items": [{"phone": 1}, {"phone": 2}]}',
+         '{"items": [{"phone": "[redacted]"}, {"phone": "[redacted]"}]}'),
+        ("$.items[1]", '{"items": [1, 2, 3]}', '{"items": [1, "[redacted]", 3]}'),
+        ("$..iban", '{"iban": 1, "a": [{"b": {"iban": 2}}]}',
+         '{"iban": "[redacted]", "a": [{"b": {"iban": "[redacted]"}}]}'),
+        ("$['full name']", '{"full name": "Ana"}', '{"full name": "[redacted]"}'),
+        ("$.name", '{"n\\u0061me": "Ana"}', '{"n\\u0061me": "[redacted]"}'),
+        ("$.name", '{"name": "first", "name": "second"}', '{"name": "[redacted]", "name": "[redacted]"}'),
+        ("$.a.*", '{"a": {"b": 1, "c": [2]}}', '{"a": {"b": "[redacted]", "c": "[redacted]"}}'),
+        ("$[0].name", '[{"name": "Ana"}, {"name": "Ben"}]', '[{"name": "[redacted]"}, {"name": "Ben"}]'),
+        ("$.name", '{"Message": "{\\"name\\": \\"Ana\\"}"}', '{"Message": "{\\"name\\": \\"[redacted]\\"}"}'),
+        ("$.name", '{"first": {"name": "Ana"}}', '{"first": {"name": "Ana"}}'),  # not the one that was named
+    ],
+)  # fmt: skip
+def test_paths(path: str, text: str, shown: str) -> None:
+    assert masked(text, path) == shown
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"customer": {"name": "Ana',
+        '{"customer": {"name": "Ana", "id": ',
+        "{'customer': {'name': 'Ana'}}",
+        '{customer: {name: "Ana"}}',
+        '{"customer" {"name": "Ana"}}',
+        'ValidationError: {"customer": {"name": "Ana"}} is not an order',
+        'failed for "{\\"name\\": \\"Ana\\"}"',
+        "customer name=Ana; id=7",
+        "name => Ana",
+        '{"a": 1} {"customer": {"name": "Ana"}}',
+        "customer={name={first=Ana}}",
+        '[1, 2}, {"name": "Ana"}',
+    ],
+)
+def test_what_is_no_proper_json_is_masked_by_name(broken: str) -> None:
+    assert "Ana" not in masked(broken, "$.customer.name")
+
+
+def test_headers_are_masked_by_name() -> None:
+    rules = redactor(Rules(("attribute:X-User", "email")))
+    assert rules.header("x-user", "ana") == "[redacted]"
+    assert rules.header("error", "no ana@example.org") == "no [redacted email]"
+    stored = json.dumps([["x-user", "String", "ana"], ["n", "Number", "1"]])
+    assert json.loads(rules.headers(stored)) == [["x-user", "String", "[redacted]"], ["n", "Number", "1"]]
+    assert "ana" not in rules.headers("[[not json ana")
+
+
+def test_without_rules_everything_is_shown() -> None:
+    text = f'{{"customer": {{"name": "ana@example.org {CARD_NUMBER}"}}}}'
+    assert masked(text) == text
+    assert not redactor(Rules(()))
+
+
+def test_a_masked_text_can_be_told_from_an_original() -> None:
+    for rule, text in (("email", "a@b.cd"), ("card", CARD_NUMBER), ("$.a", '{"a": 1}')):
+        assert MASKED.search(masked(text, rule))
+        assert not MASKED.search(text)
+
+
+@pytest.mark.parametrize("rule", ["", "phone", "$", "$.", "$..", "$.a..", "$.a[x]", "attribute:", "customer.name"])
+def test_a_rule_that_is_none_is_refused(rule: str) -> None:
+    with pytest.raises(SelectorError):
+        check(rule)
+
+
+HOSTILE = {
+    "brackets": "[" * 50_000,
+    "braces": '{"a":' * 15_000,
+    "quotes": '"' * 200_000,
+    "backslashes": "\\" * 200_000,
+    "escapes": '{"' + '\\"' * 100_000,
+    "digits": "4 1-" * 15_000,
+    "long digits": "4" * 200_000,
+    "ats": "a@" * 100_000,
+    "dots": "@" + "a." * 100_000,
+    "names": "name" * 50_000,
+    "values": "name: {" * 8_000,
+    "nul": "\0" * 200_000,
+    "rtl": "\u202e@\ud800" * 50_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_no_text_makes_it_slow_or_fail(text: str) -> None:
+    rules = Redactor(["email", "card", "$.customer.name", "$..iban", "$.items[*].phone", "attribute:x"])
+    started = time.process_time()
+    rules(text)
+    assert time.process_time() - started < 5
