@@ -263,7 +263,7 @@ routes:
         ("evidence: [key]", "routes.r.evidence.0: key can't be used here; possible are attribute, body"),
         ("broker: rabbitmq\nconnection: c\nisolation: {action: close}", "routes.r.isolation.action:"),
         (
-            "isolation: {action: close_connection}",
+            "broker: apache_pulsar\nconnection: c\nisolation: {action: close_connection}",
             "routes.r.isolation.action: close_connection is not possible",
         ),
         ("destination: {queue: dead}", "routes.r.sources.0.queue: 'dead' is also its destination: a loop"),
