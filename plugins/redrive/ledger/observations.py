@@ -135,7 +135,8 @@ def nothing_older_than(connection: Connection, queue: str, since: datetime) -> d
 
 def originals(connection: Connection, redrive_ids: Collection[str]) -> dict[str, datetime]:
     """When the messages of these redrive ids were first enqueued; those that we don't know are left out."""
-    wanted, found = sorted(set(redrive_ids)), {}
+    # What can't be printed (a NUL, half a surrogate pair) no database takes as a text, and we never made it.
+    wanted, found = sorted({one for one in redrive_ids if one.isprintable()}), {}
     for start in range(0, len(wanted), AT_ONCE):
         rows = connection.execute(
             sa.select(messages.c.redrive_id, messages.c.first_enqueued_at).where(
