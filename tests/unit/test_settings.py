@@ -272,9 +272,9 @@ routes:
     ],
 )
 def test_a_bad_value_is_refused_with_its_key(keys: str, refused: str) -> None:
-    keys, broker = keys.removeprefix("broker: rabbitmq\n"), "rabbitmq" if "rabbitmq" in keys else "memory"
-    lines = "\n".join(f"    {line}" for line in keys.splitlines())
-    text = f"routes:\n  r:\n    broker: {broker}\n    sources: [{{queue: dead}}]\n{lines}\n"
+    broker = "" if keys.startswith("broker:") else "broker: memory\n"
+    lines = "\n".join(f"    {line}" for line in (broker + keys).splitlines())
+    text = f"routes:\n  r:\n    sources: [{{queue: dead}}]\n{lines}\n"
     assert refused in "\n".join(refusal(text))
 
 
