@@ -118,6 +118,7 @@ def _life(connection: Connection, message_id: int) -> dict[str, Any]:
         events += [
             (one["claimed_at"], f"{what}: claimed"),
             (one["sent_at"], f"{what}: sent as {one['broker_message_id']}"),
+            (one["due_at"], f"{what}: the broker lets go of it"),
             (one["unknown_at"], f"{what}: lost sight of it between send and confirmation"),
             (one["outcome_at"], f"{what}: {one['outcome']}"),
         ]

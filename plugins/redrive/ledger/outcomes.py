@@ -1,8 +1,8 @@
 """What became of past sends: confirmed, presumed, or to be sent again; never "gone, so it worked".
 
 A send is *presumed* good only when a return could have been seen: the destination was seen to have worked past the
-slice (its depth was zero at some moment after the last send), the observation window has passed since then, and
-every source of the route was drained and loaded beyond the window's end.
+slice (its depth was zero at some moment after the last send, and after the broker had let go of what it delayed), the
+observation window has passed since then, and every source of the route was drained and loaded beyond the window's end.
 """
 
 from collections.abc import Sequence
@@ -202,7 +202,8 @@ def unknown_destinations(connection: Connection, route: str) -> list[str]:
 def decide_unknown(
     ledger: Ledger, lease: RouteLease, *, destination: str, resend: bool, unknown_before: datetime, now: datetime
 ) -> int:
-    """Sends to ``destination`` that are unknown since before ``unknown_before`` are repeated, or go to people."""
+    """Sends to ``destination`` that are unknown, and were due, since before ``unknown_before`` are repeated, or go to
+    people."""
     with ledger.write() as connection:
         lease.guard(connection, now)
         return int(
@@ -212,7 +213,8 @@ def decide_unknown(
                     " and state = 'unknown' and destination = :destination"
                     " and coalesce(verdict, '') <> :verdict and exists (select 1 from"
                     " redelivery_attempts attempts where attempts.message_id = messages.message_id"
-                    " and attempts.attempt = messages.attempts and attempts.unknown_at <= :before_at)"
+                    " and attempts.attempt = messages.attempts and attempts.unknown_at <= :before_at"
+                    " and coalesce(attempts.due_at, attempts.unknown_at) <= :before_at)"
                 ),
                 {
                     "verdict": "resend" if resend else "escalate",
@@ -226,11 +228,12 @@ def decide_unknown(
 
 
 def return_times(connection: Connection, route: str, quantile: float = 0.99, least: int = 20) -> float | None:
-    """Seconds from send to return that ``quantile`` of the route's newest 10,000 returns stayed below; None while
-    there are fewer than ``least``."""
+    """Seconds from send (or from when the broker let go of what it delayed) to return that ``quantile`` of the
+    route's newest 10,000 returns stayed below; None while there are fewer than ``least``."""
     rows = connection.execute(
         sql(
-            "select sent_at, outcome_at from redelivery_attempts where route = :route and outcome = 'returned'"
+            "select coalesce(due_at, sent_at) as sent_at, outcome_at from redelivery_attempts"
+            " where route = :route and outcome = 'returned'"
             " and return_kind = 'dead_letter' and sent_at is not null order by message_id desc limit 10000"
         ),
         {"route": route},

@@ -36,6 +36,15 @@ class Claimed(NamedTuple):
     message_key: str | None
     dead_lettered_at: datetime | str | None
     claimed_at: datetime | str | None
+    due_at: datetime | str | None = None  # sent early: the broker keeps it until then
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How far ahead messages that wait out a delay may be sent, because the broker keeps the rest of it."""
+
+    until: datetime  # due by then
+    settled: datetime  # dead-lettered before: a processed check can be believed now and not only when they are due
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +83,19 @@ def lanes(
     now: datetime,
     apart: Sequence[str] = (),
     selection: Selection = Selection(),  # noqa: B008 - frozen
+    ahead: Ahead | None = None,
 ) -> list[Lane]:
-    """Destinations with due messages, fullest first, with the causes ``apart`` in lanes of their own.
+    """Destinations with due messages, fullest first, with the causes ``apart`` in lanes of their own; with ``ahead``
+    also those that a broker may be given early.
 
     A message without a destination is not among them.
     """
     where, values = selection.where()
+    values |= _ahead(ahead)
     rows = connection.execute(
         sql(
             "select destination, cause, count(*) as due from messages where route = :route and state = 'waiting'"
-            f" and next_attempt_at <= :now and verdict <> 'escalate' and destination is not null and {where}"
+            f" and next_attempt_at <= {_due(ahead)} and verdict <> 'escalate' and destination is not null and {where}"
             " group by destination, cause"
         ),
         {"route": route, "now": now, **values},
@@ -93,6 +105,20 @@ def lanes(
         lane = (row.destination, row.cause if row.cause in apart else None)
         due[lane] = due.get(lane, 0) + row.due
     return [Lane(*lane, count) for lane, count in sorted(due.items(), key=lambda item: (-item[1], str(item[0])))]
+
+
+def _due(ahead: Ahead | None) -> str:
+    """SQL for the moment by which a message has to be due to be sent now."""
+    if ahead is None:
+        return ":now"
+    return (
+        "case when verdict = 'delay' and coalesce(dead_lettered_at, received_at, :now) <= :settled_at"
+        " then :ahead_at else :now end"
+    )
+
+
+def _ahead(ahead: Ahead | None) -> dict[str, datetime]:
+    return {} if ahead is None else {"ahead_at": ahead.until, "settled_at": ahead.settled}
 
 
 def resend_lanes(connection: Connection, route: str) -> list[Lane]:
@@ -148,14 +174,17 @@ def claim(
     now: datetime,
     lasts: timedelta,
     after: int = -1,
+    ahead: Ahead | None = None,
 ) -> Slice | None:
     """Claim up to ``limit`` due messages for ``destination`` with ids above ``after``; None when there are none.
+    With ``ahead`` also those that the broker can keep until they are due.
 
     ``causes`` limits the claim to these causes, ``except_causes`` leaves some out: each cause with a rate of its
     own is claimed apart. With ``in_order``, a message with an order key goes only when no earlier one of that
     key is unfinished.
     """
     where, values = selection.where("due")
+    values |= _ahead(ahead)
     for prefix, names, verb in (("only", causes or (), "in"), ("not", except_causes, "not in")):
         if names:
             marks = [f"{prefix}_{i}" for i in range(len(names))]
@@ -190,12 +219,13 @@ def claim(
             sql(
                 # WITH comes second: sqlite3 counts the rows only of what begins with INSERT.
                 "insert into redelivery_attempts"
-                " (message_id, attempt, route, group_id, slice_id, mode, destination, claimed_at)"
-                " with due as (select message_id, attempts, group_id, verdict from messages due"
-                " where route = :route and state = 'waiting' and coalesce(next_attempt_at, :now) <= :now"
+                " (message_id, attempt, route, group_id, slice_id, mode, destination, claimed_at, due_at)"
+                " with due as (select message_id, attempts, group_id, verdict, next_attempt_at from messages due"
+                f" where route = :route and state = 'waiting' and coalesce(next_attempt_at, :now) <= {_due(ahead)}"
                 f" and message_id > :after and destination = :destination and verdict <> 'escalate' and {where}"
                 f" order by message_id limit :limit {ledger.locked})"
-                " select message_id, attempts + 1, :route, group_id, :slice_id, verdict, :destination, :now from due"
+                " select message_id, attempts + 1, :route, group_id, :slice_id, verdict, :destination, :now,"
+                f" {'null' if ahead is None else 'case when next_attempt_at > :now then next_attempt_at end'} from due"
                 " where true on conflict (message_id, attempt) do nothing"
             ),
             {
@@ -297,7 +327,7 @@ def claim_resends(
 def _claimed(ledger: Ledger, connection: Connection, slice_id: int) -> list[Claimed]:
     rows = ledger.tuples(
         connection,
-        "select messages.message_id, redrive_id, attempt, mode, message_key, dead_lettered_at, claimed_at"
+        "select messages.message_id, redrive_id, attempt, mode, message_key, dead_lettered_at, claimed_at, due_at"
         " from redelivery_attempts inner join messages on messages.message_id = redelivery_attempts.message_id"
         " where slice_id = ? order by messages.message_id",
         (slice_id,),
@@ -495,10 +525,12 @@ def _mark_not_sent(
     whole_window = len(failed) == len(marks) and all(m.status == "retry" for m in failed)
     _give_back(ledger, connection, lease, slice_id, [m.message_id for m in failed], now, failed[0].detail)
     jitter = backoff.dice_sql("message_id", "(attempts + send_failures + 1)")
+    again = ledger.later(":now", f"{RETRY_AFTER.total_seconds()} * {jitter}")
     connection.execute(
         sql(
-            f"update messages set next_attempt_at = {ledger.later(':now', f'{RETRY_AFTER.total_seconds()} * {jitter}')}"
-            " where message_id in (select message_id from back) and state = 'waiting'"
+            # What was to be sent early is not due before it was.
+            f"update messages set next_attempt_at = case when next_attempt_at > {again} then next_attempt_at"
+            f" else {again} end where message_id in (select message_id from back) and state = 'waiting'"
         ),
         {"now": now},
     )
@@ -575,6 +607,15 @@ def _close(connection: Connection, lease: RouteLease, slice_id: int, now: dateti
     )
     if not sent:
         return
+    # Where the broker keeps some of them, nothing can be seen of those before they are due.
+    connection.execute(
+        sql(
+            "update delivery_slices set last_sent_at = kept.due_at from (select max(due_at) as due_at"
+            " from redelivery_attempts where slice_id = :slice_id and sent_at is not null) kept"
+            " where delivery_slices.slice_id = :slice_id and kept.due_at > delivery_slices.last_sent_at"
+        ),
+        of_slice,
+    )
     connection.execute(
         sql(
             "update group_state set sent = group_state.sent + seen.n from (select group_id, count(*) as n"

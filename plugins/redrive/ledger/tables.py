@@ -220,7 +220,7 @@ delivery_slices = Table(
     Column("high_water", sa.BigInteger, nullable=False, server_default=text("-1")),
     Column("confirmed_to", sa.BigInteger, nullable=False, server_default=text("-1")),
     Column("closed_at", Instant),
-    Column("last_sent_at", Instant),
+    Column("last_sent_at", Instant),  # or, where it is later, when the broker lets go of the last that it delays
     Column("observed_from", Instant),  # the destination had worked past the slice by then
     Column("observed_at", Instant),  # the observation window closed: what had not returned is presumed
     Index("ix_delivery_slices_route_closed_at", "route", "closed_at"),
@@ -241,6 +241,7 @@ redelivery_attempts = Table(
     Column("tracked", sa.Boolean, nullable=False, server_default=text("true")),  # false: no room for our headers
     Column("body_hash", sa.LargeBinary(16)),  # where it is not the message's own: an edited body
     Column("claimed_at", Instant, nullable=False),
+    Column("due_at", Instant),  # it was sent early, and the broker keeps it until then; null: it went at once
     Column("sent_at", Instant),
     Column("unknown_at", Instant),
     Column("outcome", sa.Text),

@@ -233,7 +233,9 @@ class Backoff(Part):
     max: Duration = Field(default=timedelta(hours=6), description="No wait is longer.")
     native: bool = Field(
         default=False,
-        description="Let the broker keep the delay where it can; otherwise it is kept in the ledger.",
+        description="Let the broker keep the last 15 minutes of a delay where it can (SQS but for FIFO queues, "
+        "Service Bus, Pulsar), so that a message comes when it is due and not with the next run. "
+        "What a broker keeps can't be held back any more. Not with `order_by`.",
     )
 
     @model_validator(mode="after")

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from redrive import selectors
-from redrive.brokers.base import Broker, Depth, Publication
+from redrive.brokers.base import Broker, Capabilities, Depth, Publication
 from redrive.causes import Cause
 from redrive.errors import (
     BrokerError,
@@ -27,7 +28,7 @@ from redrive.errors import (
 from redrive.ledger import batches, escalations, leases, sending
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
-from redrive.ledger.sending import Claimed, Lane, Mark, Slice
+from redrive.ledger.sending import Ahead, Claimed, Lane, Mark, Slice
 from redrive.message import (
     MAX_ROWS,
     ROW_BITS,
@@ -53,6 +54,10 @@ SLOW_SHARE = 0.1
 LOOK_AGAIN = 1.0
 GIVE_UP = 30.0
 LEAST_WAIT = 0.01
+ZERO = timedelta(0)
+#: What waits out a delay is handed to a broker that keeps delays this long before it is due, and no longer: it can't be
+#: called back any more, by no breaker and no pause.
+AHEAD = timedelta(minutes=15)
 #: Marks an edited copy for its consumer.
 EDITED_HEADER = "x-redrive-edited"
 
@@ -144,7 +149,15 @@ class _Delivery:
         while not self._over():
             with self._context.ledger.read() as connection:
                 lanes = sending.resend_lanes(connection, self._context.name)
-                lanes += sending.lanes(connection, self._context.name, self._context.now(), self._apart)
+                lanes += sending.lanes(
+                    connection,
+                    self._context.name,
+                    self._context.now(),
+                    self._apart,
+                    ahead=self._ahead(self._context.broker.capabilities)
+                    if self._context.route.backoff.native
+                    else None,
+                )
             moved, wait = self._work_off(lane for lane in lanes if lane.destination not in self._blocked)
             if moved:
                 waited = 0.0
@@ -292,10 +305,22 @@ class _Delivery:
                 now=now,
                 lasts=lasts,
                 after=after,
+                ahead=self._ahead(context.broker.capabilities_for(destination)),
             )
             if claimed is not None:
                 return claimed
         return None
+
+    def _ahead(self, capabilities: Capabilities) -> Ahead | None:
+        """How early messages may go to a broker that keeps them; None where it can't, or isn't asked to.
+
+        Not where messages go in order: what is delayed at the broker would be overtaken.
+        """
+        route, longest, now = self._context.route, capabilities.native_delay, self._context.now()
+        if not route.backoff.native or longest is None or route.order_by is not None:
+            return None
+        check = route.processed_check
+        return Ahead(now + min(longest, AHEAD), now - (check.settle_after if check else ZERO))
 
     def _selections(self, destination: str, after: int) -> Iterable[Selection]:
         """What the run is limited to; with attributes page by page what carries them."""
@@ -311,7 +336,10 @@ class _Delivery:
                 "state = 'waiting' and destination = :destination and verdict <> 'escalate'"
                 " and coalesce(next_attempt_at, :now) <= :now"
             ),
-            values={"destination": destination, "now": context.now()},
+            values={
+                "destination": destination,
+                "now": context.now() + (AHEAD if context.route.backoff.native else ZERO),
+            },
             after=after,
         )
 
@@ -444,6 +472,7 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
     stale = {selector.name for selector in context.route.evidence if selector.kind is selectors.Kind.ATTRIBUTE}
     strip = capabilities.failure_headers | stale
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
+    longest = capabilities.native_delay.total_seconds() if capabilities.native_delay else 0.0
     make = Outgoing._make  # by position: names would cost as much as everything else here
     for one, letter in _letters(context, todo, paths):
         headers = clean_headers(letter.headers, strip)
@@ -468,11 +497,16 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
                 letter.ordering_key,
                 letter.content_type,
                 None,  # dedup_id: the adapter makes one
-                0.0,  # delay_seconds
+                0.0 if one.due_at is None else min(_seconds_until(one.due_at, context.now()), longest),
                 claimed_at[one.claimed_at],
                 letter.enqueued_at,
             )
         )
+
+
+def _seconds_until(due: datetime | str, now: datetime) -> float:
+    moment = parse_instant(due)
+    return max(0.0, (moment - now).total_seconds()) if moment is not None else 0.0
 
 
 def _letters(context: Context, todo: Sequence[Claimed], paths: dict[int, str]) -> Iterator[tuple[Claimed, DeadLetter]]:

@@ -1,0 +1,199 @@
+"""Delays that the broker keeps: handed over early, never too early, and the ledger knows until when."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.errors import BrokerUnavailable
+from redrive.ledger.selecting import Selection
+from redrive.message import DeadLetter, Header
+from redrive.stages import deliver as deliver_stage
+from tests.workshop import REFUSED, THROTTLED, Workshop
+
+#: ``throttled`` waits at first failure, for at most ten minutes.
+NATIVE: dict[str, Any] = {"backoff": {"first": "10m", "max": "1h", "native": True}, "rate": {"max_in_flight": 100_000}}
+CHECK = {
+    "connection": "nowhere",
+    "query": "select message_id from processed where message_id in :keys",
+    "key": "attribute:message_id",
+    "settle_after": "5m",
+}
+
+
+def delayed(tmp_path: Path, count: int = 20, **route: Any) -> Workshop:
+    """A workshop after its first run, with messages that have to wait."""
+    workshop = Workshop(tmp_path, **(NATIVE | route))
+    workshop.die(*[f"{number:02}" for number in range(count)], error=THROTTLED)
+    workshop.cycle()
+    return workshop
+
+
+def due(workshop: Workshop) -> list[str]:
+    """When each message is due, by the ledger."""
+    return [row[0] for row in workshop.query("select next_attempt_at from messages order by message_id")]
+
+
+def test_the_broker_keeps_delays_and_lets_go_of_each_message_when_it_is_due(tmp_path: Path) -> None:
+    workshop = delayed(tmp_path)
+    assert workshop.states() == {"sent": 20}, "nothing waits for another run"
+    assert workshop.query("select count(*) from redelivery_attempts where due_at = claimed_at") == [(0,)]
+    depth = workshop.broker.depth("orders")
+    assert (depth.total, depth.delayed) == (20, 20 - (depth.visible or 0))
+    known = dict(workshop.query("select message_id & 1048575, due_at from redelivery_attempts"))
+    for _ in range(61):
+        now = workshop.now().strftime("%Y-%m-%d %H:%M:%S.%f")
+        there = {int(body) for body in workshop.bodies("orders")}
+        assert there == {number for number, at in known.items() if at is None or at <= now}, "never early, never late"
+        workshop.advance(seconds=10)
+    assert len(there) == 20
+
+
+def test_without_native_the_ledger_keeps_them(tmp_path: Path) -> None:
+    workshop = delayed(tmp_path, backoff={"first": "10m", "max": "1h"})
+    assert workshop.states()["waiting"] >= 18
+    assert workshop.query("select count(*) from redelivery_attempts where due_at is not null") == [(0,)]
+
+
+def test_longer_waits_stay_in_the_ledger_until_the_last_quarter_of_an_hour(tmp_path: Path) -> None:
+    workshop = delayed(tmp_path, 40, backoff={"first": "1h", "max": "1h", "native": True})
+    horizon = (workshop.now() + deliver_stage.AHEAD).strftime("%Y-%m-%d %H:%M:%S.%f")
+    early = workshop.query("select count(*) from messages where next_attempt_at <= :horizon", horizon=horizon)[0][0]
+    assert 5 <= early <= 15
+    assert workshop.states() == {"sent": early, "waiting": 40 - early}
+    workshop.advance(minutes=50)
+    workshop.cycle()
+    assert workshop.states().get("waiting", 0) == 0
+
+
+def test_a_requeue_goes_at_once(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **NATIVE)
+    workshop.die("a", error=REFUSED)
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"a"]
+    assert workshop.query("select due_at from redelivery_attempts") == [(None,)]
+
+
+@pytest.mark.parametrize("reason", ["order", "broker"])
+def test_where_it_would_not_be_exact_the_ledger_keeps_them(tmp_path: Path, reason: str) -> None:
+    workshop = Workshop(tmp_path, **NATIVE, **({"order_by": "key"} if reason == "order" else {}))
+    if reason == "broker":
+        workshop.broker.capabilities = replace(workshop.broker.capabilities, native_delay=None)
+    for number in range(10):
+        headers = (Header("error", "String", THROTTLED),)
+        workshop.world.put("orders-dlq", DeadLetter("", b"x", headers, origin="orders", ordering_key=f"k{number}"))
+    workshop.cycle()
+    assert workshop.query("select count(*) from redelivery_attempts where due_at is not null") == [(0,)]
+    assert workshop.states()["waiting"] >= 8
+
+
+def test_nothing_is_presumed_before_it_was_due(tmp_path: Path) -> None:
+    workshop = delayed(tmp_path, canary={"first": 50, "observe": "1m"})
+    last = max(at for at in due(workshop))
+    for _ in range(10):
+        workshop.consume()
+        workshop.cycle()
+        presumed = workshop.states().get("presumed", 0)
+        if presumed:
+            break
+        workshop.advance(minutes=2)
+    assert presumed == 20
+    assert workshop.now().strftime("%Y-%m-%d %H:%M:%S") > last, "and a minute beyond that"
+    ((observed,),) = workshop.query("select min(observed_from) from delivery_slices where sent > 0")
+    assert observed > last
+
+
+def test_a_return_counts_from_when_it_was_due(tmp_path: Path) -> None:
+    workshop = delayed(tmp_path, delay_attempts=1)
+    workshop.advance(minutes=10)
+    workshop.consume(lambda _: THROTTLED)
+    workshop.cycle()
+    assert workshop.states() == {"escalated": 20}
+    seconds = workshop.query(
+        "select max((julianday(outcome_at) - julianday(coalesce(due_at, sent_at))) * 86400) from redelivery_attempts"
+    )[0][0]
+    assert seconds <= 600
+
+
+def test_a_send_that_the_broker_did_not_take_is_not_due_any_earlier(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **NATIVE)
+    workshop.die(*[f"{number:02}" for number in range(20)], error=THROTTLED)
+    workshop.world.faults.publishes.extend(["retry"] * 20)
+    workshop.cycle()
+    assert workshop.states() == {"waiting": 20}
+    planned = [row for row in due(workshop) if row > (workshop.now() + timedelta(minutes=1)).strftime("%Y-%m-%d %H:%M")]
+    assert len(planned) >= 15, "a backoff of minutes did not become a retry of seconds"
+    workshop.cycle()
+    assert workshop.states()["sent"] >= 15
+    assert workshop.audit() == []
+
+
+def test_an_unknown_early_send_is_not_repeated_before_it_could_have_come_back(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **NATIVE, on_unknown="resend", canary={"first": 50, "observe": "1m"})
+    workshop.die("a", "b", error=THROTTLED)
+    workshop.world.faults.lost_responses = 2
+    workshop.cycle()
+    assert workshop.states() == {"unknown": 2}
+    ((last,),) = workshop.query("select max(due_at) from redelivery_attempts")
+    while workshop.now().strftime("%Y-%m-%d %H:%M:%S") < last:
+        workshop.cycle()
+        ((attempted,),) = workshop.query(
+            "select count(*) from redelivery_attempts where due_at = :last and sent_at is not null", last=last
+        )
+        assert attempted == 0
+        workshop.advance(minutes=2)
+    workshop.advance(minutes=2)
+    workshop.cycle()
+    workshop.cycle()
+    assert workshop.states() == {"sent": 2}
+
+
+def test_a_processed_check_is_not_asked_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("redrive.processed_check.Checker.processed", lambda _, keys: set(asked.extend(keys) or ()))
+    workshop = Workshop(tmp_path, **NATIVE, processed_check=CHECK)
+    now = workshop.time.now
+    workshop.die("fresh", error=THROTTLED, dead_lettered_at=now)
+    workshop.die("settled", error=THROTTLED, dead_lettered_at=now - 600_000_000)
+    workshop.cycle()
+    assert asked == ["settled"]
+    assert workshop.states() == {"sent": 1, "waiting": 1}
+
+
+def test_a_delay_queues_messages_come_to_the_second(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **NATIVE)
+    workshop.die("later", queue="orders-delay", error=None, dead_lettered_at=workshop.time.now)
+    workshop.cycle()
+    assert workshop.states() == {"sent": 1}
+    assert workshop.bodies("orders") == []
+    workshop.advance(seconds=30)
+    assert workshop.bodies("orders") == [b"later"]
+
+
+def test_with_attributes_too(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **NATIVE)
+    for tenant in ("acme", "umbrella"):
+        headers = (Header("tenant", "String", tenant), Header("error", "String", THROTTLED))
+        workshop.world.put("orders-dlq", DeadLetter("", tenant.encode(), headers, origin="orders"))
+    workshop.cycle(Selection(attributes=(("tenant", "acme"),)))
+    assert workshop.states() == {"sent": 1, "classified": 1}
+
+
+def test_a_crash_between_claim_and_send_leaves_them_waiting_for_their_own_time(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **NATIVE)
+    workshop.die("a", "b", error=THROTTLED)
+
+    def gone(*_: object) -> Any:
+        raise BrokerUnavailable("orders: gone")
+
+    workshop.broker.depth, depth = gone, workshop.broker.depth  # type: ignore[method-assign]
+    run = workshop.begin()
+    with pytest.raises(BrokerUnavailable):
+        list(workshop.stages(run))
+    workshop.broker.depth = depth  # type: ignore[method-assign]
+    workshop.advance(minutes=2)
+    workshop.cycle()
+    assert workshop.states() == {"sent": 2}
+    assert workshop.audit() == []
