@@ -185,6 +185,20 @@ def test_statistics_that_are_off_are_not_taken_for_no_consumers(
             rabbit.consumers(queue)
 
 
+def test_statistics_that_are_off_leave_what_is_held_unknown(
+    rabbit: RabbitMQ, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(rabbit, queue, 2)
+    real = rabbit._management._ask  # type: ignore[union-attr]
+
+    def off(*call: str) -> dict[str, object]:
+        told = real(*call)
+        return {key: told[key] for key in ("name", "type", "arguments", "durable", "vhost")}
+
+    monkeypatch.setattr(rabbit._management, "_ask", off)
+    assert rabbit.depth(queue)[:3] == (2, None, 0)
+
+
 def test_without_the_management_api_it_does_not_say_that_it_could(rabbitmq: servers.RabbitMQ, queue: str) -> None:
     broker = adapter(rabbitmq, extra={})
     assert not broker.capabilities.consumer_statistics

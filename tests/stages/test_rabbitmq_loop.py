@@ -195,10 +195,14 @@ def test_what_died_goes_back_and_is_known_when_it_returns(workshop: RabbitWorksh
 
 
 def test_a_delay_queue_is_drained_before_its_time_and_waits_in_the_ledger(quorum: RabbitWorkshop) -> None:
+    delay = 5  # seconds; a run is done sooner
+    quorum.reconfigure(
+        sources=[{"queue": quorum.delay, "kind": "delay", "delay": f"{delay}s", "destination": quorum.orders}]
+    )
     quorum.buy("later", queue=quorum.delay)
     report = quorum.cycle()
     assert (report["drained"], report["redelivered"], report["waiting"]) == (1, 0, 1)
-    quorum.advance(seconds=1.1)
+    quorum.advance(seconds=delay + 0.1)
     assert quorum.cycle()["redelivered"] == 1
     assert quorum.work() == ["later"]
     assert quorum.audit() == []

@@ -457,10 +457,12 @@ class RabbitMQ:
         touched = self._touched.get(queue)
         if touched is None or self._monotonic() - touched > STATISTICS_LAG:
             try:
-                measured = self._management.queue(queue).unacked or 0
+                facts = self._management.queue(queue)
             except (BrokerUnavailable, PermissionRefused):
                 return Depth(ready, None, 0, consumers)
-            self._others[queue] = max(measured - ours, 0)
+            if not facts.statistics:
+                return Depth(ready, None, 0, consumers)
+            self._others[queue] = max((facts.unacked or 0) - ours, 0)  # None: nothing was ever delivered
         late = round((time.time() - STATISTICS_LAG) * 1_000_000) if consumers and not ours else None
         return Depth(ready, ours + self._others.get(queue, 0), 0, consumers, late)
 
