@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,23 @@ BOLD = {Verdict.REQUEUE, Verdict.DELAY}
 def is_unsafe(true: str, found: str) -> bool:
     """Whether ``found`` would send again what ``true`` says should not go by itself."""
     return default_verdict(Cause(true)) in CAREFUL and default_verdict(Cause(found)) in BOLD
+
+
+def confusion_matrix(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines of a table of (true, found) pairs: a row for each true cause, a column for each cause found.
+
+    Counts are to the letter, so what one of ``also`` excuses stands beside the diagonal too. Columns are
+    numbered like the rows; a dot is a zero.
+    """
+    names = [cause.value for cause in Cause if any(cause.value in pair for pair in pairs)]
+    counts = Counter(pairs)
+    widest = max(map(len, names), default=0)
+    lines = [f"  {'true, found':>{widest + 4}} " + "".join(f"{n:4}" for n in range(1, len(names) + 1)) + "  right"]
+    for n, true in enumerate(names, 1):
+        row = [counts[true, found] for found in names]
+        share = f"{counts[true, true] / sum(row):7.2f}" if sum(row) else "      -"
+        lines.append(f"  {n:2} {true:>{widest + 1}} " + "".join(f"{count or '.':>4}" for count in row) + share)
+    return lines
 
 
 def main() -> int:
@@ -55,6 +73,11 @@ def main() -> int:
     )
     for (true, found), count in confusions.most_common():
         print(f"  {count:3} {true} taken for {found}")
+    print(
+        "\n".join(
+            confusion_matrix([(item["cause"], answer["cause"]) for item, answer in zip(items, answers, strict=True)])
+        )
+    )
     return int("--check" in sys.argv and not (right >= 0.96 and unsafe / total <= 0.01 and open_ / total <= 0.04))
 
 

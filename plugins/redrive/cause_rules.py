@@ -197,6 +197,58 @@ _TABLE: list[Rule] = [
     ),
     # --- phrases with which one system says what in another's words would be something else ----------------
     *_rules(
+        Cause.MISSING_DATA,
+        "missing",
+        ("file_reply", _S, 0.9, "failed to open file|could not open file|unable to open file|cannot open file"),
+    ),
+    *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        ("vault", _S, 0.93, "vaultdown|vault is sealed|vault is not initialized"),
+    ),
+    *_rules(
+        Cause.MALFORMED_PAYLOAD,
+        "malformed",
+        (
+            "parts_of_format",
+            _S,
+            0.9,
+            "not found|unpack requires|struct.error|not a zip file|badzipfile",
+            r"(?:marker|delimiter|boundary|header|trailer|signature|terminator|separator|tag|segment|footer)(?:s)? (?:was |were )?not found(?! in (?:the )?database)|unpack requires|struct[.]error|not a zip file|badzipfile",
+        ),
+    ),
+    *_rules(
+        Cause.RESOURCE_EXHAUSTED,
+        "resource",
+        ("blocked_connection", _S, 0.9, "blocked connection timeout|connectionblockedtimeout"),
+    ),
+    *_rules(
+        Cause.CONSISTENCY_LAG,
+        "lag",
+        ("not_leader", _S, 0.93, "not the leader|no longer the leader|not leader for"),
+    ),
+    *_rules(
+        Cause.TRANSIENT_DATABASE,
+        "database",
+        (
+            "closed_transaction",
+            _S,
+            0.9,
+            "expired transaction|transaction already closed|transaction is already closed|transaction has already been closed|transaction has timed out",
+        ),
+    ),
+    *_rules(
+        Cause.APPLICATION_BUG,
+        "bug",
+        (
+            "unknown_part",
+            _S,
+            0.85,
+            "unknown |usercodesyntax",
+            r"unknown (?:[a-z]{1,20} )?(?:strategy|driver|engine|adapter|dialect|filter|operator|option|plugin|modifier|helper|directive)(?![a-z])|usercodesyntax",
+        ),
+    ),
+    *_rules(
         Cause.CONSISTENCY_LAG,
         "lag",
         (
@@ -1133,7 +1185,7 @@ _TABLE: list[Rule] = [
             "ssh",
             _U,
             0.8,
-            "invalidsecret|invalid secret|secret not found|secretnotfound|vault is sealed|decrypt|decryption failed|bad decrypt|invalid key",
+            "invalidsecret|invalid secret|secret not found|secretnotfound|decrypt|decryption failed|bad decrypt|invalid key",
         ),
     ),
     *_rules(
@@ -1565,6 +1617,11 @@ _TABLE: list[Rule] = [
         ),
     ),
     # --- the consumer's own code: only where nothing above is said ----------------------------------------
+    *_rules(
+        Cause.CONSUMER_STUCK,
+        "stuck",
+        ("cancelled", _G, 0.5, "cancellederror|cancelederror|cancelledexception"),
+    ),
     *_rules(
         Cause.THROTTLED,
         "throttled",
