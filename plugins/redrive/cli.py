@@ -283,13 +283,27 @@ def resume(route: RouteName) -> None:
 
 
 @app.command()
-def release(route: RouteName, group: Annotated[int, typer.Argument(help="The group's id.")]) -> None:
-    """Let a held GROUP of ROUTE try its canary again."""
-    from redrive.ledger import planning  # noqa: PLC0415
+def release(
+    route: RouteName,
+    group: Annotated[int | None, typer.Argument(help="The group's id.", show_default=False)] = None,
+    destination: Annotated[str | None, typer.Option(help="A stopped destination instead of a group.")] = None,
+) -> None:
+    """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages."""
+    from redrive.ledger import destinations, planning  # noqa: PLC0415
 
     settings = _settings()
     canary = settings.route(route).canary
+    if (group is None) == (destination is None):
+        raise UsageError("say what to release: the id of a group, or --destination NAME")
     with _ledger(settings) as ledger:
+        if destination is not None:
+            if not destinations.release(ledger, route, destination, by=getpass.getuser(), now=_now()):
+                raise UsageError(
+                    f"the breaker of {destination} is not open; `redrive status {route}` shows those that are"
+                )
+            typer.echo(f"{destination} is tried again, with a few messages, in the next run of {route}")
+            return
+        assert group is not None  # noqa: S101 - one of the two was given
         first = canary.first if canary else None
         if not planning.release(ledger, route, group, first=first, by=getpass.getuser(), now=_now()):
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")

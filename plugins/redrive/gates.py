@@ -1,15 +1,20 @@
-"""The gate of a failure group: canary, ramp, open; failed or tripped when too much comes back.
+"""The gate of a failure group: canary, ramp, open; failed or tripped when too much comes back. And the breaker of a
+destination: open, tripped, half-open.
 
 Pure decisions: what the ledger counted goes in, the next stage comes out.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was seen of a group since its stage began."""
+    """What was seen of a group since its stage began.
+
+    ``sent`` also counts returns of what was sent before, so that as many outcomes as sends are all of its own.
+    """
 
     stage: str
     allowed: int
@@ -46,6 +51,8 @@ class Step:
     cool_down_until: datetime | None = None
 
 
+#: An open gate or breaker keeps in mind so many times the samples that it needs: what is new has to show.
+REMEMBERED = 10
 #: From this many allowed sends on a passed ramp opens.
 WIDE_OPEN = 10_000
 
@@ -80,6 +87,64 @@ def step(counts: Counts, rules: Rules, *, passing: bool, now: datetime) -> Step 
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What was seen of one group's sends to a destination since the stage of its breaker began."""
+
+    sent: int
+    stayed: int
+    returned: int
+
+
+def step_destination(
+    stage: str,
+    outcomes: Sequence[Outcomes],
+    rules: Rules,
+    *,
+    allowed: int,
+    trips: int,
+    cool_down_until: datetime | None,
+    now: datetime,
+) -> Step | None:
+    """The step that a destination's breaker takes now, or None when it stays.
+
+    It trips when too much comes back and no single group is to blame: also without the group that came back most
+    there are outcomes enough to tell, and too many of them are returns. After the cool-down, which doubles with each
+    trip, a few may go, whatever their group, and what becomes of them decides.
+    """
+    sent, stayed, returned = (
+        (sum(of) for of in zip(*((o.sent, o.stayed, o.returned) for o in outcomes), strict=True))
+        if outcomes
+        else (0, 0, 0)
+    )
+    observed = stayed + returned
+    reason = f"{returned} of {observed} came back"
+    match stage:
+        case "open":
+            worst = max(outcomes, key=lambda one: one.returned, default=Outcomes(0, 0, 0))
+            rest_returned = returned - worst.returned
+            rest = observed - worst.stayed - worst.returned
+            enough = observed >= rules.min_samples and 2 * rest >= rules.min_samples and rest > 0
+            if enough and returned / observed > rules.return_rate and rest_returned / rest > rules.return_rate:
+                return Step("tripped", 0, f"{reason}, of several groups", trips + 1, cooled(rules, trips, now))
+        case "tripped":
+            if cool_down_until is not None and cool_down_until <= now:
+                return Step("half_open", rules.min_samples, "half-open after its cool-down", trips)
+        case "half_open":
+            if returned > rules.return_rate * max(sent, allowed):
+                return Step("tripped", 0, reason, trips + 1, cooled(rules, trips, now))
+            if sent > 0 and observed >= sent:
+                if returned / observed > rules.return_rate:
+                    return Step("tripped", 0, reason, trips + 1, cooled(rules, trips, now))
+                return Step("open", 0, f"{stayed} of {observed} stayed away", 0)
+    return None
+
+
+def cooled(rules: Rules, trips: int, now: datetime) -> datetime:
+    """Until when a breaker stays open that has tripped ``trips`` times before: longer each time."""
+    return now + rules.cool_down * float(2 ** min(trips, 10))
+
+
 def quota(counts: Counts) -> int | None:
     """How many held messages may go on now; None: all of them."""
     if counts.stage == "open":
@@ -93,4 +158,4 @@ def _stop(counts: Counts, rules: Rules, passing: bool, now: datetime) -> Step:
     reason = f"{counts.returned} of {counts.sent} came back"
     if not passing:
         return Step("failed", 0, reason, counts.trips + 1)
-    return Step("tripped", 0, reason, counts.trips + 1, now + rules.cool_down * 2 ** min(counts.trips, 10))
+    return Step("tripped", 0, reason, counts.trips + 1, cooled(rules, counts.trips, now))

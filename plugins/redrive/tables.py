@@ -25,6 +25,8 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
         if isinstance(value, int) and (value or name in ("drained", "redelivered", "escalated")):
             table.add_row(f"{value:,}", f"{name}{_MEANING.get(name, '')}")
     console.print(table)
+    if report.get("paused"):
+        console.print(Text(f"the route is {report['paused']}; `redrive resume {report['route']}`", style="red"))
     taken = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report["seconds"].items() if seconds >= 0.05)
     console.print(Text(f"took {taken or 'no time'}", style="dim"))
 
@@ -56,7 +58,8 @@ def print_status(console: Console, status: dict[str, Any]) -> None:
         if status["next_due_at"]:
             console.print(Text(f"  next redelivery due {str(status['next_due_at'])[:19]} UTC", style="dim"))
     _print_queues(console, status["queues"])
-    _print_gates(console, status["gates"])
+    _print_destinations(console, status["destinations"])
+    _print_gates(console, status["gates"], status["watching"])
 
 
 def _print_queues(console: Console, queues: Sequence[dict[str, Any]]) -> None:
@@ -74,7 +77,17 @@ def _print_queues(console: Console, queues: Sequence[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _print_gates(console: Console, gates: Sequence[dict[str, Any]]) -> None:
+def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]]) -> None:
+    """The destinations whose breaker lets nothing or only a few through."""
+    for one in destinations:
+        if one["stage"] == "tripped":
+            says = f"nothing goes to {one['destination']} until {str(one['cool_down_until'])[:16]} UTC"
+        else:
+            says = f"{one['destination']} is tried with {one['allowed']}, {one['sent']} are sent"
+        console.print(Text(f"  breaker: {says}; {one['reason']}; {one['waiting']:,} wait", style="red"))
+
+
+def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: dict[str, Any]) -> None:
     """The gates behind which something waits, and the stopped ones; an idle canary says nothing."""
     telling = [g for g in gates if g["waiting"] or g["held"] or g["sent"] or g["stage"] in ("failed", "tripped")]
     if not telling:
@@ -90,12 +103,31 @@ def _print_gates(console: Console, gates: Sequence[dict[str, Any]]) -> None:
             Text(_gate_waits_for(gate)),
         )
     console.print(table)
+    if watching["not_worked_past"]:
+        console.print(
+            Text(
+                f"  {watching['not_worked_past']:,} sends, the oldest of {str(watching['oldest_send'])[:16]} UTC: their"
+                " destination is not known to have worked past them yet",
+                style="dim",
+            )
+        )
+    if watching["in_window"]:
+        least = watching["least_drained"]
+        console.print(
+            Text(
+                f"  {watching['in_window']:,} sends are within their observation window, the oldest since"
+                f" {str(watching['worked_past_at'])[:16]} UTC"
+                + (f"; {least['source']} is drained up to {str(least['drained_to'])[:16]} UTC" if least else ""),
+                style="dim",
+            )
+        )
 
 
 def _gate_waits_for(gate: dict[str, Any]) -> str:
     match gate["stage"]:
         case "canary" | "ramp":
-            return f"{max(0, gate['sent'] - gate['stayed'] - gate['returned'])} outcomes"
+            unseen = max(0, gate["sent"] - gate["stayed"] - gate["returned"])
+            return f"{unseen} outcomes" if gate["sent"] else "its first messages to be sent"
         case "failed":
             return f"a person: {gate['reason']}"
         case "tripped":

@@ -12,6 +12,7 @@ from redrive.errors import LeaseLost, RouteBusy, RoutePaused
 from redrive.ledger import (
     batches,
     consumers,
+    destinations,
     escalations,
     leases,
     loading,
@@ -188,6 +189,11 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "expire": lambda p, z, s: planning.expire(p.ledger, z, enqueued_before=p.now, now=p.now),
     "refuse_lost": lambda p, z, s: planning.refuse_lost(p.ledger, z, p.now),
     "open_gates": lambda p, z, s: planning.open_gates(p.ledger, z, first=1, now=p.now),
+    "remember": lambda p, z, s: planning.remember(p.ledger, z, 10, p.now),
+    "set_stage": lambda p, z, s: destinations.set_stage(
+        p.ledger, z, destinations.DestinationGate("orders", "open", 0, 0, None, None, (), 0), stage="tripped",
+        allowed=0, reason="why", now=p.now, trips=1, cool_down_until=p.now,
+    ),
     "let_through": lambda p, z, s: planning.let_through(p.ledger, z, {1: None}, p.now),
     "hold_back": lambda p, z, s: planning.hold_back(p.ledger, z, {1: "why"}, p.now),
     "give_to_people": lambda p, z, s: planning.give_to_people(p.ledger, z, {1: "why"}, p.now),
@@ -251,7 +257,10 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
-    modules = (batches, consumers, escalations, loading, observations, outcomes, planning, restoring, sending, suspects)
+    modules = (
+        batches, consumers, destinations, escalations, loading, observations, outcomes, planning, restoring, sending,
+        suspects,
+    )  # fmt: skip
     takes_lease = {
         function
         for module in modules

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive import gates
-from redrive.gates import Counts, Rules, Step
+from redrive.gates import Counts, Outcomes, Rules, Step
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 COOL = timedelta(minutes=15)
@@ -121,3 +121,68 @@ def test_growth_by_one_still_grows() -> None:
 )
 def test_quota(seen: Counts, allowed: int | None) -> None:
     assert gates.quota(seen) == allowed
+
+
+# --- destinations --------------------------------------------------------------------------------------------
+
+
+def of_groups(*seen: tuple[int, int]) -> list[Outcomes]:
+    """(stayed, returned) of each group, all of whose sends are known."""
+    return [Outcomes(stayed + returned, stayed, returned) for stayed, returned in seen]
+
+
+def step_destination(stage: str, seen: list[Outcomes], **state: Any) -> Step | None:
+    known: dict[str, Any] = {"allowed": 0, "trips": 0, "cool_down_until": None}
+    return gates.step_destination(stage, seen, RULES, now=NOW, **known | state)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        of_groups(),
+        of_groups((0, 9), (0, 9)),
+        of_groups((0, 500)),
+        of_groups((0, 500), (50, 1)),
+        of_groups((10, 10), (10, 10)),
+        of_groups((900, 100), (0, 30)),
+        of_groups((0, 30), (0, 9)),
+    ],
+    ids=["nothing", "too few", "one group", "the other is well", "at the rate", "few of all", "too few others"],
+)
+def test_a_destination_stays_open(seen: list[Outcomes]) -> None:
+    assert step_destination("open", seen) is None
+
+
+@pytest.mark.parametrize(
+    "seen", [of_groups((0, 10), (0, 10)), of_groups(*[(0, 2)] * 10), of_groups((100, 200), (5, 10))]
+)
+def test_a_destination_trips_when_no_single_group_is_to_blame(seen: list[Outcomes]) -> None:
+    taken = step_destination("open", seen, trips=2)
+    assert taken is not None
+    assert (taken.stage, taken.trips, taken.cool_down_until) == ("tripped", 3, NOW + 4 * COOL)
+
+
+def test_a_tripped_destination_is_tried_with_a_few_after_its_cool_down() -> None:
+    assert step_destination("tripped", [], cool_down_until=NOW + timedelta(seconds=1), trips=1) is None
+    assert step_destination("tripped", [], cool_down_until=NOW, trips=1) == Step(
+        "half_open", 20, "half-open after its cool-down", 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "stage"),
+    [
+        ([], None),
+        ([Outcomes(20, 19, 0)], None),
+        ([Outcomes(20, 0, 10)], None),
+        (of_groups((20, 0)), "open"),
+        (of_groups((5, 5), (10, 0)), "open"),
+        (of_groups((1, 2)), "tripped"),
+        ([Outcomes(20, 0, 11)], "tripped"),
+    ],
+)
+def test_what_becomes_of_the_few_decides(seen: list[Outcomes], stage: str | None) -> None:
+    taken = step_destination("half_open", seen, allowed=20, trips=1)
+    assert (taken.stage if taken else None) == stage
+    if taken and taken.stage == "open":
+        assert taken.trips == 0, "it begins anew"

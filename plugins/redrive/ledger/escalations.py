@@ -302,7 +302,7 @@ def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetim
             connection.execute(
                 sql(
                     "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
-                    " reason = 'released by a person', stage_at = :now, cool_down_until = null"
+                    " reason = 'released by a person', stage_at = :now, began_at = :now, cool_down_until = null"
                     " where route = :route and stage in ('failed', 'tripped', 'open') and group_id in"
                     " (select group_id from messages where route = :route and verdict = 'release'"
                     " and state in ('waiting', 'held')) and stage_at < (select max(changed_at) from messages where"

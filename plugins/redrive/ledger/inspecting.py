@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, RowMapping
 
-from redrive.ledger import balance, planning
+from redrive.ledger import balance, destinations, planning
 from redrive.ledger.engine import sql
 
 
@@ -24,6 +24,23 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
             for gate in planning.gates(connection, route)
             if gate.stage != "open" or gate.waiting or gate.held
         ],
+        "destinations": [
+            {
+                "destination": one.destination,
+                "stage": one.stage,
+                "allowed": one.allowed,
+                "sent": one.sent,
+                "stayed": one.stayed,
+                "returned": one.returned,
+                "trips": one.trips,
+                "cool_down_until": one.cool_down_until,
+                "reason": one.reason,
+                "waiting": one.waiting,
+            }
+            for one in destinations.states(connection, route)
+            if one.stage != "open"
+        ],
+        "watching": _watching(connection, route),
         "queues": _all(
             connection,
             "select queue, role, visible, in_flight, delayed, consumers, oldest_age_seconds, oldest_age_method,"
@@ -44,6 +61,29 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
             route=route,
         ),
     }
+
+
+def _watching(connection: Connection, route: str) -> dict[str, Any]:
+    """What the observation of past sends waits for: sends that their destination has not worked past yet, sends that
+    it has and whose window is not over, since when, and the source that holds everything up."""
+    row = _one(
+        connection,
+        "select coalesce(sum(case when observed_from is null then sent end), 0) as not_worked_past,"
+        " coalesce(sum(case when observed_from is not null then sent end), 0) as in_window,"
+        " min(case when observed_from is null then last_sent_at end) as oldest_send,"
+        " min(observed_from) as worked_past_at from delivery_slices"
+        " where route = :route and closed_at is not null and observed_at is null and sent > 0",
+        route=route,
+    )
+    assert row is not None  # noqa: S101 - an aggregate
+    drained = _all(
+        connection,
+        "select source, drained_to from source_state where route = :route order by coalesce(drained_to, '') limit 1"
+        if connection.dialect.name == "sqlite"
+        else "select source, drained_to from source_state where route = :route order by drained_to nulls first limit 1",
+        route=route,
+    )
+    return {**row, "least_drained": drained[0] if drained else None}
 
 
 def review_groups(connection: Connection, route: str | None) -> list[dict[str, Any]]:

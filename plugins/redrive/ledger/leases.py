@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.moves import tell
+from redrive.ledger.moves import MACHINE, tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,19 +181,28 @@ def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime, ru
             sql("insert into route_state (route) values (:route) on conflict (route) do nothing"),
             {"route": route},
         )
-        connection.execute(
+        changed = connection.execute(
             sql(
                 "update route_state set paused_at = :now, paused_by = :by, pause_reason = :reason"
                 " where route = :route and paused_at is null"
             ),
             {"now": now, "by": by, "reason": reason, "route": route},
-        )
-        tell(connection, at=now, action="pause", route=route, run_id=run_id, actor=by, reason=reason)
+        ).rowcount
+        if changed:
+            tell(connection, at=now, action="pause", route=route, run_id=run_id, actor=by, reason=reason)
 
 
 def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
-    """Let runs begin again; False when the route was not paused."""
+    """Let runs begin again; False when the route was not paused.
+
+    Where Redrive itself had paused it, what was stopped may try again at once, a few first: whoever resumes says that
+    the destination is well, and otherwise the next run would pause the route again.
+    """
     with ledger.write() as connection:
+        ours = connection.execute(
+            sql("select 1 from route_state where route = :route and paused_by = :machine"),
+            {"route": route, "machine": MACHINE},
+        ).first()
         changed = connection.execute(
             sql(
                 "update route_state set paused_at = null, paused_by = null, pause_reason = null"
@@ -201,6 +210,11 @@ def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
             ),
             {"route": route},
         ).rowcount
+        for table in ("group_state", "destination_state") if changed and ours else ():
+            connection.execute(
+                sql(f"update {table} set cool_down_until = :now where route = :route and stage = 'tripped'"),
+                {"now": now, "route": route},
+            )
         if changed:
             tell(connection, at=now, action="resume", route=route, actor=by)
     return bool(changed)

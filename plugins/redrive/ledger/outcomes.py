@@ -1,20 +1,53 @@
 """What became of past sends: confirmed, presumed, or to be sent again; never "gone, so it worked".
 
 A send is *presumed* good only when a return could have been seen: the destination was seen to have worked past the
-slice (its depth was zero at some moment after the last send, and after the broker had let go of what it delayed), the
-observation window has passed since then, and every source of the route was drained and loaded beyond the window's end.
+slice, the observation window has passed since then, and every source of the route was drained and loaded beyond the
+window's end.
+
+A destination has *worked past* a slice when it was seen empty after the last send (and after
+the broker had let go of what it delayed); or when at least as many messages
+have left it since as it held when it was first seen after the send; or when a later send of ours has come back from
+there, or was proved to be processed. How many have left can't be seen where others send too, but it is no fewer than
+the sum of what the depth went down by between two looks, our own sends in between added.
 """
 
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger import destinations
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move
 from redrive.lifecycle import State
+
+#: What a depth goes down by is counted from this share of it on: some brokers' counts waver by themselves.
+NOISE = 0.02
+
+#: SQL: the attempt was sent since its group's gate is at its stage, so that its outcome is this stage's.
+OF_THIS_STAGE = "attempts.sent_at >= group_state.stage_at"
+
+
+class Look(NamedTuple):
+    """A destination's depth at a moment."""
+
+    at: datetime
+    depth: int
+
+
+class Sends(NamedTuple):
+    """A slice that was sent to a destination."""
+
+    slice_id: int
+    claimed_at: datetime
+    last_sent_at: datetime
+    sent: int
+    first_outcome_at: datetime | None  # of its messages that came back or were proved to be processed
 
 
 class Keyed(NamedTuple):
@@ -77,17 +110,7 @@ def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Se
     """Close the observation of every slice whose window could have shown a return; returns the presumed messages."""
     with ledger.write() as connection:
         lease.guard(connection, now)
-        connection.execute(
-            sql(
-                "update delivery_slices set observed_from = (select min(seen.observed_at) from queue_observations seen"
-                " where seen.queue = delivery_slices.destination and seen.role = 'destination'"
-                " and seen.visible + seen.in_flight + seen.delayed = 0"
-                " and seen.observed_at > delivery_slices.last_sent_at)"
-                " where route = :route and closed_at is not null and observed_at is null and observed_from is null"
-                " and sent > 0"
-            ),
-            {"route": lease.route},
-        )
+        _note_worked_past(ledger, connection, lease.route)
         horizon = drained_to(connection, lease.route, sources)
         if horizon is None:
             return 0
@@ -99,13 +122,16 @@ def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Se
         values = {"route": lease.route, "horizon_at": horizon}
         connection.execute(
             sql(
-                "update group_state set stayed = group_state.stayed + seen.n from (select group_id, count(*) as n"
-                f" from redelivery_attempts where slice_id in ({closable}) and sent_at is not null"
-                " and outcome is null group by group_id) seen"
+                "update group_state set stayed = group_state.stayed + seen.n from (select attempts.group_id,"
+                " count(*) as n from redelivery_attempts attempts inner join group_state"
+                " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
+                f" where attempts.slice_id in ({closable}) and outcome is null and {OF_THIS_STAGE}"
+                " group by attempts.group_id) seen"
                 " where group_state.route = :route and group_state.group_id = seen.group_id"
             ),
             values,
         )
+        destinations.count_stayed(connection, f"attempts.slice_id in ({closable})", values)
         connection.execute(
             sql(
                 "update redelivery_attempts set outcome = 'presumed', outcome_at = :now"
@@ -136,6 +162,98 @@ def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Se
     return presumed
 
 
+def _note_worked_past(ledger: Ledger, connection: Connection, route: str) -> None:
+    """Give every slice of the route the moment from which its destination is known to have worked past it."""
+    rows = connection.execute(
+        sql(
+            "select slice_id, destination, claimed_at, last_sent_at, sent, (select min(outcome_at)"
+            " from redelivery_attempts where redelivery_attempts.slice_id = delivery_slices.slice_id"
+            " and outcome in ('returned', 'confirmed')) as first_outcome_at from delivery_slices where route = :route"
+            " and closed_at is not null and observed_at is null and observed_from is null and sent > 0"
+        ),
+        {"route": route},
+    ).all()
+    slices: dict[str, list[Sends]] = defaultdict(list)
+    for row in rows:
+        claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
+        if claimed is not None and last is not None:
+            slices[row.destination].append(Sends(row.slice_id, claimed, last, row.sent, outcome))
+    for destination, sends in slices.items():
+        looks = connection.execute(
+            sql(
+                "select observed_at, visible + in_flight + delayed as depth from queue_observations"
+                " where queue = :queue and role = 'destination' and observed_at > :since_at"
+                " and visible + in_flight + delayed is not null"
+                " order by observed_at"
+            ),
+            {"queue": destination, "since_at": min(one.last_sent_at for one in sends)},
+        )
+        seen = [Look(at, row.depth) for row in looks if (at := parse_instant(row.observed_at)) is not None]
+        ledger.many(
+            connection,
+            "update delivery_slices set observed_from = ? where slice_id = ?",
+            [(ledger.stored(at), slice_id) for slice_id, at in worked_past(sends, seen).items()],
+        )
+
+
+def worked_past(slices: Sequence[Sends], looks: Sequence[Look]) -> dict[int, datetime]:
+    """From when one destination is known to have worked past each of these slices; those of which it isn't are left
+    out. ``looks`` are in the order of their time."""
+    times = [look.at for look in looks]
+    left = _left_since_first(slices, looks)
+    empty = [number for number, look in enumerate(looks) if look.depth == 0]
+    ordered = sorted(slices, key=lambda one: one.claimed_at)
+    # The earliest outcome of the n-th and of every later slice.
+    outcomes: list[datetime | None] = [None]
+    for one in reversed(ordered):
+        known = [at for at in (outcomes[-1], one.first_outcome_at) if at is not None]
+        outcomes.append(min(known, default=None))
+    outcomes.reverse()
+    found: dict[int, datetime] = {}
+    for one in slices:
+        moments = []
+        later = outcomes[bisect_right(ordered, one.last_sent_at, key=lambda other: other.claimed_at)]
+        if later is not None and later > one.last_sent_at:
+            moments.append(later)
+        first = bisect_right(times, one.last_sent_at)
+        if first < len(looks):
+            gone = bisect_left(left, left[first] + looks[first].depth, lo=first)
+            zero = bisect_left(empty, first)
+            numbers = [gone, *empty[zero : zero + 1]]
+            moments += [times[number] for number in numbers if number < len(looks)]
+        if moments:
+            found[one.slice_id] = min(moments)
+    return found
+
+
+def _left_since_first(slices: Sequence[Sends], looks: Sequence[Look]) -> list[int]:
+    """At each look, how many messages at least have left the destination since the first one."""
+    left = [0] if looks else []
+    by_end = sorted(slices, key=lambda one: one.last_sent_at)
+    ends = [one.last_sent_at for one in by_end]
+    for before, look in pairwise(looks):
+        # Only slices that were wholly sent in between: of others a part was there already.
+        between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.at)]
+        own = sum(one.sent for one in between if one.claimed_at > before.at)
+        gone = before.depth + own - look.depth
+        left.append(left[-1] + (gone if gone > NOISE * before.depth else 0))
+    return left
+
+
+def any_under_observation(connection: Connection, route: str) -> bool:
+    """Whether the route has sends whose outcome isn't known."""
+    return (
+        connection.execute(
+            sql(
+                "select 1 where exists (select 1 from messages where route = :route and state in ('sent', 'unknown'))"
+                " or exists (select 1 from delivery_slices where route = :route and sent > 0 and observed_at is null)"
+            ),
+            {"route": route},
+        ).first()
+        is not None
+    )
+
+
 def under_observation(connection: Connection, route: str, after: int, limit: int) -> list[Keyed]:
     """Messages whose last send has no outcome yet and that have a key, in id order after ``after``."""
     rows = connection.execute(
@@ -160,14 +278,22 @@ def confirm(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: 
             "redelivery_attempts.message_id in (select message_id from proved) and redelivery_attempts.attempt ="
             " (select attempts from messages where messages.message_id = redelivery_attempts.message_id)"
         )
+        # A send of which nobody knew whether it was one was not counted as sent until now.
         connection.execute(
             sql(
-                "update group_state set stayed = group_state.stayed + seen.n from (select group_id, count(*) as n"
-                f" from redelivery_attempts where {last} and outcome is null group by group_id) seen"
+                "update group_state set stayed = group_state.stayed + seen.known + seen.unknown,"
+                " sent = group_state.sent + seen.unknown from (select attempts.group_id,"
+                f" sum(case when {OF_THIS_STAGE} then 1 else 0 end) as known,"
+                " sum(case when attempts.sent_at is null then 1 else 0 end) as unknown"
+                " from redelivery_attempts attempts inner join group_state"
+                " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
+                f" where {last.replace('redelivery_attempts', 'attempts')} and outcome is null"
+                " group by attempts.group_id) seen"
                 " where group_state.route = :route and group_state.group_id = seen.group_id"
             ),
             {"route": lease.route},
         )
+        destinations.count_stayed(connection, last.replace("redelivery_attempts", "attempts"), {})
         connection.execute(
             sql(
                 "update redelivery_attempts set outcome = 'confirmed', outcome_at = :now"

@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive import backoff
+from redrive.ledger import destinations
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -282,8 +283,8 @@ def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: dat
         return int(
             connection.execute(
                 sql(
-                    "insert into group_state (route, group_id, stage, allowed, stage_at)"
-                    " select distinct route, group_id, :stage, :allowed, :now from messages"
+                    "insert into group_state (route, group_id, stage, allowed, stage_at, began_at)"
+                    " select distinct route, group_id, :stage, :allowed, :now, :began_at from messages"
                     " where route = :route and state = 'classified' and group_id is not null"
                     " on conflict (route, group_id) do nothing"
                 ),
@@ -291,6 +292,7 @@ def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: dat
                     "stage": "open" if first is None else "canary",
                     "allowed": first or 0,
                     "now": now,
+                    "began_at": now,
                     "route": lease.route,
                 },
             ).rowcount
@@ -363,7 +365,8 @@ def set_gate(
     connection.execute(
         sql(
             "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
-            " trips = :trips, cool_down_until = :cool_down_at, reason = :reason, stage_at = :now"
+            " trips = :trips, cool_down_until = :cool_down_at, reason = :reason, stage_at = :now,"
+            " began_at = case when stage = 'tripped' then :now else coalesce(began_at, stage_at) end"
             " where route = :route and group_id = :group_id"
         ),
         {
@@ -387,6 +390,24 @@ def set_gate(
         selection={"group_id": gate.group_id, "allowed": allowed},
         reason=reason,
     )
+
+
+def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> None:
+    """Of each open gate and breaker keep only so many outcomes in mind, in their proportion."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        connection.execute(
+            sql(
+                "update group_state set sent = sent - stayed - returned"
+                " + stayed * cast(:most as bigint) / (stayed + returned)"
+                " + returned * cast(:most as bigint) / (stayed + returned),"
+                " stayed = stayed * cast(:most as bigint) / (stayed + returned),"
+                " returned = returned * cast(:most as bigint) / (stayed + returned)"
+                " where route = :route and stage = 'open' and stayed + returned > :most"
+            ),
+            {"most": most, "route": lease.route},
+        )
+        destinations.remember(connection, lease.route, most)
 
 
 def let_through(
@@ -492,7 +513,7 @@ def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by:
         changed = connection.execute(
             sql(
                 "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
-                " cool_down_until = null, reason = :reason, stage_at = :now"
+                " cool_down_until = null, reason = :reason, stage_at = :now, began_at = :now"
                 " where route = :route and group_id = :group_id"
             ),
             {

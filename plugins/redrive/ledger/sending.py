@@ -15,10 +15,11 @@ from sqlalchemy.engine import Connection
 
 from redrive import backoff
 from redrive.errors import LeaseLost
-from redrive.ledger import escalations
+from redrive.ledger import destinations, escalations
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
+from redrive.ledger.outcomes import OF_THIS_STAGE
 from redrive.ledger.selecting import Selection, want
 from redrive.lifecycle import State
 from redrive.message import body_hash
@@ -198,6 +199,9 @@ def claim(
         )
     with ledger.write() as connection:
         lease.guard(connection, now)
+        limit = _within_quota(connection, lease.route, destination, limit)
+        if not limit:
+            return None
         want(ledger, connection, selection)
         slice_id = connection.execute(
             sql(
@@ -276,6 +280,7 @@ def claim_resends(
     """Claim unknown sends that are to be repeated: the same attempt, so that native dedupe works for us."""
     with ledger.write() as connection:
         lease.guard(connection, now)
+        limit = _within_quota(connection, lease.route, destination, limit)
         rows = connection.execute(
             sql(
                 "select message_id, attempts from messages where route = :route and state = 'unknown'"
@@ -322,6 +327,13 @@ def claim_resends(
         )
         messages = _claimed(ledger, connection, slice_id)
     return Slice(slice_id, destination, now + lasts, messages)
+
+
+def _within_quota(connection: Connection, route: str, destination: str, limit: int) -> int:
+    """``limit``, or what the destination's breaker leaves of it. The guard before it made this route's claims wait
+    for each other, so two tasks don't take the same room."""
+    quota = destinations.quota(connection, route, destination)
+    return limit if quota is None else min(limit, quota)
 
 
 def _claimed(ledger: Ledger, connection: Connection, slice_id: int) -> list[Claimed]:
@@ -618,12 +630,15 @@ def _close(connection: Connection, lease: RouteLease, slice_id: int, now: dateti
     )
     connection.execute(
         sql(
-            "update group_state set sent = group_state.sent + seen.n from (select group_id, count(*) as n"
-            " from redelivery_attempts where slice_id = :slice_id and sent_at is not null group by group_id) seen"
+            "update group_state set sent = group_state.sent + seen.n from (select attempts.group_id, count(*) as n"
+            " from redelivery_attempts attempts inner join group_state on group_state.route = attempts.route"
+            f" and group_state.group_id = attempts.group_id where slice_id = :slice_id and {OF_THIS_STAGE}"
+            " group by attempts.group_id) seen"
             " where group_state.route = :route and group_state.group_id = seen.group_id"
         ),
         {**of_slice, "route": lease.route},
     )
+    destinations.count_sent(connection, slice_id)
     connection.execute(
         sql(
             "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'"

@@ -81,6 +81,9 @@ source_state = Table(
     # happened before it can be hidden from us.
     Column("drained_to", Instant),
     Column("pending_to", Instant),  # becomes drained_to when the batches of that drain are loaded
+    Column("retention_seconds", sa.Float),  # how long the source keeps a message, as configured or the broker says
+    # No message that may still lie there was first enqueued before this moment, as far as we can know.
+    Column("oldest_at", Instant),
 )
 
 staging_batches = Table(
@@ -275,7 +278,36 @@ group_state = Table(
     Column("cool_down_until", Instant),
     Column("reason", sa.Text),
     Column("stage_at", Instant, nullable=False),
+    # Since when it is tried in this series of stages: what was sent before, before a fix perhaps, tells nothing.
+    Column("began_at", Instant),
     _one_of("stage", "canary", "ramp", "open", "failed", "tripped"),
+)
+
+destination_state = Table(
+    "destination_state",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("destination", sa.Text, primary_key=True),
+    # open: as much as the budget allows; also without a row.  tripped: nothing until cool_down_until.
+    # half_open: then a few, and what becomes of them decides.
+    Column("stage", sa.Text, nullable=False),
+    _count("allowed"),
+    _count("trips"),
+    Column("cool_down_until", Instant),
+    Column("reason", sa.Text),
+    Column("stage_at", Instant, nullable=False),
+    _one_of("stage", "open", "tripped", "half_open"),
+)
+
+destination_outcomes = Table(
+    "destination_outcomes",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("destination", sa.Text, primary_key=True),
+    Column("group_id", sa.BigInteger, primary_key=True, autoincrement=False),  # 0: none
+    _count("sent"),  # counted since the stage of the destination's breaker began
+    _count("stayed"),
+    _count("returned"),
 )
 
 escalated_messages = Table(

@@ -25,7 +25,7 @@ from redrive.errors import (
     RedriveError,
     StagingError,
 )
-from redrive.ledger import batches, escalations, leases, sending
+from redrive.ledger import batches, destinations, escalations, leases, sending
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
 from redrive.ledger.sending import Ahead, Claimed, Lane, Mark, Slice
@@ -207,6 +207,8 @@ class _Delivery:
     def _slice(self, destination: str, cause: str | None, after: int) -> tuple[Slice | None, float | None]:
         """Claim and send one slice of a lane; without one, in how many seconds to look again (None: never)."""
         context, band = self._context, self._bands[cause]
+        if self._stopped(destination):
+            return None, None
         size = context.route.deliver.slice
         if self._limit is not None:
             size = min(size, self._limit - self.totals.redelivered)
@@ -241,6 +243,15 @@ class _Delivery:
         self._send_slice(claimed, band)
         context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
         return claimed, 0.0
+
+    def _stopped(self, destination: str) -> bool:
+        """Whether the destination's breaker lets nothing through; what it lets through is seen to by the claim."""
+        with self._context.ledger.read() as connection:
+            stopped = destinations.quota(connection, self._context.name, destination) == 0
+        if stopped:
+            self._blocked.add(destination)
+            self._context.progress(f"held: the breaker of {destination} is open", 0, None)
+        return stopped
 
     def _in_flight(self, destination: str, depth: Depth) -> int:
         """What the destination still has to work off: what the broker tells, and what it can't have seen yet.

@@ -10,7 +10,7 @@ from typing import Any
 
 from redrive import gates, policy
 from redrive.causes import Cause
-from redrive.ledger import leases, planning
+from redrive.ledger import destinations, leases, planning
 from redrive.ledger.planning import CaseCount, GroupGate
 from redrive.ledger.selecting import Selection
 from redrive.lifecycle import State
@@ -37,7 +37,9 @@ def plan(context: Context) -> dict[str, Any]:
     counts = _apply(context, [(case, policy.decide(case.case, limits)) for case in cases])
     lost = planning.refuse_lost(ledger, lease, now)
     counts["to_escalate"] += lost
-    let = _let_through(context)
+    stopped += _step_destinations(context, rules)
+    planning.remember(ledger, lease, gates.REMEMBERED * rules.min_samples, now)
+    let = let_through(context)
     counts["waiting"] += let
     counts["held"] -= let
     _pause_if_sick(context)  # now that what came back is held behind its gate
@@ -149,6 +151,40 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     return len(hold) + len(to_people), moved["reopened"]
 
 
+def _step_destinations(context: Context, rules: gates.Rules) -> int:
+    """Let the breaker of every destination take its step; how many were stopped."""
+    now, stopped = context.now(), 0
+    with context.ledger.read() as connection:
+        current = destinations.states(connection, context.name)
+    for gate in current:
+        taken = gates.step_destination(
+            gate.stage,
+            [gates.Outcomes(*counts) for counts in gate.outcomes],
+            rules,
+            allowed=gate.allowed,
+            trips=gate.trips,
+            cool_down_until=gate.cool_down_until,
+            now=now,
+        )
+        if taken is None:
+            continue
+        destinations.set_stage(
+            context.ledger,
+            context.lease,
+            gate,
+            stage=taken.stage,
+            allowed=taken.allowed,
+            reason=taken.reason,
+            now=now,
+            trips=taken.trips,
+            cool_down_until=taken.cool_down_until,
+        )
+        if taken.stage == "tripped":
+            stopped += 1
+            context.progress(f"nothing goes to {gate.destination} for a while: {taken.reason}", 0, None)
+    return stopped
+
+
 def _pause_if_sick(context: Context) -> None:
     """With most of the open messages behind stopped gates it is the destination that is sick, not the messages."""
     with context.ledger.read() as connection:
@@ -160,25 +196,22 @@ def _pause_if_sick(context: Context) -> None:
         return
     tripped = sum(open_messages[gate.group_id] for gate in busy if gate.stage == "tripped")
     if tripped / total > context.route.breaker.max_held_share:
+        reason = f"{tripped} of {total} open messages are in groups that keep coming back: the destination is sick"
         leases.pause(
-            context.ledger,
-            context.name,
-            by="redrive",
-            reason=f"{tripped} of {total} open messages are in groups that keep coming back: the destination is sick",
-            now=context.now(),
-            run_id=context.run.run_id,
+            context.ledger, context.name, by="redrive", reason=reason, now=context.now(), run_id=context.run.run_id
         )
+        context.progress(f"the route pauses: {reason}", 0, None)
 
 
-def _let_through(context: Context) -> int:
-    """Hold what is beyond a gate's quota, then let each group's quota through."""
+def let_through(context: Context) -> int:
+    """Hold what is beyond a gate's quota, then let each group's quota through; how many more wait for it."""
     ledger, lease, now = context.ledger, context.lease, context.now()
     with ledger.read() as connection:
         current = planning.gates(connection, context.name)
     beyond = {
         gate.group_id: gate.reason or f"{gate.stage}: waits for the outcome of the first {gate.allowed}"
         for gate in current
-        if gate.stage in ("canary", "ramp") and gate.waiting > max(0, gate.allowed - gate.sent)
+        if gate.stage in ("canary", "ramp", "tripped") and gate.waiting > max(0, gate.allowed - gate.sent)
     }
     held = planning.hold_back(ledger, lease, beyond, now)
     if held:

@@ -27,6 +27,7 @@ def report(context: Context) -> dict[str, Any]:
     with context.ledger.read() as connection:
         now = balance.of_route(connection, context.name)
         problems = balance.problems(connection, context.name)
+        paused = leases.pause_of(connection, context.name)
     found = {name: int(stages.get(stage, {}).get(key, 0) or 0) for name, (stage, key) in _FROM_STAGE.items()}
     found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
     if problems:
@@ -38,5 +39,6 @@ def report(context: Context) -> dict[str, Any]:
         "waiting": now.get("waiting", 0),
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),
+        **({"paused": paused} if paused else {}),
         "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},
     }

@@ -2,9 +2,11 @@
 
 from datetime import timedelta
 
-from redrive.errors import CheckFailed
+from redrive.brokers.base import QueueInfo
+from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger import outcomes
 from redrive.processed_check import Checker
+from redrive.settings import Source
 from redrive.stages.context import Context
 
 #: Messages asked about at once.
@@ -13,6 +15,9 @@ PAGE = 5_000
 
 def resolve(context: Context) -> dict[str, int]:
     """Confirm by the processed check, presume after the observation window, decide about unknown sends."""
+    with context.ledger.read() as connection:
+        if not outcomes.any_under_observation(connection, context.name):
+            return {"confirmed": 0, "presumed": 0, "unanswered": 0, "decided_unknown": 0}
     confirmed, unanswered = _confirm(context)
     window = observation_window(context)
     presumed = outcomes.presume(
@@ -35,7 +40,8 @@ def observation_window(context: Context) -> timedelta:
     """How long after the destination worked past a send a return could still come.
 
     As configured; with ``auto`` the 99th percentile of the route's times to return, and until twenty returns are
-    known the longest that the broker's own redrive can take: lease times max deliveries.
+    known the longest that the broker's own redrive can take: lease times max deliveries, as configured or as the broker
+    says, else 30 seconds times 5.
     """
     canary = context.route.canary
     if canary is not None and isinstance(canary.observe, timedelta):
@@ -45,13 +51,21 @@ def observation_window(context: Context) -> timedelta:
     if seconds is not None:
         return timedelta(seconds=seconds)
     return max(
-        (
-            (source.lease or timedelta(seconds=30)) * (source.max_deliveries or 5)
-            for source in context.route.sources
-            if source.kind == "dead_letter"
-        ),
+        (_longest_redrive(context, source) for source in context.route.sources if source.kind == "dead_letter"),
         default=timedelta(minutes=5),
     )
+
+
+def _longest_redrive(context: Context, source: Source) -> timedelta:
+    """How long the broker may deliver a message again and again before it dead-letters it."""
+    lease, deliveries = source.lease, source.max_deliveries
+    if lease is None or deliveries is None:
+        try:
+            told = context.broker.describe(source.queue)
+        except BrokerError:  # not everybody may ask
+            told = QueueInfo()
+        lease, deliveries = lease or told.origin_lease, deliveries or told.max_deliveries
+    return (lease or timedelta(seconds=30)) * (deliveries or 5)
 
 
 def _confirm(context: Context) -> tuple[int, int]:

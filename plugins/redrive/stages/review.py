@@ -4,6 +4,7 @@ import json
 
 from redrive.ledger import escalations, suspects
 from redrive.ledger.escalations import Decided
+from redrive.stages import plan
 from redrive.stages.context import Context
 
 PAGE = 500
@@ -38,6 +39,8 @@ def apply_decisions(context: Context) -> dict[str, int]:
     if totals["released"]:
         canary = context.route.canary
         escalations.regate(context.ledger, context.lease, first=canary.first if canary else None, now=context.now())
+        # Not left to the next plan: a delivery may come first, and a claim looks at no gate.
+        plan.let_through(context)
     return totals
 
 

@@ -1,0 +1,238 @@
+"""The breaker of a destination: several groups that come back say something of the destination, one doesn't."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from redrive import cli
+from redrive.ledger import destinations, inspecting, leases
+from redrive.stages import pipeline
+from tests.workshop import REFUSED, Workshop
+
+ERRORS = [
+    REFUSED,
+    "TimeoutError: [Errno 110] Connection timed out",
+    "psycopg.errors.DeadlockDetected: deadlock detected",
+    "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+]
+BREAKER: dict[str, Any] = {
+    "breaker": {"return_rate": 0.5, "min_samples": 6, "cool_down": "10m"},
+    "requeue_attempts": 50,
+}
+
+
+def group_of(letter: Any) -> int:
+    return int(letter.body[:1])
+
+
+def the_error(letter: Any) -> str:
+    return ERRORS[group_of(letter)]
+
+
+def fail(shop: Workshop, groups: int, each: int, name: str = "m") -> None:
+    for group in range(groups):
+        shop.die(*[f"{group} {name} {n}" for n in range(each)], error=ERRORS[group])
+
+
+def stages(shop: Workshop) -> dict[str, str]:
+    return {row[0]: row[1] for row in shop.query("select destination, stage from destination_state")}
+
+
+def sent(shop: Workshop) -> int:
+    return int(shop.query("select count(*) from redelivery_attempts")[0][0])
+
+
+def trip(shop: Workshop) -> None:
+    """Three groups of three: none has samples enough to tell by itself, together they have."""
+    fail(shop, 3, 3)
+    assert shop.cycle()["redelivered"] == 9
+    shop.consume(the_error)
+    shop.advance(minutes=1)
+    report = shop.cycle()
+    assert (report["returned"], report["redelivered"]) == (9, 0)
+    assert stages(shop) == {"orders": "tripped"}
+    assert {stage for (stage,) in shop.query("select stage from group_state")} == {"open"}
+
+
+def test_returns_of_several_groups_open_it_though_no_group_has_samples_enough(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    trip(shop)
+    with shop.ledger.read() as connection:
+        (told,) = inspecting.status(connection, "orders")["destinations"]
+    assert (told["stage"], told["waiting"]) == ("tripped", 9)
+    assert told["reason"] == "9 of 9 came back, of several groups"
+    shop.die("3 new 0", error=ERRORS[3])
+    assert shop.cycle()["redelivered"] == 0, "whatever its group"
+    assert shop.audit() == []
+
+
+def test_after_its_cool_down_a_few_go_and_when_they_stay_away_all_do(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    trip(shop)
+    shop.advance(minutes=9)
+    assert shop.cycle()["redelivered"] == 0
+    shop.advance(minutes=2)
+    assert shop.cycle()["redelivered"] == 6, "as many as tell"
+    assert stages(shop) == {"orders": "half_open"}
+    assert shop.cycle()["redelivered"] == 0, "their outcome is not known"
+    shop.consume()
+    shop.advance(minutes=1)
+    shop.cycle()
+    shop.advance(minutes=1)
+    assert shop.cycle()["redelivered"] == 3
+    assert stages(shop) == {"orders": "open"}
+    assert shop.audit() == []
+
+
+def test_each_trip_cools_down_for_longer(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    trip(shop)
+    shop.advance(minutes=11)
+    assert shop.cycle()["redelivered"] == 6
+    shop.consume(the_error)
+    shop.advance(minutes=1)
+    assert shop.cycle()["redelivered"] == 0
+    assert shop.query("select stage, trips from destination_state") == [("tripped", 2)]
+    shop.advance(minutes=19)
+    assert shop.cycle()["redelivered"] == 0
+    shop.advance(minutes=2)
+    assert shop.cycle()["redelivered"] == 6
+
+
+def test_one_group_that_keeps_coming_back_does_not_stop_the_others(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    fail(shop, 2, 10)
+    shop.cycle()
+    shop.consume(lambda letter: the_error(letter) if group_of(letter) == 0 else None)
+    shop.advance(minutes=1)
+    shop.cycle()
+    shop.advance(minutes=1)
+    shop.die("1 new 0", error=ERRORS[1])
+    assert shop.cycle()["redelivered"] == 1
+    assert stages(shop) == {}
+    assert [row[0] for row in shop.query("select stage from group_state order by group_id")] == ["tripped", "open"]
+
+
+def test_another_destination_of_the_route_goes_on(tmp_path: Path) -> None:
+    sources = [{"queue": "orders-dlq", "kind": "dead_letter", "lease": "2s", "max_deliveries": 3}]
+    shop = Workshop(tmp_path, **BREAKER, sources=sources, destination=None)
+    shop.world.create("bills")
+    trip(shop)
+    shop.die("3 bill", error=ERRORS[3], origin="bills")
+    assert shop.cycle()["redelivered"] == 1
+    assert shop.bodies("bills") == [b"3 bill"]
+
+
+def test_a_person_may_release_it_before(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    trip(shop)
+    assert destinations.release(shop.ledger, "orders", "orders", by="ana", now=shop.now())
+    assert not destinations.release(shop.ledger, "orders", "bills", by="ana", now=shop.now())
+    assert shop.cycle()["redelivered"] == 6
+    assert shop.query("select actor, selection from audit_events where action = 'release'") == [
+        ("ana", json.dumps({"destination": "orders"}))
+    ]
+
+
+def test_two_tasks_at_once_send_no_more_than_the_half_open_breaker_lets(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER, deliver={"slice": 2, "shards": 2})
+    trip(shop)
+    shop.advance(minutes=11)
+    run = shop.begin()
+    for name, _ in shop.stages(run):
+        if name == "plan":
+            break
+    both = [pipeline.deliver(shop.settings, run, shard, 2, **shop.options())["redelivered"] for shard in (0, 1)]
+    assert sum(both) == 6
+
+
+def test_recent_outcomes_count_a_long_good_past_does_not_hide_them(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    fail(shop, 3, 200, "good")
+    shop.cycle()
+    shop.consume()
+    shop.advance(minutes=1)
+    shop.cycle()
+    shop.advance(minutes=1)
+    shop.cycle()
+    assert shop.query("select sum(stayed) <= 60, sum(stayed) >= 57 from destination_outcomes") == [(1, 1)]
+    fail(shop, 3, 40, "bad")
+    shop.cycle()
+    shop.consume(the_error)
+    shop.advance(minutes=1)
+    assert shop.cycle()["redelivered"] == 0
+
+
+# --- the whole route ------------------------------------------------------------------------------------------
+
+MANY = [
+    *ERRORS,
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "psycopg.errors.SerializationFailure: could not serialize access due to concurrent update",
+]
+
+
+def sick(shop: Workshop, healthy: int) -> dict[str, Any]:
+    """Six groups with ten open messages each come back, and one of ``healthy`` waits; the run that sees it."""
+    for number, error in enumerate(MANY):
+        shop.die(*[f"{number} {n}" for n in range(10)], error=error)
+    shop.cycle()
+    shop.consume(lambda letter: MANY[int(letter.body[:1])])
+    shop.die(*[f"{n}" for n in range(healthy)], error="HTTP Error 429: Too Many Requests")
+    shop.advance(minutes=1)
+    return shop.cycle()
+
+
+def test_up_to_the_share_groups_are_held_one_by_one(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    report = sick(shop, healthy=45)
+    assert (report["held"], report["waiting"]) == (60, 45)
+    assert "paused" not in report
+
+
+def test_beyond_it_the_route_pauses_with_one_alarm(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    report = sick(shop, healthy=35)
+    assert report["paused"] == (
+        "paused by redrive: 60 of 95 open messages are in groups that keep coming back: the destination is sick"
+    )
+    assert shop.query("select count(*) from audit_events where action = 'pause'") == [(1,)]
+    leases.pause(shop.ledger, "orders", by="redrive", reason="again", now=shop.now())
+    assert shop.query("select count(*) from audit_events where action = 'pause'") == [(1,)]
+
+
+def test_who_resumes_says_that_the_destination_is_well_and_it_is_tried(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    sick(shop, healthy=0)
+    shop.advance(minutes=1)
+    assert leases.resume(shop.ledger, "orders", by="ana", now=shop.now())
+    report = shop.cycle()
+    assert "paused" not in report, "not stopped at once by what was seen before"
+    assert report["redelivered"] == 6, "a few first: the destination's own breaker is half-open"
+
+
+def test_a_pause_of_people_opens_no_breaker_when_it_ends(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    trip(shop)
+    leases.pause(shop.ledger, "orders", by="ana", reason="deploy", now=shop.now())
+    leases.resume(shop.ledger, "orders", by="ana", now=shop.now())
+    assert shop.cycle()["redelivered"] == 0
+
+
+# --- the command line -----------------------------------------------------------------------------------------
+
+
+def test_the_command_line_shows_it_and_releases_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Workshop(tmp_path, **BREAKER)
+    trip(shop)
+    monkeypatch.setattr(cli, "_settings", lambda: shop.settings)
+    runner = CliRunner()
+    shown = runner.invoke(cli.app, ["status", "orders"], catch_exceptions=False).output
+    assert "nothing goes to orders until" in shown
+    released = runner.invoke(cli.app, ["release", "orders", "--destination", "orders"], catch_exceptions=False)
+    assert "orders is tried again" in released.output
+    wrong = runner.invoke(cli.app, ["release", "orders"])
+    assert "say what to release" in str(wrong.exception)

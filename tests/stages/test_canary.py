@@ -1,0 +1,271 @@
+"""A canary can't pass before it could have failed: slow consumers, backlogs, destinations that are never empty."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.brokers.memory import MemoryBroker
+from redrive.ledger import inspecting, outcomes
+from redrive.ledger.engine import Ledger
+from redrive.message import DeadLetter, Header
+from redrive.stages import pipeline
+from tests.ledger.planting import NOW
+from tests.workshop import KEY_ERROR, Workshop
+
+STRANGE = "the flux capacitor said hm"  # nothing is known of it: a canary first
+CANARY: dict[str, Any] = {"canary": {"first": 4, "grow": 5, "pass": 0.95, "observe": "auto"}}
+
+
+class Shop(Workshop):
+    """A destination with a backlog of its own and a consumer that takes one message after the other."""
+
+    def __init__(self, folder: Path, *, backlog: int, broken: bool, **route: Any) -> None:
+        super().__init__(folder, **CANARY | route)
+        self.world.create("orders", lease=timedelta(minutes=5))
+        self.broken = broken
+        self.others(backlog)
+
+    def others(self, count: int) -> None:
+        """Messages of other producers come in."""
+        letter = DeadLetter("", b"other", ())
+        self.world.put("orders", *[letter] * count)
+
+    def work(self, count: int) -> int:
+        """The consumer takes ``count`` messages and fails with ours while its bug isn't fixed; how many were ours."""
+        received = self.broker.receive("orders", limit=count, wait=timedelta(0), lease=timedelta(minutes=1))
+        ours = 0
+        for letter, _ in received:
+            if letter.body == b"other":
+                continue
+            ours += 1
+            if self.broken:
+                kept = tuple(h for h in letter.headers if h.name != "error")
+                self.world.put("orders-dlq", letter._replace(broker_message_id="", enqueued_at=None,
+                               headers=(*kept, Header("error", "String", STRANGE)), origin="orders"))  # fmt: skip
+        self.broker.settle("orders", [receipt for _, receipt in received])
+        return ours
+
+    def gate(self) -> tuple[str, int]:
+        ((stage, sent),) = self.query("select stage, (select count(*) from redelivery_attempts) from group_state")
+        return stage, sent
+
+    def status(self) -> dict[str, Any]:
+        with self.ledger.read() as connection:
+            return inspecting.status(connection, "orders")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    made: list[Shop] = []
+
+    def build(**options: Any) -> Shop:
+        made.append(Shop(tmp_path, **options))
+        return made[-1]
+
+    yield build
+    for one in made:
+        one.ledger.close()
+
+
+def ten_minutes(shop: Shop, *, work: int, others: int = 0) -> int:
+    """The consumer works, then a run of another process looks; how many of the consumed messages were ours."""
+    shop.others(others)
+    ours = shop.work(work)
+    shop.advance(minutes=10)
+    shop.ledger.close()
+    shop.ledger = Ledger(shop.settings.database)  # what a run knows it has from the ledger
+    shop.cycle()
+    return ours
+
+
+def test_a_canary_behind_a_backlog_waits_for_it_and_its_return_after_an_hour_fails_the_group(
+    shop: Callable[..., Shop],
+) -> None:
+    one = shop(backlog=120, broken=True)
+    one.die(*[f"{n:03}" for n in range(60)], error=STRANGE)
+    one.cycle()
+    for _ in range(6):
+        assert one.gate() == ("canary", 4), "the window of six seconds is long over; the consumer isn't there yet"
+        watching = one.status()["watching"]
+        assert (watching["not_worked_past"], watching["in_window"]) == (4, 0)
+        assert ten_minutes(one, work=20) == 0
+    assert ten_minutes(one, work=20) == 4
+    assert one.gate() == ("failed", 4)
+    for _ in range(3):
+        ten_minutes(one, work=20)
+    assert one.gate() == ("failed", 4)
+    assert one.states() == {"escalated": 60}
+    assert one.audit() == []
+
+
+def test_a_group_that_is_fixed_ramps_to_its_end_behind_a_slow_consumer(shop: Callable[..., Shop]) -> None:
+    one = shop(backlog=60, broken=False)
+    one.die(*[f"{n:03}" for n in range(60)], error=STRANGE)
+    one.cycle()
+    stages, consumed = [one.gate()], 0
+    for _ in range(40):
+        consumed += ten_minutes(one, work=20)
+        stage, sent = one.gate()
+        if (stage, sent) != stages[-1]:
+            assert consumed >= stages[-1][1], "never before the consumer had had all of the last stage"
+            stages.append((stage, sent))
+        if one.states() == {"presumed": 60}:
+            break
+    assert stages[0] == ("canary", 4)
+    assert stages[1] == ("ramp", 4 + 20)
+    assert stages[-1] == ("open", 60)
+    assert one.states() == {"presumed": 60}
+    assert one.audit() == []
+
+
+# --- a destination that is never empty -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_destination_that_is_never_empty_is_worked_past_all_the_same(shop: Callable[..., Shop], broken: bool) -> None:
+    one = shop(backlog=100, broken=broken)
+    one.die(*[f"{n:03}" for n in range(60)], error=STRANGE)
+    one.cycle()
+    consumed, fewest, steps = 0, 1_000, 0
+    while one.states().get("sent", 0) + one.states().get("held", 0) and steps < 150:
+        others = 60 if steps % 3 == 0 else 0  # as many as are consumed, in bursts
+        before = one.gate()
+        consumed += ten_minutes(one, work=20, others=others)
+        fewest = min(fewest, one.broker.depth("orders").total or 0)
+        if one.gate()[0] != before[0]:
+            assert consumed >= before[1], f"{before} became {one.gate()} after the consumer had had {consumed}"
+        steps += 1
+    assert fewest > 0
+    assert one.states() == ({"escalated": 60} if broken else {"presumed": 60}), f"after {steps} steps"
+    assert one.gate() == (("failed", 4) if broken else ("open", 60))
+
+
+def test_a_destination_that_nobody_works_off_proves_nothing_however_long_it_takes(shop: Callable[..., Shop]) -> None:
+    one = shop(backlog=10, broken=False)
+    one.die(*[f"{n:03}" for n in range(60)], error=STRANGE)
+    one.cycle()
+    for step in range(40):
+        ten_minutes(one, work=0, others=step % 2)
+    assert one.gate() == ("canary", 4)
+
+
+def test_a_later_send_that_came_back_shows_that_the_earlier_ones_were_reached() -> None:
+    def at(minute: int) -> Any:
+        return NOW + timedelta(minutes=minute)
+
+    early = outcomes.Sends(1, at(0), at(1), 5, None)
+    late = outcomes.Sends(2, at(10), at(11), 5, at(30))
+    assert outcomes.worked_past([early, late], []) == {1: at(30)}, "of itself it says nothing: others may still wait"
+
+
+# --- storms ---------------------------------------------------------------------------------------------------
+
+
+def test_of_a_hundred_thousand_messages_of_an_unfixed_bug_only_the_canary_is_sent_again(
+    shop: Callable[..., Shop],
+) -> None:
+    one = shop(
+        backlog=0,
+        broken=True,
+        canary={"first": 20, "grow": 10, "pass": 0.95},
+        drain={"wait": "0s", "flush_messages": 50_000},
+    )
+    headers = (Header("error", "String", STRANGE),)
+    one.world.fill("orders-dlq", 100_000, lambda n: DeadLetter("", b"%06d" % n, headers, origin="orders"))
+    assert one.cycle()["held"] == 100_000 - 20
+    for _ in range(3):
+        one.work(1_000)
+        one.advance(minutes=10)
+        run = one.begin()
+        for name, _ in one.stages(run):
+            if name == "deliver":  # what people get then is tested elsewhere, with fewer messages
+                break
+        pipeline.finish(one.settings, run, "succeeded", one.now)
+    assert one.gate() == ("failed", 20)
+    assert one.world.messages["publish"] == 20
+
+
+def test_what_people_released_goes_out_as_a_canary_also_when_the_delivery_comes_before_the_next_plan(
+    shop: Callable[..., Shop],
+) -> None:
+    """So the review's DAG does it: apply the decisions, then deliver."""
+    one = shop(backlog=0, broken=True)
+    one.die(*[f"{n:03}" for n in range(60)], error=KEY_ERROR)
+    one.cycle()
+    assert one.states() == {"escalated": 60}
+    with one.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    assert one.review()["released"] == 60
+    assert one.states() == {"waiting": 4, "held": 56}
+    run = one.begin()
+    assert one.deliver(run)["redelivered"] == 4
+    pipeline.finish(one.settings, run, "succeeded", one.now)
+
+
+def test_what_was_sent_before_a_release_says_nothing_of_the_fix(shop: Callable[..., Shop]) -> None:
+    """Of the first canary two come back at once; the other two are slow. Meanwhile the bug is fixed."""
+    one = shop(backlog=0, broken=True)
+    one.die(*[f"{n:03}" for n in range(30)], error=STRANGE)
+    one.cycle()
+    assert one.work(2) == 2
+    one.advance(minutes=10)
+    one.cycle()
+    assert one.gate() == ("failed", 4)
+    one.advance(minutes=1)
+    with one.ledger.write() as connection:
+        connection.exec_driver_sql(
+            "update escalated_messages set decision = 'redeliver', decided_by = 'ana' where attempts = 0"
+        )
+    one.review()
+    one.cycle()
+    assert one.gate() == ("canary", 8)
+    assert one.work(2) == 2, "the two slow ones of before fail only now"
+    one.broken = False
+    one.advance(minutes=1)
+    one.cycle()
+    assert one.gate() == ("canary", 8), "neither failed by their return nor passed by it"
+    for _ in range(8):
+        ten_minutes(one, work=100)
+    assert one.gate()[0] == "open"
+    assert one.states() == {"presumed": 26, "escalated": 4}
+
+
+def test_a_message_that_asks_for_time_does_not_hold_up_its_canary(shop: Callable[..., Shop]) -> None:
+    one = shop(backlog=0, broken=False)
+    one.die(*[f"{n:03}" for n in range(10)], error=STRANGE)
+    one.cycle()
+    received = one.broker.receive("orders", limit=100, wait=timedelta(0), lease=timedelta(minutes=1))
+    asks = received[0].letter
+    one.world.put("orders-delay", asks._replace(broker_message_id="", enqueued_at=None, origin="orders"))
+    one.broker.settle("orders", [receipt for _, receipt in received])
+    for _ in range(6):
+        ten_minutes(one, work=100)
+    assert one.gate()[0] == "open"
+    assert one.states() == {"presumed": 10}
+    assert one.audit() == []
+
+
+def test_the_window_is_the_longest_that_the_broker_says_a_redrive_can_take(tmp_path: Path) -> None:
+    """Nobody wrote lease and deliveries into the configuration."""
+
+    class Telling(MemoryBroker):
+        def describe(self, queue: str) -> Any:
+            return super().describe(queue)._replace(origin_lease=timedelta(hours=1), max_deliveries=4)
+
+    shop = Workshop(tmp_path, **CANARY, sources=[{"queue": "orders-dlq"}])
+    shop.broker = Telling(shop.world)
+    shop.die("a", "b", error=STRANGE)
+    shop.cycle()
+    shop.consume()
+    shop.advance(minutes=1)
+    shop.cycle()  # sees it empty
+    shop.advance(hours=3, minutes=59)
+    shop.cycle()
+    assert shop.states() == {"sent": 2}
+    shop.advance(minutes=1)
+    shop.cycle()
+    assert shop.states() == {"presumed": 2}
+    shop.ledger.close()
