@@ -402,6 +402,8 @@ class BrokerContract:
         told = broker.describe(live)
         assert (told.dead_letter_queue, told.max_deliveries, told.ordered) == (dead, 3, False)
         assert told.lease is not None
+        if broker.capabilities.oldest_age == "sample":  # looks into a live queue are rationed by it
+            assert (told.own_max_deliveries, broker.describe(dead).own_max_deliveries) == (3, None)
         assert broker.describe(make_queue(ordered=True)).ordered
 
     # --- errors ---------------------------------------------------------------------------------------
