@@ -1,0 +1,89 @@
+"""The application as Airflow mounts it: pages, the one write, and what is answered when something is wrong."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy.exc import DBAPIError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from redrive.errors import LedgerError, RedriveError
+from redrive.settings import Settings
+from redrive.stages.context import utc_now
+from redrive_ui import decisions, pages
+from redrive_ui.filters import BadFilter
+from redrive_ui.identity import Access, NotLoggedIn
+from redrive_ui.protection import ProtectiveHeaders, Refused
+from redrive_ui.rendering import Templates
+from redrive_ui.visits import Configuration, House
+
+
+def create_app(
+    access: Access, *, load: Callable[[], Settings] | None = None, clock: Callable[[], datetime] = utc_now
+) -> FastAPI:
+    """The application, to be mounted anywhere; it opens nothing before the first request.
+
+    ``load`` gives the settings of this moment; by default the configuration file, read again when it has changed.
+    """
+    app = FastAPI(title="Redrive", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.house = House(access, load or Configuration().load, clock)
+    app.add_middleware(ProtectiveHeaders)
+    app.include_router(pages.router)
+    app.include_router(decisions.router)
+    for kind, handler in _PROBLEMS.items():
+        app.add_exception_handler(kind, handler)
+    return app
+
+
+def _answer(request: Request, status: int, why: str, login: str | None = None) -> Response:
+    if "/api/" in request.url.path:
+        return JSONResponse({"detail": why}, status_code=status)
+    templates: Templates = request.app.state.house.templates
+    return templates.problem(request, status, why, login=login)
+
+
+def _nobody(request: Request, error: Exception) -> Response:
+    back = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    login = request.app.state.house.access.login_url(back)
+    return _answer(request, 401, f"Please log in to Airflow first ({error}).", login=login)
+
+
+def _refused(request: Request, error: Any) -> Response:
+    return _answer(request, error.status, error.why)
+
+
+def _bad_filter(request: Request, error: Exception) -> Response:
+    return _answer(request, 400, str(error))
+
+
+def _bad_request(request: Request, error: Any) -> Response:
+    first = error.errors()[0]
+    return _answer(request, 400, f"{first['loc'][-1]}: {first['msg']}")
+
+
+def _http(request: Request, error: Any) -> Response:
+    return _answer(request, error.status_code, str(error.detail))
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    return _answer(request, 503 if isinstance(error, LedgerError) else 500, str(error))
+
+
+def _database(request: Request, error: Any) -> Response:
+    # Triggers refuse what came too late; the rest is a statement that took too long.
+    return _answer(request, 409, f"the ledger refused: {str(error.orig).strip().splitlines()[0]}")
+
+
+_PROBLEMS: dict[type[Exception], Callable[[Request, Any], Response]] = {
+    NotLoggedIn: _nobody,
+    Refused: _refused,
+    BadFilter: _bad_filter,
+    RequestValidationError: _bad_request,
+    HTTPException: _http,
+    RedriveError: _broken,
+    DBAPIError: _database,
+}

@@ -1,0 +1,157 @@
+"""Decisions as the page takes them: the plain UPDATE that reviewers use in SQL, signed with the login's name.
+
+A decision is taken in two steps. :func:`preview` tells what would be decided and remembers how far it looked;
+:func:`decide` then touches nothing that came later, so nobody decides about what they have not seen.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.engine import Ledger, sql
+from redrive_ui.filters import UNDECIDED, Filter
+from redrive_ui.reading import Row, rows_of
+
+DECISIONS = ("redeliver", "discard", "edit")
+ACTIONS = (*DECISIONS, "approve", "withdraw")
+#: Rows per transaction: a large decision must not keep the ledger's only writer (SQLite) waiting for long.
+CHUNK = 5_000
+_UNDECIDED = ", ".join(f"'{status}'" for status in UNDECIDED)
+# Once the message has left the review (it waits for delivery, say), nothing about the decision can be changed.
+_NOT_TAKEN_UP = (
+    "status = 'decided' and exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
+    " and messages.state = 'escalated')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a decision would touch."""
+
+    action: str
+    count: int
+    up_to: int  # the newest escalation among them
+    groups: list[Row]  # route, group_id, cause, template, n, and the group's gate
+    routes: frozenset[str]
+
+
+def eligible(action: str, by: str) -> tuple[str, dict[str, Any]]:
+    """Which rows an action can touch at all, beside the filter."""
+    match action:
+        case "approve":  # never what one has decided oneself
+            return (
+                f"{_NOT_TAKEN_UP} and coalesce(approved_by, '') = '' and decided_by <> :approver",
+                {"approver": by},
+            )
+        case "withdraw":
+            return _NOT_TAKEN_UP, {}
+    return f"status in ({_UNDECIDED})", {}
+
+
+def preview(connection: Connection, action: str, chosen: Filter, readable: Collection[str], by: str) -> Preview:
+    """What ``action`` on everything that matches would touch now. Changes nothing."""
+    where, values = _matching(action, chosen, readable, by, is_sqlite=connection.dialect.name == "sqlite")
+    rows = rows_of(
+        connection,
+        "select matching.*, failure_groups.template, failure_groups.cause, group_state.stage from (select route,"
+        " group_id, count(*) as n, max(escalation_id) as newest from escalated_messages"
+        f" where {where} group by route, group_id) as matching left join failure_groups on failure_groups.group_id ="
+        " matching.group_id left join group_state on group_state.route = matching.route and group_state.group_id ="
+        " matching.group_id order by n desc, matching.route, matching.group_id",
+        **values,
+    )
+    return Preview(
+        action=action,
+        count=sum(row["n"] for row in rows),
+        up_to=max((row["newest"] for row in rows), default=0),
+        groups=rows,
+        routes=frozenset(row["route"] for row in rows),
+    )
+
+
+def routes_of(
+    connection: Connection, action: str, chosen: Filter, readable: Collection[str], by: str, up_to: int
+) -> frozenset[str]:
+    """The routes whose messages ``action`` would touch."""
+    where, values = _matching(action, chosen, readable, by, is_sqlite=connection.dialect.name == "sqlite")
+    rows = rows_of(
+        connection,
+        f"select distinct route from escalated_messages where {where} and escalation_id <= :up_to",
+        up_to=up_to,
+        **values,
+    )
+    return frozenset(row["route"] for row in rows)
+
+
+def decide(
+    ledger: Ledger,
+    action: str,
+    chosen: Filter,
+    allowed: Collection[str],
+    *,
+    by: str,
+    note: str,
+    up_to: int,
+    corrected_body: str | None = None,
+) -> int:
+    """Carry ``action`` out on what matches, belongs to ``allowed`` routes and was there at the preview; how many.
+
+    Works in chunks, each its own transaction: a person who decides about 100,000 messages does not lock out the rest.
+    What somebody else decided meanwhile is left alone.
+    """
+    where, values = _matching(action, chosen, allowed, by, is_sqlite=ledger.is_sqlite)
+    set_, given = _assignments(action, by=by, note=note, corrected_body=corrected_body)
+    total, last = 0, -1
+    while True:
+        with ledger.write() as connection:
+            ids = [
+                row["escalation_id"]
+                for row in rows_of(
+                    connection,
+                    f"select escalation_id from escalated_messages where {where} and escalation_id <= :up_to"
+                    f" and escalation_id > :last order by escalation_id limit {CHUNK}"
+                    + ("" if ledger.is_sqlite else " for update"),
+                    up_to=up_to,
+                    last=last,
+                    **values,
+                )
+            ]
+            if not ids:
+                return total
+            total += int(
+                connection.execute(
+                    sql(
+                        f"update escalated_messages set {set_} where {where} and escalation_id <= :newest"
+                        " and escalation_id > :last"
+                    ),
+                    {**values, **given, "newest": ids[-1], "last": last},
+                ).rowcount
+            )
+        last = ids[-1]
+
+
+def _matching(
+    action: str, chosen: Filter, routes: Collection[str], by: str, *, is_sqlite: bool
+) -> tuple[str, dict[str, Any]]:
+    where, values = chosen.where(routes, is_sqlite=is_sqlite)
+    extra, more = eligible(action, by)
+    return f"{where} and {extra}", {**values, **more}
+
+
+def _assignments(action: str, *, by: str, note: str, corrected_body: str | None) -> tuple[str, dict[str, Any]]:
+    match action:
+        case "approve":
+            return "approved_by = :by", {"by": by}
+        case "withdraw":
+            return "decision = null, decided_by = :by, note = :note", {"by": by, "note": note}
+        case "edit":
+            return (
+                "decision = 'edit', decided_by = :by, note = :note, corrected_body = :body",
+                {"by": by, "note": note, "body": corrected_body},
+            )
+    return (
+        "decision = :decision, decided_by = :by, note = :note, corrected_body = null",
+        {"decision": action, "by": by, "note": note},
+    )

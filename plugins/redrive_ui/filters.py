@@ -1,0 +1,178 @@
+"""Which escalated messages are meant: what a person typed, checked and bounded, as a WHERE clause.
+
+The same filter lists messages, exports them, previews a decision and takes it, so that what is decided is what was
+seen.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from redrive.causes import Cause
+
+#: Statuses in which a person's word is missing.
+UNDECIDED = ("open", "refused", "reopened")
+STATUSES: Mapping[str, tuple[str, ...]] = {
+    "undecided": UNDECIDED,
+    "decided": ("decided",),
+    "applied": ("applied",),
+    "refused": ("refused", "reopened"),
+    "all": (*UNDECIDED, "decided", "applied"),
+}
+NO_GROUP = "none"
+_MAX_TEXT = 200
+_MAX_IDS = 200
+
+
+class BadFilter(ValueError):
+    """A field of the filter makes no sense; the text names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Every field narrows; empty ones don't. ``ids`` are escalation ids."""
+
+    route: str = ""
+    group: str = ""  # a group's id, or NO_GROUP for messages without one
+    cause: str = ""
+    queue: str = ""
+    status: str = "undecided"
+    since: str = ""
+    until: str = ""
+    text: str = ""
+    header: str = ""  # name=value
+    ids: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> "Filter":
+        """A filter from text fields, as a query string or a JSON object brings them; unknown fields are left out."""
+        values: dict[str, Any] = {}
+        for one in fields(cls):
+            raw = given.get(one.name)
+            if raw in (None, "", []):
+                continue
+            if one.name == "ids":
+                values["ids"] = _ids(raw)
+            elif not isinstance(raw, str) or len(raw) > _MAX_TEXT:
+                raise BadFilter(f"{one.name}: text of at most {_MAX_TEXT} characters")
+            else:
+                values[one.name] = raw.replace("\0", "").strip()
+        found = cls(**values)
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        if self.status not in STATUSES:
+            raise BadFilter(f"status: one of {', '.join(STATUSES)}")
+        if self.cause and self.cause not in set(Cause):
+            raise BadFilter("cause: not one of the eighteen")
+        if self.group and self.group != NO_GROUP:
+            _whole_number("group", self.group)
+        if self.header and not self.header.partition("=")[2]:
+            raise BadFilter("header: write name=value")
+        _instant("since", self.since)
+        _instant("until", self.until)
+
+    def where(self, readable: Collection[str], *, is_sqlite: bool) -> tuple[str, dict[str, Any]]:
+        """A condition over ``escalated_messages`` and its parameters; only ``readable`` routes are ever in it."""
+        routes = [self.route] if self.route else sorted(readable)
+        routes = [route for route in routes if route in readable]
+        values: dict[str, Any] = {f"route_{i}": route for i, route in enumerate(routes)}
+        if not routes:
+            return "1 = 0", {}
+        statuses = STATUSES[self.status]
+        # What must be looked for in the rows themselves is found faster by reading them as they lie; SQLite would walk
+        # an index, and jump to a row for each of its entries. A plus keeps it from that.
+        reads_rows = is_sqlite and self.narrows and not self.group and not self.ids
+        plus = "+" if reads_rows else ""
+        parts = [
+            f"{plus}status in ({', '.join(f':status_{i}' for i, _ in enumerate(statuses))})",
+            f"{plus}route in ({', '.join(':' + name for name in values)})",
+        ]
+        values |= {f"status_{i}": status for i, status in enumerate(statuses)}
+        if self.group == NO_GROUP:
+            parts.append("group_id is null")
+        elif self.group:
+            parts.append("group_id = :group_id")
+            values["group_id"] = int(self.group)
+        for name, column in (("cause", "cause"), ("queue", "source")):
+            if value := getattr(self, name):
+                parts.append(f"{column} = :{name}")
+                values[name] = value
+        if since := _instant("since", self.since):
+            parts.append("coalesce(first_enqueued_at, escalated_at) >= :since_at")
+            values["since_at"] = since
+        if until := _instant("until", self.until):
+            parts.append("coalesce(first_enqueued_at, escalated_at) < :until_at")
+            values["until_at"] = until
+        if self.text:
+            # SQLite's LIKE knows no upper and lower case of its own (in ASCII)
+            parts.append(
+                r"coalesce(error_text, reason) like :text escape '\'"
+                if is_sqlite
+                else r"lower(coalesce(error_text, reason)) like lower(:text) escape '\'"
+            )
+            values["text"] = "%" + _escaped(self.text) + "%"
+        if self.header:
+            values["header_name"], _, values["header_value"] = self.header.partition("=")
+            parts.append(
+                "exists (select 1 from json_each(headers) as header where json_extract(header.value, '$[0]') ="
+                " :header_name and json_extract(header.value, '$[2]') = :header_value)"
+                if is_sqlite
+                else "exists (select 1 from jsonb_array_elements(cast(headers as jsonb)) as header"
+                " where header ->> 0 = :header_name and header ->> 2 = :header_value)"
+            )
+        if self.ids:
+            parts.append(f"escalation_id in ({', '.join(str(one) for one in self.ids)})")
+        return " and ".join(parts), values
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that say something; :meth:`read` takes them back."""
+        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) and value != one.default}
+
+    def query(self, **changes: Any) -> str:
+        """This filter as a query string, with these fields changed; other names are appended as they are."""
+        known = {one.name for one in fields(self)}
+        changed = replace(self, **{name: value for name, value in changes.items() if name in known})
+        pairs: dict[str, Any] = dict(changed.to_json())
+        if changed.ids:
+            pairs["ids"] = [str(one) for one in changed.ids]
+        pairs |= {name: value for name, value in changes.items() if name not in known and value not in (None, "")}
+        return urlencode(pairs, doseq=True)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether anything but route, group and status is given."""
+        return bool(self.cause or self.queue or self.since or self.until or self.text or self.header or self.ids)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _ids(raw: object) -> tuple[int, ...]:
+    given = raw if isinstance(raw, (list, tuple)) else [raw]
+    if len(given) > _MAX_IDS:
+        raise BadFilter(f"ids: at most {_MAX_IDS}; narrow the filter instead")
+    return tuple(sorted({_whole_number("ids", one) for one in given}))
+
+
+def _whole_number(name: str, raw: object) -> int:
+    text = str(raw)
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise BadFilter(f"{name}: a whole number")
+    return int(text)
+
+
+def _instant(name: str, text: str) -> datetime | None:
+    """A date, a time with or without offset (UTC), None for nothing. What no clock can show is refused."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return (aware + timedelta(0)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadFilter(f"{name}: a time such as 2026-11-20 or 2026-11-20T06:00 (UTC)") from None

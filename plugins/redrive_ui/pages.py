@@ -1,0 +1,404 @@
+"""The pages: what is shown at which address. All of them are GET requests that change nothing."""
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from sqlalchemy.engine import Connection
+from starlette.requests import Request
+
+from redrive import causes
+from redrive.causes import Cause
+from redrive.ledger.selecting import Selection
+from redrive.stages.preview import preview as plan_of
+from redrive_ui import charts, deciding, decisions, export, filters, lifeline, reading, shown
+from redrive_ui.filters import BadFilter, Filter
+from redrive_ui.identity import Person
+from redrive_ui.protection import Refused
+from redrive_ui.rendering import FILE_TYPES
+from redrive_ui.visits import Visit, person_of, visit_of
+
+router = APIRouter()
+Word = Annotated[str, Query(max_length=300)]
+Visiting = Annotated[Visit, Depends(visit_of)]
+
+
+def _filter_of(request: Request) -> Filter:
+    query = request.query_params
+    return Filter.read({**dict(query), "ids": query.getlist("ids")})
+
+
+Chosen = Annotated[Filter, Depends(_filter_of)]
+
+
+@router.get("/", response_class=HTMLResponse)
+def overview(at: Visiting) -> Response:
+    with at.read() as connection:
+        context = _overview(connection, at)
+    return at.render("overview.html", **context)
+
+
+@router.get("/routes/{route}", response_class=HTMLResponse)
+def route_page(at: Visiting, route: str) -> Response:
+    at.insist(route)
+    with at.read() as connection:
+        context = _route(connection, at, route)
+    return at.render("route.html", **context)
+
+
+@router.get("/plan/{route}", response_class=HTMLResponse)
+def plan_page(at: Visiting, route: str) -> Response:
+    at.insist(route)
+    if route not in at.settings.routes:
+        raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
+    found = plan_of(at.settings, route, Selection(), now=at.now)
+    return at.render(
+        "plan.html",
+        route=route,
+        plan=found,
+        total=sum(row["messages"] for row in found["plan"]),
+        when=lambda value: shown.ago(value, at.now) if isinstance(value, datetime) else value or "",
+    )
+
+
+@router.get("/groups", response_class=HTMLResponse)
+def groups_page(at: Visiting, route: Word = "", cause: Word = "", order: Word = "open", after: Word = "") -> Response:
+    if route:
+        at.insist(route)
+    if cause and cause not in set(Cause):
+        raise BadFilter("cause: not one of the eighteen")
+    if order not in ("open", "oldest"):
+        raise BadFilter("order: open or oldest")
+    with at.read() as connection:
+        rows = reading.groups(connection, at.readable, route=route, cause=cause, order=order, after=_group_key(after))
+        more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
+        trend = reading.trends(connection, at.readable, {r["group_id"] for r in rows if r["group_id"]}, at.now)
+    days = reading.days(at.now)
+    for row in rows:
+        per_day = trend.get((row["route"], row["group_id"]), {})
+        row["trend"] = [per_day.get(day, 0) for day in days]
+    following = "~".join(map(str, reading.group_key(rows[-1], order))) if more else ""
+    return at.render(
+        "groups.html", groups=rows, route=route, cause=cause, order=order, following=following, after=after
+    )
+
+
+@router.get("/groups/{route}/{group}", response_class=HTMLResponse)
+def group_page(at: Visiting, chosen: Chosen, route: str, group: str) -> Response:
+    at.insist(route)
+    here = Filter.read({**chosen.to_json(), "route": route, "group": group})
+    with at.read() as connection:
+        found = reading.group(connection, route, None if group == filters.NO_GROUP else int(group), at.now)
+        if found is None:
+            raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
+        listing = _listing(connection, at, here)
+        outcome = reading.outcomes(connection, route, [found["group_id"]] if found["group_id"] else [])
+        trend = reading.trends(connection, [route], [found["group_id"]] if found["group_id"] else [], at.now)
+    days = reading.days(at.now)
+    per_day = trend.get((route, found["group_id"]), {})
+    return at.render(
+        "group.html",
+        group=found,
+        outcome=outcome.get(found["group_id"], {}),
+        chart=charts.stacked_bars(days, {shown.words(found["cause"]) or "messages": per_day}, "New messages per day"),
+        advice=_advice(at, route, found["cause"]),
+        may_decide=at.may_decide(route),
+        **listing,
+    )
+
+
+@router.get("/messages", response_class=HTMLResponse)
+def messages_page(at: Visiting, chosen: Chosen) -> Response:
+    if chosen.route:
+        at.insist(chosen.route)
+    with at.read() as connection:
+        listing = _listing(connection, at, chosen)
+    decidable = [route for route in {row["route"] for row in listing["rows"]} if at.may_decide(route)]
+    return at.render("messages.html", may_decide=bool(decidable), **listing)
+
+
+@router.get("/messages/{message_id}", response_class=HTMLResponse)
+def message_page(at: Visiting, message_id: int) -> Response:
+    with at.read() as connection:
+        found = reading.message(connection, message_id) if 0 <= message_id < 1 << 63 else None
+    if found is None or found["route"] not in at.readable:
+        raise Refused(404, f"there is no message {message_id}, or you may not see it")
+    return at.render("message.html", **_message(at, found))
+
+
+@router.get("/find", response_class=HTMLResponse)
+def find_page(at: Visiting, word: Word = "") -> Response:
+    word = word.strip()
+    with at.read() as connection:
+        found = reading.find(connection, word, at.readable) if word else []
+    if len(found) == 1:
+        return Response(status_code=303, headers={"location": f"{at.root}/messages/{found[0]['message_id']}"})
+    return at.render("find.html", word=word, found=found)
+
+
+@router.get("/decide", response_class=HTMLResponse)
+def decide_page(at: Visiting, chosen: Chosen, action: Word = "") -> Response:
+    if action not in deciding.ACTIONS:
+        raise BadFilter(f"action: one of {', '.join(deciding.ACTIONS)}")
+    chosen = decisions.filter_for(action, chosen)
+    with at.read() as connection:
+        found = deciding.preview(connection, action, chosen, at.readable, at.person.name)
+        examples = reading.page(connection, chosen, at.readable, size=3)[:3] if found.count else []
+    decisions.insist(at, found.routes)
+    if action == "edit" and found.count > 1:
+        raise BadFilter("edit: one message at a time")
+    original = None
+    if action == "edit" and examples:
+        with at.read() as connection:
+            review = (reading.message(connection, examples[0]["message_id"]) or {})["reviews"][0]
+        # What is masked here must not be sent by accident: then the field begins empty.
+        if review["payload"] is not None and at.mask(review["route"], review["payload"]) == review["payload"]:
+            original = review["payload"]
+    return at.render("decide.html", preview=found, filter=chosen, action=action, examples=examples, original=original)
+
+
+@router.get("/messages.csv")
+def messages_as_csv(at: Visiting, chosen: Chosen) -> Response:
+    if chosen.route:
+        at.insist(chosen.route)
+    return StreamingResponse(
+        export.portions(_every_row(at, chosen), at.mask),
+        media_type="text/csv; charset=utf-8",
+        headers={"content-disposition": f'attachment; filename="redrive-{at.now:%Y%m%d-%H%M%S}.csv"'},
+    )
+
+
+@router.get("/static/{name}")
+def static(request: Request, _who: Annotated[Person, Depends(person_of)], name: str) -> Response:
+    files = request.app.state.house.templates.files
+    if name not in files:
+        raise Refused(404, "there is no such file")
+    return Response(
+        files[name],
+        media_type=FILE_TYPES[Path(name).suffix],
+        headers={"cache-control": "private, max-age=86400"},  # its address changes with its content
+    )
+
+
+# --- what the pages show --------------------------------------------------------------------------------------
+
+_RUNNING = ("classified", "waiting", "held", "sending", "sent", "unknown")
+_DONE = ("presumed", "confirmed", "suppressed")
+
+
+def _overview(connection: Connection, at: Visit) -> dict[str, Any]:
+    states = reading.states(connection, at.readable)
+    holders = reading.holders(connection, at.readable)
+    queues = reading.queues(connection, at.readable)
+    gates = reading.gates(connection, at.readable)
+    undecided = reading.undecided(connection, at.readable)
+    flows = reading.flows(connection, at.readable, at.now - timedelta(days=7))
+    inflow, cut = reading.inflow(connection, at.readable, at.now)
+    cards: list[dict[str, Any]] = []
+    for name in sorted(at.readable):
+        mine = states.get(name, {})
+        sources = [one for one in queues.get(name, []) if one["role"] == "source"]
+        old = [one for one in queues.get(name, []) if one["oldest_age_seconds"] is not None]
+        flow = flow_of(flows.get(name, []))
+        cards.append(
+            {
+                "name": name,
+                "title": at.settings.routes[name].title if name in at.settings.routes else "not configured any more",
+                "undecided": undecided.get(name, 0),
+                "under_way": sum(mine.get(state, 0) for state in _RUNNING),
+                "done": sum(mine.get(state, 0) for state in _DONE),
+                "holder": holders.get(name),
+                "run": reading.dag_run({**holders[name], "route": name}) if name in holders else None,
+                "paused": bool(holders.get(name, {}).get("paused_at")),
+                "depth": sum(one["visible"] or 0 for one in sources) if sources else None,
+                "observed_at": max((one["observed_at"] for one in sources), default=None),
+                "oldest": max(old, key=lambda one: one["oldest_age_seconds"], default=None),
+                "gates": gates.get(name, {}),
+                "flow": flow,
+            }
+        )
+    cards.sort(key=lambda card: (-undecided.get(card["name"], 0), card["name"]))
+    days = reading.days(at.now)
+    return {
+        "cards": cards,
+        "inflow": _inflow_chart(days, inflow),
+        "names": _legend(inflow),
+        "cut": cut,
+        "funnel": _funnel([row for rows in flows.values() for row in rows]),
+        "any_inflow": bool(inflow),
+    }
+
+
+def _route(connection: Connection, at: Visit, route: str) -> dict[str, Any]:
+    only = [route]
+    inflow, cut = reading.inflow(connection, only, at.now)
+    flows = reading.flows(connection, only, at.now - timedelta(days=7)).get(route, [])
+    times = reading.times_to_outcome(connection, at.ledger, route)
+    settings = at.settings.routes.get(route)
+    runs = reading.runs(connection, route)
+    for run in runs:
+        run["dag_run"] = reading.dag_run(run)
+    days = reading.days(at.now)
+    return {
+        "route": route,
+        "settings": settings,
+        "states": reading.states(connection, only).get(route, {}),
+        "undecided": reading.undecided(connection, only).get(route, 0),
+        "holder": reading.holders(connection, only).get(route),
+        "queues": reading.queues(connection, only).get(route, []),
+        "gates": reading.gates_of(connection, route),
+        "runs": runs,
+        "flow": flow_of(flows),
+        "inflow": _inflow_chart(days, inflow),
+        "any_inflow": bool(inflow),
+        "names": _legend(inflow),
+        "cut": cut,
+        "funnel": _funnel(flows),
+        "ages": charts.histogram(
+            [(one["name"], one["n"]) for one in reading.ages(connection, route, at.now)],
+            "Unfinished messages by age since their first enqueue",
+        ),
+        "times": [(p, _percentile(times, p / 100)) for p in (50, 95, 99)] if times else [],
+        "within_slo": (
+            sum(1 for one in times if one <= settings.slo.total_seconds()) / len(times) if times and settings else None
+        ),
+        "per_day": [
+            {"day": day, **flow_of([row for row in flows if row["day"] == day])} for day in reversed(days[-7:])
+        ],
+    }
+
+
+def flow_of(rows: list[reading.Row]) -> dict[str, int]:
+    """What moved: in, sent again, stayed away, proved, returned, to people, discarded.
+
+    A message that stayed away and came back after all counts as returned, not as both.
+    """
+    found = dict.fromkeys(("new", "sent", "stayed", "proved", "returned", "people", "discarded", "suppressed"), 0)
+    for row in rows:
+        source, target, n = row["from_state"], row["to_state"], row["n"]
+        if target == "classified" and source is None:
+            found["new"] += n
+        elif target == "sent":
+            found["sent"] += n
+        elif target in ("presumed", "confirmed"):
+            found["proved"] += n if target == "confirmed" else 0
+            found["stayed"] += n if source in ("sent", "unknown") else 0
+        elif target == "returned":
+            found["returned"] += n
+            found["stayed"] -= n if source in ("presumed", "confirmed") else 0
+            found["proved"] -= n if source == "confirmed" else 0
+        elif target == "escalated":
+            found["people"] += n
+        elif target in ("discarded", "suppressed"):
+            found[target] += n
+    return {name: max(0, n) for name, n in found.items()}
+
+
+def _funnel(rows: list[reading.Row]) -> Any:
+    flow = flow_of(rows)
+    steps = [
+        ("came in", flow["new"]),
+        ("sent again", flow["sent"]),
+        ("stayed away", flow["stayed"]),
+        ("proved processed", flow["proved"]),
+        ("came back", flow["returned"]),
+        ("to people", flow["people"]),
+    ]
+    return charts.funnel(steps, "What became of messages in the last seven days")
+
+
+def _inflow_chart(days: list[str], inflow: dict[str, dict[str, int]]) -> Any:
+    named = {shown.words(name): per_day for name, per_day in inflow.items()}
+    return charts.stacked_bars(days, named, "New messages per day, by cause")
+
+
+def _legend(inflow: dict[str, dict[str, int]]) -> list[tuple[str, int]]:
+    totals = {shown.words(name): sum(per_day.values()) for name, per_day in inflow.items()}
+    names = charts.ranked(totals)
+    rest = sum(n for name, n in totals.items() if name not in names)
+    return [(name, totals.get(name, rest)) for name in names]
+
+
+def _percentile(ascending: list[float], share: float) -> float:
+    return ascending[min(len(ascending), max(1, math.ceil(share * len(ascending)))) - 1]
+
+
+def _listing(connection: Connection, at: Visit, chosen: Filter) -> dict[str, Any]:
+    """A page of messages, their number, and the filter form around them."""
+    query = at.request.query_params
+    after = query.get("after", "")
+    if after and not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise BadFilter("after: a whole number")
+    oldest_first = query.get("order") == "oldest"
+    rows = reading.page(connection, chosen, at.readable, after=int(after) if after else None, oldest_first=oldest_first)
+    more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
+    return {
+        "rows": rows,
+        "total": reading.count(connection, chosen, at.readable),
+        "filter": chosen,
+        "following": rows[-1]["escalation_id"] if more else None,
+        "after": after,
+        "order": "oldest" if oldest_first else "newest",
+        "queue_names": sorted(
+            {s.queue for name in at.readable if name in at.settings.routes for s in at.settings.routes[name].sources}
+        ),
+    }
+
+
+def _every_row(at: Visit, chosen: Filter) -> Iterator[reading.Row]:
+    """Every row that matches, newest first, up to the export's limit; read in portions, each for itself."""
+    with at.read() as connection:
+        ids = reading.ids(connection, chosen, at.readable, export.MAX_ROWS)
+    for start in range(0, len(ids), 500):
+        portion = ids[start : start + 500]
+        with at.read() as connection:
+            rows = {row["escalation_id"]: row for row in reading.by_ids(connection, portion)}
+        yield from (rows[one] for one in portion if one in rows)
+
+
+def _message(at: Visit, found: reading.Row) -> dict[str, Any]:
+    route, review = found["route"], found["reviews"][0] if found["reviews"] else None
+    body = None
+    if review:
+        masked = at.mask(route, review["payload"]) if review["payload"] is not None else None
+        body = {
+            "text": masked,
+            "formatted": shown.formatted(masked),
+            "masked": masked != review["payload"],
+            "hex": shown.hexadecimal(bytes(review["payload_bytes"])) if review["payload_bytes"] is not None else None,
+        }
+    settings = at.settings.routes.get(route)
+    return {
+        "message": found,
+        "review": review,
+        "body": body,
+        "headers": lifeline.headers_of(at.redactor(route).headers(review["headers"])) if review else [],
+        "life": lifeline.events_of(found),
+        "advice": _advice(at, route, found["cause"]),
+        "may_decide": at.may_decide(route),
+        "approvals": settings.approvals if settings else 1,
+        "dag_run": reading.dag_run,
+    }
+
+
+def _advice(at: Visit, route: str, cause: str | None) -> tuple[str, str] | None:
+    """What the cause means, and how to make it not happen again, with the knobs of the route's broker."""
+    if cause not in set(Cause):
+        return None
+    broker = at.settings.routes[route].broker if route in at.settings.routes else ""
+    return causes.meaning(Cause(cause)), causes.advice(Cause(cause), broker)
+
+
+def _group_key(text: str) -> tuple[Any, ...]:
+    """The place after which a page of groups begins, as the link to it says; () for the first page."""
+    if not text:
+        return ()
+    first, _, rest = text.partition("~")
+    route, _, group = rest.partition("~")
+    if not all(one.isascii() and one.isdigit() and len(one) < 19 for one in (first, group)):
+        raise BadFilter("after: not a place in this list")
+    return int(first), route, int(group)

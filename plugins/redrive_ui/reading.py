@@ -1,0 +1,536 @@
+"""What the page reads from the ledger: one function per question, sets in SQL, pages by key.
+
+Questions about the past are answered from what is small by nature (audit events of sets, batches, slices), or from a
+bounded number of the newest messages: no page may read a whole ledger of millions.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive_ui.filters import UNDECIDED, Filter
+
+Row = dict[str, Any]
+
+PAGE = 50
+#: Trends are drawn from at most so many of the newest messages, rates of success from so many of the newest sends.
+RECENT = 200_000
+#: A count beyond this is told as "more than".
+COUNT_TO = 100_000
+DAYS = 14
+_OPEN_STATES = ("classified", "waiting", "held", "sending", "unknown", "escalated", "expired")
+_UNDECIDED = ", ".join(f"'{status}'" for status in UNDECIDED)
+
+
+def routes(connection: Connection) -> list[str]:
+    """Routes that the ledger knows, also those that the configuration has forgotten."""
+    return [row["route"] for row in rows_of(connection, "select route from route_state order by route")]
+
+
+def states(connection: Connection, readable: Collection[str]) -> dict[str, dict[str, int]]:
+    """Messages per route and state."""
+    where, values = _routes(readable)
+    found: dict[str, dict[str, int]] = {}
+    for row in rows_of(
+        connection, f"select route, state, count(*) as n from messages where {where} group by route, state", **values
+    ):
+        found.setdefault(row["route"], {})[row["state"]] = row["n"]
+    return found
+
+
+def holders(connection: Connection, readable: Collection[str]) -> dict[str, Row]:
+    """Each route's lease and pause, and the Airflow run that holds it."""
+    where, values = _routes(readable, "route_state.route")
+    rows = rows_of(
+        connection,
+        'select route_state.*, runs.airflow_run_id, runs."trigger" from route_state left join runs'
+        f" on runs.run_id = route_state.run_id where {where}",
+        **values,
+    )
+    return {row["route"]: row for row in rows}
+
+
+def queues(connection: Connection, readable: Collection[str]) -> dict[str, list[Row]]:
+    """The newest observation of each queue, by route; sources first."""
+    where, values = _routes(readable)
+    found: dict[str, list[Row]] = {}
+    for row in rows_of(
+        connection,
+        "select o.* from queue_observations o inner join (select max(observation_id) as id from queue_observations"
+        f" where {where} group by route, queue) newest on newest.id = o.observation_id order by role desc, queue",
+        **values,
+    ):
+        found.setdefault(row["route"], []).append(row)
+    return found
+
+
+def gates(connection: Connection, readable: Collection[str]) -> dict[str, dict[str, int]]:
+    """How many groups of each route are at which stage of canary and breaker."""
+    where, values = _routes(readable)
+    found: dict[str, dict[str, int]] = {}
+    for row in rows_of(
+        connection, f"select route, stage, count(*) as n from group_state where {where} group by route, stage", **values
+    ):
+        found.setdefault(row["route"], {})[row["stage"]] = row["n"]
+    return found
+
+
+def undecided(connection: Connection, readable: Collection[str]) -> dict[str, int]:
+    """How many escalated messages of each route wait for a person."""
+    where, values = _routes(readable)
+    return {
+        row["route"]: row["n"]
+        for row in rows_of(
+            connection,
+            f"select route, count(*) as n from escalated_messages where status in ({_UNDECIDED}) and {where}"
+            " group by route",
+            **values,
+        )
+    }
+
+
+def flows(connection: Connection, readable: Collection[str], since: datetime) -> dict[str, list[Row]]:
+    """What moved since then, by route: day, states from and to, messages. From the events of whole sets."""
+    where, values = _routes(readable)
+    day = "substr(at, 1, 10)" if _is_sqlite(connection) else "to_char(at at time zone 'UTC', 'YYYY-MM-DD')"
+    found: dict[str, list[Row]] = {}
+    for row in rows_of(
+        connection,
+        f"select route, {day} as day, from_state, to_state, sum(count) as n from audit_events where {where}"
+        f" and at >= :since_at and to_state is not null group by route, {day}, from_state, to_state",
+        since_at=since,
+        **values,
+    ):
+        found.setdefault(row["route"], []).append({**row, "n": int(row["n"])})
+    return found
+
+
+def inflow(connection: Connection, readable: Collection[str], now: datetime) -> tuple[dict[str, dict[str, int]], bool]:
+    """New messages by cause and day, of the last two weeks; and whether older ones of that time were left out."""
+    batches, cut = _recent_batches(connection, readable, now)
+    found: dict[str, dict[str, int]] = {}
+    for row in _all_recent(connection, readable, batches, "coalesce(cause, kind)"):
+        per_day = found.setdefault(row["what"], {})
+        day = batches[row["batch_id"]]
+        per_day[day] = per_day.get(day, 0) + row["n"]
+    return found, cut
+
+
+def trends(
+    connection: Connection, readable: Collection[str], groups: Collection[int], now: datetime
+) -> dict[tuple[str, int], dict[str, int]]:
+    """New messages per day of each of these groups, by route and group, as far back as :func:`inflow` looks."""
+    if not groups:
+        return {}
+    batches, _ = _recent_batches(connection, readable, now)
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    only = f"group_id in ({', '.join(str(int(group)) for group in groups)})"
+    for row in _all_recent(connection, readable, batches, "group_id", only):
+        per_day = found.setdefault((row["route"], row["what"]), {})
+        day = batches[row["batch_id"]]
+        per_day[day] = per_day.get(day, 0) + row["n"]
+    return found
+
+
+def ages(connection: Connection, route: str, now: datetime) -> list[Row]:
+    """Unfinished messages by how long ago they were first enqueued; of at most :data:`RECENT` of them."""
+    bounds = [("under 1 h", 1), ("1 to 6 h", 6), ("6 to 24 h", 24), ("1 to 3 d", 72), ("3 to 7 d", 168)]
+    cases = " ".join(f"when t >= :edge_{i}_at then {i}" for i in range(len(bounds)))
+    values = {f"edge_{i}_at": now - timedelta(hours=hours) for i, (_, hours) in enumerate(bounds)}
+    rows = rows_of(
+        connection,
+        f"select case {cases} else {len(bounds)} end as bucket, count(*) as n from (select coalesce(first_enqueued_at,"
+        f" dead_lettered_at, changed_at) as t from messages where route = :route and state in ({_quoted(_OPEN_STATES)})"
+        f" limit {RECENT}) as unfinished group by 1",
+        route=route,
+        **values,
+    )
+    counted = {row["bucket"]: row["n"] for row in rows}
+    names = [*(name for name, _ in bounds), "over 7 d"]
+    return [{"name": name, "n": counted.get(i, 0)} for i, name in enumerate(names)]
+
+
+def times_to_outcome(connection: Connection, ledger: Ledger, route: str) -> list[float]:
+    """Seconds from first enqueue to a presumed or confirmed outcome, ascending, of the newest sends."""
+    first = _first_recent_slice(connection, [route])
+    seconds = ledger.seconds_between("messages.first_enqueued_at", "redelivery_attempts.outcome_at")
+    return [
+        row["seconds"]
+        for row in rows_of(
+            connection,
+            f"select {seconds} as seconds from redelivery_attempts inner join messages on messages.message_id ="
+            " redelivery_attempts.message_id where slice_id >= :first and redelivery_attempts.route = :route"
+            " and outcome in ('presumed', 'confirmed') and messages.first_enqueued_at is not null order by 1",
+            first=first,
+            route=route,
+        )
+    ]
+
+
+def runs(connection: Connection, route: str, limit: int = 10) -> list[Row]:
+    """The newest runs of a route."""
+    return rows_of(
+        connection, "select * from runs where route = :route order by started_at desc limit :n", route=route, n=limit
+    )
+
+
+def gates_of(connection: Connection, route: str) -> list[Row]:
+    """Groups of a route whose gate is not open, those that hold something first."""
+    return rows_of(
+        connection,
+        "select group_state.*, failure_groups.cause, failure_groups.template, (select count(*) from messages where"
+        " messages.route = group_state.route and messages.state = 'held' and messages.group_id ="
+        " group_state.group_id) as held from group_state inner join failure_groups on failure_groups.group_id ="
+        " group_state.group_id where group_state.route = :route and stage <> 'open' order by held desc,"
+        " group_state.stage_at desc limit 100",
+        route=route,
+    )
+
+
+def groups(
+    connection: Connection,
+    readable: Collection[str],
+    *,
+    route: str = "",
+    cause: str = "",
+    order: str = "open",
+    after: Sequence[Any] = (),
+) -> list[Row]:
+    """A page of the groups that people are asked about: counts, an example, with cause and template.
+
+    ``order`` is ``open`` (most messages first) or ``oldest`` (who has waited longest first; the example is that one).
+    ``after`` is the :func:`group_key` of the last row. One row more than :data:`PAGE` is returned where there is more.
+    """
+    only = [one for one in readable if one == route] if route else readable
+    where, values = _routes(only)
+    # All of this is in one index. What a row holds beside it is read for the examples alone.
+    counted = (
+        "select route, group_id, sum(case when status <> 'decided' then 1 else 0 end) as open_messages,"
+        " sum(case when status = 'decided' then 1 else 0 end) as decided_messages,"
+        " min(coalesce(first_enqueued_at, escalated_at)) as oldest_at,"
+        " coalesce(min(case when status <> 'decided' then escalation_id end), min(escalation_id)) as example_id"
+        f" from escalated_messages where status in ({_UNDECIDED}, 'decided') and {where} group by route, group_id"
+    )
+    conditions = []
+    if cause:
+        conditions.append("failure_groups.cause = :cause")
+        values["cause"] = cause
+    if len(after) == 3:
+        tie = "(route > :last_route or (route = :last_route and coalesce(counted.group_id, 0) > :last_group))"
+        if order == "oldest":
+            conditions.append(f"(example_id > :first or (example_id = :first and {tie}))")
+        else:
+            conditions.append(f"(open_messages < :first or (open_messages = :first and {tie}))")
+        values |= dict(zip(("first", "last_route", "last_group"), after, strict=True))
+    by = "example_id" if order == "oldest" else "open_messages desc"
+    rows = rows_of(
+        connection,
+        "select counted.*, failure_groups.cause, failure_groups.template, failure_groups.messages as seen_in_all"
+        f" from ({counted}) as counted left join failure_groups on failure_groups.group_id = counted.group_id"
+        + (f" where {' and '.join(conditions)}" if conditions else "")
+        + f" order by {by}, route, coalesce(counted.group_id, 0) limit {PAGE + 1}",
+        **values,
+    )
+    examples = {row["escalation_id"]: row for row in by_ids(connection, [row["example_id"] for row in rows])}
+    for row in rows:
+        row["shown"] = examples[row["example_id"]]
+    return rows
+
+
+def group_key(row: Row, order: str) -> tuple[int, str, int]:
+    """Where in its list a row of :func:`groups` stands."""
+    return row["example_id"] if order == "oldest" else row["open_messages"], row["route"], row["group_id"] or 0
+
+
+def group(connection: Connection, route: str, group_id: int | None, now: datetime) -> Row | None:
+    """One group on one route; None where nothing was ever escalated of it there."""
+    same = "group_id = :group_id" if group_id is not None else "group_id is null"
+    values: Row = {"route": route} | ({"group_id": group_id} if group_id is not None else {})
+    counts = rows_of(
+        connection,
+        f"select status, count(*) as n from escalated_messages where route = :route and {same} group by status",
+        **values,
+    )
+    if not counts:
+        return None
+    known = rows_of(connection, "select * from failure_groups where group_id = :id", id=group_id or 0)
+    gate = rows_of(
+        connection, "select * from group_state where route = :route and group_id = :id", route=route, id=group_id or 0
+    )
+    return {
+        "route": route,
+        "group_id": group_id,
+        "statuses": {row["status"]: row["n"] for row in counts},
+        **(known[0] if known else {"cause": None, "template": None, "example": None, "messages": None}),
+        "gate": gate[0] if gate else None,
+        "before": earlier_decisions(connection, route, group_id),
+        "standing": rows_of(
+            connection,
+            "select decision, decided_by, approved_by, note, until_at from standing_decisions where group_id = :id"
+            " and (route is null or route = :route) and revoked_at is null and until_at > :now order by standing_id",
+            id=group_id or 0,
+            route=route,
+            now=now,
+        ),
+    }
+
+
+def earlier_decisions(connection: Connection, route: str, group_id: int | None) -> list[Row]:
+    """What people decided about a group before, and where those messages are now."""
+    same = "reviews.group_id = :group_id" if group_id is not None else "reviews.group_id is null"
+    return rows_of(
+        connection,
+        "select decision, decided_by, note, max(decided_at) as decided_at, count(*) as n, sum(case when messages.state"
+        " in ('presumed', 'confirmed') then 1 else 0 end) as stayed_away, sum(case when messages.state in"
+        " ('escalated', 'classified', 'held') then 1 else 0 end) as back_again from (select * from escalated_messages"
+        f" reviews where status = 'applied' and route = :route and {same} order by escalation_id desc limit 10000)"
+        " as reviews left join messages on messages.message_id = reviews.message_id"
+        " group by decision, decided_by, note order by max(decided_at) desc limit 10",
+        route=route,
+        **({"group_id": group_id} if group_id is not None else {}),
+    )
+
+
+def outcomes(connection: Connection, route: str, groups: Collection[int]) -> dict[int, Row]:
+    """Of the newest sends of a route, per group: sent, returned, stayed away."""
+    if not groups:
+        return {}
+    rows = rows_of(
+        connection,
+        "select group_id, sum(case when sent_at is not null then 1 else 0 end) as redelivered, sum(case when outcome ="
+        " 'returned' then 1 else 0 end) as returned, sum(case when outcome in ('presumed', 'confirmed') then 1 else 0"
+        " end) as stayed_away from redelivery_attempts where slice_id >= :first and route = :route"
+        f" and group_id in ({', '.join(str(int(one)) for one in groups)}) group by group_id",
+        first=_first_recent_slice(connection, [route]),
+        route=route,
+    )
+    return {row["group_id"]: row for row in rows}
+
+
+def page(connection: Connection, chosen: Filter, readable: Collection[str], *, after: int | None = None,
+         oldest_first: bool = False, size: int = PAGE) -> list[Row]:  # fmt: skip
+    """A page of escalated messages, newest first; one row more than ``size`` where there is more."""
+    where, values = chosen.where(readable, is_sqlite=_is_sqlite(connection))
+    if after is not None:
+        where += f" and escalation_id {'>' if oldest_first else '<'} :after"
+        values["after"] = after
+    # Ids first: they come from an index, without reading a payload of what is not shown.
+    ids = _ids(connection, where, values, oldest_first=oldest_first, limit=size + 1)
+    found = {row["escalation_id"]: row for row in by_ids(connection, ids)}
+    return [found[one] for one in ids if one in found]
+
+
+def ids(connection: Connection, chosen: Filter, readable: Collection[str], limit: int) -> list[int]:
+    """The newest escalation ids that match."""
+    where, values = chosen.where(readable, is_sqlite=_is_sqlite(connection))
+    return _ids(connection, where, values, oldest_first=False, limit=limit)
+
+
+def _ids(connection: Connection, where: str, values: Mapping[str, Any], *, oldest_first: bool, limit: int) -> list[int]:
+    rows = connection.execute(
+        sql(
+            f"select escalation_id from escalated_messages where {where} order by escalation_id"
+            f" {'asc' if oldest_first else 'desc'} limit :size"
+        ),
+        {**values, "size": limit},
+    )
+    return list(rows.scalars())
+
+
+def by_ids(connection: Connection, ids: Iterable[int]) -> list[Row]:
+    """Escalations without their payloads, with the beginnings of their texts."""
+    wanted = ", ".join(str(int(one)) for one in ids)
+    if not wanted:
+        return []
+    return rows_of(
+        connection,
+        "select escalation_id, message_id, route, group_id, cause, substr(reason, 1, 500) as reason,"
+        " substr(error_text, 1, 2000) as error_text, size_bytes, content_type, source, destination, message_key,"
+        " attempts, first_enqueued_at, escalated_at, suggested_decision, status, decision, decided_by, decided_at,"
+        " approved_by, note, substr(refusal, 1, 500) as refusal, applied_at from escalated_messages"
+        f" where escalation_id in ({wanted})",
+    )
+
+
+def count(connection: Connection, chosen: Filter, readable: Collection[str]) -> int:
+    """How many match; at most :data:`COUNT_TO` + 1."""
+    where, values = chosen.where(readable, is_sqlite=_is_sqlite(connection))
+    (row,) = rows_of(
+        connection,
+        f"select count(*) as n from (select 1 from escalated_messages where {where} limit {COUNT_TO + 1}) as found",
+        **values,
+    )
+    return int(row["n"])
+
+
+def find(connection: Connection, word: str, readable: Collection[str]) -> list[Row]:
+    """Messages that ``word`` names: a message id, redrive id, broker id or business key."""
+    number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
+    where, values = _routes(readable)
+    rows = rows_of(
+        connection,
+        "select message_id, redrive_id, route, source, state, cause, group_id, attempts, first_enqueued_at, message_key"
+        " from messages where message_id in (select message_id from messages where redrive_id = :word or"
+        " broker_message_id = :word or message_id = :number union select message_id from repeat_copies where"
+        f" broker_message_id = :word) and {where} order by message_id desc limit 100",
+        word=word,
+        number=number,
+        **values,
+    )
+    return rows or rows_of(
+        connection,
+        "select message_id, redrive_id, route, source, state, cause, group_id, attempts, first_enqueued_at, message_key"
+        f" from messages where message_key = :word and {where} order by message_id desc limit 100",
+        word=word,
+        **values,
+    )
+
+
+def message(connection: Connection, message_id: int) -> Row | None:
+    """One message with its group, its escalations (newest first, with payload) and everything that happened to it."""
+    rows = rows_of(connection, "select * from messages where message_id = :id", id=message_id)
+    if not rows:
+        return None
+    found = rows[0]
+    found["group"] = _first(connection, "select * from failure_groups where group_id = :id", id=found["group_id"] or 0)
+    found["reviews"] = rows_of(
+        connection,
+        "select * from escalated_messages where message_id = :id order by escalation_id desc limit 20",
+        id=message_id,
+    )
+    found["attempts_made"] = rows_of(
+        connection,
+        "select redelivery_attempts.*, delivery_slices.run_id from redelivery_attempts left join delivery_slices on"
+        " delivery_slices.slice_id = redelivery_attempts.slice_id where message_id = :id order by attempt limit 200",
+        id=message_id,
+    )
+    found["copies"] = rows_of(
+        connection, "select * from repeat_copies where message_id = :id order by copy_id limit 200", id=message_id
+    )
+    found["batch"] = _first(connection, "select * from staging_batches where batch_id = :id", id=message_id >> 20)
+    found["events"] = rows_of(
+        connection,
+        "select * from audit_events where message_id = :id order by event_id limit 200",
+        id=message_id,
+    )
+    ids = {
+        one["run_id"] for one in [*found["attempts_made"], *found["events"], found["batch"] or {}] if one.get("run_id")
+    }
+    found["runs"] = {
+        row["run_id"]: row
+        for row in rows_of(
+            connection,
+            f"select * from runs where run_id in ({', '.join(f':run_{i}' for i, _ in enumerate(ids)) or 'null'})",
+            **{f"run_{i}": run_id for i, run_id in enumerate(sorted(ids))},
+        )
+    }
+    return found
+
+
+def dag_run(run: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """The DAG and DAG run of a row of ``runs``; None where Airflow did not run it."""
+    if not run or not run.get("airflow_run_id"):
+        return None
+    if run["trigger"] == "review":  # several routes share that DAG run: its id is followed by the route
+        return "redrive_review", str(run["airflow_run_id"]).removesuffix(f" {run['route']}")
+    return f"redrive_{run['route']}", str(run["airflow_run_id"])
+
+
+def days(now: datetime, count: int = DAYS) -> list[str]:
+    """The last ``count`` days, today last, as they are called in SQL."""
+    return [f"{now.astimezone(UTC) - timedelta(days=back):%Y-%m-%d}" for back in range(count - 1, -1, -1)]
+
+
+# --- recent ---------------------------------------------------------------------------------------------------
+
+
+def _recent_batches(connection: Connection, readable: Collection[str], now: datetime) -> tuple[dict[int, str], bool]:
+    """The newest loaded batches, each with its day, with at most :data:`RECENT` new messages altogether."""
+    where, values = _routes(readable)
+    rows = rows_of(
+        connection,
+        "select batch_id, new_copies, loaded_at from staging_batches where loaded_at >= :since_at and new_copies > 0"
+        f" and {where} order by batch_id desc limit 20000",
+        since_at=now - timedelta(days=DAYS),
+        **values,
+    )
+    chosen: dict[int, str] = {}
+    total = 0
+    for row in rows:
+        total += row["new_copies"]
+        if chosen and total > RECENT:
+            return chosen, True
+        chosen[row["batch_id"]] = f"{row['loaded_at'].astimezone(UTC):%Y-%m-%d}"
+    return chosen, len(rows) == 20_000
+
+
+def _all_recent(
+    connection: Connection, readable: Collection[str], batches: Mapping[int, str], what: str, only: str = "1 = 1"
+) -> list[Row]:
+    """Messages of these batches counted by batch, route and ``what``. A message id begins with its batch's."""
+    if not batches:
+        return []
+    where, values = _routes(readable)
+    rows = rows_of(
+        connection,
+        f"select message_id / 1048576 as batch_id, route, {what} as what, count(*) as n from messages"
+        f" where message_id >= :first and {where} and {only} group by message_id / 1048576, route, {what}",
+        first=min(batches) << 20,
+        **values,
+    )
+    return [row for row in rows if row["batch_id"] in batches]
+
+
+def _first_recent_slice(connection: Connection, readable: Collection[str]) -> int:
+    where, values = _routes(readable)
+    rows = rows_of(
+        connection,
+        f"select slice_id, sent from delivery_slices where {where} order by slice_id desc limit 5000",
+        **values,
+    )
+    total = 0
+    for row in rows:
+        total += row["sent"]
+        if total > RECENT:
+            return int(row["slice_id"])
+    return int(rows[-1]["slice_id"]) if rows else 0
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+def _routes(readable: Collection[str], column: str = "route") -> tuple[str, dict[str, Any]]:
+    names = {f"route_{i}": route for i, route in enumerate(sorted(readable))}
+    if not names:
+        return "1 = 0", {}
+    return f"{column} in ({', '.join(':' + name for name in names)})", dict(names)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _is_sqlite(connection: Connection) -> bool:
+    return connection.dialect.name == "sqlite"
+
+
+def rows_of(connection: Connection, statement: str, **values: Any) -> list[Row]:
+    """The rows of a query, with instants as instants on either database."""
+    return [_typed(dict(row)) for row in connection.execute(sql(statement), values).mappings()]
+
+
+def _first(connection: Connection, statement: str, **values: Any) -> Row | None:
+    return next(iter(rows_of(connection, statement, **values)), None)
+
+
+def _typed(row: Row) -> Row:
+    """Instants are text on SQLite; which columns hold them shows in their names."""
+    for name, value in row.items():
+        if isinstance(value, str) and (
+            name.endswith("_at") or name in ("at", "lease_until", "cool_down_until", "until")
+        ):
+            row[name] = parse_instant(value)
+    return row

@@ -1,0 +1,115 @@
+// The page works without this file, except for deciding. Loaded before the body, so that the theme is there at once.
+"use strict";
+
+// --- Airflow's theme, where it can be read: same origin, so its storage is ours ------------------------------
+function theme() {
+  let chosen = null;
+  try {
+    chosen = window.localStorage.getItem("theme");
+  } catch {
+    // Storage may be closed to us; then the system's preference holds.
+  }
+  if (chosen === "dark" || chosen === "light") {
+    document.documentElement.dataset.theme = chosen;
+  } else {
+    delete document.documentElement.dataset.theme;
+  }
+}
+theme();
+window.addEventListener("storage", theme);
+
+// --- links to Airflow's own pages --------------------------------------------------------------------------
+// Within Airflow this page is in a frame that may not navigate the window around it; the window itself may.
+function follow(event) {
+  const link = event.target.closest("a[data-airflow]");
+  if (!link || window.parent === window || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) {
+    return;
+  }
+  try {
+    const outside = window.parent.document.createElement("a");
+    outside.href = link.href;
+    window.parent.document.body.append(outside);
+    event.preventDefault();
+    outside.click();
+    outside.remove();
+  } catch {
+    // Another origin around us: the link opens here.
+  }
+}
+
+// --- picking rows ------------------------------------------------------------------------------------------
+function picked(form) {
+  const boxes = [...form.querySelectorAll("[data-pick]")];
+  const count = boxes.filter((box) => box.checked).length;
+  form.querySelectorAll("[data-picked-count]").forEach((place) => { place.textContent = String(count); });
+  form.querySelectorAll(".only-picked").forEach((part) => { part.hidden = count === 0; });
+  form.querySelectorAll(".unless-picked").forEach((part) => { part.hidden = count > 0; });
+  const all = form.querySelector("[data-pick-all]");
+  if (all) {
+    all.checked = count > 0 && count === boxes.length;
+    all.indeterminate = count > 0 && count < boxes.length;
+  }
+}
+
+// --- deciding ----------------------------------------------------------------------------------------------
+async function decide(event) {
+  event.preventDefault();
+  const form = event.currentTarget;
+  const answer = form.querySelector(".answer");
+  const button = form.querySelector("button");
+  const order = JSON.parse(form.dataset.decision);
+  for (const field of form.querySelectorAll("textarea")) {
+    order[field.name] = field.value;
+  }
+  button.disabled = true;
+  answer.className = "answer";
+  answer.textContent = "Writing it down …";
+  try {
+    const response = await fetch(form.dataset.endpoint, {
+      method: "POST",
+      credentials: "same-origin",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(order),
+    });
+    const told = await response.json();
+    if (!response.ok) {
+      throw new Error(told.detail);
+    }
+    const messages = told.count === 1 ? "1 message" : `${told.count.toLocaleString("en")} messages`;
+    answer.classList.add("good-text");
+    answer.textContent = `Done: ${told.action}, ${messages}, signed ${told.by}. It is applied within minutes.`;
+    form.dataset.done = "true";
+  } catch (error) {
+    answer.classList.add("bad-text");
+    answer.textContent = `Not done: ${error.message}`;
+    button.disabled = false;
+  }
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  document.addEventListener("click", follow);
+  document.querySelectorAll("form.picked").forEach((form) => {
+    form.addEventListener("change", (event) => {
+      if (event.target.matches("[data-pick-all]")) {
+        form.querySelectorAll("[data-pick]").forEach((box) => { box.checked = event.target.checked; });
+      }
+      picked(form);
+    });
+    picked(form); // the browser may remember what was picked
+  });
+  document.querySelectorAll("form.decision").forEach((form) => form.addEventListener("submit", decide));
+  document.querySelectorAll("[data-back]").forEach((link) => link.addEventListener("click", (event) => {
+    if (window.history.length > 1) {
+      event.preventDefault();
+      window.history.back();
+    }
+  }));
+  // A slash goes to the search field, as in many tools.
+  document.addEventListener("keydown", (event) => {
+    const writing = event.target.closest("input, textarea, select");
+    if (event.key === "/" && !writing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      document.getElementById("word").focus();
+    }
+  });
+});

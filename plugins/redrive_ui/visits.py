@@ -1,0 +1,139 @@
+"""One request of one person: who asks, what they may see, and everything that answers it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Depends
+from sqlalchemy.engine import Connection
+from starlette.requests import Request
+from starlette.responses import Response
+
+from redrive import redaction
+from redrive import settings as configuration
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger, sql
+from redrive.redaction import Redactor
+from redrive.settings import Settings
+from redrive_ui import reading
+from redrive_ui.identity import Access, Person
+from redrive_ui.protection import Refused
+from redrive_ui.rendering import Templates
+
+_STATEMENT_TIMEOUT = "20s"  # a page that takes longer is given up; the ledger has better things to do
+
+
+@dataclass
+class House:
+    """What the application lives on; tests put their own things here."""
+
+    access: Access
+    load: Callable[[], Settings]
+    clock: Callable[[], datetime]
+    templates: Templates = field(default_factory=Templates)
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+
+    def ledger(self, settings: Settings) -> Ledger:
+        """The ledger of these settings, whose connections are kept from request to request."""
+        if settings.database not in self.ledgers:
+            self.ledgers[settings.database] = Ledger(settings.database)
+        return self.ledgers[settings.database]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request of one person: what they may see, and everything that answers it."""
+
+    house: House
+    request: Request
+    person: Person
+    settings: Settings
+    ledger: Ledger
+    readable: frozenset[str]
+    now: datetime
+
+    def may_decide(self, route: str) -> bool:
+        """Whether this person may decide on ``route``."""
+        return route in self.readable and self.house.access.may_decide(self.person, route)
+
+    def insist(self, route: str) -> None:
+        """Raise :class:`Refused` unless ``route`` is there and may be read; which of both is not told."""
+        if route not in self.readable:
+            raise Refused(404, f"there is no route {route!r}, or you may not see it")
+
+    def render(self, template: str, **context: Any) -> Response:
+        """The template as a page."""
+        return self.house.templates.render(template, self, **context)
+
+    def read(self) -> Any:
+        """A snapshot of the ledger."""
+        return _Reading(self.ledger)
+
+    def redactor(self, route: str) -> Redactor:
+        """What masks the route's texts. Of a route that is not configured any more, everything that any route masks."""
+        if route in self.settings.routes:
+            return redaction.redactor(self.settings.routes[route])
+        rules = {rule for one in self.settings.routes.values() for rule in one.redact}
+        return redaction.of_rules((*sorted(rules), *{redaction.EMAIL, redaction.CARD}.difference(rules)))
+
+    def mask(self, route: str, text: str) -> str:
+        """``text`` as people of the page may see it."""
+        return self.redactor(route)(text)
+
+    @property
+    def root(self) -> str:
+        """The path below which the application is mounted."""
+        return str(self.request.scope.get("root_path", ""))
+
+
+class _Reading:
+    """``ledger.read()`` with the schema checked and, on PostgreSQL, an end to patience."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._block = ledger, ledger.read()
+
+    def __enter__(self) -> Connection:
+        connection = self._block.__enter__()
+        if not self._ledger.is_sqlite:
+            connection.execute(sql(f"set local statement_timeout = '{_STATEMENT_TIMEOUT}'"))
+        return connection
+
+    def __exit__(self, *error: Any) -> None:
+        self._block.__exit__(*error)
+
+
+async def person_of(request: Request) -> Person:
+    """Who asks; raises :class:`~redrive_ui.identity.NotLoggedIn`. Everything that is served depends on it."""
+    found: Person = await request.app.state.house.access.person(request)
+    return found
+
+
+def visit_of(request: Request, person: Annotated[Person, Depends(person_of)]) -> Visit:
+    """The visit that this request is; raises what is wrong with configuration or ledger."""
+    house: House = request.app.state.house
+    settings = house.load()
+    ledger = house.ledger(settings)
+    schema.check(ledger)
+    with ledger.read() as connection:
+        known = set(settings.routes) | set(reading.routes(connection))
+    return Visit(house, request, person, settings, ledger, house.access.readable(person, known), house.clock())
+
+
+class Configuration:
+    """The configuration file, parsed again only when it has changed."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[object, ...] = ()
+        self._settings: Settings | None = None
+
+    def load(self) -> Settings:
+        path = configuration.config_path()
+        try:
+            stat = path.stat()
+            stamp: tuple[object, ...] = (path, stat.st_mtime_ns, stat.st_size)
+        except OSError:
+            stamp = ()
+        if self._settings is None or not stamp or stamp != self._seen:
+            self._settings, self._seen = configuration.load(), stamp
+        return self._settings

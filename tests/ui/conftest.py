@@ -1,0 +1,115 @@
+"""The page over a seeded ledger, with a login that tests choose: identity is the only thing that is faked."""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.requests import Request
+
+from redrive.ledger.engine import Ledger, sql
+from redrive.settings import Settings
+from redrive_ui.app import create_app
+from redrive_ui.identity import NotLoggedIn, Person
+from redrive_ui.rendering import PREFIX
+from tests.ui import seeding
+
+
+class Doors:
+    """Who comes in, and what they may; everything to begin with."""
+
+    def __init__(self) -> None:
+        self.name: str | None = "Ana Kováč"
+        self.hidden: set[str] = set()
+        self.read_only: set[str] = set()
+
+    async def person(self, request: Request) -> Person:
+        if self.name is None:
+            raise NotLoggedIn("Not authenticated")
+        return Person(self.name)
+
+    def readable(self, person: Person, routes: Iterable[str]) -> frozenset[str]:
+        return frozenset(routes) - self.hidden
+
+    def may_decide(self, person: Person, route: str) -> bool:
+        return route not in self.read_only
+
+    def login_url(self, back: str) -> str:
+        return f"/auth/login?next={back}"
+
+
+class Site:
+    """The page as a browser meets it, mounted where Airflow mounts it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.ledger = Ledger(settings.database)
+        self.doors = Doors()
+        airflow = FastAPI()
+        airflow.mount(PREFIX, create_app(self.doors, load=lambda: self.settings, clock=lambda: seeding.NOW))
+        self.client = TestClient(airflow, base_url="http://airflow.test", raise_server_exceptions=True)
+
+    def get(self, path: str, **options: Any) -> Any:
+        return self.client.get(PREFIX + path, **options)
+
+    def page(self, path: str) -> str:
+        """The text of a page that is there."""
+        answer = self.get(path)
+        assert answer.status_code == 200, answer.text
+        return str(answer.text)
+
+    def decide(
+        self, action: str, note: str = "fixed in 1.4.2", headers: dict[str, str] | None = None, **body: Any
+    ) -> Any:
+        """What the page's own script sends."""
+        given = {"action": action, "note": note, "up_to": 1 << 40, "filter": {"route": "orders"}} | body
+        return self.client.post(
+            f"{PREFIX}/api/decisions", json=given, headers={"origin": "http://airflow.test"} | (headers or {})
+        )
+
+    def rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        with self.ledger.read() as connection:
+            return [tuple(row) for row in connection.execute(sql(statement), values)]
+
+    def value(self, statement: str, **values: Any) -> Any:
+        ((value,),) = self.rows(statement, **values)
+        return value
+
+    def change(self, statement: str, **values: Any) -> None:
+        with self.ledger.write() as connection:
+            connection.execute(sql(statement), values)
+
+
+@pytest.fixture
+def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    """Makes the page over an empty ledger; ``database`` may be another one than a file."""
+    made: list[Site] = []
+
+    def make(database: str | None = None) -> Site:
+        made.append(Site(seeding.settings(tmp_path, database)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.ledger.close()
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with twelve days of two routes, to be copied."""
+    path = tmp_path_factory.mktemp("history") / "redrive.db"
+    ledger = Ledger(f"sqlite:///{path}")
+    seeding.seed(ledger, per_day=40)
+    seeding.seed(ledger, per_day=10, route="payments", seed=3)
+    ledger.close()
+    return path
+
+
+@pytest.fixture
+def site(make_site: Callable[..., Site], history: Path, tmp_path: Path) -> Site:
+    """The page over twelve days of two routes."""
+    shutil.copy(history, tmp_path)
+    return make_site()

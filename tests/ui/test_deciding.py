@@ -1,0 +1,128 @@
+"""Decisions taken on the page: what they touch, whose name they carry, what they leave alone."""
+
+import html
+import json
+import re
+from typing import Any
+
+from tests.ui import seeding
+from tests.ui.conftest import Site
+
+
+def order_of(page: str) -> dict[str, Any]:
+    """What the page's script would send, but for note and body."""
+    found = re.search(r"data-decision='([^']+)'", page)
+    assert found
+    return dict(json.loads(html.unescape(found[1])))
+
+
+def follow(site: Site, path: str, **body: Any) -> Any:
+    """Open the preview and press its button."""
+    order = order_of(site.page(path))
+    return site.decide(order.pop("action"), **{**order, **body})
+
+
+def test_a_group_is_decided_with_the_name_of_who_is_logged_in(site: Site) -> None:
+    expected = site.value("select count(*) from escalated_messages where route = 'orders' and group_id = 1")
+    page = site.page("/decide?route=orders&group=1&action=redeliver")
+    assert f"Redeliver {expected:,} messages?" in page
+    assert "canary: 20 first" in re.sub(r"\s+", " ", page)
+
+    answer = follow(site, "/decide?route=orders&group=1&action=redeliver")
+
+    assert answer.json() == {"action": "redeliver", "count": expected, "by": "Ana Kováč"}
+    assert site.rows(
+        "select distinct route, group_id, decision, decided_by, note from escalated_messages where status = 'decided'"
+    ) == [("orders", 1, "redeliver", "Ana Kováč", "fixed in 1.4.2")]
+    assert site.value("select count(*) from audit_events where actor = 'Ana Kováč'") == expected
+
+
+def test_what_comes_after_the_preview_is_left_alone(site: Site) -> None:
+    order = order_of(site.page("/decide?route=orders&group=1&action=discard"))
+    seeding.escalate(site.ledger, 7, "LookupError: a new one", "{}", group_id=1)
+    site.decide(order.pop("action"), **order)
+    assert site.value("select status from escalated_messages where message_id = 7") == "open"
+
+
+def test_what_somebody_else_decided_meanwhile_is_left_alone(site: Site) -> None:
+    order = order_of(site.page("/decide?route=orders&group=1&action=discard"))
+    site.change(
+        "update escalated_messages set decision = 'redeliver', decided_by = 'ben' where group_id = 1 and"
+        " escalation_id = (select min(escalation_id) from escalated_messages where group_id = 1 and route = 'orders')"
+    )
+    site.decide(order.pop("action"), **order)
+    assert site.rows("select decision, count(*) from escalated_messages where decided_by = 'ben' group by 1") == [
+        ("redeliver", 1)
+    ]
+
+
+def test_a_filter_decides_what_it_shows_and_no_more(site: Site) -> None:
+    query = "route=orders&cause=missing_data&header=tenant%3Dblue&until=2026-11-15"
+    expected = site.value(
+        "select count(*) from escalated_messages where route = 'orders' and cause = 'missing_data' and headers like"
+        " '%blue%' and first_enqueued_at < '2026-11-15'"
+    )
+    assert expected > 3
+    assert follow(site, f"/decide?{query}&action=discard").json()["count"] == expected
+    assert site.value("select count(*) from escalated_messages where status = 'decided'") == expected
+
+
+def test_picked_messages_are_decided(site: Site) -> None:
+    ids = [row[0] for row in site.rows("select escalation_id from escalated_messages order by 1 limit 3")]
+    query = "&".join(f"ids={one}" for one in ids)
+    assert follow(site, f"/decide?{query}&action=discard").json()["count"] == 3
+    decided = site.rows("select escalation_id from escalated_messages where status = 'decided' order by 1")
+    assert [row[0] for row in decided] == ids
+
+
+def test_large_decisions_are_made_in_portions(site: Site, monkeypatch: Any) -> None:
+    monkeypatch.setattr("redrive_ui.deciding.CHUNK", 7)
+    expected = site.value("select count(*) from escalated_messages where route = 'orders'")
+    assert site.decide("discard").json()["count"] == expected
+
+
+def test_a_message_is_edited(site: Site) -> None:
+    escalation = site.value("select min(escalation_id) from escalated_messages")
+    page = site.page(f"/decide?ids={escalation}&action=edit")
+    assert "&#34;customer&#34;" in page
+    assert follow(site, f"/decide?ids={escalation}&action=edit", corrected_body='{"order": 1}').json()["count"] == 1
+    assert site.rows("select decision, corrected_body from escalated_messages where decision is not null") == [
+        ("edit", '{"order": 1}')
+    ]
+
+
+def test_a_second_person_approves_and_the_first_does_not(site: Site) -> None:
+    site.decide("redeliver", filter={"route": "payments", "group": "1"})
+    own = site.decide("approve", filter={"route": "payments", "group": "1"})
+    assert own.json()["count"] == 0
+    site.doors.name = "Ben"
+    assert follow(site, "/decide?route=payments&group=1&action=approve").json()["count"] > 0
+    assert site.rows(
+        "select distinct decided_by, approved_by, note from escalated_messages where status = 'decided'"
+    ) == [("Ana Kováč", "Ben", "fixed in 1.4.2")]
+    assert site.decide("approve", filter={"route": "payments", "group": "1"}).json()["count"] == 0
+
+
+def test_a_decision_is_withdrawn_as_long_as_it_was_not_taken_up(site: Site) -> None:
+    site.decide("redeliver", filter={"route": "orders", "group": "1"})
+    taken = site.value("select min(message_id) from escalated_messages where status = 'decided'")
+    site.change("update messages set state = 'waiting' where message_id = :id", id=taken)
+    expected = site.value("select count(*) from escalated_messages where status = 'decided'") - 1
+    assert (
+        follow(site, "/decide?route=orders&group=1&action=withdraw", note="wait for 1.4.3").json()["count"] == expected
+    )
+    assert site.rows("select message_id from escalated_messages where status = 'decided'") == [(taken,)]
+
+
+def test_the_timeline_tells_who_decided(site: Site) -> None:
+    message = site.value("select min(message_id) from escalated_messages where route = 'orders'")
+    site.decide("discard", note="nobody needs it", filter={"route": "orders"})
+    page = site.page(f"/messages/{message}")
+    assert "Ana Kováč decided: discard" in page
+    assert "nobody needs it" in page
+
+
+def test_nothing_left_to_decide_is_told(site: Site) -> None:
+    site.decide("discard")
+    assert "somebody was faster" in site.page("/decide?route=orders&action=redeliver")
+    assert site.decide("discard").json()["count"] == 0

@@ -1,0 +1,264 @@
+"""What the pages show, over a seeded ledger."""
+
+import html
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+
+from redrive.ledger import leases
+from redrive.ledger.engine import Ledger
+from tests.ui import seeding
+from tests.ui.conftest import Site
+
+FIRST = 1 << 20
+
+
+def text_of(page: str) -> str:
+    """A page without its tags, with its spaces collapsed."""
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)))
+
+
+class TestOverview:
+    def test_tells_how_each_route_is(self, site: Site) -> None:
+        page = text_of(site.page("/"))
+        waiting = site.value("select count(*) from escalated_messages where route = 'orders'")
+        assert f"{waiting:,} wait for a person" in page
+        assert "True oldest age 1 d 1 h by ledger" in page
+        assert "In the dead-letter queues 412" in page
+        assert "tripped 1" in page
+
+    def test_says_that_a_route_is_paused_by_whom_and_why(self, site: Site) -> None:
+        leases.pause(site.ledger, "payments", by="ben", reason="deploy of <b>1.5</b>", now=seeding.NOW)
+        assert "by ben: deploy of &lt;b&gt;1.5&lt;/b&gt;" in site.page("/")
+
+    def test_draws_what_comes_in_by_cause(self, site: Site) -> None:
+        page = site.page("/")
+        assert page.count('<svg class="chart"') == 2
+        assert "missing data" in page
+        assert re.search(r"<title>11-\d\d|<title>2026-11-\d\d: missing data \d+", page)
+
+    def test_of_an_empty_ledger_is_a_page_too(self, make_site: Callable[..., Site]) -> None:
+        site = make_site()
+        seeding.schema.upgrade(site.ledger, seeding.NOW)
+        for path in ("/", "/groups", "/messages", "/routes/orders", "/plan/orders", "/find?word=x"):
+            site.page(path)
+
+
+class TestFailures:
+    def test_come_with_cause_example_and_number_the_largest_first(self, site: Site) -> None:
+        page = text_of(site.page("/groups"))
+        expected = site.rows(
+            "select count(*) from escalated_messages group by route, group_id order by count(*) desc, route, group_id"
+        )
+        assert [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) to decide", page)] == [n for (n,) in expected]
+        assert "LookupError: SKU <*> not in catalogue" in page
+
+    def test_narrow_to_a_route_and_a_cause(self, site: Site) -> None:
+        page = site.page("/groups?route=payments&cause=application_bug")
+        assert page.count('<article class="card group">') == 1
+        assert "KeyError" in page
+
+    def test_page_by_key_and_lose_none(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("redrive_ui.reading.PAGE", 3)
+        for order in ("open", "oldest"):
+            seen: list[str] = []
+            path: str | None = f"/groups?order={order}"
+            while path:
+                page = site.page(path)
+                seen += re.findall(r'<h2><a href="(/redrive/groups/[^"]+)"', page)
+                following = re.search(r'rel="next" href="/redrive([^"]+)"', page)
+                path = html.unescape(following[1]) if following else None
+            assert len(seen) == len(set(seen)) == 10
+
+    def test_one_tells_what_it_means_and_what_was_decided_before(self, site: Site) -> None:
+        site.change(
+            "update escalated_messages set decision = 'discard', decided_by = 'ben', note = 'test orders'"
+            " where group_id = 1 and route = 'orders' and escalation_id < 20"
+        )
+        site.change(
+            "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'",
+            now=seeding.NOW,
+        )
+        page = text_of(site.page("/groups/orders/1"))
+        assert "discard , " in page or "discard" in page
+        assert "by ben" in page
+        assert "test orders" in page
+        assert "What it means" in page
+
+    def test_that_nobody_had_is_not_there(self, site: Site) -> None:
+        assert site.get("/groups/orders/999").status_code == 404
+
+
+class TestMessages:
+    def test_page_by_key_and_lose_none(self, site: Site) -> None:
+        for order in ("newest", "oldest"):
+            seen: list[str] = []
+            path: str | None = f"/messages?order={order}"
+            while path:
+                page = site.page(path)
+                seen += re.findall(r'<a class="id" href="/redrive/messages/(\d+)"', page)
+                following = re.search(r'rel="next" href="/redrive([^"]+)"', page)
+                path = html.unescape(following[1]) if following else None
+            assert len(seen) == len(set(seen)) == site.value("select count(*) from escalated_messages")
+
+    @pytest.mark.parametrize(
+        ("query", "condition"),
+        [
+            ("route=payments", "route = 'payments'"),
+            ("cause=application_bug", "cause = 'application_bug'"),
+            ("queue=orders-dlq", "source = 'orders-dlq'"),
+            ("text=sku+a-1", "lower(error_text) like '%sku a-1%'"),
+            ("header=tenant%3Dblue", "headers like '%blue%'"),
+            ("since=2026-11-15", "first_enqueued_at >= '2026-11-15'"),
+            ("until=2026-11-15T00:00%2B00:00", "first_enqueued_at < '2026-11-15'"),
+            ("group=2&route=orders", "group_id = 2 and route = 'orders'"),
+            ("text=100%25", "1 = 0"),
+            ("text=A_", "error_text like '%A!_%' escape '!'"),
+        ],
+    )
+    def test_are_filtered(self, site: Site, query: str, condition: str) -> None:
+        expected = site.value(f"select count(*) from escalated_messages where {condition}")
+        found = re.search(r"<p><b>([\d,]+)</b> messages?", site.page(f"/messages?{query}"))
+        assert found
+        assert int(found[1].replace(",", "")) == expected
+
+    @pytest.mark.parametrize(
+        "query",
+        ["status=new", "cause=hunger", "group=x", "since=yesterday", "header=tenant", "text=" + "x" * 300, "after=x",
+         "ids=1;drop", "since=0001-01-01T00:00%2B14:00", "group=99999999999999999999"],
+    )  # fmt: skip
+    def test_with_a_filter_that_makes_no_sense_are_refused(self, site: Site, query: str) -> None:
+        answer = site.get(f"/messages?{query}")
+        assert answer.status_code == 400
+        assert "<main>" in answer.text
+
+    def test_show_their_life_in_order(self, site: Site) -> None:
+        message_id = site.value("select min(message_id) from messages where state = 'confirmed' and route = 'orders'")
+        page = text_of(site.page(f"/messages/{message_id}"))
+        story = ["first enqueued", "dead-lettered", "attempt 1 claimed", "attempt 1 sent", "attempt 1: confirmed"]
+        assert [page.index(one) for one in story] == sorted(page.index(one) for one in story)
+
+    def test_link_to_the_dag_run_that_moved_them(self, site: Site) -> None:
+        page = site.page(f"/messages/{FIRST}")
+        assert 'data-airflow href="/dags/redrive_orders/runs/scheduled__2026-11-09T15"' in page
+
+    def test_are_found_by_id_and_key(self, site: Site) -> None:
+        (redrive_id,) = site.rows("select redrive_id from messages where message_id = :id", id=FIRST + 3)[0]
+        for word in (str(FIRST + 3), redrive_id, f"b-{FIRST + 3}"):
+            answer = site.get(f"/find?word={word}", follow_redirects=False)
+            assert answer.headers["location"] == f"/redrive/messages/{FIRST + 3}"
+        assert "24 messages" in text_of(site.page("/find?word=order-3"))
+        assert "No messages" in text_of(site.page("/find?word=nothing"))
+
+    def test_of_bytes_are_shown_as_bytes(self, site: Site) -> None:
+        seeding.escalate(site.ledger, 7, "not text", b"\x00\xff<b>bold")
+        assert "00 ff 3c 62 3e 62 6f 6c 64" in site.page("/messages/7")
+
+    @pytest.mark.parametrize(
+        "path", ["/messages/8888", "/messages/-1", "/messages/9223372036854775808", "/routes/none"]
+    )
+    def test_that_are_not_there_are_not_there(self, site: Site, path: str) -> None:
+        assert site.get(path).status_code == 404
+
+
+class TestPlan:
+    def test_shows_what_the_next_run_would_do(self, site: Site) -> None:
+        site.change("update messages set state = 'classified' where state = 'waiting' and route = 'orders'")
+        expected = site.value("select count(*) from messages where state = 'classified' and cause = 'throttled'")
+        page = text_of(site.page("/plan/orders"))
+        assert f"{expected} send later backoff with full jitter" in page
+
+
+class TestRedaction:
+    def test_masks_what_the_route_names_everywhere(self, site: Site) -> None:
+        route = site.settings.routes["orders"].model_copy(update={"redact": ("email", "$.customer.name")})
+        site.settings = site.settings.model_copy(update={"routes": site.settings.routes | {"orders": route}})
+        seeding.escalate(
+            site.ledger, 7, "no account for kim@shop.example", '{"customer": {"name": "Kim Lee"}}', group_id=1,
+            headers=[["from", "String", "kim@shop.example"]],
+        )  # fmt: skip
+        escalation = site.value("select escalation_id from escalated_messages where message_id = 7")
+        for path in (
+            "/messages/7", "/messages?text=account", "/groups/orders/1", "/messages.csv?text=account",
+            f"/decide?ids={escalation}&action=edit", f"/decide?ids={escalation}&action=discard",
+        ):  # fmt: skip
+            page = site.page(path)
+            assert "kim@shop.example" not in page, path
+            assert "Kim Lee" not in page, path
+        assert "[redacted" in site.page("/messages/7")
+
+    def test_masks_more_where_the_route_is_no_longer_configured(self, site: Site) -> None:
+        seeding.escalate(site.ledger, 7, "no account for kim@shop.example", "{}", route="old")
+        assert "kim@shop.example" not in site.page("/messages/7")
+
+
+class TestExport:
+    def test_holds_every_row_and_no_formula(self, site: Site) -> None:
+        import csv  # noqa: PLC0415
+
+        for number, text in enumerate(["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\uff1d1", "\r\n=1"]):
+            seeding.escalate(site.ledger, number, text, "{}")
+        answer = site.get("/messages.csv?route=orders")
+        assert answer.headers["content-disposition"].startswith("attachment")
+        rows = list(csv.DictReader(answer.text.splitlines(keepends=True)))
+        assert len(rows) >= site.value("select count(*) from escalated_messages where route = 'orders'")
+        hostile = [row["error_text"] for row in rows if row["message_id"] in set("01234567")]
+        assert len(hostile) == 8
+        assert all(text.startswith("'") for text in hostile)
+
+
+class TestSize:
+    """Generous: what matters is that nothing grows with each page, or reads payloads that it doesn't show."""
+
+    def test_a_hundred_thousand_open_messages_are_no_burden(self, make_site: Callable[..., Site]) -> None:
+        site = make_site()
+        seeding.crowd(site.ledger, 100_000)
+        for path in (
+            "/", "/groups", "/groups?order=oldest", "/groups/orders/1000", "/messages?after=50000",
+            "/messages?text=nothing+like+this", "/routes/orders", "/decide?route=orders&action=discard",
+        ):  # fmt: skip
+            began = time.monotonic()
+            page = site.page(path)
+            assert time.monotonic() - began < 10, path
+            assert len(page) < 100_000, path
+        assert "<b>100,000</b> messages" in site.page("/messages")
+
+    def test_counting_failures_reads_no_payload(self, make_site: Callable[..., Site]) -> None:
+        site = make_site()
+        seeding.crowd(site.ledger, 100)
+        counted = (
+            "select route, group_id, min(coalesce(first_enqueued_at, escalated_at)), min(escalation_id) from"
+            " escalated_messages where status in ('open', 'decided') and route in ('orders') group by route, group_id"
+        )
+        plan = " ".join(str(row) for row in site.rows(f"explain query plan {counted}"))
+        assert "USING COVERING INDEX" in plan
+
+
+@pytest.mark.server
+def test_every_page_works_on_postgresql(make_site: Callable[..., Site], postgres_database: str) -> None:
+    site = make_site(postgres_database)
+    seeding.seed(site.ledger, per_day=10)
+    escalation = site.value("select min(escalation_id) from escalated_messages")
+    for path in (
+        "/", "/routes/orders", "/plan/orders", "/groups", "/groups?order=oldest&cause=missing_data", "/groups/orders/1",
+        "/groups/orders/1?text=SKU&header=tenant%3Dblue&since=2026-11-01&queue=orders-dlq&status=all",
+        "/messages", "/messages?order=oldest&after=3", f"/messages/{FIRST}", "/find?word=order-1", "/messages.csv",
+        "/decide?route=orders&action=redeliver", f"/decide?ids={escalation}&action=edit",
+        "/decide?route=orders&action=approve", "/groups?after=3~orders~1",
+    ):  # fmt: skip
+        site.page(path)
+    assert site.decide("redeliver", filter={"route": "orders", "group": "1"}).json()["count"] > 5
+    site.doors.name = "Ben"
+    assert site.decide("approve", filter={"route": "orders", "group": "1"}).json()["count"] > 5
+    assert site.decide("withdraw", filter={"route": "orders", "group": "1"}).json()["count"] > 5
+    assert site.value("select count(*) from audit_events where actor = 'Ana Kováč' and action = 'decide redeliver'") > 5
+
+
+def test_a_ledger_of_another_version_is_told_and_not_touched(make_site: Callable[..., Site]) -> None:
+    site = make_site()
+    answer = site.get("/")
+    assert answer.status_code == 503
+    assert "redrive db upgrade" in answer.text
+    assert isinstance(site.ledger, Ledger)

@@ -1,0 +1,265 @@
+"""Who gets in, who may decide, and what hostile texts can do: nothing."""
+
+import html
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from redrive_ui import shown
+from redrive_ui.export import neutral
+from redrive_ui.identity import name_of
+from redrive_ui.rendering import PREFIX
+from tests.ui import seeding
+from tests.ui.conftest import Site
+
+PATHS = (
+    "/", "/routes/orders", "/plan/orders", "/groups", "/groups/orders/1", "/messages", "/messages/1048576",
+    "/find?word=x", "/decide?route=orders&action=discard", "/messages.csv", "/static/redrive.js", "/static/redrive.css",
+)  # fmt: skip
+
+
+class TestLogin:
+    @pytest.mark.parametrize("path", PATHS)
+    def test_is_needed_for_everything(self, site: Site, path: str) -> None:
+        site.doors.name = None
+        answer = site.get(path)
+        assert answer.status_code == 401
+        assert "orders-dlq" not in answer.text
+        assert f'href="/auth/login?next=/redrive{html.escape(path)}"' in answer.text
+
+    def test_is_needed_to_decide(self, site: Site) -> None:
+        site.doors.name = None
+        answer = site.decide("discard")
+        assert answer.status_code == 401
+        assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+
+    @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/static/../app.py", "/static/app.py"])
+    def test_there_is_nothing_beside_the_pages(self, site: Site, path: str) -> None:
+        assert site.get(path).status_code == 404
+
+    def test_a_name_is_printable_and_bounded(self) -> None:
+        assert name_of(" ana\x1b[31m\u202e\n ") == "ana[31m"
+        assert len(name_of("x" * 1000)) == 200
+
+
+class TestPermissions:
+    @pytest.mark.parametrize("path", ["/routes/orders", "/groups/orders/1", "/messages/1048576", "/plan/orders",
+                                      "/messages?route=orders", "/groups?route=orders"])  # fmt: skip
+    def test_a_route_that_may_not_be_seen_is_not_there(self, site: Site, path: str) -> None:
+        site.doors.hidden = {"orders"}
+        assert site.get(path).status_code == 404
+
+    def test_lists_leave_out_what_may_not_be_seen(self, site: Site) -> None:
+        site.doors.hidden = {"orders"}
+        for path in ("/", "/groups", "/messages?status=all", "/messages.csv", "/find?word=order-3"):
+            page = site.page(path)
+            assert "payments" in page
+            assert not re.search(r"(routes|groups)/orders\b|orders-dlq|>orders<|\"orders\"", page), path
+
+    def test_who_may_not_decide_reads_and_is_offered_nothing(self, site: Site) -> None:
+        site.doors.read_only = {"orders"}
+        for path in ("/groups/orders/1", "/messages/1048577"):
+            page = site.page(path)
+            assert "/decide?" not in page
+            assert "data-pick" not in page
+        assert site.get("/decide?route=orders&action=discard").status_code == 403
+
+    def test_who_may_not_decide_does_not(self, site: Site) -> None:
+        site.doors.read_only = {"orders"}
+        answer = site.decide("discard")
+        assert answer.status_code == 403
+        assert "redrive_orders" in answer.json()["detail"]
+        assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+
+    def test_ids_of_a_route_that_may_not_be_decided_are_refused_whole(self, site: Site) -> None:
+        site.doors.read_only = {"payments"}
+        mine = site.value("select min(escalation_id) from escalated_messages where route = 'orders'")
+        other = site.value("select min(escalation_id) from escalated_messages where route = 'payments'")
+        assert site.decide("discard", filter={"ids": [mine, other]}).status_code == 403
+        assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+
+    def test_ids_of_a_route_that_may_not_be_seen_are_left_out(self, site: Site) -> None:
+        site.doors.hidden = {"payments"}
+        other = site.value("select min(escalation_id) from escalated_messages where route = 'payments'")
+        assert site.decide("discard", filter={"ids": [other]}).json()["count"] == 0
+
+
+class TestForgery:
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({"origin": "http://evil.test"}, 403),
+            ({"origin": "null"}, 403),
+            ({"origin": "http://airflow.test.evil.test"}, 403),
+            ({"origin": "http://airflow.test:81"}, 403),
+            ({"origin": "file://airflow.test"}, 403),
+            ({"origin": "http://airflow.test", "sec-fetch-site": "cross-site"}, 403),
+            ({"origin": "http://airflow.test", "sec-fetch-site": "same-site"}, 403),
+            ({"content-type": "text/plain"}, 415),
+            ({"content-type": "application/x-www-form-urlencoded"}, 415),
+            ({"content-type": "text/plain; application/json"}, 415),
+        ],
+        ids=str,
+    )
+    def test_is_refused(self, site: Site, headers: dict[str, str], status: int) -> None:
+        assert site.decide("discard", headers=headers).status_code == status
+        assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+
+    def test_without_any_origin_only_a_token_of_its_own_counts(self, site: Site) -> None:
+        body = {"action": "discard", "note": "test orders", "up_to": 1 << 40, "filter": {"route": "orders"}}
+        path = f"{PREFIX}/api/decisions"
+        assert site.client.post(path, json=body).status_code == 403
+        assert site.client.post(path, json=body, headers={"authorization": "Basic x"}).status_code == 403
+        assert site.client.post(path, json=body, headers={"authorization": "Bearer x"}).status_code == 200
+
+    def test_nothing_is_written_by_a_get(self, site: Site) -> None:
+        before = site.rows("select * from escalated_messages")
+        for path in PATHS:
+            site.get(path)
+        assert site.get("/api/decisions").status_code == 405
+        assert site.rows("select * from escalated_messages") == before
+
+
+class TestBounds:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {"action": "drop"},
+            {"action": "discard", "note": ""},
+            {"action": "discard", "note": "  \u200b "},
+            {"action": "discard", "note": "x" * 2001},
+            {"action": "discard", "note": 5},
+            {"action": "discard", "up_to": "1"},
+            {"action": "discard", "up_to": True},
+            {"action": "discard", "up_to": -1},
+            {"action": "discard", "filter": []},
+            {"action": "discard", "filter": {}},
+            {"action": "discard", "filter": {"status": "applied or 1=1"}},
+            {"action": "discard", "filter": {"route": "orders", "ids": list(range(201))}},
+            {"action": "discard", "filter": {"route": {"a": 1}}},
+            {"action": "discard", "corrected_body": "{}"},
+            {"action": "edit"},
+            {"action": "edit", "corrected_body": "a\0b"},
+            {"action": "edit", "corrected_body": "{}"},
+            {"action": "discard", "decided_by": "somebody else"},
+        ],
+        ids=str,
+    )
+    def test_nonsense_is_refused_before_anything_is_done(self, site: Site, body: dict[str, Any]) -> None:
+        action = body.pop("action")
+        note = body.pop("note", "a reason")
+        assert site.decide(action, note=note, **body).status_code == 400
+        assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+
+    def test_large_bodies_are_not_read_to_the_end(self, site: Site) -> None:
+        assert site.decide("discard", note="x" * (2 << 20)).status_code == 413
+
+    @pytest.mark.parametrize("raw", [b"", b"[1]", b"{", b"[" * 100_000, b"\xff"])
+    def test_what_is_no_object_is_refused(self, site: Site, raw: bytes) -> None:
+        answer = site.client.post(
+            f"{PREFIX}/api/decisions",
+            content=raw,
+            headers={"origin": "http://airflow.test", "content-type": "application/json"},
+        )
+        assert answer.status_code == 400
+
+
+class TestHeaders:
+    @pytest.mark.parametrize("path", [*PATHS, "/nowhere", "/messages?status=bad"])
+    def test_are_on_every_answer(self, site: Site, path: str) -> None:
+        headers = site.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'self'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "no-store" in headers["cache-control"] or path.startswith("/static/")
+
+    def test_no_page_needs_what_the_policy_forbids(self, site: Site) -> None:
+        for path in PATHS[:9]:
+            page = site.page(path)
+            assert not re.search(r"<(script|style)(?![^>]*src=)[^>]*>", page), path
+            assert not re.search(r"<[^>]+\s(style|on\w+)=", page), path
+            assert "http://" not in page.replace("http://www.w3.org", "")
+            assert "https://" not in page
+
+
+class Reader(HTMLParser):
+    """What a page is made of: its tags with the names of their attributes, and where its links lead."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.parts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.links: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if ("class", "unseen") not in attrs:  # a character that is shown by its number
+            self.parts[tag, tuple(name for name, _ in attrs)] += 1
+        self.links |= {value or "" for name, value in attrs if name in ("href", "src", "action")}
+
+
+class TestHostileTexts:
+    @pytest.mark.parametrize("kind", seeding.HOSTILE)
+    def test_are_text_wherever_they_are(self, site: Site, kind: str) -> None:
+        seeding.escalate(site.ledger, 7, "", "", group_id=2, status="refused")
+        escalation = site.value("select escalation_id from escalated_messages where message_id = 7")
+        paths = (
+            "/messages/7", "/groups/orders/2?status=refused", "/groups?order=oldest", "/messages", "/routes/orders",
+            f"/decide?ids={escalation}&action=edit", f"/decide?ids={escalation}&action=discard",
+        )  # fmt: skip
+        harmless = [Reader(page) for page in pages_with(site, "words", paths)]
+        hostile = pages_with(site, seeding.HOSTILE[kind], paths)
+        for path, page, expected in zip(paths, hostile, harmless, strict=True):
+            found = Reader(page)
+            assert found.parts == expected.parts, path
+            assert found.links == expected.links, path
+            seen = re.sub(r"<textarea.*?</textarea>", "", page, flags=re.DOTALL)  # an editor holds what was sent
+            assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", seen), path
+            assert "49 49" not in seen
+
+    def test_what_hides_is_shown_by_its_number(self) -> None:
+        assert shown.visible("a\u202eb\x1b") == (
+            'a<span class="unseen">U+202E</span>b<span class="unseen">U+001B</span>'
+        )
+        assert shown.visible("<b>&") == "&lt;b&gt;&amp;"
+
+    def test_long_texts_are_cut_and_it_is_said(self) -> None:
+        assert "… 10 more characters" in shown.visible("x" * 110, 100)
+
+
+def pages_with(site: Site, text: str, paths: tuple[str, ...]) -> list[str]:
+    """The pages when every text that comes from outside is ``text``."""
+    site.change("update failure_groups set template = :t, example = :t", t=text)
+    site.change("update group_state set reason = :t", t=text)
+    site.change("update queue_observations set queue = :t || observation_id", t=text)
+    site.change("update messages set message_key = :t, broker_message_id = :t, destination = :t", t=text)
+    site.change(
+        "update escalated_messages set error_text = :t, payload = :t, reason = :t, content_type = :t, message_key = :t,"
+        " note = :t, refusal = :t, headers = :headers",
+        t=text,
+        headers=json.dumps([[text, text, text]]),
+    )
+    site.doors.name = name_of(text)
+    return [site.page(path) for path in paths]
+
+
+class TestLayout:
+    def test_json_is_laid_out_without_changing_a_value(self) -> None:
+        text = '{"id": 12345678901234567890, "price": 1.10, "a": [], "b": {}, "a": [1, "x", null, true]}'
+        laid_out = shown.formatted(text)
+        assert laid_out
+        assert re.sub(r"\s", "", laid_out) == re.sub(r"\s", "", text)
+
+    @pytest.mark.parametrize("text", ["", "plain", "{", "[" * 5000, "12", '{"a": 1', None])
+    def test_what_is_none_stays_as_it_is(self, text: str | None) -> None:
+        assert shown.formatted(text) is None
+
+    def test_numbers_are_no_formulas(self) -> None:
+        assert neutral(-5) == "-5"
+        assert neutral(None) == ""
+        assert neutral("plain") == "plain"
