@@ -14,6 +14,7 @@ from redrive.ledger import (
     consumers,
     destinations,
     escalations,
+    expiry,
     leases,
     loading,
     observations,
@@ -189,6 +190,9 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "expire": lambda p, z, s: planning.expire(p.ledger, z, enqueued_before=p.now, now=p.now),
     "refuse_lost": lambda p, z, s: planning.refuse_lost(p.ledger, z, p.now),
     "open_gates": lambda p, z, s: planning.open_gates(p.ledger, z, first=1, now=p.now),
+    "note_expiry": lambda p, z, s: expiry.note(
+        p.ledger, z, "q", expiry.Expiry(), rescued=1, expiring_at=p.now, now=p.now
+    ),
     "remember": lambda p, z, s: planning.remember(p.ledger, z, 10, p.now),
     "set_stage": lambda p, z, s: destinations.set_stage(
         p.ledger, z, destinations.DestinationGate("orders", "open", 0, 0, None, None, (), 0), stage="tripped",
@@ -258,8 +262,8 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
-        batches, consumers, destinations, escalations, loading, observations, outcomes, planning, restoring, sending,
-        suspects,
+        batches, consumers, destinations, escalations, expiry, loading, observations, outcomes, planning, restoring,
+        sending, suspects,
     )  # fmt: skip
     takes_lease = {
         function

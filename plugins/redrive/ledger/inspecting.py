@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, RowMapping
 
-from redrive.ledger import balance, destinations, planning
+from redrive.ledger import balance, destinations, expiry, planning
 from redrive.ledger.engine import sql
 
 
@@ -41,6 +41,11 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
             if one.stage != "open"
         ],
         "watching": _watching(connection, route),
+        "expiry": [
+            {"source": source, "oldest_at": known.oldest_at, "expires_at": known.at}
+            for source, known in sorted(expiry.of_sources(connection, route).items())
+            if known.at is not None
+        ],
         "queues": _all(
             connection,
             "select queue, role, visible, in_flight, delayed, consumers, oldest_age_seconds, oldest_age_method,"

@@ -5,16 +5,21 @@ bounces back can't keep it running. Where the broker can't tell its depth exactl
 place: the drain ends when a few receives in a row bring nothing from before it. Copies are staged in batches; a batch
 is closed when it is large enough, or when half of the lease of its first copy is gone, so that settling is done in
 good time. Should writing or settling take longer, leases are extended from here, the thread that owns them.
+
+The source whose messages expire soonest is drained first. When the limit is reached and what was received last would
+expire before the next run may be over, the drain goes on beyond the limit until that is no longer so, and says it.
 """
 
 import math
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerError, LedgerError, RedriveError, SettlementFailed
 from redrive.ledger import batches, observations, repeats
+from redrive.ledger import expiry as expiry_ledger
+from redrive.ledger.expiry import Expiry
 from redrive.ledger.observations import Observation
 from redrive.message import Micros, Received
 from redrive.settings import Source
@@ -28,6 +33,14 @@ if TYPE_CHECKING:
 SETTLE_AT_ONCE = 1_000
 #: Messages asked for per receive; adapters split it as their broker needs.
 RECEIVE_AT_ONCE = 1_000
+#: Messages asked for per receive beyond the limit, and for a first look at a source of which nothing is known.
+RESCUE_AT_ONCE = 100
+LOOK_AT = 10
+#: The next run may be over so many times the longest of the last gaps between runs from now; never sooner than in
+#: :data:`SOONEST`, and in :data:`UNKNOWN_GAP` where there were no two runs yet.
+GAPS = 2
+SOONEST = timedelta(hours=1)
+UNKNOWN_GAP = timedelta(days=1)
 #: Receives in a row without anything new to us that end a drain where the broker's depth can't be trusted to.
 EMPTY_RECEIVES = 3
 
@@ -38,15 +51,20 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
     if context.selection.limit is not None:
         limit = min(limit, context.selection.limit)
     remaining = math.ceil(limit / shards)
-    totals = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0}
-    for source in by_urgency(context.route.sources):
-        if remaining <= 0:
-            break
+    totals = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0, "rescued": 0}
+    known, next_run = _expiries(context), _next_run_over(context)
+    for source in by_urgency(context.route.sources, known):
         if context.selection.sources and source.queue not in context.selection.sources:
             continue
-        one = _SourceDrain(context, source, shard)
-        one.run(remaining)
+        expiry = known[source.queue]
+        # Of a source that was never looked at nobody knows how old its messages are.
+        unseen = expiry.retention is not None and expiry.oldest_at is None
+        if remaining <= 0 and not unseen and (expiry.at is None or expiry.at > next_run):
+            continue
+        one = _SourceDrain(context, source, shard, expiry, next_run)
+        one.run(max(remaining, 0), look_at=LOOK_AT if unseen else RESCUE_AT_ONCE)
         remaining -= one.drained
+        totals["rescued"] += one.rescued
         totals["drained"] += one.drained
         totals["settled"] += one.settled
         totals["batches"] += one.batches
@@ -56,9 +74,40 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
     return totals
 
 
-def by_urgency(sources: Sequence[Source]) -> list[Source]:
-    """Sources in the order in which their messages expire; those that never do come last."""
-    return sorted(sources, key=lambda source: source.retention or timedelta.max)
+def by_urgency(sources: Sequence[Source], known: Mapping[str, Expiry]) -> list[Source]:
+    """Sources in the order in which their messages expire; where that isn't known, those that keep them for the
+    shortest time first, and those that keep them for ever last."""
+
+    def expires(source: Source) -> tuple[bool, datetime, timedelta]:
+        expiry = known[source.queue]
+        at = expiry.at
+        return at is None, at or datetime.max.replace(tzinfo=UTC), expiry.retention or timedelta.max
+
+    return sorted(sources, key=expires)
+
+
+def _expiries(context: Context) -> dict[str, Expiry]:
+    """What is known of each source's expiry; retention as configured, else as the broker said before, else asked."""
+    with context.ledger.read() as connection:
+        known = expiry_ledger.of_sources(connection, context.name)
+    found = {}
+    for source in context.route.sources:
+        before = known.get(source.queue, Expiry())
+        retention = source.retention or before.retention
+        if retention is None:
+            try:
+                retention = context.broker.describe(source.queue).retention
+            except BrokerError:
+                pass  # not everybody may ask: then nothing is known
+        found[source.queue] = Expiry(retention, before.oldest_at)
+    return found
+
+
+def _next_run_over(context: Context) -> datetime:
+    """By when the next run should be over, judged by how often the route ran."""
+    with context.ledger.read() as connection:
+        gap = expiry_ledger.longest_gap(connection, context.name)
+    return context.now() + max(SOONEST, UNKNOWN_GAP if gap is None else GAPS * gap)
 
 
 def _all_after(started: Micros, received: Sequence[Received]) -> bool:
@@ -70,8 +119,12 @@ def _all_after(started: Micros, received: Sequence[Received]) -> bool:
 class _SourceDrain:
     """The drain of one source by one shard."""
 
-    def __init__(self, context: Context, source: Source, shard: int) -> None:
+    def __init__(self, context: Context, source: Source, shard: int, expiry: Expiry, next_run: datetime) -> None:
         self._context = context
+        self._expiry = expiry
+        self._next_run = next_run
+        self._last: Micros | None = None  # when the oldest message of the last receive was first enqueued
+        self.rescued = 0
         self._source = source
         self._shard = shard
         longest = context.broker.capabilities_for(source.queue).max_lease
@@ -85,7 +138,11 @@ class _SourceDrain:
         self.drained = self.settled = self.batches = 0
         self.complete = False
 
-    def run(self, limit: int) -> None:
+    def run(self, limit: int, *, look_at: int = RESCUE_AT_ONCE) -> None:
+        """Drain up to ``limit``, and on while messages would be lost before the next run.
+
+        With a limit of 0, ``look_at`` messages are taken to see whether there are such.
+        """
         context, queue = self._context, self._source.queue
         exact = context.broker.capabilities_for(queue).knows_empty
         started = micros(context.now())
@@ -97,10 +154,10 @@ class _SourceDrain:
         goal = limit if snapshot is None else min(limit, snapshot)
         quiet = 0
         try:
-            while self.drained < goal:
+            while (room := self._left(goal, snapshot, look_at)) > 0:
                 received = context.broker.receive(
                     queue,
-                    limit=min(RECEIVE_AT_ONCE, goal - self.drained, self._room()),
+                    limit=min(RECEIVE_AT_ONCE, room, self._room()),
                     wait=context.route.drain.wait,
                     lease=self._lease,
                 )
@@ -109,6 +166,10 @@ class _SourceDrain:
                     self._flush()
                 else:
                     self._stage(received, now)
+                    self._last = min((one.letter.enqueued_at or micros(now) for one in received), default=None)
+                    if self.drained > goal:
+                        self.rescued = self.drained - goal
+                        context.progress(f"{queue}: beyond the limit, or messages expire unread", self.rescued, None)
                     if self._is_full(now):
                         self._flush()
                     context.progress(f"draining {queue}", self.drained, goal)
@@ -126,12 +187,41 @@ class _SourceDrain:
                     self.complete = left.total is not None and left.total == (left.delayed or 0)
                     break
             else:
-                self.complete = snapshot is not None and goal >= snapshot
+                self.complete = snapshot is not None and self.drained >= snapshot
             self._flush()
         except BaseException:
             self._give_up()
             raise
         self._write_age(depth)
+        self._note_expiry(started)
+
+    def _left(self, goal: int, snapshot: int | None, look_at: int) -> int:
+        """How many more to ask for; beyond the limit while what came last would expire before the next run."""
+        if self.drained < goal:
+            return goal - self.drained
+        left = look_at if self._last is None else RESCUE_AT_ONCE
+        if snapshot is not None:
+            left = min(left, snapshot - self.drained)
+        retention = self._expiry.retention
+        if retention is None:
+            return 0
+        # Queues give out the oldest first, by and large: when these are safe, so are the ones behind.
+        safe = self._last is not None and instant(self._last) + retention > self._next_run
+        return 0 if safe or (self._last is None and goal > 0) else left
+
+    def _note_expiry(self, started: Micros) -> None:
+        """What is left was first enqueued after what was received last, or where nothing is left, after now."""
+        oldest = started if self.complete else self._last
+        known = Expiry(self._expiry.retention, None if oldest is None else instant(oldest))
+        expiry_ledger.note(
+            self._context.ledger,
+            self._context.lease,
+            self._source.queue,
+            known,
+            rescued=self.rescued,
+            expiring_at=self._next_run,
+            now=self._context.now(),
+        )
 
     def _doubtful(self) -> int:
         """Copies of batches that may come again, all of them first: what they are is decided on the whole of them."""

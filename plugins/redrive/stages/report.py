@@ -40,5 +40,6 @@ def report(context: Context) -> dict[str, Any]:
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),
         **({"paused": paused} if paused else {}),
+        **({"rescued": rescued} if (rescued := stages.get("drain", {}).get("rescued")) else {}),
         "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},
     }

@@ -3,8 +3,9 @@
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from redrive.ledger import outcomes
+from redrive.ledger import expiry, outcomes
 from redrive.ledger.engine import Ledger
+from redrive.ledger.expiry import Expiry
 from redrive.settings import Settings, format_duration
 
 #: From this share of a source's retention on it is said aloud; there is time left to do something.
@@ -30,20 +31,23 @@ class Risk(NamedTuple):
 def at_risk(settings: Settings, *, now: datetime) -> list[Risk]:
     """The sources of which messages may expire before anybody has staged them, the most urgent first.
 
-    Counted from when a source was last drained to its end, by what the configuration says of its retention.
-    A source that never was drained to its end, or whose retention isn't configured, can't be judged.
+    Counted from when a source was last drained to its end, by what the configuration, or else the broker at the last
+    drain, says of its retention. A source that never was drained to its end, or of whose retention nobody said
+    anything, can't be judged.
     """
     ledger = Ledger(settings.database)
     found = []
     try:
         with ledger.read() as connection:
             for name, route in settings.routes.items():
+                known = expiry.of_sources(connection, name)
                 for source in route.sources:
                     emptied = outcomes.drained_to(connection, name, [source.queue])
-                    if emptied is None or source.retention is None:
+                    retention = source.retention or known.get(source.queue, Expiry()).retention
+                    if emptied is None or retention is None:
                         continue
-                    if now - emptied >= source.retention * SHARE:
-                        found.append(Risk(name, source.queue, now - emptied, source.retention))
+                    if now - emptied >= retention * SHARE:
+                        found.append(Risk(name, source.queue, now - emptied, retention))
     finally:
         ledger.close()
     return sorted(found, key=lambda risk: risk.unseen / risk.retention, reverse=True)
