@@ -1,6 +1,8 @@
 """Review with plain SQL: what a person writes into ``escalated_messages``, and what comes of it, exactly once."""
 
+import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,18 +20,23 @@ from tests.workshop import KEY_ERROR, Workshop
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def person(workshop: Workshop, statement: str) -> None:
+def typed(ledger: Ledger, statement: str) -> None:
     """What somebody types into a SQL console: no library of ours, one statement, committed."""
-    engine = sa.create_engine(workshop.ledger.url)
+    engine = sa.create_engine(ledger.url)
     try:
         with engine.begin() as connection:
-            if workshop.ledger.is_sqlite:
+            if ledger.is_sqlite:
                 connection.exec_driver_sql(statement)
             else:
                 connection.exec_driver_sql("set search_path = redrive")
                 connection.exec_driver_sql(statement.replace("%", "%%"))
     finally:
         engine.dispose()
+
+
+def person(workshop: Workshop, statement: str) -> None:
+    """The same, into the workshop's ledger."""
+    typed(workshop.ledger, statement)
 
 
 @pytest.fixture
@@ -180,6 +187,41 @@ def test_an_edit_that_is_not_json_is_refused_with_the_reason_and_can_be_mended(w
     assert workshop.bodies("orders") == [b"{}"]
 
 
+@pytest.mark.parametrize(
+    ("original", "content_type", "correction", "refusal"),
+    [
+        ('{"a": 1}', "application/json; charset=utf-8", '{"a": NaN}', "not JSON.*content type.*NaN"),
+        ("broken", "application/vnd.order+json", "[" * 100_000, "not JSON.*nested too deeply"),
+        ('{"a": 1}', None, '{"a": 1', "not JSON, as the original is"),
+        ('{"a": 1', None, "anything", None),  # no content type, and the original is nothing that we know
+        ("plain", "text/plain", "other", None),
+        ("<a/>", "application/xml", "<a>", "not XML"),
+        ("<a/>", "text/xml", '<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>', "entities are not taken"),
+        ("<a/>", "application/soap+xml", "<a>b</a>", None),
+        (b"\xff\x00", "application/x-protobuf", "text", "no text but application/x-protobuf"),
+        (b"\xff", "text/plain", "text", None),
+        ("ana@example.org", None, "[redacted email]", r"\[redacted\]: it was copied"),
+        ("it says [redacted]", None, "[redacted]", None),
+    ],
+)
+def test_a_correction_has_to_be_what_the_original_was(
+    tmp_path: Path, original: str | bytes, content_type: str | None, correction: str, refusal: str | None
+) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die(original, error=KEY_ERROR, content_type=content_type)
+    workshop.cycle()
+    with workshop.ledger.write() as connection:
+        connection.execute(
+            sql("update escalated_messages set decision = 'edit', decided_by = 'ana', corrected_body = :body"),
+            {"body": correction},
+        )
+    counts = workshop.review()
+    assert (counts["refused"], counts["released"]) == ((1, 0) if refusal else (0, 1))
+    if refusal:
+        assert re.search(refusal, rows(workshop, "refusal")[0][0])
+    workshop.ledger.close()
+
+
 def test_an_empty_edit_is_refused(bug: Workshop) -> None:
     person(bug, "update escalated_messages set decision = 'edit', corrected_body = '', decided_by = 'ana'")
     assert bug.review()["refused"] == 2
@@ -241,19 +283,73 @@ def test_a_page_that_is_applied_twice_is_applied_once(bug: Workshop) -> None:
     assert bug.query("select releases from messages") == [(1,), (1,)]
 
 
+def test_decisions_that_change_all_the_time_are_each_applied_once(workshop: Workshop) -> None:
+    """People change their minds in one connection while decisions are applied in another."""
+    workshop.die(*(f"m{n}" for n in range(40)), error=KEY_ERROR)
+    workshop.cycle()
+    person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    stop = threading.Event()
+    turned: list[int] = []
+
+    def change_minds() -> None:
+        words = ("redeliver", "discard")
+        while not stop.is_set():
+            for n in range(40):
+                if stop.is_set():
+                    return
+                try:
+                    person(
+                        workshop,
+                        f"update escalated_messages set decision = '{words[len(turned) % 2]}', decided_by = 'ben'"
+                        f" where payload = 'm{n}' and status = 'decided'",
+                    )
+                except DatabaseError as error:
+                    assert "too late" in str(error) or "applied already" in str(error)  # noqa: PT017
+                turned.append(n)
+
+    thread = threading.Thread(target=change_minds)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while len(turned) < 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        while workshop.states().get("escalated") and time.monotonic() < deadline:
+            workshop.review()
+    finally:
+        stop.set()
+        thread.join()
+    workshop.review()
+    assert "escalated" not in workshop.states()
+    found = workshop.query(
+        "select messages.state, decision, status, releases, (select count(*) from audit_events where"
+        " audit_events.message_id = messages.message_id and to_state in ('waiting', 'discarded')) from messages"
+        " inner join escalated_messages on escalated_messages.message_id = messages.message_id"
+    )
+    assert set(found) <= {("waiting", "redeliver", "decided", 1, 1), ("discarded", "discard", "applied", 0, 1)}
+    assert len(found) == 40
+    workshop.cycle()
+    released = sum(1 for row in found if row[0] == "waiting")
+    assert len(workshop.bodies("orders")) == released
+    assert workshop.audit() == []
+
+
 def test_two_approvals_need_two_people(ledger_url: str, tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, ledger_url, approvals=2)
     workshop.die("a", error=KEY_ERROR)
     workshop.cycle()
     person(workshop, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
     assert workshop.review()["released"] == 0
-    person(workshop, "update escalated_messages set approved_by = 'ana'")
+    for same in ("ana", "Ana", " ana "):
+        with pytest.raises(DatabaseError, match="second person"):
+            person(workshop, f"update escalated_messages set approved_by = '{same}'")
+    person(workshop, "update escalated_messages set approved_by = ' '")
+    assert workshop.review()["released"] == 0, "nobody is not a person"
+    person(workshop, "update escalated_messages set approved_by = 'ben', decided_by = 'cleo'")
+    person(workshop, "update escalated_messages set decided_by = 'ben'")
     assert workshop.review()["released"] == 0, "one person cannot be both"
-    person(workshop, "update escalated_messages set approved_by = 'ben'")
-    assert workshop.query("select actor, action from audit_events where action like 'approve%' order by event_id") == [
-        ("ana", "approve redeliver"),
-        ("ben", "approve redeliver"),
-    ]
+    person(workshop, "update escalated_messages set decided_by = 'ana', approved_by = 'ben'")
+    told = workshop.query("select actor from audit_events where action = 'approve redeliver' order by event_id")
+    assert told[-1] == ("ben",)
     person(workshop, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
     assert rows(workshop, "approved_by") == [(None,)], "an approval is for what was decided then"
     assert workshop.review()["discarded"] == 0
@@ -291,6 +387,33 @@ def test_a_message_that_can_not_be_sent_after_its_release_is_refused_with_the_re
     plant.send("release", status="refused", detail="too large")
     assert plant.states() == {"escalated": 1}
     assert plant.rows("select status, refusal from escalated_messages") == [("refused", "could not be sent: too large")]
+
+
+def test_a_group_that_was_archived_is_raised_again_by_what_keeps_failing(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'test orders'")
+    bug.review()
+    assert bug.query("select * from review_groups") == []
+    bug.die("c", error=KEY_ERROR)
+    bug.cycle()
+    person(bug, "update escalated_messages set escalated_at = current_timestamp where status = 'open'")
+    ((open_messages, last, by, because, last_day, trend),) = bug.query(
+        "select open_messages, last_decision, last_decided_by, suggested_because, last_day, trend from review_groups"
+    )
+    assert (open_messages, last, by) == (1, "discard", "ana")
+    assert because == "decided last time: discard by ana"
+    assert (last_day, trend) == (1, "rising")
+
+
+def test_a_group_tells_what_came_of_earlier_redeliveries(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    bug.review()
+    bug.cycle()
+    bug.consume(lambda letter: KEY_ERROR if letter.body == b"a" else None)
+    bug.cycle()
+    bug.query("select 1")
+    found = bug.query("select open_messages, redelivered, returned, last_decision from review_groups")
+    assert found == [(1, 2, 1, "redeliver")]
+    assert bug.query("select suggested_because from review_groups") == [("0 of 1 redelivered stayed away",)]
 
 
 @pytest.mark.parametrize("query", sorted((ROOT / "sql" / "review").glob("*.sql")), ids=lambda path: path.stem)
@@ -352,16 +475,18 @@ class TestReviewerRole:
 
     def test_cannot_approve_in_somebody_elses_name(self, bug: Workshop) -> None:
         self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver'")
-        self.says(bug, "ana", "update redrive.escalated_messages set approved_by = 'ben'")
-        assert rows(bug, "approved_by") == [("ana",)]
+        with pytest.raises(DatabaseError, match="second person"):
+            self.says(bug, "ana", "update redrive.escalated_messages set approved_by = 'ben'")
         assert bug.review()["released"] == 0
         self.says(bug, "ben", "update redrive.escalated_messages set approved_by = 'ben'")
         assert bug.review()["released"] == 1
 
     def test_cannot_hand_their_own_decision_to_another_to_approve_it_themselves(self, bug: Workshop) -> None:
         self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver'")
-        self.says(bug, "ana", "update redrive.escalated_messages set decided_by = 'ben', approved_by = 'ana'")
-        assert rows(bug, "decided_by, approved_by") == [("ana", "ana")]
+        with pytest.raises(DatabaseError, match="second person"):
+            self.says(bug, "ana", "update redrive.escalated_messages set decided_by = 'ben', approved_by = 'ana'")
+        self.says(bug, "ana", "update redrive.escalated_messages set decided_by = 'ben'")
+        assert rows(bug, "decided_by, approved_by") == [("ana", None)]
         assert bug.review()["released"] == 0
 
     def test_may_read_everything(self, bug: Workshop) -> None:
@@ -391,11 +516,38 @@ class TestReviewerRole:
             "alter table redrive.escalated_messages disable trigger all",
             "create table redrive.t (i int)",
             "set session authorization ben",
+            "update redrive.standing_decisions set until_at = now()",
+            "insert into redrive.standing_decisions (group_id, decision, decided_by, note, until_at, approved_by)"
+            " values (1, 'discard', 'ana', 'x', now(), 'ben')",
+            "delete from redrive.standing_decisions",
+            "delete from redrive.notifications",
         ],
     )
     def test_may_do_nothing_else(self, bug: Workshop, forbidden: str) -> None:
         with pytest.raises(DatabaseError, match=r"permission denied|must be owner"):
             self.says(bug, "ana", forbidden)
+
+    def test_lets_a_decision_stand_in_their_own_name_and_another_approves_and_a_third_revokes(
+        self, bug: Workshop
+    ) -> None:
+        self.says(
+            bug,
+            "ana",
+            "insert into redrive.standing_decisions (group_id, decision, decided_by, note, until_at)"
+            " select group_id, 'discard', 'ceo', 'known', now() + interval '1 day' from redrive.failure_groups",
+        )
+        with pytest.raises(DatabaseError, match="second person"):
+            self.says(bug, "ana", "update redrive.standing_decisions set approved_by = 'ben'")
+        self.says(bug, "ben", "update redrive.standing_decisions set approved_by = 'ceo'")
+        self.says(bug, "ben", "update redrive.standing_decisions set revoked_by = 'ana'")
+        found = bug.query("select decided_by, approved_by, revoked_by, revoked_at is not null from standing_decisions")
+        assert found == [("ana", "ben", "ben", True)]
+        told = bug.query("select actor, action from audit_events where action like '%stand%' order by event_id")
+        assert told == [
+            ("ana", "let discard stand"),
+            ("ben", "approve standing discard"),
+            ("ben", "revoke standing discard"),
+        ]
 
     def test_the_owner_speaks_for_whom_it_names(self, bug: Workshop) -> None:
         person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'cleo'")

@@ -22,6 +22,7 @@ from redrive.ledger import (
     planning,
     restoring,
     sending,
+    standing,
     suspects,
 )
 from redrive.ledger.engine import Ledger
@@ -222,6 +223,7 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "apply_decisions": lambda p, z, s: escalations.apply(
         p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
     ),
+    "stand": lambda p, z, s: standing.apply(p.ledger, z, approvals=1, now=p.now),
     "regate": lambda p, z, s: escalations.regate(p.ledger, z, first=1, now=p.now),
     "ask_about_suspected": lambda p, z, s: suspects.write_reviews(
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
@@ -249,6 +251,13 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
     plant.make_due()
     claimed = plant.claim(1)
     assert claimed is not None
+    plant.change(
+        "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
+        " values (:group, 'discard', 'ana', 'known', :now, :until_at)",
+        group=plant.group(),
+        now=plant.now,
+        until_at=plant.now + timedelta(days=1),
+    )
     zombie = plant.lease
     plant.begin()
     for name, operation in GUARDED.items():
@@ -262,6 +271,8 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
+        batches, consumers, destinations, escalations, loading, observations, outcomes, planning, restoring, sending,
+        standing, suspects,
         batches, consumers, destinations, escalations, expiry, loading, observations, outcomes, planning, restoring,
         sending, suspects,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
-from redrive.ledger.moves import move, tell
+from redrive.ledger.moves import move, move_each
 from redrive.lifecycle import State
 
 
@@ -60,6 +60,8 @@ class Decided(NamedTuple):
     content_type: str | None
     corrected_body: str | None
     state: str | None  # of the message; None when it is gone
+    original: str | None = None  # of an edit: the body, where it is text …
+    is_binary: bool = False  # … and whether it is not
 
 
 def candidates(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
@@ -207,13 +209,14 @@ def decided(connection: Connection, route: str | None, *, approvals: int, after:
     rows = connection.execute(
         sql(
             "select escalation_id, reviews.message_id, reviews.route, decision, decided_by, approved_by, note,"
-            " content_type, corrected_body, messages.state from escalated_messages reviews"
+            " content_type, corrected_body, messages.state, case when decision = 'edit' then payload end as original,"
+            " payload_bytes is not null as is_binary from escalated_messages reviews"
             " left join messages on messages.message_id = reviews.message_id"
             " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
             # a released message that waits for delivery was applied as far as it can be
             " and (messages.state is null or messages.state = 'escalated')"
             + (" and reviews.route = :route" if route else "")
-            + (" and approved_by is not null and approved_by <> decided_by" if approvals > 1 else "")
+            + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
             + " order by escalation_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit} if route else {"after": after, "limit": limit},
@@ -230,68 +233,108 @@ def apply(
     refuse: Sequence[tuple[Decided, str]],
     now: datetime,
 ) -> dict[str, int]:
-    """Apply decisions in one transaction. Rows that changed since they were read are left for the next time."""
-    done = {"released": 0, "discarded": 0, "refused": 0}
+    """Apply decisions of the lease's route in one transaction. Rows that changed since they were read are left for the
+    next time: a reviewer's late change waits for us, or we for it."""
+    chosen = (
+        [(one, "redeliver", None) for one in redeliver]
+        + [(one, "discard", None) for one in discard]
+        + [(one, "refuse", why) for one, why in refuse]
+    )
     with ledger.write() as connection:
         lease.guard(connection, now)
-        for one in redeliver:
-            if not _still(ledger, connection, one):
-                continue
-            done["released"] += move(
-                connection,
-                State.ESCALATED,
-                State.WAITING,
-                now=now,
-                where="message_id = :message_id",
-                values={"message_id": one.message_id},
-                set_=(
-                    "verdict = 'release', releases = releases + 1, send_failures = 0, next_attempt_at = :now,"
-                    " reason = null"
-                ),
-                route=one.route,
-                run_id=lease.run_id,
-                action=one.decision,
-                actor=one.decided_by,
-                reason=one.note,
+        ledger.temporary(
+            connection,
+            "taken",
+            "escalation_id bigint primary key, message_id bigint, decision text, decided_by text, approved_by text,"
+            " corrected_body text, what text, why text",
+        )
+        columns = (
+            "escalation_id", "message_id", "decision", "decided_by", "approved_by", "corrected_body", "what", "why",
+        )  # fmt: skip
+        ledger.bulk(
+            connection,
+            "taken",
+            columns,
+            [
+                (
+                    one.escalation_id, one.message_id, one.decision, one.decided_by, one.approved_by,
+                    one.corrected_body, what, why,
+                )
+                for one, what, why in chosen
+            ],
+        )  # fmt: skip
+        _leave_changed(ledger, connection)
+        of_people = (
+            "select taken.message_id, reviews.decided_by as actor, taken.{action} as action, reviews.note as reason"
+            " from taken inner join escalated_messages reviews on reviews.escalation_id = taken.escalation_id"
+            " where taken.what = '{what}'"
+        )
+        released = move_each(
+            connection,
+            State.ESCALATED,
+            State.WAITING,
+            now=now,
+            decided=of_people.format(action="decision", what="redeliver"),
+            set_=(
+                "verdict = 'release', releases = releases + 1, send_failures = 0, next_attempt_at = :now, reason = null"
+            ),
+            route=lease.route,
+            run_id=lease.run_id,
+        )
+        discarded = move_each(
+            connection,
+            State.ESCALATED,
+            State.DISCARDED,
+            now=now,
+            decided=of_people.format(action="decision", what="discard"),
+            set_="reason = 'discarded by a reviewer'",
+            route=lease.route,
+            run_id=lease.run_id,
+        )
+        connection.execute(
+            sql(
+                "update escalated_messages set status = 'applied', applied_at = :now where escalation_id in"
+                " (select escalation_id from taken where what = 'discard')"
+            ),
+            {"now": now},
+        )
+        refused = connection.execute(
+            sql(
+                "update escalated_messages set status = 'refused', refusal = (select why from taken"
+                " where taken.escalation_id = escalated_messages.escalation_id) where escalation_id in"
+                " (select escalation_id from taken where what = 'refuse')"
             )
-        for one in discard:
-            if not _still(ledger, connection, one):
-                continue
-            done["discarded"] += move(
-                connection,
-                State.ESCALATED,
-                State.DISCARDED,
-                now=now,
-                where="message_id = :message_id",
-                values={"message_id": one.message_id},
-                set_="reason = 'discarded by a reviewer'",
-                route=one.route,
-                run_id=lease.run_id,
-                action="discard",
-                actor=one.decided_by,
-                reason=one.note,
+        ).rowcount
+        connection.execute(
+            sql(
+                "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
+                " :run_id, 'redrive', 'refuse decision', message_id, why from taken where what = 'refuse'"
+                " order by message_id"
+            ),
+            {"now": now, "route": lease.route, "run_id": lease.run_id},
+        )
+    return {"released": released, "discarded": discarded, "refused": int(refused)}
+
+
+def _leave_changed(ledger: Ledger, connection: Connection) -> None:
+    """Leave out of ``taken`` what no longer is as it was read; lock the rest, so that late changes wait for us."""
+    if not ledger.is_sqlite:  # where nobody else writes during this transaction
+        connection.execute(
+            sql(
+                "select 1 from escalated_messages where escalation_id in (select escalation_id from taken)"
+                " order by escalation_id for update"
             )
-            connection.execute(
-                sql("update escalated_messages set status = 'applied', applied_at = :now where escalation_id = :id"),
-                {"now": now, "id": one.escalation_id},
-            )
-        for one, why in refuse:
-            if not _still(ledger, connection, one):
-                continue
-            done["refused"] += connection.execute(
-                sql("update escalated_messages set status = 'refused', refusal = :why where escalation_id = :id"),
-                {"why": why, "id": one.escalation_id},
-            ).rowcount
-            tell(
-                connection,
-                at=now,
-                action="refuse decision",
-                route=one.route,
-                run_id=lease.run_id,
-                message_id=one.message_id,
-                reason=why,
-            )
-    return done
+        )
+    same = " and ".join(
+        f"coalesce(reviews.{column}, '') = coalesce(taken.{column}, '')"
+        for column in ("decision", "decided_by", "approved_by", "corrected_body")
+    )
+    connection.execute(
+        sql(
+            "delete from taken where not exists (select 1 from escalated_messages reviews where"
+            f" reviews.escalation_id = taken.escalation_id and reviews.status = 'decided' and {same})"
+        )
+    )
 
 
 def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
@@ -333,22 +376,6 @@ def corrected(connection: Connection, message_ids: Sequence[int]) -> dict[int, s
         )
         found.update({row.message_id: row.corrected_body for row in rows})
     return found
-
-
-def _still(ledger: Ledger, connection: Connection, one: Decided) -> bool:
-    """Whether the row still says what was read; locks it, so that a reviewer's late change waits for us."""
-    row = connection.execute(
-        sql(
-            "select decision, corrected_body, status from escalated_messages where escalation_id = :id"
-            + ("" if ledger.is_sqlite else " for update")
-        ),
-        {"id": one.escalation_id},
-    ).first()
-    return row is not None and (row.status, row.decision, row.corrected_body) == (
-        "decided",
-        one.decision,
-        one.corrected_body,
-    )
 
 
 def _as_text(body: bytes) -> str | None:

@@ -99,3 +99,42 @@ def move(
             reason=reason,
         )
     return count
+
+
+def move_each(
+    connection: Connection,
+    source: State,
+    target: State,
+    *,
+    now: datetime,
+    decided: str,
+    set_: str,
+    route: str,
+    run_id: str,
+) -> int:
+    """Move messages about each of which a person decided, with an audit event for every one; returns how many.
+
+    ``decided`` is SQL that selects ``message_id, actor, action, reason``, one row per message at most. Otherwise as
+    :func:`move`.
+    """
+    lifecycle.check(source, target)
+    states = {"source_state": source.value, "target_state": target.value, "now": now}
+    told = connection.execute(
+        sql(
+            "insert into audit_events (at, route, run_id, actor, action, from_state, to_state, message_id, reason)"
+            " select :now, :route, :run_id, decided.actor, decided.action, :source_state, :target_state,"
+            f" decided.message_id, decided.reason from ({decided}) decided inner join messages"
+            " on messages.message_id = decided.message_id and messages.state = :source_state"
+            " order by decided.message_id"
+        ),
+        {**states, "route": route, "run_id": run_id},
+    ).rowcount
+    moved = connection.execute(
+        sql(
+            f"update messages set state = :target_state, changed_at = :now, {set_} where state = :source_state"
+            f" and message_id in (select message_id from ({decided}) decided)"
+        ),
+        states,
+    ).rowcount
+    assert told == moved, f"{told} moves were told of, {moved} made"  # noqa: S101 - nobody else moves them
+    return int(moved)

@@ -350,9 +350,20 @@ escalated_messages = Table(
     CheckConstraint("status <> 'applied' or decision is not null", name="status_needs_decision"),
     Index("ix_escalated_messages_message_id", "message_id"),
     Index("ix_escalated_messages_status_group_id", "status", "route", "group_id"),
+    # All that review_groups counts, so that it reads no payloads.
+    Index(
+        "ix_escalated_messages_review",
+        "route",
+        "group_id",
+        "status",
+        "escalated_at",
+        "first_enqueued_at",
+        "suggested_decision",
+    ),
     sqlite_autoincrement=True,
 )
 
+# Decisions of people that also hold for what is escalated later.
 standing_decisions = Table(
     "standing_decisions",
     metadata,
@@ -361,13 +372,59 @@ standing_decisions = Table(
     Column("group_id", sa.BigInteger, ForeignKey("failure_groups.group_id"), nullable=False),
     Column("decision", sa.Text, nullable=False),
     Column("decided_by", sa.Text, nullable=False),
+    Column("approved_by", sa.Text),  # the second person; where the route asks for two, it holds only with one
     Column("note", sa.Text, nullable=False),
-    Column("created_at", Instant, nullable=False),
+    Column("created_at", Instant, nullable=False, server_default=text("current_timestamp")),
     Column("until_at", Instant, nullable=False),
     Column("revoked_at", Instant),
     Column("revoked_by", sa.Text),
     _one_of("decision", "redeliver", "discard"),
+    CheckConstraint("trim(decided_by) <> '' and trim(note) <> ''", name="says_who_and_why"),
+    CheckConstraint("until_at > created_at", name="holds_for_a_while"),
+    CheckConstraint("revoked_at is null or coalesce(trim(revoked_by), '') <> ''", name="revocation_needs_name"),
     sqlite_autoincrement=True,
+)
+
+# What people have to know, once per event.
+notifications = Table(
+    "notifications",
+    metadata,
+    Column("notification_id", BigId, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("event", sa.Text, nullable=False),
+    Column("subject", sa.Text, nullable=False),  # which of its kind: a group's id, a queue; '' where there is one
+    Column("facts", sa.Text, nullable=False),  # JSON: names and numbers, no texts of messages
+    Column("raised_at", Instant, nullable=False),
+    Column("resolved_at", Instant),  # it is over; should it begin again, that is a new one
+    _one_of("event", "new_group", "route_paused", "slo_breach", "messages_expiring", "balance_broken"),
+    Index(
+        "ix_notifications_unresolved",
+        "route",
+        "event",
+        "subject",
+        unique=True,
+        sqlite_where=text("resolved_at is null"),
+        postgresql_where=text("resolved_at is null"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+# Who is told of a notification, and whether they were.
+notification_sends = Table(
+    "notification_sends",
+    metadata,
+    Column("notification_id", sa.BigInteger, ForeignKey("notifications.notification_id"), primary_key=True),
+    Column("target", sa.Text, primary_key=True),
+    _count("tries"),
+    Column("next_try_at", Instant),  # null: sent, or given up
+    Column("sent_at", Instant),
+    Column("problem", sa.Text),  # of the last try
+    Index(
+        "ix_notification_sends_pending",
+        "next_try_at",
+        sqlite_where=text("next_try_at is not null"),
+        postgresql_where=text("next_try_at is not null"),
+    ),
 )
 
 queue_observations = Table(

@@ -1,4 +1,7 @@
-"""Escalate: what the machine must not decide goes to people, with everything they need to decide."""
+"""Escalate: what the machine must not decide goes to people, with everything they need to decide.
+
+What a standing decision of theirs covers is decided at once in its name; ``redrive_review`` applies it as any other.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from redrive import failure_text
 from redrive.causes import Cause
 from redrive.errors import CheckFailed
-from redrive.ledger import batches, escalations, suspects
+from redrive.ledger import batches, escalations, standing, suspects
 from redrive.ledger.escalations import Candidate, Review
 from redrive.message import DeadLetter, batch_and_row, message_id_of
 from redrive.processed_check import Checker
@@ -28,7 +31,10 @@ def escalate(context: Context) -> dict[str, int]:
                 page = escalations.candidates(connection, context.name, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
             if not page:
                 _ask_about_suspected(context)
-                return totals
+                decided = standing.apply(
+                    context.ledger, context.lease, approvals=context.route.approvals, now=context.now()
+                )
+                return totals | ({"decided_by_standing": decided} if decided else {})
             after = page[-1].message_id
             if checker is not None:
                 try:

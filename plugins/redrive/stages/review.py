@@ -1,18 +1,22 @@
 """Review: apply what people decided, once; refuse what can't be done, with the reason in the row."""
 
 import json
+from typing import Any, Never
+from xml.parsers import expat
 
-from redrive.ledger import escalations, suspects
+from redrive.ledger import escalations, standing, suspects
 from redrive.ledger.escalations import Decided
+from redrive.redaction import MASKED
 from redrive.stages import plan
 from redrive.stages.context import Context
 
-PAGE = 500
+PAGE = 2000
 
 
 def apply_decisions(context: Context) -> dict[str, int]:
     """Apply the route's decided escalations: releases wait for delivery, discards are final, the rest is refused."""
     totals = {"released": 0, "discarded": 0, "refused": 0}
+    standing.apply(context.ledger, context.lease, approvals=context.route.approvals, now=context.now())
     suspects.adopt(context.ledger, context.lease, context.now())
     after = -1
     while True:
@@ -49,19 +53,54 @@ def objection(one: Decided) -> str | None:
     if one.state is None:
         return "the message is no longer in the ledger"
     if one.decision == "edit":
-        return _bad_body(one.corrected_body or "", one.content_type)
+        return _bad_body(one.corrected_body or "", one)
     return None
 
 
-def _bad_body(body: str, content_type: str | None) -> str | None:
-    """Why ``body`` can't stand for a message of ``content_type``."""
+def _bad_body(body: str, one: Decided) -> str | None:
+    """Why ``body`` can't stand for the message."""
     if not body:
         return "corrected_body is empty"
-    if "json" in (content_type or "").lower():
-        try:
-            json.loads(body)
-        except ValueError as error:
-            return f"corrected_body is not JSON, as the original's content type says: {error}"
-        except RecursionError:
-            return "corrected_body is nested too deeply"
+    if MASKED.search(body) and not MASKED.search(one.original or ""):
+        return (
+            "corrected_body holds [redacted]: it was copied from where the payload is masked; take the column payload"
+        )
+    kind = (one.content_type or "").partition(";")[0].strip().lower()
+    if "json" in kind:
+        problem = _not_json(body)
+        return problem and f"corrected_body is not JSON, as the original's content type says: {problem}"
+    if kind in ("text/xml", "application/xml") or kind.endswith("+xml"):
+        problem = _not_xml(body)
+        return problem and f"corrected_body is not XML, as the original's content type says: {problem}"
+    if kind and one.is_binary and not kind.startswith("text/"):
+        return f"the original is no text but {kind[:100]}, and corrected_body can only be text"
+    if not kind and (one.original or "").lstrip()[:1] in ("{", "[") and _not_json(one.original or "") is None:
+        problem = _not_json(body)
+        return problem and f"corrected_body is not JSON, as the original is: {problem}"
+    return None
+
+
+def _not_json(text: str) -> str | None:
+    def no_constant(word: str) -> Never:
+        raise ValueError(f"{word} is no value in JSON")
+
+    try:
+        json.loads(text, parse_constant=no_constant)
+    except ValueError as error:
+        return str(error)
+    except RecursionError:
+        return "nested too deeply"
+    return None
+
+
+def _not_xml(text: str) -> str | None:
+    def no_entities(*_: Any) -> Never:
+        raise ValueError("entities are not taken")
+
+    parser = expat.ParserCreate()
+    parser.EntityDeclHandler = no_entities
+    try:
+        parser.Parse(text, True)
+    except (expat.ExpatError, ValueError) as error:
+        return str(error)
     return None

@@ -1,5 +1,5 @@
--- Role redrive_reviewer: people who decide. They read everything and write nothing but their decision; triggers sign
--- it with their login. Grant it with: grant redrive_reviewer to ana;
+-- Role redrive_reviewer: people who decide. They read everything and write nothing but their decisions, also standing
+-- ones; triggers sign them with their login. Grant it with: grant redrive_reviewer to ana;
 do $$
 begin
     if to_regrole('redrive_reviewer') is null then
@@ -17,5 +17,8 @@ begin
     grant select on all tables in schema redrive to redrive_reviewer;
     grant update (decision, decided_by, note, corrected_body, approved_by)
     on redrive.escalated_messages to redrive_reviewer;
+    grant insert (route, group_id, decision, decided_by, note, until_at), update (approved_by, revoked_at, revoked_by)
+    on redrive.standing_decisions to redrive_reviewer;
+    grant usage on sequence redrive.standing_decisions_standing_id_seq to redrive_reviewer;
 end
 $$

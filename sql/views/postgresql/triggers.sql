@@ -69,6 +69,13 @@ begin
 end
 $$
 --;
+create or replace function redrive.escalated_messages_second_person() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    raise exception 'a second person has to approve, not the one who decided';
+end
+$$
+--;
 create or replace function redrive.escalated_messages_approve() returns trigger
 language plpgsql security definer set search_path = redrive, pg_temp as $$
 begin
@@ -92,3 +99,78 @@ for each row execute function redrive.escalated_messages_decide()
 create or replace trigger escalated_messages_c_approve after update of approved_by on redrive.escalated_messages
 for each row when (new.approved_by is not null and new.approved_by is distinct from old.approved_by)
 execute function redrive.escalated_messages_approve()
+--;
+-- After the decision has cleared what it makes void: an approval by whoever decided is refused at once.
+create or replace trigger escalated_messages_b_second_person before update on redrive.escalated_messages
+for each row when (
+    new.approved_by is not null and new.approved_by is distinct from old.approved_by
+    and lower(trim(new.approved_by)) = lower(trim(new.decided_by))
+)
+execute function redrive.escalated_messages_second_person()
+--;
+-- A decision that also holds for what comes later: signed like any other, kept as it was made until it runs out or is
+-- revoked, and told in the audit trail.
+create or replace function redrive.standing_decisions_keep() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+declare
+    is_reviewer constant boolean := session_user <> current_user
+        and to_regrole('redrive_reviewer') is not null
+        and pg_has_role(session_user, to_regrole('redrive_reviewer'), 'member')
+        and not (select rolsuper from pg_catalog.pg_roles where rolname = session_user);
+    said text;
+    who text;
+begin
+    if tg_op = 'DELETE' then
+        raise exception 'a standing decision is revoked, not deleted';
+    end if;
+    if tg_op = 'INSERT' then
+        if is_reviewer then
+            new.decided_by := session_user;
+        end if;
+        if new.approved_by is not null or new.revoked_at is not null or new.revoked_by is not null then
+            raise exception 'a standing decision begins without an approval and without a revocation';
+        end if;
+        said := 'let ' || new.decision || ' stand';
+        who := new.decided_by;
+    else
+        if (new.standing_id, new.route, new.group_id, new.decision, new.decided_by, new.note, new.created_at,
+            new.until_at) is distinct from (old.standing_id, old.route, old.group_id, old.decision, old.decided_by,
+            old.note, old.created_at, old.until_at) then
+            raise exception 'a standing decision does not change: revoke it and make another';
+        end if;
+        if old.revoked_at is not null then
+            raise exception 'this standing decision was revoked already';
+        end if;
+        if new.approved_by is not null and new.approved_by is distinct from old.approved_by then
+            if is_reviewer then
+                new.approved_by := session_user;
+            end if;
+            if lower(trim(new.approved_by)) in ('', lower(trim(new.decided_by))) then
+                raise exception 'a second person has to approve, not the one who decided';
+            end if;
+            said := 'approve standing ' || new.decision;
+            who := new.approved_by;
+        end if;
+        if new.revoked_at is not null or new.revoked_by is not null then
+            if is_reviewer then
+                new.revoked_by := session_user;
+            end if;
+            new.revoked_at := coalesce(new.revoked_at, clock_timestamp());
+            said := 'revoke standing ' || new.decision;
+            who := new.revoked_by;
+        end if;
+    end if;
+    if said is not null then
+        insert into audit_events (at, route, actor, action, selection, reason)
+        values (
+            clock_timestamp(), new.route, coalesce(who, '?'), said,
+            json_build_object('standing_id', new.standing_id, 'group_id', new.group_id, 'until', new.until_at)::text,
+            new.note
+        );
+    end if;
+    return new;
+end
+$$
+--;
+create or replace trigger standing_decisions_keep before insert or update or delete on redrive.standing_decisions
+for each row execute function redrive.standing_decisions_keep()

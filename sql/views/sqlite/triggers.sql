@@ -76,3 +76,120 @@ begin
         'approve ' || coalesce(new.decision, 'nothing'), new.message_id, new.note
     );
 end
+--;
+drop trigger if exists escalated_messages_second_person
+--;
+create trigger escalated_messages_second_person
+before update of approved_by on escalated_messages
+when
+    new.approved_by is not null
+    and new.approved_by is not old.approved_by
+    and lower(trim(new.approved_by)) = lower(trim(new.decided_by))
+begin
+    select raise(abort, 'a second person has to approve, not the one who decided');
+end
+--;
+-- A decision that also holds for what comes later: times become what the ledger compares with, whatever way of writing
+-- them SQLite knows, and the trail is kept. It is revoked or runs out; it never changes and never goes away.
+drop trigger if exists standing_decisions_made
+--;
+create trigger standing_decisions_made
+after insert on standing_decisions
+begin
+    select raise(abort, 'created_at or until_at is no time; write YYYY-MM-DD HH:MM:SS, in UTC')
+    where julianday(new.created_at) is null or julianday(new.until_at) is null;
+    select raise(abort, 'there is no such group')  -- a foreign key, which SQLite looks at only where it is asked to
+    where not exists (select 1 from failure_groups where failure_groups.group_id = new.group_id);
+    select raise(abort, 'until_at is not after created_at')
+    where julianday(new.until_at) <= julianday(new.created_at);
+    select raise(abort, 'a standing decision begins without an approval and without a revocation')
+    where new.approved_by is not null or new.revoked_at is not null or new.revoked_by is not null;
+    update standing_decisions
+    set
+        created_at = strftime('%Y-%m-%d %H:%M:%f', new.created_at) || '000',
+        until_at = strftime('%Y-%m-%d %H:%M:%f', new.until_at) || '000'
+    where standing_id = new.standing_id;
+    insert into audit_events (at, route, actor, action, selection, reason)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.decided_by,
+        'let ' || new.decision || ' stand',
+        json_object('standing_id', new.standing_id, 'group_id', new.group_id, 'until', new.until_at), new.note
+    );
+end
+--;
+drop trigger if exists standing_decisions_keep
+--;
+create trigger standing_decisions_keep
+before update on standing_decisions
+when
+    new.standing_id <> old.standing_id
+    or new.route is not old.route
+    or new.group_id <> old.group_id
+    or new.decision <> old.decision
+    or new.decided_by <> old.decided_by
+    or new.note <> old.note
+    -- but for the fractions of a second that the ledger's way of writing times leaves away
+    or abs(coalesce(julianday(new.created_at), 0) - julianday(old.created_at)) > 0.00001
+    or abs(coalesce(julianday(new.until_at), 0) - julianday(old.until_at)) > 0.00001
+begin
+    select raise(abort, 'a standing decision does not change: revoke it and make another');
+end
+--;
+drop trigger if exists standing_decisions_end_once
+--;
+create trigger standing_decisions_end_once
+before update of revoked_at, revoked_by, approved_by on standing_decisions
+when old.revoked_at is not null
+begin
+    select raise(abort, 'this standing decision was revoked already');
+end
+--;
+drop trigger if exists standing_decisions_second_person
+--;
+create trigger standing_decisions_second_person
+before update of approved_by on standing_decisions
+when new.approved_by is not null and lower(trim(new.approved_by)) in ('', lower(trim(new.decided_by)))
+begin
+    select raise(abort, 'a second person has to approve, not the one who decided');
+end
+--;
+drop trigger if exists standing_decisions_approve
+--;
+create trigger standing_decisions_approve
+after update of approved_by on standing_decisions
+when new.approved_by is not null and new.approved_by is not old.approved_by
+begin
+    insert into audit_events (at, route, actor, action, selection, reason)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.approved_by,
+        'approve standing ' || new.decision,
+        json_object('standing_id', new.standing_id, 'group_id', new.group_id), new.note
+    );
+end
+--;
+drop trigger if exists standing_decisions_revoke
+--;
+create trigger standing_decisions_revoke
+after update of revoked_at, revoked_by on standing_decisions
+when old.revoked_at is null and (new.revoked_at is not null or new.revoked_by is not null)
+begin
+    select raise(abort, 'revoked_at is no time; leave it out, or write YYYY-MM-DD HH:MM:SS, in UTC')
+    where new.revoked_at is not null and julianday(new.revoked_at) is null;
+    insert into audit_events (at, route, actor, action, selection, reason)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.revoked_by,
+        'revoke standing ' || new.decision,
+        json_object('standing_id', new.standing_id, 'group_id', new.group_id), new.note
+    );
+    update standing_decisions
+    set revoked_at = strftime('%Y-%m-%d %H:%M:%f', coalesce(new.revoked_at, 'now')) || '000'
+    where standing_id = new.standing_id and revoked_at is null;
+end
+--;
+drop trigger if exists standing_decisions_stay
+--;
+create trigger standing_decisions_stay
+before delete on standing_decisions
+begin
+    select raise(abort, 'a standing decision is revoked, not deleted');
+end

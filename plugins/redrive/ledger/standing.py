@@ -1,0 +1,104 @@
+"""Standing decisions: what people decided about a group also holds for what is escalated later, while they say so.
+
+People make them by a plain ``INSERT`` into ``standing_decisions`` and revoke them by an ``UPDATE``. Here they are
+written into the review rows of newly escalated messages, in sets; from there on they go as if the person had decided
+each of them: the same refusals, the same second person, the same canary, and a name in the audit trail.
+
+No loop comes of it: a message is released by a standing decision at most once, and a canary that fails after the
+decision was made suspends it, until people make another one.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import tell
+
+
+class Standing(NamedTuple):
+    """A standing decision that holds now."""
+
+    standing_id: int
+    route: str | None  # None: every route
+    group_id: int
+    decision: str
+    decided_by: str
+    approved_by: str | None
+    note: str
+    created_at: Any  # as the database has it
+
+
+def in_force(connection: Connection, route: str, *, approvals: int, now: datetime) -> list[Standing]:
+    """The route's standing decisions that hold at ``now``, one per group: its own before those for every route, of
+    several the newest. With ``approvals: 2`` only those that a second person approved."""
+    rows = connection.execute(
+        sql(
+            "select standing_id, route, group_id, decision, decided_by, approved_by, note, created_at"
+            " from standing_decisions where (route = :route or route is null) and revoked_at is null"
+            " and until_at > :now"
+            + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
+            + " order by case when route is null then 0 else 1 end, standing_id"
+        ),
+        {"route": route, "now": now},
+    )
+    return list(_last_of_each({row.group_id: Standing(*row)} for row in rows))
+
+
+def _last_of_each(found: Iterable[dict[int, Standing]]) -> Iterable[Standing]:
+    last: dict[int, Standing] = {}
+    for one in found:
+        last |= one
+    return last.values()
+
+
+def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -> int:
+    """Decide what was escalated since as the standing decisions say; returns how many messages."""
+    with ledger.read() as connection:
+        if not in_force(connection, lease.route, approvals=approvals, now=now):
+            return 0
+    total = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for one in in_force(connection, lease.route, approvals=approvals, now=now):
+            count = connection.execute(
+                sql(
+                    "update escalated_messages set decision = :decision, decided_by = :by, approved_by = :approved,"
+                    " decided_at = :now, note = :note where route = :route and group_id = :group_id"
+                    " and status = 'open' and escalated_at >= :since and exists (select 1 from messages"
+                    " where messages.message_id = escalated_messages.message_id and messages.state = 'escalated'"
+                    + (
+                        " and messages.releases = 0) and not exists (select 1 from group_state gate"
+                        " where gate.route = :route and gate.group_id = :group_id and gate.stage = 'failed'"
+                        " and gate.stage_at >= :since)"
+                        if one.decision == "redeliver"
+                        else ")"
+                    )
+                ),
+                {
+                    "decision": one.decision,
+                    "by": one.decided_by,
+                    "approved": one.approved_by,
+                    "now": now,
+                    "note": f"standing decision {one.standing_id}: {one.note}",
+                    "route": lease.route,
+                    "group_id": one.group_id,
+                    "since": one.created_at,
+                },
+            ).rowcount
+            if count:
+                tell(
+                    connection,
+                    at=now,
+                    action=f"apply standing {one.decision}",
+                    route=lease.route,
+                    run_id=lease.run_id,
+                    count=count,
+                    selection={"standing_id": one.standing_id, "group_id": one.group_id},
+                    reason=one.note,
+                )
+            total += count
+    return total

@@ -1,0 +1,185 @@
+"""Standing decisions: what people decided about a group also holds for what comes later, until it ends."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import DatabaseError
+
+from tests.ledger.planting import Plant
+from tests.ledger.test_escalations import person, rows, typed
+from tests.workshop import KEY_ERROR, Workshop
+
+OTHER = 'Traceback (most recent call last):\n  File "shop.py", line 9, in pay\nZeroDivisionError: division by zero'
+
+
+@pytest.fixture
+def known(workshop: Workshop) -> Workshop:
+    """A group of which one message was escalated before."""
+    workshop.die("first", error=KEY_ERROR)
+    workshop.cycle()
+    workshop.advance(minutes=1)
+    return workshop
+
+
+def stand(
+    workshop: Workshop, decision: str = "discard", *, lasts: timedelta = timedelta(days=7), route: str = ""
+) -> None:
+    """What ana types, with the workshop's clock in place of hers."""
+    at, until = workshop.now(), workshop.now() + lasts
+    person(
+        workshop,
+        "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at, route)"
+        f" select min(group_id), '{decision}', 'ana', 'known bug', '{at:%Y-%m-%d %H:%M:%S}',"
+        f" '{until:%Y-%m-%d %H:%M:%S}', {repr(route) if route else 'null'} from failure_groups",
+    )
+
+
+def test_what_is_escalated_later_is_decided_in_the_name_of_who_decided(known: Workshop) -> None:
+    stand(known)
+    known.die("later", "and later", error=KEY_ERROR)
+    known.die("another failure", error=OTHER)
+    known.cycle()
+    assert rows(known, "payload, status, decision, decided_by, note") == [
+        ("first", "open", None, None, None),  # it was there when the decision was made: that one is for a plain UPDATE
+        ("later", "decided", "discard", "ana", "standing decision 1: known bug"),
+        ("and later", "decided", "discard", "ana", "standing decision 1: known bug"),
+        ("another failure", "open", None, None, None),
+    ]
+    assert known.query("select actor, count from audit_events where action = 'apply standing discard'") == [
+        ("redrive", 2)
+    ]
+    assert known.query("select actor from audit_events where action = 'decide discard'") == [("ana",)] * 2
+    assert known.review()["discarded"] == 2
+    assert known.states() == {"escalated": 2, "discarded": 2}
+    assert known.audit() == []
+
+
+def test_a_standing_redelivery_sends_each_message_once_and_then_asks(known: Workshop) -> None:
+    stand(known, "redeliver")
+    known.die("later", error=KEY_ERROR)
+    known.cycle()
+    assert known.review()["released"] == 1
+    known.cycle()
+    assert known.bodies("orders") == [b"later"]
+    known.consume(lambda _: KEY_ERROR)
+    known.cycle()
+    assert rows(known, "payload, status")[-1] == ("later", "open"), "a person looks at what came back"
+    assert known.review()["released"] == 0
+
+
+def test_a_canary_that_fails_suspends_it(ledger_url: str, tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, ledger_url, canary={"first": 1, "observe": "1m"})
+    workshop.die("first", error=KEY_ERROR)
+    workshop.cycle()
+    workshop.advance(minutes=1)
+    stand(workshop, "redeliver")
+    workshop.die("a", "b", "c", error=KEY_ERROR)
+    workshop.cycle()
+    assert workshop.review()["released"] == 3
+    workshop.cycle()
+    assert len(workshop.bodies("orders")) == 1
+    workshop.consume(lambda _: KEY_ERROR)
+    workshop.cycle()
+    assert dict(workshop.query("select status, count(*) from escalated_messages group by status")) == {
+        "open": 2,  # the first one, and the canary that came back
+        "reopened": 2,
+        "applied": 1,
+    }
+    workshop.die("d", error=KEY_ERROR)
+    workshop.cycle()
+    assert rows(workshop, "payload, status")[-1] == ("d", "open")
+    assert workshop.review()["released"] == 0
+    workshop.advance(minutes=1)
+    stand(workshop, "redeliver")  # it is fixed now, she says, and makes it anew
+    workshop.die("e", error=KEY_ERROR)
+    workshop.cycle()
+    assert rows(workshop, "payload, status")[-1] == ("e", "decided")
+    workshop.ledger.close()
+
+
+@pytest.mark.parametrize("ending", ["expired", "revoked", "for another route"])
+def test_one_that_does_not_hold_decides_nothing(known: Workshop, ending: str) -> None:
+    stand(known, lasts=timedelta(hours=1), route="billing" if ending == "for another route" else "orders")
+    if ending == "expired":
+        known.advance(hours=1)
+    if ending == "revoked":
+        person(known, "update standing_decisions set revoked_by = 'ben'")
+        assert known.query("select revoked_at is not null from standing_decisions") == [(True,)]
+    known.die("later", error=KEY_ERROR)
+    known.cycle()
+    assert rows(known, "status") == [("open",)] * 2
+
+
+def test_the_routes_own_and_the_newest_win(known: Workshop) -> None:
+    stand(known, "discard", route="orders")
+    stand(known, "redeliver", route="orders")
+    stand(known, "discard")
+    known.die("later", error=KEY_ERROR)
+    known.cycle()
+    assert rows(known, "decision")[-1] == ("redeliver",)
+
+
+def test_where_two_have_to_agree_it_holds_only_with_the_second_person(ledger_url: str, tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, ledger_url, approvals=2)
+    workshop.die("first", error=KEY_ERROR)
+    workshop.cycle()
+    workshop.advance(minutes=1)
+    stand(workshop)
+    workshop.die("later", error=KEY_ERROR)
+    workshop.cycle()
+    assert rows(workshop, "status") == [("open",)] * 2
+    with pytest.raises(DatabaseError, match="second person"):
+        person(workshop, "update standing_decisions set approved_by = 'ANA'")
+    person(workshop, "update standing_decisions set approved_by = 'ben'")
+    workshop.cycle()
+    assert rows(workshop, "status, decided_by, approved_by")[-1] == ("decided", "ana", "ben")
+    assert workshop.review()["discarded"] == 1
+    workshop.ledger.close()
+
+
+def test_nonsense_is_refused_at_once(plant: Plant) -> None:
+    group = plant.group()
+
+    def insert(**changed: object) -> str:
+        values = {"group_id": group, "decision": "discard", "decided_by": "a", "note": "b", "until_at": "2099-01-01"}
+        values |= changed
+        given = ", ".join(repr(value) for value in values.values())
+        return f"insert into standing_decisions ({', '.join(values)}) values ({given})"
+
+    plant.change(insert())
+    before = plant.rows("select * from standing_decisions")
+    for nonsense in (
+        insert(decision="edit"),
+        insert(decided_by=" "),
+        insert(note=""),
+        insert(until_at="2001-01-01"),
+        insert(until_at="soon"),
+        insert(group_id=99),
+        insert(approved_by="c"),
+        insert(revoked_by="c"),
+        f"insert into standing_decisions (group_id, decision, decided_by, note) values ({group}, 'discard', 'a', 'b')",
+        "update standing_decisions set until_at = '2099-02-01'",
+        "update standing_decisions set decision = 'redeliver'",
+        "update standing_decisions set decided_by = 'ben'",
+        "update standing_decisions set revoked_at = '2099-01-01'",
+        "delete from standing_decisions",
+    ):
+        with pytest.raises(DatabaseError):
+            typed(plant.ledger, nonsense)
+        assert plant.rows("select * from standing_decisions") == before, nonsense
+
+
+def test_one_that_was_revoked_stays_so(plant: Plant) -> None:
+    plant.change(
+        "insert into standing_decisions (group_id, decision, decided_by, note, until_at)"
+        " values (:group, 'discard', 'ana', 'known', '2099-01-01')",
+        group=plant.group(),
+    )
+    typed(plant.ledger, "update standing_decisions set revoked_by = 'ben'")
+    with pytest.raises(DatabaseError, match="revoked already"):
+        typed(plant.ledger, "update standing_decisions set revoked_at = null, revoked_by = null")
+    assert plant.rows("select actor, action from audit_events order by event_id") == [
+        ("ana", "let discard stand"),
+        ("ben", "revoke standing discard"),
+    ]
