@@ -177,7 +177,48 @@ class OnRabbitMQ(BrokerContract):
         assert [r.status for r in results] == ["refused", "sent"]
         assert "one frame" in results[0].detail
 
-    def test_a_delayed_message_is_counted_and_comes_later(
+    def test_a_delayed_message_is_counted_and_comes_later(  # type: ignore[override]
+        self, broker: RabbitMQ, queue: str
+    ) -> None:
+        """It waits in a queue that is made for it; nothing but time brings it on."""
+        sent = outgoing(b"waits", headers=(Header("a", "longstr", "b"),), delay_seconds=1.2)
+        started = time.monotonic()
+        self.send(broker, queue, sent, outgoing(b"at once", 2))
+
+        assert eventually(lambda: broker.depth(queue).delayed == 1)
+        assert [r.letter.body for r in self.take(broker, queue, 2)] == [b"at once"]
+        came = eventually(lambda: self.take(broker, queue, 1), within=60)
+        assert time.monotonic() - started >= 1.2
+        [received] = came  # type: ignore[misc]
+        letter = received.letter
+        assert (letter.body, letter.origin, letter.reason, letter.deliveries) == (b"waits", None, None, 1)
+        assert clean_headers(letter.headers, FAILURE_HEADERS) == (Header("a", "longstr", "b"),)
+        assert eventually(lambda: broker.depth(queue).delayed == 0)
+
+    def test_delays_are_rounded_up_and_never_longer_than_a_queue_keeps_them(self, broker: RabbitMQ, queue: str) -> None:
+        results = broker.publish(
+            queue, [outgoing(delay_seconds=14, number=1), outgoing(delay_seconds=901, number=2), outgoing(number=3)]
+        )
+
+        assert [result.status for result in results] == ["sent", "refused", "sent"]
+        assert "delay" in results[1].detail
+        assert eventually(lambda: broker.depth(f"redrive.delay.20.{queue}").visible == 1)
+        assert broker.capabilities_for("q" * 250).native_delay is None, "the name of its delay queue would be too long"
+
+    def test_nothing_waits_for_a_queue_that_is_not_there(self, broker: RabbitMQ) -> None:
+        with pytest.raises(QueueMissing, match="no-such-queue"):
+            broker.publish("no-such-queue", [outgoing(delay_seconds=5)])
+
+    def test_a_delay_queue_that_was_deleted_is_made_anew(
+        self, broker: RabbitMQ, rabbitmq: servers.RabbitMQ, queue: str
+    ) -> None:
+        self.send(broker, queue, outgoing(delay_seconds=600))
+        rabbitmq.ask("DELETE", f"queues/%2F/redrive.delay.720.{queue}")
+        [lost] = broker.publish(queue, [outgoing(delay_seconds=600, number=2)])
+        assert lost.status == "retry"
+        self.send(broker, queue, outgoing(delay_seconds=600, number=2))
+
+    def test_a_queue_that_delays_is_drained_before_its_time(
         self, broker: RabbitMQ, create: Callable[..., str], queue: str
     ) -> None:
         """A delay is a queue with a time to live; a drain takes messages out of it before their time."""
@@ -426,6 +467,15 @@ def test_the_failing_queue_is_the_one_whose_consumer_gave_up_first(
 @pytest.mark.parametrize("value", ["", "[1]", "{}", '[{"queue": 1}]', "x" * 99, "[" * 99999], ids=range(6))
 def test_a_forged_death_is_no_death(value: str) -> None:
     assert deaths_of(Header("x-death", "longstr", value)) == ()
+
+
+def test_waiting_for_its_time_is_no_death() -> None:
+    entries = [entry("work", "expired", 5), entry("redrive.delay.20.work", "expired", 0)]
+    first = Header("x-first-death-queue", "longstr", "redrive.delay.20.work")
+    raw = encode(outgoing(headers=(x_death(*entries), first)), queue="dlq", user=None)
+    letter = letter_of(raw, b"", queue="dlq", exchange="", routing_key="dlq", redelivered=False)
+
+    assert (letter.origin, letter.reason) == ("work", "expired")
 
 
 def test_deaths_are_read_as_they_are_written() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from redrive.brokers.base import Depth
+from redrive.brokers.memory import MemoryBroker
 from redrive.errors import BrokerUnavailable
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import deliver as deliver_stage
+from tests.stages.test_deliver import deliver, planned
 from tests.workshop import REFUSED, THROTTLED, Workshop
 
 #: ``throttled`` waits at first failure, for at most ten minutes.
@@ -197,3 +200,37 @@ def test_a_crash_between_claim_and_send_leaves_them_waiting_for_their_own_time(t
     workshop.cycle()
     assert workshop.states() == {"sent": 2}
     assert workshop.audit() == []
+
+
+def test_a_broker_that_keeps_some_delays_only_gets_the_next_longer_one_and_the_ledger_knows(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, **NATIVE)
+    workshop.broker.capabilities = replace(workshop.broker.capabilities, native_delays=(60, 240, 900))
+    workshop.die(*[f"{number:02}" for number in range(20)], error=THROTTLED)
+    workshop.cycle()
+    kept = workshop.query(
+        "select distinct cast(round((julianday(due_at) - julianday(sent_at)) * 86400) as integer)"
+        " from redelivery_attempts where due_at is not null order by 1"
+    )
+    assert kept == [(60,), (240,), (900,)]
+    assert workshop.query(
+        "select count(*) from redelivery_attempts join messages using (message_id) where due_at < next_attempt_at"
+    ) == [(0,)], "never early"
+    assert workshop.query("select last_sent_at from delivery_slices") == workshop.query(
+        "select max(due_at) from redelivery_attempts"
+    )
+
+
+def test_what_the_broker_keeps_where_nobody_counts_it_fills_the_destination_too(tmp_path: Path) -> None:
+    class Elsewhere(MemoryBroker):
+        """Keeps what is delayed in another queue."""
+
+        def depth(self, queue: str) -> Depth:
+            return super().depth(queue)._replace(delayed=0)
+
+    workshop = Workshop(tmp_path, **(NATIVE | {"rate": {"max_in_flight": 8}}))
+    workshop.broker = Elsewhere(workshop.world)
+    workshop.die(*[f"{number:02}" for number in range(40)], error=THROTTLED)
+    run = planned(workshop)
+    assert deliver(workshop, run)["redelivered"] <= 8
+    assert workshop.states()["waiting"] >= 32
+    assert deliver(workshop, run)["redelivered"] <= 8, "what has come since then may be followed by as much"

@@ -22,7 +22,7 @@ class Capabilities:
     gives_reason: bool  # a dead letter says why it died
     single_target: bool  # a redelivery reaches only the subscriber that failed
     native_dedupe: timedelta | None  # window in which the broker drops a repeated dedup id
-    native_delay: timedelta | None  # longest delay that the broker keeps for one message
+    native_delay: timedelta | None  # longest delay that the broker keeps for one message, and never ends early
     max_headers: int | None  # application headers per message, ours included
     max_message_bytes: int | None  # body and headers together
     publish_batch: int  # messages per publish request
@@ -30,6 +30,7 @@ class Capabilities:
     max_lease: timedelta | None = None  # no receive or extension leases for longer
     consumer_statistics: bool = False  # it fills TellsOfConsumers too
     closes_connections: bool = False  # it fills ClosesConnections too
+    native_delays: tuple[int, ...] = ()  # the only ones, in rising seconds; others are rounded up. (): any
     settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
     #: How the age of a live queue's oldest message can be found out: ``sample``: receive a few and release them,
     #: which hurts nothing but costs each one delivery. None: not at all.

@@ -28,7 +28,7 @@ from redrive.brokers.rabbitmq_link import (
     connection_error,
 )
 from redrive.brokers.rabbitmq_management import Management, QueueFacts
-from redrive.brokers.rabbitmq_message import FAILURE_HEADERS, NotEncodable, encode, letter_of
+from redrive.brokers.rabbitmq_message import FAILURE_HEADERS, NotEncodable, delay_queue, encode, letter_of
 from redrive.connections import Connection
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Outgoing, Received
@@ -44,13 +44,19 @@ STATISTICS_LAG = 6.0
 #: RabbitMQ's default consumer_timeout: how long a consumer may hold a message.
 CONSUMER_TIMEOUT = timedelta(minutes=30)
 
+#: Seconds that messages can be made to wait: a queue with this time to live each, made when it is needed first. With
+#: one queue for all, a long wait in front would hold up the short ones behind it. None is more than half too long.
+DELAYS = (1, 2, 3, 4, 6, 9, 13, 20, 30, 45, 60, 90, 120, 180, 240, 360, 540, 720, 900)
+LONGEST_NAME = 255
+
 CAPABILITIES = Capabilities(
     knows_empty=False,
     stable_identity=False,
     gives_reason=True,
     single_target=True,
     native_dedupe=None,
-    native_delay=None,
+    native_delay=timedelta(seconds=DELAYS[-1]),
+    native_delays=DELAYS,
     max_headers=None,
     max_message_bytes=MAX_BYTES,
     publish_batch=1,
@@ -133,14 +139,18 @@ class RabbitMQ:
         self._touched: dict[str, float] = {}  # when a queue's unacked messages last changed through us
         self._others: dict[str, int] = {}  # what others held when it was last measured
         self._limits: dict[str, int | None] = {}
+        self._delay_queues: dict[str, set[str]] = {}  # by destination: where we made messages wait for it
 
     @classmethod
     def open(cls, connection_id: str, *, env: Mapping[str, str] = os.environ, **options: Any) -> Self:
         """The virtual host that Airflow connection ``connection_id`` names; nothing is asked of it yet."""
         return cls(**(_arguments(connections.get(connection_id, env)) | options))
 
-    def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all queues are alike
+    def capabilities_for(self, queue: str) -> Capabilities:
         """See :class:`~redrive.brokers.base.Broker`."""
+        # A message that waits loses its own time to live, and the name of the queue where it waits has to fit.
+        if self._keep_expiration or len(delay_queue(queue, DELAYS[-1]).encode()) > LONGEST_NAME:
+            return replace(self.capabilities, native_delay=None, native_delays=())
         return self.capabilities
 
     # --- receiving ------------------------------------------------------------------------------------
@@ -299,6 +309,9 @@ class RabbitMQ:
         route and drops it; in confirm mode, in windows. A queue that isn't there or may not be written to is raised
         where nothing of the call was sent; otherwise what is left is ``retry``. After a connection that once worked
         is lost, what had not been written to it is ``retry`` too.
+
+        A message with a delay goes to a queue with a time to live, from which the broker dead-letters it to ``queue``;
+        the time to live is the next longer one of :data:`DELAYS`.
         """
         if not messages:
             return []
@@ -317,7 +330,13 @@ class RabbitMQ:
                 results[index] = Publication("refused", detail=objection)
         if not any(raw is not None for raw in encoded):
             self._probed(queue, "basic.publish")  # a missing queue is told before a message's own fault
-        errors = self._send_all(queue, messages, encoded, results)
+        places = [queue] * len(messages)
+        if any(message.delay_seconds > 0 for message in messages):
+            self._probed(queue, "basic.publish")  # the queue where it waits is there, so nobody else would tell
+            for index, message in enumerate(messages):
+                if encoded[index] is not None and message.delay_seconds > 0:
+                    places[index] = self._delay_queue(queue, message.delay_seconds)
+        errors = self._send_all(queue, messages, encoded, results, places)
         done = [result or Publication("unknown", detail="RabbitMQ said nothing about it") for result in results]
         if errors and not any(result.status in ("sent", "unknown") for result in done):
             raise errors[0]
@@ -329,13 +348,14 @@ class RabbitMQ:
         messages: Sequence[Outgoing],
         encoded: Sequence[bytes | None],
         results: list[Publication | None],
+        places: Sequence[str],
     ) -> list[BrokerError]:
         """Window after window; after an error that concerns the queue, nothing more is sent."""
         errors: list[BrokerError] = []
         blocked: set[str] = set()  # keys of which a message was not sent
-        for pack in _packs(messages, encoded):
+        for together in _packs(messages, encoded):
             going = []
-            for index in pack:
+            for index in together:
                 if encoded[index] is None:
                     continue
                 if errors:
@@ -345,11 +365,12 @@ class RabbitMQ:
                 else:
                     going.append(index)
             if going:
-                outcome, problem = self._send(queue, [(encoded[i] or b"", messages[i].body) for i in going])
+                pack = [(places[i], encoded[i] or b"", messages[i].body) for i in going]
+                outcome, problem = self._send(queue, pack)
                 for index, result in zip(going, outcome, strict=True):
                     results[index] = result
                 errors += [problem] if problem else []
-            for index in pack:
+            for index in together:
                 key, said = messages[index].ordering_key, results[index]
                 if key is not None and said is not None and said.status != "sent":
                     blocked.add(key)
@@ -362,6 +383,9 @@ class RabbitMQ:
             raw = encode(message, queue=queue, user=user, keep_expiration=self._keep_expiration)
         except NotEncodable as error:
             return None, str(error)
+        longest = self.capabilities_for(queue).native_delay
+        if message.delay_seconds > (longest.total_seconds() if longest else 0):
+            return None, f"a delay of {message.delay_seconds:g} s is longer than a queue keeps it here"
         bound = self.capabilities.max_message_bytes
         if bound is not None and len(message.body) > bound:
             return None, f"{len(message.body)} bytes; RabbitMQ takes at most {bound}"
@@ -369,7 +393,36 @@ class RabbitMQ:
             return None, f"{len(raw)} bytes of headers; they have to fit into one frame of {link.frame_max}"
         return raw, ""
 
-    def _send(self, queue: str, pack: Sequence[tuple[bytes, bytes]]) -> tuple[list[Publication], BrokerError | None]:
+    def _delay_queue(self, queue: str, seconds: float) -> str:
+        """The queue where messages wait so long for ``queue``, made where it isn't there.
+
+        A quorum queue that dead-letters at least once: should ``queue`` be away or full then, they wait on. It stays
+        when it is empty, because nobody could say that it will be so when it is deleted.
+        """
+        kept = next(one for one in DELAYS if one >= seconds)
+        name, known = delay_queue(queue, kept), self._delay_queues.setdefault(queue, set())
+        if name not in known:
+            channel = self._connected(f"queue.declare on queue {name}").channel()
+            try:
+                channel.declare(
+                    name,
+                    {
+                        "x-queue-type": "quorum",
+                        "x-message-ttl": kept * 1000,
+                        "x-dead-letter-exchange": "",
+                        "x-dead-letter-routing-key": queue,
+                        "x-dead-letter-strategy": "at-least-once",
+                        "x-overflow": "reject-publish",
+                    },
+                )
+            finally:
+                channel.close()
+            known.add(name)
+        return name
+
+    def _send(
+        self, queue: str, pack: Sequence[tuple[str, bytes, bytes]]
+    ) -> tuple[list[Publication], BrokerError | None]:
         """Send one window and wait for what the broker says of each; the error where it concerns all."""
         try:
             link = self._connected(f"basic.publish on queue {queue}")
@@ -382,7 +435,7 @@ class RabbitMQ:
             return [Publication("retry", detail=str(error))] * len(pack), error
         sender = self._sender
         fresh = not sender.worked
-        window = sender.send(queue, pack)
+        window = sender.send(pack)
         self._await(link, sender, window)
         if window.pending and sender.channel.is_open:
             # A late word would be taken for one on a later message, so nothing more is heard on this connection.
@@ -393,6 +446,8 @@ class RabbitMQ:
             return self._after_close(queue, link, sender, window, fresh=fresh)
         sender.worked = True
         results = window.results(lambda _: Publication("unknown"))
+        if window.returned:
+            self._delay_queues.pop(queue, None)  # somebody may have deleted one
         if window.returned and not self._exists(queue):
             return results, QueueMissing(f"basic.publish on queue {queue}: {window.words or 'no such queue'}")
         return results, None
@@ -447,24 +502,35 @@ class RabbitMQ:
         """See :class:`~redrive.brokers.base.Broker`.
 
         Ready messages are counted now. What consumers hold is exact for ourselves; for others it comes from the
-        management API, seconds late, and without one it is not known. What waits in a delay queue is ready there.
+        management API, seconds late, and without one it is not known. What waits in a delay queue is ready there;
+        delayed is what waits where this instance made messages wait.
         """
         ready, consumers = self._probed(queue, "queue.declare")
+        delayed = self._delayed(queue)
         holder = self._holders.get(queue)
         ours = len(holder.held) if holder is not None and holder.channel.is_open else 0
         if self._management is None:
-            return Depth(ready, None, 0, consumers)
+            return Depth(ready, None, delayed, consumers)
         touched = self._touched.get(queue)
         if touched is None or self._monotonic() - touched > STATISTICS_LAG:
             try:
                 facts = self._management.queue(queue)
             except (BrokerUnavailable, PermissionRefused):
-                return Depth(ready, None, 0, consumers)
+                return Depth(ready, None, delayed, consumers)
             if not facts.statistics:
-                return Depth(ready, None, 0, consumers)
+                return Depth(ready, None, delayed, consumers)
             self._others[queue] = max((facts.unacked or 0) - ours, 0)  # None: nothing was ever delivered
         late = round((time.time() - STATISTICS_LAG) * 1_000_000) if consumers and not ours else None
-        return Depth(ready, ours + self._others.get(queue, 0), 0, consumers, late)
+        return Depth(ready, ours + self._others.get(queue, 0), delayed, consumers, late)
+
+    def _delayed(self, queue: str) -> int:
+        waiting = 0
+        for name in sorted(self._delay_queues.get(queue, ())):
+            try:
+                waiting += self._probed(name, "queue.declare")[0]
+            except QueueMissing:
+                self._delay_queues[queue].discard(name)
+        return waiting
 
     def describe(self, queue: str) -> QueueInfo:
         """See :class:`~redrive.brokers.base.Broker`; most of it only with the management API."""
@@ -609,11 +675,11 @@ class _Sender:
         self._sent: dict[tuple[bytes, bytes], list[int]] = {}
         channel.confirm(self._word, self._return)
 
-    def send(self, queue: str, pack: Sequence[tuple[bytes, bytes]]) -> _Window:
-        """Hand the pack to the connection."""
+    def send(self, pack: Sequence[tuple[str, bytes, bytes]]) -> _Window:
+        """Hand the pack (queue, content header, body) to the connection."""
         self._window = window = _Window(self.channel.published + 1, len(pack))
         self._sent = {}
-        for number, (raw, body) in enumerate(pack):
+        for number, (queue, raw, body) in enumerate(pack):
             self._sent.setdefault((raw, body), []).append(window.first + number)
             self.channel.publish(queue, raw, body)
         return window

@@ -189,6 +189,14 @@ class Channel:
         method = self._ask(lambda done: self._channel.queue_declare(queue, passive=True, callback=done), action, queue)
         return int(method.message_count), int(method.consumer_count)
 
+    def declare(self, queue: str, arguments: dict[str, object]) -> None:
+        """Make a durable queue with these arguments; harmless where it is there with the same ones."""
+        self._ask(
+            lambda done: self._channel.queue_declare(queue, durable=True, arguments=arguments, callback=done),
+            "queue.declare",
+            queue,
+        )
+
     def consume(self, queue: str, *, prefetch: int, first: float, idle: float, expected: int) -> list[Delivery]:
         """Up to ``prefetch`` deliveries, unacked.
 

@@ -76,6 +76,15 @@ class Death(NamedTuple):
     at: Micros | None
 
 
+#: A message that waits for its time is in a queue of this name, then the seconds, then where it goes.
+DELAY_PREFIX = "redrive.delay."
+
+
+def delay_queue(queue: str, seconds: int) -> str:
+    """Where messages for ``queue`` wait for so many seconds."""
+    return f"{DELAY_PREFIX}{seconds}.{queue}"
+
+
 class NotEncodable(Exception):
     """AMQP can't carry this message; the text says why."""
 
@@ -123,6 +132,8 @@ def letter_of(
     content_type = fields.pop("content_type", None)
     by_name = {header.name: header for header in headers}
     deaths = deaths_of(by_name["x-death"]) if "x-death" in by_name else ()
+    # In a queue of ours it only waited for its time.
+    deaths = tuple(death for death in deaths if not death.queue.startswith(DELAY_PREFIX))
     failed = _failure(deaths, by_name.get("x-first-death-queue"))
     times = [death.at for death in deaths if death.at is not None]
     sent = fields.get("timestamp")

@@ -76,6 +76,7 @@ class Mark(NamedTuple):
     detail: str = ""
     tracked: bool = True
     body_hash: bytes | None = None  # of an edited body
+    delay_seconds: float = 0.0  # the broker keeps it for so long, from now
 
 
 def lanes(
@@ -120,6 +121,22 @@ def _due(ahead: Ahead | None) -> str:
 
 def _ahead(ahead: Ahead | None) -> dict[str, datetime]:
     return {} if ahead is None else {"ahead_at": ahead.until, "settled_at": ahead.settled}
+
+
+def kept_by_broker(connection: Connection, route: str, destination: str, now: datetime) -> int:
+    """How many of the route's sends the broker still keeps from ``destination`` because they are not due."""
+    return int(
+        connection.execute(
+            sql(
+                "select count(*) from delivery_slices inner join redelivery_attempts attempts"
+                " on attempts.slice_id = delivery_slices.slice_id where delivery_slices.route = :route"
+                " and delivery_slices.closed_at is not null and delivery_slices.last_sent_at > :now"
+                " and delivery_slices.destination = :destination and attempts.due_at > :now"
+                " and attempts.sent_at is not null"
+            ),
+            {"route": route, "destination": destination, "now": now},
+        ).scalar_one()
+    )
 
 
 def resend_lanes(connection: Connection, route: str) -> list[Lane]:
@@ -504,6 +521,12 @@ def mark(
             for m in marks
             if m.status == "sent"
         ]
+        kept = [
+            (ledger.stored(now + timedelta(seconds=m.delay_seconds)), m.message_id, m.attempt)
+            for m in marks
+            if m.delay_seconds and m.status in ("sent", "unknown")
+        ]
+        ledger.many(connection, "update redelivery_attempts set due_at = ? where message_id = ? and attempt = ?", kept)
         ledger.many(
             connection,
             "update redelivery_attempts set sent_at = ?, broker_message_id = ?, tracked = ?, body_hash = ?"

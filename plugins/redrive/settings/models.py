@@ -234,7 +234,7 @@ class Backoff(Part):
     native: bool = Field(
         default=False,
         description="Let the broker keep the last 15 minutes of a delay where it can (SQS but for FIFO queues, "
-        "Service Bus, Pulsar), so that a message comes when it is due and not with the next run. "
+        "Service Bus, Pulsar, RabbitMQ), so that a message comes when it is due and not with the next run. "
         "What a broker keeps can't be held back any more. Not with `order_by`.",
     )
 

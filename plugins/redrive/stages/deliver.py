@@ -261,9 +261,14 @@ class _Delivery:
         sent = self._sent.get(destination, ())
         if depth.total is None:
             return sum(count for _, count in sent)
-        if depth.as_of is None:
-            return depth.total
-        return depth.total + sum(count for at, count in sent if at > depth.as_of)
+        unseen = 0
+        if self._context.route.backoff.native:  # what the broker keeps somewhere else comes all the same
+            with self._context.ledger.read() as connection:
+                kept = sending.kept_by_broker(connection, self._context.name, destination, self._context.now())
+            unseen = max(0, kept - (depth.delayed or 0))
+        if depth.as_of is not None:
+            unseen += sum(count for at, count in sent if at > depth.as_of)
+        return depth.total + unseen
 
     def _share(self, destination: str) -> float:
         """The share of the destination's consumers that work, as the run's observation saw it."""
@@ -483,7 +488,6 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
     stale = {selector.name for selector in context.route.evidence if selector.kind is selectors.Kind.ATTRIBUTE}
     strip = capabilities.failure_headers | stale
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
-    longest = capabilities.native_delay.total_seconds() if capabilities.native_delay else 0.0
     make = Outgoing._make  # by position: names would cost as much as everything else here
     for one, letter in _letters(context, todo, paths):
         headers = clean_headers(letter.headers, strip)
@@ -508,16 +512,21 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
                 letter.ordering_key,
                 letter.content_type,
                 None,  # dedup_id: the adapter makes one
-                0.0 if one.due_at is None else min(_seconds_until(one.due_at, context.now()), longest),
+                0.0 if one.due_at is None else _delay(one.due_at, context.now(), capabilities),
                 claimed_at[one.claimed_at],
                 letter.enqueued_at,
             )
         )
 
 
-def _seconds_until(due: datetime | str, now: datetime) -> float:
-    moment = parse_instant(due)
-    return max(0.0, (moment - now).total_seconds()) if moment is not None else 0.0
+def _delay(due: datetime | str, now: datetime, capabilities: Capabilities) -> float:
+    """How long the broker is to keep a message that is not due yet: as long as it can, should that be shorter; where
+    it can't keep exactly that, the next longer time."""
+    moment, longest = parse_instant(due), capabilities.native_delay
+    if moment is None or longest is None or moment <= now:
+        return 0.0
+    wait = min(moment - now, longest).total_seconds()
+    return next((float(one) for one in capabilities.native_delays if one >= wait), wait)
 
 
 def _letters(context: Context, todo: Sequence[Claimed], paths: dict[int, str]) -> Iterator[tuple[Claimed, DeadLetter]]:
@@ -554,6 +563,7 @@ def _publish(
             tracked=bool(message.headers) and message.headers[-1][0].startswith("x-redrive"),
             # Only a person's release can have another body, and the header that says so has not always room.
             body_hash=body_hash(message.body) if message.message_id in released else None,
+            delay_seconds=message.delay_seconds,
         )
         for message, result in zip(messages, results, strict=True)
     ]
