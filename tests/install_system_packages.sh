@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Installs what tests need from the system: PostgreSQL's and RabbitMQ's server programs (tests start their own on free
-# ports) and docker-compose (which checks docker-compose.yml). Only what is missing, and only where it may.
+# ports), docker-compose (which checks docker-compose.yml) and Chromium (which looks at the review page, with fonts to
+# see by). Only what is missing, and only where it may.
 set -euo pipefail
 
 wanted=()
 command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || wanted+=(postgresql)
 compgen -G '/usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server' >/dev/null || wanted+=(rabbitmq-server)
 command -v docker-compose >/dev/null || wanted+=(docker-compose)
+command -v chromium >/dev/null || wanted+=(chromium fonts-dejavu-core)
 if [ "${#wanted[@]}" -eq 0 ]; then
     exit 0
 fi

@@ -82,13 +82,16 @@ def airflow_home(home: Path) -> Path:
     return home / "var" / "airflow"
 
 
-def environment(home: Path, port: int, *, base: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(
+    home: Path, port: int, *, base: Mapping[str, str] | None = None, viewers: Sequence[str] = ()
+) -> dict[str, str]:
     """The environment of every local Airflow process; makes the folder, the password and the secrets.
 
     ``home`` is where ``var/`` is (``$REDRIVE_HOME``), ``port`` the api-server's. ``base`` is what to start
     from (default: this process's environment), so connections such as ``AIRFLOW_CONN_SQS_DEMO`` pass through;
     settings of another Airflow (``AIRFLOW__…``) do not, or they would point this one at that one's database.
-    Repeated calls give the same password and secrets. Port 0 is for runs without a server (:func:`dags_test`).
+    ``viewers`` are users beside :data:`USER` who may look and change nothing.
+    Repeated calls give the same passwords and secrets. Port 0 is for runs without a server (:func:`dags_test`).
     """
     state = airflow_home(home)
     _private_folder(state)
@@ -99,8 +102,10 @@ def environment(home: Path, port: int, *, base: Mapping[str, str] | None = None)
     scripts = sysconfig.get_path("scripts")
     url = f"http://{HOST}:{port}"
     passwords = state / "simple_auth_manager_passwords.json"
-    if not passwords.exists():
-        _write_private(passwords, json.dumps({USER: secrets.token_urlsafe(12)}))
+    known = json.loads(passwords.read_text(encoding="utf-8")) if passwords.exists() else {}
+    missing = {name: secrets.token_urlsafe(12) for name in (USER, *viewers) if name not in known}
+    if missing:
+        _write_private(passwords, json.dumps(known | missing))
     return kept | {
         "PATH": os.pathsep.join([scripts, kept.get("PATH", os.defpath)]),
         "PYTHONPATH": os.pathsep.join([str(_CODE / "plugins"), *filter(None, [kept.get("PYTHONPATH", "")])]),
@@ -118,7 +123,9 @@ def environment(home: Path, port: int, *, base: Mapping[str, str] | None = None)
         "AIRFLOW__CORE__AUTH_MANAGER": (
             "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
         ),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(
+            [f"{USER}:admin", *(f"{name}:viewer" for name in viewers)]
+        ),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
@@ -139,10 +146,10 @@ def environment(home: Path, port: int, *, base: Mapping[str, str] | None = None)
     }
 
 
-def password(env: Mapping[str, str]) -> str:
-    """The generated password of :data:`USER`."""
+def password(env: Mapping[str, str], user: str = USER) -> str:
+    """The generated password of ``user``."""
     file = Path(env["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"])
-    return str(json.loads(file.read_text(encoding="utf-8"))[USER])
+    return str(json.loads(file.read_text(encoding="utf-8"))[user])
 
 
 def migrate(env: Mapping[str, str]) -> None:
@@ -183,14 +190,16 @@ def dags_test(
 
 
 @contextmanager
-def running(home: Path, port: int, *, base: Mapping[str, str] | None = None) -> Iterator[Airflow]:
+def running(
+    home: Path, port: int, *, base: Mapping[str, str] | None = None, viewers: Sequence[str] = ()
+) -> Iterator[Airflow]:
     """A real Airflow (api-server, scheduler, dag-processor, triggerer) on loopback for as long as the block lasts.
 
     Yields when all four say that they are healthy (about 20 s). Raises :class:`PortTaken`, or
     :class:`AirflowFailed` when a part ends or isn't healthy within three minutes. All of them are stopped at
     the end, and, on Linux, when this process dies.
     """
-    with started(home, port, base=base) as (airflow, watch):
+    with started(home, port, base=base, viewers=viewers) as (airflow, watch):
         watch.until_healthy(airflow, timeout=180)
         yield airflow
 
@@ -300,10 +309,12 @@ class Watch:
 
 
 @contextmanager
-def started(home: Path, port: int, *, base: Mapping[str, str] | None = None) -> Iterator[tuple[Airflow, Watch]]:
+def started(
+    home: Path, port: int, *, base: Mapping[str, str] | None = None, viewers: Sequence[str] = ()
+) -> Iterator[tuple[Airflow, Watch]]:
     """Like :func:`running`, but yields as soon as the processes run, with the :class:`Watch` to wait by."""
     refuse_taken(port)
-    env = environment(home, port, base=base)
+    env = environment(home, port, base=base, viewers=viewers)
     migrate(env)
     state = airflow_home(home)
     watch = Watch(state)

@@ -38,6 +38,14 @@ class TestEnvironment:
             assert len(first[name]) >= 32
         assert local_airflow.password(first) == local_airflow.password(second)
 
+    def test_viewers_have_passwords_of_their_own_and_admins_stays(self, tmp_path: Path) -> None:
+        first = local_airflow.environment(tmp_path, 8080, base={})
+        second = local_airflow.environment(tmp_path, 8080, base={}, viewers=["val"])
+        assert second["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin,val:viewer"
+        assert local_airflow.password(first) == local_airflow.password(second)
+        assert len(local_airflow.password(second, "val")) > 12
+        assert local_airflow.password(second, "val") != local_airflow.password(second)
+
     def test_no_two_folders_share_them(self, tmp_path: Path) -> None:
         one = local_airflow.environment(tmp_path / "one", 8080, base={})
         other = local_airflow.environment(tmp_path / "other", 8080, base={})

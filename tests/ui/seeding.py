@@ -78,10 +78,12 @@ def settings(folder: Any, database: str | None = None) -> Settings:
     return parse(text, env={}, root=folder)
 
 
-def seed(ledger: Ledger, *, per_day: int = 120, days: int = 12, route: str = "orders", seed: int = 7) -> None:
-    """``days`` of failures of ``route``, ``per_day`` each; everything is escalated whose state says so."""
+def seed(
+    ledger: Ledger, *, per_day: int = 120, days: int = 12, route: str = "orders", seed: int = 7, now: datetime = NOW
+) -> None:
+    """``days`` of failures of ``route`` until ``now``, ``per_day`` each; escalated is what its state says so of."""
     dice = random.Random(seed)
-    schema.upgrade(ledger, NOW)
+    schema.upgrade(ledger, now)
     batch_first = {"orders": 1, "payments": 500}[route]
     rows: dict[Any, list[dict[str, Any]]] = {
         table: []
@@ -90,18 +92,18 @@ def seed(ledger: Ledger, *, per_day: int = 120, days: int = 12, route: str = "or
             tables.escalated_messages, tables.audit_events, tables.queue_observations,
         )
     }  # fmt: skip
-    groups = _groups(ledger)
+    groups = _groups(ledger, now)
     for day in range(days):
-        at = NOW - DAY * (days - day) + 6 * HOUR
+        at = now - DAY * (days - day) + 6 * HOUR
         _one_day(rows, dice, route, batch_first + day, at, per_day + dice.randrange(-per_day // 3, per_day), groups)
-    run_id = f"{route}.scheduled__{NOW - HOUR:%Y-%m-%dT%H}"
+    run_id = f"{route}.scheduled__{now - HOUR:%Y-%m-%dT%H}"
     for queue, role, visible, age in (
         ("orders-dlq" if route == "orders" else "payments.dead", "source", 412, 93_000.0),
         (route, "destination", 37, 95.0),
     ):
         rows[tables.queue_observations].append(
             {
-                "route": route, "run_id": run_id, "queue": queue, "role": role, "observed_at": NOW - HOUR / 4,
+                "route": route, "run_id": run_id, "queue": queue, "role": role, "observed_at": now - HOUR / 4,
                 "visible": visible, "in_flight": 3, "delayed": 0, "consumers": 4, "oldest_age_seconds": age,
                 "oldest_age_method": "ledger", "oldest_visible_age_method": "unknown",
             }
@@ -117,7 +119,7 @@ def seed(ledger: Ledger, *, per_day: int = 120, days: int = 12, route: str = "or
             connection.execute(
                 tables.group_state.insert(),
                 {"route": route, "group_id": group, "stage": stage, "allowed": 20, "sent": 14, "stayed": 6,
-                 "returned": 8, "stage_at": NOW - 2 * HOUR, "cool_down_until": NOW + HOUR,
+                 "returned": 8, "stage_at": now - 2 * HOUR, "cool_down_until": now + HOUR,
                  "reason": "8 of 14 came back"},
             )  # fmt: skip
 
@@ -145,7 +147,7 @@ def escalate(ledger: Ledger, message_id: int, error: str, payload: str | bytes, 
         )
 
 
-def _groups(ledger: Ledger) -> list[int]:
+def _groups(ledger: Ledger, now: datetime) -> list[int]:
     with ledger.write() as connection:
         known = {row[0]: row[1] for row in connection.execute(sql("select fingerprint, group_id from failure_groups"))}
         found = []
@@ -154,8 +156,8 @@ def _groups(ledger: Ledger) -> list[int]:
                 connection.execute(
                     tables.failure_groups.insert(),
                     {"group_id": position, "fingerprint": fingerprint, "cause": cause, "template": template,
-                     "example": example.format(n=17), "messages": 400 * position, "first_seen_at": NOW - 12 * DAY,
-                     "last_seen_at": NOW - HOUR},
+                     "example": example.format(n=17), "messages": 400 * position, "first_seen_at": now - 12 * DAY,
+                     "last_seen_at": now - HOUR},
                 )  # fmt: skip
             found.append(known.get(fingerprint, position))
     return found

@@ -1,0 +1,320 @@
+"""The page in a real browser, inside the real Airflow: log in, look, decide, see it applied.
+
+One Airflow for all of it. The dead letters are real ones of an SQS-compatible server; a history is planted around
+them, so that there is something to see. Screenshots go to ``$REDRIVE_SCREENSHOTS`` where it is set.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
+
+from redrive import local_airflow, settings
+from redrive.ledger.engine import Ledger
+from redrive.local_airflow import Airflow
+from redrive.stages import pipeline
+from tests.classifying import classify
+from tests.dags.conftest import LASTING, Shop, shop  # noqa: F401 - a fixture
+from tests.dags.test_rest_trigger import Rest
+from tests.servers import free_port, missing
+from tests.ui import seeding
+
+pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.timeout(600)]
+
+PATIENCE = 60_000  # milliseconds; what is waited for takes one or two where nothing else runs
+VIEWER = "val"
+HOSTILE_ID = 900 << 20
+
+
+@pytest.fixture(scope="module")
+def dead(shop: Shop) -> Shop:  # noqa: F811
+    """The shop with a history, and two orders that just died of a bug and were put before people."""
+    configured = settings.load()
+    ledger = Ledger(configured.database)
+    seeding.seed(ledger, now=datetime.now(UTC))
+    for number, text in enumerate(seeding.HOSTILE.values()):
+        seeding.escalate(ledger, HOSTILE_ID + number, text, text, group_id=3, headers=[[text, "String", text]])
+    ledger.close()
+    shop.fail(2, LASTING)
+    run = pipeline.begin(configured, "orders", trigger="cli", holder="test")
+    pipeline.drain(configured, run)
+    manifest = pipeline.prepare_classification(configured, run)
+    assert manifest
+    classify(manifest)
+    pipeline.load(configured, run)
+    pipeline.plan(configured, run)
+    pipeline.escalate(configured, run)
+    pipeline.finish(configured, run, "succeeded")
+    return shop
+
+
+@pytest.fixture(scope="module")
+def airflow(dead: Shop) -> Iterator[Airflow]:
+    with local_airflow.running(dead.home, free_port(), base=dead.base, viewers=[VIEWER]) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        missing("chromium is not installed")
+    with sync_playwright() as playwright:
+        # Its own sandbox refuses to run as root, as in a container; it visits nothing but our own pages.
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        yield browser
+        browser.close()
+
+
+def logged_in(browser: Browser, airflow: Airflow, user: str) -> BrowserContext:
+    """A browser window's worth of cookies, after the login form."""
+    context = browser.new_context(viewport={"width": 1280, "height": 860}, base_url=airflow.url)
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.goto("/auth/login")
+    page.locator("input[name=username]").fill(user)
+    page.locator("input[name=password]").fill(local_airflow.password(airflow.environment, user))
+    page.locator("button[type=submit]").click()
+    page.wait_for_function("document.cookie !== null && !location.pathname.startsWith('/auth/login')")
+    page.close()
+    return context
+
+
+@pytest.fixture(scope="module")
+def admin(browser: Browser, airflow: Airflow) -> Iterator[BrowserContext]:
+    context = logged_in(browser, airflow, local_airflow.USER)
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def viewer(browser: Browser, airflow: Airflow) -> Iterator[BrowserContext]:
+    context = logged_in(browser, airflow, VIEWER)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(admin: BrowserContext) -> Iterator[Page]:
+    """A tab of the admin's; nothing that the page does may fail in its console."""
+    tab = admin.new_page()
+    problems: list[str] = []
+    tab.on("pageerror", lambda error: problems.append(str(error)))
+    tab.on(
+        "console",
+        lambda said: problems.append(said.text) if "Content Security Policy" in said.text else None,
+    )
+    tab.on("dialog", lambda dialog: problems.append(dialog.message))
+    yield tab
+    tab.close()
+    assert problems == []
+
+
+@pytest.fixture(scope="module")
+def picture() -> Callable[[Page, str], None]:
+    """Keeps what a tab shows."""
+    folder = os.environ.get("REDRIVE_SCREENSHOTS")
+
+    def take(tab: Page, name: str) -> None:
+        if folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            tab.screenshot(path=Path(folder) / f"{name}.png")
+
+    return take
+
+
+def within(tab: Page) -> FrameLocator:
+    """The page in Airflow's frame."""
+    return tab.frame_locator("iframe[title=Redrive]")
+
+
+def newest_bug(dead: Shop) -> tuple[int, int]:
+    """Message and group of one of the orders that really died."""
+    ((message, group),) = dead.query(
+        "select message_id, group_id from escalated_messages where error_text like \"%KeyError: 'sku'%\""
+        " and group_id not in (select group_id from failure_groups where fingerprint like 'a_')"
+        " order by escalation_id desc limit 1"
+    )
+    return message, group
+
+
+def test_nobody_sees_anything_before_the_login(browser: Browser, airflow: Airflow) -> None:
+    context = browser.new_context(base_url=airflow.url)
+    tab = context.new_page()
+    answer = tab.goto("/redrive/")
+    assert answer
+    assert answer.status == 401
+    expect(tab.get_by_role("heading")).to_have_text("Not logged in")
+    expect(tab.get_by_role("link", name="Log in")).to_have_attribute("href", "/auth/login?next=%2Fredrive%2F")
+    context.close()
+
+
+def test_the_page_is_in_airflows_navigation(page: Page, picture: Callable[[Page, str], None]) -> None:
+    page.goto("/plugin/redrive")
+    frame = within(page)
+    expect(frame.get_by_role("heading", name="Routes")).to_be_visible()
+    expect(frame.get_by_text("wait for a person")).to_be_visible()
+    expect(frame.locator(".who")).to_have_text(local_airflow.USER)
+    picture(page, "routes")
+    frame.get_by_role("link", name="Failures", exact=True).first.click()
+    expect(frame.get_by_role("heading", name="Failures that wait for a decision")).to_be_visible()
+    picture(page, "failures")
+    page.wait_for_url("**/plugin/redrive/redrive/groups")  # so that the address can be sent to somebody
+
+
+def test_a_decision_is_taken_applied_and_told(
+    page: Page, dead: Shop, airflow: Airflow, picture: Callable[[Page, str], None]
+) -> None:
+    message, group = newest_bug(dead)
+    page.goto(f"/plugin/redrive/redrive/groups/orders/{group}")
+    frame = within(page)
+    expect(frame.get_by_text("2 messages", exact=True)).to_be_visible()
+    frame.get_by_role("link", name="Redeliver …").click()
+    expect(frame.get_by_role("heading", name="Redeliver 2 messages?")).to_be_visible()
+    button = frame.get_by_role("button", name="Redeliver 2 messages")
+    button.click()  # the note is missing: the browser itself says so
+    assert dead.query("select count(*) from escalated_messages where status = 'decided'") == [(0,)]
+    frame.get_by_label("Why?").fill("fixed in 1.4.2")
+    picture(page, "deciding")
+    button.click()
+    expect(frame.get_by_role("status")).to_contain_text("Done: redeliver, 2 messages, signed admin")
+    assert dead.query(f"select distinct decided_by, note from escalated_messages where group_id = {group}") == [
+        (local_airflow.USER, "fixed in 1.4.2")
+    ]
+
+    rest = Rest(airflow)
+    deadline = time.monotonic() + 60
+    while rest.call("GET", "/api/v2/dags/redrive_review")[0] != 200:
+        assert time.monotonic() < deadline, rest.call("GET", "/api/v2/importErrors")
+        time.sleep(0.5)
+    assert rest.trigger("redrive_review", "from-the-page")[0] == 200
+    assert rest.wait("redrive_review", "from-the-page") == "success", rest.states("redrive_review", "from-the-page")
+
+    deadline = time.monotonic() + 60  # a scheduled run may have taken it up first
+    while dead.query(f"select distinct status from escalated_messages where group_id = {group}") != [("applied",)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert dead.depth("orders") == 2
+    page.goto(f"/plugin/redrive/redrive/messages/{message}")
+    story = within(page).locator(".timeline li")
+    expect(story.filter(has_text="admin decided: redeliver")).to_be_visible()
+    expect(story.filter(has_text="attempt 1 sent")).to_be_visible()
+    expect(story.filter(has_text="decision applied: redeliver")).to_be_visible()
+    picture(page, "message")
+
+    story.get_by_role("link", name="DAG run").first.click()
+    page.wait_for_url("**/dags/redrive_review/runs/**")  # around the frame, not within it
+
+
+def test_a_viewer_reads_and_does_not_decide(viewer: BrowserContext, dead: Shop) -> None:
+    tab = viewer.new_page()
+    tab.goto("/redrive/groups/orders/1")
+    expect(tab.get_by_role("region", name="Messages")).to_be_visible()
+    expect(tab.get_by_role("link", name="Redeliver …")).to_have_count(0)
+    expect(tab.locator("[data-pick]")).to_have_count(0)
+    answer = tab.goto("/redrive/decide?route=orders&group=1&action=discard")
+    assert answer
+    assert answer.status == 403
+    tab.goto("/redrive/")
+    status = tab.evaluate(
+        """async () => (await fetch("/redrive/api/decisions", {method: "POST", headers: {"Content-Type":
+        "application/json"}, body: JSON.stringify({action: "discard", note: "just so", up_to: 1000000,
+        filter: {route: "orders"}})})).status"""
+    )
+    assert status == 403
+    assert dead.query("select count(*) from escalated_messages where decision = 'discard'") == [(0,)]
+    tab.close()
+
+
+def test_another_site_can_not_decide(browser: Browser, admin: BrowserContext, airflow: Airflow, dead: Shop) -> None:
+    tab = admin.new_page()
+    tab.route("http://evil.localhost/**", lambda route: route.fulfill(body="<h1>evil</h1>", content_type="text/html"))
+    tab.goto("http://evil.localhost/")
+    said = tab.evaluate(
+        """async (url) => { try { return (await fetch(url, {method: "POST", credentials: "include", mode: "no-cors",
+        headers: {"Content-Type": "text/plain"}, body: '{"action": "discard"}'})).type }
+        catch (e) { return "failed" } }""",
+        f"{airflow.url}/redrive/api/decisions",
+    )
+    assert said in ("opaque", "failed")
+    assert dead.query("select count(*) from escalated_messages where decision = 'discard'") == [(0,)]
+    tab.close()
+
+
+@pytest.mark.parametrize("number", range(len(seeding.HOSTILE)), ids=list(seeding.HOSTILE))
+def test_hostile_texts_are_texts(page: Page, number: int) -> None:
+    text = list(seeding.HOSTILE.values())[number]
+    for path in (f"messages/{HOSTILE_ID + number}", "messages", "groups/orders/3"):
+        page.goto(f"/redrive/{path}")
+        assert page.title().endswith("· Redrive")
+    page.goto(f"/redrive/messages/{HOSTILE_ID + number}")
+    shown = page.locator("#payload").inner_text()
+    expected = "".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in text)
+    assert shown == expected
+    # Nothing turned the line around: what comes first stands left of what comes last, or above it.
+    first, last = page.evaluate(
+        """() => { const walk = document.createTreeWalker(document.querySelector("#payload"), NodeFilter.SHOW_TEXT);
+        const places = []; while (walk.nextNode()) { const range = document.createRange(), node = walk.currentNode;
+        if (!node.data) continue; range.setStart(node, 0); range.setEnd(node, 1);
+        const at = range.getBoundingClientRect(); places.push([Math.round(at.top / 12), at.left]); }
+        return [places[0], places[places.length - 1]]; }"""
+    )
+    assert first <= last
+    escalation = page.locator("a", has_text="Edit …").get_attribute("href")
+    page.goto(str(escalation))
+    assert page.locator("#corrected").input_value() == text
+    assert page.title() == "Send corrected · Redrive"
+
+
+def test_it_is_dark_and_light_as_airflow_is(page: Page, picture: Callable[[Page, str], None]) -> None:
+    paper = "() => getComputedStyle(document.body).backgroundColor"
+    page.goto("/redrive/")
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(paper)
+    page.evaluate("localStorage.setItem('theme', 'dark')")
+    page.reload()
+    dark = page.evaluate(paper)
+    assert dark != light
+    picture(page, "dark")
+    page.evaluate("localStorage.setItem('theme', 'light')")
+    page.emulate_media(color_scheme="dark")
+    page.reload()
+    assert page.evaluate(paper) == light
+    page.evaluate("localStorage.removeItem('theme')")
+    page.reload()
+    assert page.evaluate(paper) == dark
+
+
+def test_it_works_with_a_keyboard_and_in_a_narrow_window(page: Page, picture: Callable[[Page, str], None]) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    for path in ("", "routes/orders", "groups", "groups/orders/1", "messages", f"messages/{HOSTILE_ID}", "plan/orders"):
+        page.goto(f"/redrive/{path}")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    page.goto("/redrive/groups")
+    picture(page, "narrow")
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Skip to the content")
+    page.keyboard.press("Enter")
+    while page.evaluate("document.activeElement.closest('article') === null"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/groups/orders/*")
+    page.locator("[data-pick]").first.focus()
+    page.keyboard.press("Space")
+    expect(page.locator("[data-picked-count]").first).to_have_text("1")
+    page.get_by_role("button", name="Discard", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Discard 1 message?")).to_be_visible()
+    expect(page.get_by_label("Why?")).to_be_focused()
+    page.goto("/redrive/")
+    page.keyboard.press("/")
+    expect(page.get_by_label("Find a message")).to_be_focused()
+    page.keyboard.type(str(HOSTILE_ID))
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=f"Message {HOSTILE_ID}")).to_be_visible()
