@@ -13,6 +13,7 @@ from redrive.errors import BrokerUnavailable
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import deliver as deliver_stage
+from redrive.stages import doctor
 from tests.stages.test_deliver import deliver, planned
 from tests.workshop import REFUSED, THROTTLED, Workshop
 
@@ -234,3 +235,16 @@ def test_what_the_broker_keeps_where_nobody_counts_it_fills_the_destination_too(
     assert deliver(workshop, run)["redelivered"] <= 8
     assert workshop.states()["waiting"] >= 32
     assert deliver(workshop, run)["redelivered"] <= 8, "what has come since then may be followed by as much"
+
+
+def test_the_doctor_says_where_native_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop = Workshop(tmp_path, **NATIVE)
+    monkeypatch.setattr(doctor, "open_broker", lambda *_: workshop.broker)
+
+    def said() -> list[str]:
+        findings = doctor.examine(workshop.settings, ["orders"])
+        return [f.text for f in findings if f.subject == "orders: backoff.native"]
+
+    assert said() == []
+    workshop.broker.capabilities = replace(workshop.broker.capabilities, native_delay=None)
+    assert said() == ["orders: the broker keeps no delays there; delays stay in the ledger"]

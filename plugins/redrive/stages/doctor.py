@@ -55,6 +55,8 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
             yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
+            if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
+                yield Finding("warning", f"{name}: backoff.native", f"{queue}: {why}; delays stay in the ledger")
         yield from _window(name, route)
         if route.processed_check:
             yield _look(f"{name}: processed_check", lambda: _check(route))
@@ -90,6 +92,13 @@ def _depth(broker: Broker, queue: str) -> str:
     if depth.total is None:
         return "exists; the broker does not tell how many messages are in it"
     return f"{depth.visible} visible, {depth.in_flight} in flight, {depth.delayed} delayed"
+
+
+def _keeps_no_delay(broker: Broker, queue: str, route: Route) -> str | None:
+    """Why the broker isn't asked to keep delays, although the route wants it."""
+    if route.order_by is not None:
+        return "messages go in order (order_by)"
+    return "the broker keeps no delays there" if broker.capabilities_for(queue).native_delay is None else None
 
 
 def _retention(broker: Broker, subject: str, queue: str) -> Iterator[Finding]:
