@@ -379,6 +379,7 @@ class _Progress:
 
 def _greeting(airflow: Airflow, settings: Settings) -> Iterator[str]:
     yield f"Airflow      {airflow.url}"
+    yield f"review page  {airflow.url}/plugin/redrive"
     yield f"user         {airflow.user}"
     yield f"password     {airflow.password}   (kept in {airflow.home / 'simple_auth_manager_passwords.json'})"
     yield "scheduled"

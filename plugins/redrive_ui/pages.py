@@ -196,6 +196,7 @@ def _overview(connection: Connection, at: Visit) -> dict[str, Any]:
     queues = reading.queues(connection, at.readable)
     gates = reading.gates(connection, at.readable)
     undecided = reading.undecided(connection, at.readable)
+    alarms = reading.alarms(connection, at.readable)
     flows = reading.flows(connection, at.readable, at.now - timedelta(days=7))
     inflow, cut = reading.inflow(connection, at.readable, at.now)
     cards: list[dict[str, Any]] = []
@@ -218,6 +219,7 @@ def _overview(connection: Connection, at: Visit) -> dict[str, Any]:
                 "observed_at": max((one["observed_at"] for one in sources), default=None),
                 "oldest": max(old, key=lambda one: one["oldest_age_seconds"], default=None),
                 "gates": gates.get(name, {}),
+                "alarms": sorted(alarms.get(name, {})),
                 "flow": flow,
             }
         )
@@ -248,6 +250,7 @@ def _route(connection: Connection, at: Visit, route: str) -> dict[str, Any]:
         "settings": settings,
         "states": reading.states(connection, only).get(route, {}),
         "undecided": reading.undecided(connection, only).get(route, 0),
+        "alarms": sorted(reading.alarms(connection, only).get(route, {})),
         "holder": reading.holders(connection, only).get(route),
         "queues": reading.queues(connection, only).get(route, []),
         "gates": reading.gates_of(connection, route),

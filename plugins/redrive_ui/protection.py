@@ -55,22 +55,24 @@ class ProtectiveHeaders:
 def refuse_forged(request: Request) -> None:
     """Raise :class:`Refused` unless this write comes from our own page, or from a program with its own token.
 
-    A browser sends the login's cookie with requests that other sites make; it never lets them lie about their
-    ``Origin``, nor send JSON or an ``Authorization`` header without asking first, which is not answered here.
+    A browser sends the login's cookie with requests that other sites make; it never lets them lie about where they
+    come from (``Sec-Fetch-Site``, ``Origin``), nor send JSON or an ``Authorization`` header without asking first, which
+    is not answered here.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "decisions are sent as application/json")
-    site = request.headers.get("sec-fetch-site", "same-origin")
+    site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     if origin is None and request.headers.get("authorization", "").lower().startswith("bearer "):
         return
-    if origin is None or site != "same-origin" or not _is_ours(origin, request):
+    if origin is None or site not in (None, "same-origin") or not (site or _is_ours(origin, request)):
         raise Refused(403, "decisions are taken from this page only: the request came from elsewhere")
 
 
 def _is_ours(origin: str, request: Request) -> bool:
-    # The scheme may have been changed by a proxy in front of Airflow; host and port as the browser knows them count.
+    # Only asked of browsers that don't say it themselves (plain HTTP, old ones). A proxy in front of Airflow may change
+    # the scheme; host and port are those that the browser knows.
     given = urlsplit(origin)
     return given.scheme in ("http", "https") and given.netloc.lower() == request.headers.get("host", "").lower()
 

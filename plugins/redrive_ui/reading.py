@@ -92,6 +92,20 @@ def undecided(connection: Connection, readable: Collection[str]) -> dict[str, in
     }
 
 
+def alarms(connection: Connection, readable: Collection[str]) -> dict[str, dict[str, int]]:
+    """What people were told of and is not over, by route: event and how many. Pauses and new groups show elsewhere."""
+    where, values = _routes(readable)
+    found: dict[str, dict[str, int]] = {}
+    for row in rows_of(
+        connection,
+        "select route, event, count(*) as n from notifications where resolved_at is null and event in ('slo_breach',"
+        f" 'messages_expiring', 'balance_broken') and {where} group by route, event",
+        **values,
+    ):
+        found.setdefault(row["route"], {})[row["event"]] = row["n"]
+    return found
+
+
 def flows(connection: Connection, readable: Collection[str], since: datetime) -> dict[str, list[Row]]:
     """What moved since then, by route: day, states from and to, messages. From the events of whole sets."""
     where, values = _routes(readable)

@@ -4,11 +4,15 @@ import html
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
+from redrive_ui.rendering import PREFIX
+from redrive_ui.visits import Configuration
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
@@ -32,6 +36,17 @@ class TestOverview:
     def test_says_that_a_route_is_paused_by_whom_and_why(self, site: Site) -> None:
         leases.pause(site.ledger, "payments", by="ben", reason="deploy of <b>1.5</b>", now=seeding.NOW)
         assert "by ben: deploy of &lt;b&gt;1.5&lt;/b&gt;" in site.page("/")
+
+    def test_says_what_people_were_alarmed_about(self, site: Site) -> None:
+        site.change(
+            "insert into notifications (route, event, subject, facts, raised_at) values ('payments', 'slo_breach', '',"
+            " '{}', :now)",
+            now=seeding.NOW,
+        )
+        assert site.page("/").count("SLO missed") == 1
+        assert "SLO missed" in site.page("/routes/payments")
+        site.change("update notifications set resolved_at = :now", now=seeding.NOW)
+        assert "SLO missed" not in site.page("/")
 
     def test_draws_what_comes_in_by_cause(self, site: Site) -> None:
         page = site.page("/")
@@ -254,6 +269,26 @@ def test_every_page_works_on_postgresql(make_site: Callable[..., Site], postgres
     assert site.decide("approve", filter={"route": "orders", "group": "1"}).json()["count"] > 5
     assert site.decide("withdraw", filter={"route": "orders", "group": "1"}).json()["count"] > 5
     assert site.value("select count(*) from audit_events where actor = 'Ana Kováč' and action = 'decide redeliver'") > 5
+
+
+def test_links_hold_where_airflow_lives_below_a_path(site: Site) -> None:
+    below = TestClient(site.client.app, base_url="http://airflow.test", root_path="/tools/airflow")
+    page = below.get(f"/tools/airflow{PREFIX}/messages/{FIRST + 1}").text
+    links = set(re.findall(r'(?:href|src|action)="([^"#]+)"', page))
+    assert all(link.startswith("/tools/airflow/") for link in links), links
+    assert any(link.startswith("/tools/airflow/dags/redrive_orders/runs/") for link in links)
+
+
+def test_a_changed_configuration_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "redrive.yaml"
+    monkeypatch.setenv("REDRIVE_CONFIG", str(file))
+    text = seeding.CONFIG.format(folder=tmp_path, database=f"sqlite:///{tmp_path}/redrive.db")
+    file.write_text(text)
+    configuration = Configuration()
+    first = configuration.load()
+    assert configuration.load() is first
+    file.write_text(text.replace("title: Orders of the shop", "title: Something else"))
+    assert configuration.load().routes["orders"].title == "Something else"
 
 
 def test_a_ledger_of_another_version_is_told_and_not_touched(make_site: Callable[..., Site]) -> None:

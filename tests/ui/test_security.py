@@ -109,6 +109,10 @@ class TestForgery:
         assert site.decide("discard", headers=headers).status_code == status
         assert site.value("select count(*) from escalated_messages where decision is not null") == 0
 
+    def test_a_browser_that_says_where_it_is_may_be_behind_any_proxy(self, site: Site) -> None:
+        headers = {"origin": "https://airflow.example", "host": "10.0.0.7:8080", "sec-fetch-site": "same-origin"}
+        assert site.decide("discard", headers=headers).status_code == 200
+
     def test_without_any_origin_only_a_token_of_its_own_counts(self, site: Site) -> None:
         body = {"action": "discard", "note": "test orders", "up_to": 1 << 40, "filter": {"route": "orders"}}
         path = f"{PREFIX}/api/decisions"
