@@ -6,6 +6,7 @@ from pathlib import Path
 
 BENCHMARKS = {
     "What our own code costs (memory broker, one core)": ["benchmarks.throughput"],
+    "What a redelivery does to a slow consumer (simulated)": ["benchmarks.redelivery"],
     "Accuracy of causes": ["benchmarks.accuracy"],
     "Accuracy of groups": ["benchmarks.grouping"],
 }
