@@ -10,6 +10,7 @@ only: see docs/adr/0007-spark-classification.md. Running it again overwrites its
 """
 
 import argparse
+import base64
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
 from redrive import classified, explain
+from redrive.cause_model import Model
 from redrive.causes import Cause
 from redrive.message import ROW_BITS
 from redrive.selectors import parse as parse_selector
@@ -108,7 +110,7 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     try:
         cases = _distinct_cases(rows)
         failures = {case: count for case, (count, _) in cases.items() if case is not None}
-        judgements = explain.judge(failures, rules, known)
+        judgements = explain.judge(failures, rules, known, _model(manifest))
         _write_messages(spark, rows, judgements, f"{output}/{classified.MESSAGES_DIR}")
         groups = _groups(cases, judgements)
         _write_groups(spark, rows, groups, f"{output}/{classified.GROUPS_DIR}")
@@ -125,6 +127,12 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
         "causes": causes,
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def _model(manifest: Mapping[str, Any]) -> Model | None:
+    """What the site has learned, if the manifest brings it."""
+    learned = manifest.get("model")
+    return Model.from_bytes(base64.b64decode(learned)) if learned else None
 
 
 def with_cases(staged: DataFrame, manifest: Mapping[str, Any], rules: Sequence[explain.RouteRule]) -> DataFrame:

@@ -53,6 +53,7 @@ class Finding(NamedTuple):
     rule: str
     confidence: float
     last_resort: bool = False  # decided in tier LAST
+    weak: bool = False  # single words, or no more than that something was raised
 
 
 def _rules(cause: Cause, prefix: str, *rows: tuple[object, ...]) -> list[Rule]:
@@ -1807,6 +1808,8 @@ _LONGEST_HINT: Final = max(map(len, _HINT))
 _HINT_WORD: Final = re.compile(r"[a-z]{2,24}", re.ASCII)
 # At the bottom of a chain of exceptions these say more than the wording of the wrappers above them.
 _PLAIN_BUGS: Final = frozenset({"bug.null", "bug.key_or_index", "bug.type"})
+#: The rule that weighs single words.
+HINTS: Final = "hints.words"
 _RAISED: Final = Cause.APPLICATION_BUG
 #: Points from which hints decide, and by how much a cause that is sent again by itself must lead.
 _ENOUGH: Final = 2
@@ -1885,10 +1888,15 @@ _INDEX: Final = _index()
 _LOOKED_AT: Final = 3000
 
 
+def without_frames(text: str) -> str:
+    """``text`` without the lines that say where and not why."""
+    return _FRAMES.sub("", text)
+
+
 @lru_cache(maxsize=4096)
 def find(text: str) -> Finding | None:
     """What a masked failure text says, or None where no rule of the table knows it."""
-    bare = _FRAMES.sub("", text)
+    bare = without_frames(text)
     found = _find_in(list(_parts(bare)))
     if found is None and bare != text:
         # Nothing but frames, or none that says why: better a hint from the frames than nothing, and less sure.
@@ -1908,7 +1916,9 @@ def _find_in(parts: Sequence[str]) -> Finding | None:
                 if (_STAGE_OF[rule.tier] == stage or at_root) and (pattern is None or pattern.search(view) is not None):
                     found = Finding(rule.cause, rule.id, rule.confidence, rule.tier is Tier.LAST)
                     # That something was raised says less than the words about it do.
-                    return _hinted_in(views) or found if rule.cause is _RAISED and found.last_resort else found
+                    if rule.cause is _RAISED and found.last_resort:
+                        return _hinted_in(views) or found._replace(weak=True)
+                    return found
     return _hinted_in(views)
 
 
@@ -1934,7 +1944,7 @@ def _hinted(view: str) -> Finding | None:
     score, cause = bold if bold[0] >= careful[0] + _LEAD else careful
     if score < _ENOUGH:
         return None
-    return Finding(cause, "hints.words", min(0.25 + 0.03 * score, 0.45))
+    return Finding(cause, HINTS, min(0.25 + 0.03 * score, 0.45), weak=True)
 
 
 def _is_word(literal: str) -> bool:

@@ -499,8 +499,32 @@ def explain() -> None:
     """
     from redrive.explain import explain as explained  # noqa: PLC0415
 
-    for line in explained(_json_lines(sys.stdin), known_groups=_known_groups()):
+    model = _learned_model()
+    for line in explained(_json_lines(sys.stdin), known_groups=_known_groups(), model=model):
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+@app.command()
+def learn(as_json: AsJson = False) -> None:
+    """Train the model of causes with what became of this ledger's messages; kept only where it helps.
+
+    Half of the groups are held back to measure with. A model that answers more of them right, and none more
+    unsafely, is written to var/learned_causes.npz; explain and the Spark job use it from then on. Remove the
+    file to go back to ours.
+    """
+    from redrive.settings.file import home  # noqa: PLC0415
+    from redrive.stages.learn import learn as learned  # noqa: PLC0415
+
+    with _ledger(_settings()) as ledger:
+        found = learned(ledger, home())
+    if as_json:
+        typer.echo(json.dumps(found))
+    elif "needed" in found:
+        typer.echo(f"{found['groups']} groups teach something, {found['needed']} are needed: nothing learned")
+    else:
+        for when in ("before", "after"):
+            typer.echo(f"{when:6}  " + "  ".join(f"{name} {count}" for name, count in found[when].items()))
+        typer.echo("kept: used from now on" if found["kept"] else "not kept: it does not answer better")
 
 
 # --- the house ----------------------------------------------------------------------------------------------
@@ -730,6 +754,18 @@ def _json_lines(stream: Any) -> Iterator[dict[str, Any]]:
         if not isinstance(value, dict) or not isinstance(value.get("text", ""), str):
             raise UsageError(f"line {number} is not an object with a text")
         yield value
+
+
+def _learned_model() -> Any:
+    """What this site has learned; None where it has not, or with a file of another version, which is told."""
+    from redrive import cause_model  # noqa: PLC0415
+    from redrive.settings.file import home  # noqa: PLC0415
+
+    try:
+        return cause_model.of_site(home())
+    except ValueError as error:
+        typer.echo(f"{cause_model.LEARNED}: {error}", err=True)
+        return None
 
 
 def _known_groups() -> list[Any]:

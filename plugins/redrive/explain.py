@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redrive import failure_text, grouping
-from redrive.cause_rules import find, find_reason
+from redrive.cause_model import OVERRULES, Model, shipped
+from redrive.cause_rules import HINTS, Finding, find, find_reason
 from redrive.causes import Cause, default_verdict
 from redrive.message import Header
 from redrive.template_mining import KnownGroup
@@ -51,13 +52,17 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    cases: Mapping[Case, int], rules: Sequence[RouteRule] = (), known: Iterable[KnownGroup] = ()
+    cases: Mapping[Case, int],
+    rules: Sequence[RouteRule] = (),
+    known: Iterable[KnownGroup] = (),
+    model: Model | None = None,
 ) -> dict[Case, Judgement]:
     """The judgement of every case; the values of ``cases`` are numbers of messages.
 
-    Memory is proportional to the number of cases. A group has one cause: templates are mined within a cause.
+    ``model`` is asked about what the table of rules leaves open; None stands for the one that we ship. Memory is
+    proportional to the number of cases. A group has one cause: templates are mined within a cause.
     """
-    findings = {case: _cause_of(case, rules) for case in cases}
+    findings = {case: _cause_of(case, rules, model) for case in cases}
     by_cause: dict[Cause, dict[str, int]] = {}
     for case, (cause, _, _) in findings.items():
         texts = by_cause.setdefault(cause, {})
@@ -84,6 +89,7 @@ def explain(
     lines: Iterable[Mapping[str, Any]],
     rules: Sequence[RouteRule] = (),
     known_groups: Iterable[KnownGroup] = (),
+    model: Model | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Each line with ``cause, rule, confidence, verdict, group, template``, in order, grouped as one batch.
 
@@ -109,7 +115,7 @@ def explain(
             seen[evidence] = case
         counts[case] = counts.get(case, 0) + 1
         kept.append((dict(line), case))
-    judgements = judge(counts, rules, known)
+    judgements = judge(counts, rules, known, model)
     for line, case in kept:
         cause, rule, confidence, template, fingerprint = judgements[case]
         yield line | {
@@ -122,12 +128,12 @@ def explain(
         }
 
 
-def _cause_of(case: Case, rules: Sequence[RouteRule]) -> tuple[Cause, str, float]:
+def _cause_of(case: Case, rules: Sequence[RouteRule], model: Model | None) -> tuple[Cause, str, float]:
     if case.hint.startswith(ROUTE_HINT):
         rule = rules[int(case.hint.removeprefix(ROUTE_HINT)) - 1]
         return rule.cause, case.hint, 1.0
     if case.masked:
-        finding = find(case.masked)
+        finding = _found(case.masked, model)
         # "Too often" and "too old" in a text say no more than the broker's own reason does.
         by_reason = find_reason(case.reason)
         if finding is not None and not (finding.last_resort and by_reason is not None):
@@ -141,6 +147,18 @@ def _cause_of(case: Case, rules: Sequence[RouteRule]) -> tuple[Cause, str, float
     if case.hint == LEASE_HINT:
         return Cause.LEASE_EXPIRED, "lease.time_per_delivery", 0.6
     return Cause.MAX_DELIVERIES, "broker.nothing_said", 0.3
+
+
+def _found(masked: str, model: Model | None) -> Finding | None:
+    """What the rules say of a text, and where they say nothing or hardly anything, what the model says."""
+    finding = find(masked)
+    if finding is not None and not finding.weak:
+        return finding
+    model = model or shipped()
+    learned = model.find(masked) if model is not None else None
+    if finding is None or finding.rule == HINTS:
+        return learned or finding
+    return learned if learned is not None and learned.confidence >= OVERRULES else finding
 
 
 def _nothing_said(case: Case) -> str:

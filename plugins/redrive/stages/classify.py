@@ -4,17 +4,20 @@ The manifest names the batches; the output path carries the run and its fence, s
 writes where nobody reads. Loading inserts if absent, so doing any of this twice changes nothing.
 """
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from redrive.cause_model import LEARNED
 from redrive.errors import BrokerError
 from redrive.ledger import batches, leases, loading, outcomes
 from redrive.ledger.batches import Batch
 from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.loading import Loaded
 from redrive.settings import Source
+from redrive.settings.file import home
 from redrive.stages.context import Context
 
 if TYPE_CHECKING:
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
 
 #: Groups that the manifest names, newest first; grouping matches against them so that ids stay the same.
 KNOWN_GROUPS = 20_000
+
+
+def _learned() -> dict[str, str]:
+    """The model that this site has trained, so that the job uses it wherever it runs."""
+    path = home() / LEARNED
+    return {"model": base64.b64encode(path.read_bytes()).decode()} if path.is_file() else {}
 
 
 def output_path(context: Context) -> str:
@@ -64,6 +73,7 @@ def prepare(context: Context) -> str | None:
         "rules": [{"match": rule.match, "cause": rule.cause} for rule in route.rules],
         "message_key": str(route.processed_check.key) if route.processed_check else None,
         "order_key": str(route.order_by) if route.order_by else None,
+        **_learned(),
         "known_groups": [{"fingerprint": g.fingerprint, "cause": g.cause, "template": g.template} for g in known],
     }
     return staging.write_bytes(f"{output_path(context)}.json", json.dumps(manifest).encode())

@@ -1,0 +1,101 @@
+"""`redrive learn`: what a ledger teaches, and that a model is kept only where it answers better."""
+
+from pathlib import Path
+
+import pytest
+
+from redrive import cause_model
+from redrive.cause_model import LEARNED, of_site
+from redrive.causes import PASSING, Cause
+from redrive.ledger import learning, loading
+from redrive.ledger.learning import Lesson
+from redrive.ledger.loading import Group
+from redrive.stages import learn
+from tests.ledger.planting import Plant
+
+
+def group(plant: Plant, template: str) -> int:
+    one = Group(template, "unclassified", template, None)
+    return loading.ensure_groups(plant.ledger, plant.lease, [one], plant.now)[template]
+
+
+def attempts(plant: Plant, group_id: int, outcome: str, count: int = 6, mode: str = "canary") -> None:
+    (first,) = plant.rows("select coalesce(max(message_id), 0) from redelivery_attempts")[0]
+    for message_id in range(first + 1, first + 1 + count):
+        plant.change(
+            "insert into redelivery_attempts (message_id, attempt, route, group_id, slice_id, mode, destination,"
+            " claimed_at, sent_at, outcome, outcome_at, return_kind)"
+            " values (:id, 1, 'orders', :group_id, 1, :mode, 'orders', :now, :now, :outcome, :now, :kind)",
+            id=message_id,
+            group_id=group_id,
+            mode=mode,
+            now=plant.now,
+            outcome=outcome,
+            kind="dead_letter" if outcome == "returned" else None,
+        )
+
+
+def test_the_ledger_tells_what_stayed_away_and_what_came_back(plant: Plant) -> None:
+    passing, permanent = group(plant, "zorp blinked"), group(plant, "glim refused")
+    attempts(plant, passing, "presumed", 3)
+    attempts(plant, passing, "confirmed", 2)
+    attempts(plant, permanent, "returned", 4)
+    attempts(plant, permanent, "confirmed", 9, mode="release")
+    group(plant, "of this one nothing is known")
+    with plant.ledger.read() as connection:
+        found = {lesson.template: lesson for lesson in learning.lessons(connection)}
+    assert found == {
+        "zorp blinked": Lesson("zorp blinked", 5, 0, 0, 0),
+        "glim refused": Lesson("glim refused", 0, 4, 0, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("lesson", "some_of"),
+    [
+        (Lesson("t", 9, 0, 0, 0), PASSING),
+        (Lesson("t", 0, 9, 0, 0), {Cause.APPLICATION_BUG, Cause.AUTH_FAILURE}),
+        (Lesson("t", 0, 0, 9, 0), {Cause.MALFORMED_PAYLOAD}),
+        (Lesson("t", 0, 0, 0, 9), {Cause.DUPLICATE}),
+    ],
+)
+def test_outcomes_and_decisions_tell_the_kind_of_cause(lesson: Lesson, some_of: set[Cause]) -> None:
+    assert some_of <= learn.causes_of(lesson)
+
+
+@pytest.mark.parametrize(
+    "lesson",
+    [Lesson("t", 2, 0, 0, 0), Lesson("t", 5, 5, 0, 0), Lesson("t", 9, 0, 0, 9), Lesson("t", 0, 0, 5, 5)],
+    ids=["too few", "undecided", "people disagree with the broker", "people disagree"],
+)
+def test_what_does_not_agree_teaches_nothing(lesson: Lesson) -> None:
+    assert learn.causes_of(lesson) == frozenset()
+
+
+def test_what_the_rules_know_is_not_learned() -> None:
+    known, unknown = Lesson("connection refused", 9, 0, 0, 0), Lesson("zorp blinked", 9, 0, 0, 0)
+    assert [example.text for example in learn.examples([known, unknown])] == ["zorp blinked"]
+
+
+def test_a_ledger_with_little_to_teach_changes_nothing(plant: Plant, tmp_path: Path) -> None:
+    attempts(plant, group(plant, "zorp blinked"), "presumed")
+    assert learn.learn(plant.ledger, tmp_path) == {"groups": 1, "kept": False, "needed": learn.ENOUGH_GROUPS}
+    assert of_site(tmp_path) is None
+
+
+def test_a_model_that_answers_better_is_kept(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = list(learn.shipped_texts())[::8]
+    monkeypatch.setattr(cause_model, "_EPOCHS", 8)  # enough to learn a few words
+    monkeypatch.setattr(learn, "shipped_texts", lambda: iter(texts))
+    monkeypatch.setattr(learn, "shipped", lambda: None)
+    for where in ("north", "south", "east", "west", "upper", "lower"):
+        attempts(plant, group(plant, f"zorpulator blinkered in the {where} hall"), "presumed")
+        attempts(plant, group(plant, f"glimmerite flanged beyond {where} gantry"), "returned")
+    found = learn.learn(plant.ledger, tmp_path)
+    assert found["groups"] >= learn.ENOUGH_GROUPS
+    assert found["kept"] is ((tmp_path / LEARNED).exists())
+    assert found["kept"], found
+    model = of_site(tmp_path)
+    assert model is not None
+    likely = model.probabilities("zorpulator blinkered in the other hall")
+    assert sum(likely[cause] for cause in PASSING) > 0.5
