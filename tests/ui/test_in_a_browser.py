@@ -232,6 +232,17 @@ def test_a_viewer_reads_and_does_not_decide(viewer: BrowserContext, dead: Shop) 
     tab.close()
 
 
+def test_a_program_decides_with_a_token_of_its_own(airflow: Airflow, dead: Shop) -> None:
+    rest = Rest(airflow)
+    wanted = "select escalation_id from escalated_messages where message_id = "
+    ((escalation,),) = dead.query(f"{wanted}{HOSTILE_ID}")
+    body = {"action": "withdraw", "filter": {"ids": [escalation]}, "up_to": escalation, "note": "only to see"}
+    status, answer = rest.call("POST", "/redrive/api/decisions", body)
+    assert (status, answer) == (200, {"action": "withdraw", "count": 0, "by": local_airflow.USER})
+    rest.token = "forged"
+    assert rest.call("POST", "/redrive/api/decisions", body)[0] == 401
+
+
 def test_another_site_can_not_decide(browser: Browser, admin: BrowserContext, airflow: Airflow, dead: Shop) -> None:
     tab = admin.new_page()
     tab.route("http://evil.localhost/**", lambda route: route.fulfill(body="<h1>evil</h1>", content_type="text/html"))
