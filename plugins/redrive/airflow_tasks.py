@@ -444,9 +444,11 @@ def _retention() -> Counts:
 
 def _rescue() -> Counts:
     """Looks for sources that nobody has emptied for half of the time that they keep messages; fails if there are."""
-    from redrive.stages import rescue  # noqa: PLC0415
+    from redrive.stages import notify, rescue  # noqa: PLC0415
 
-    risks = rescue.at_risk(configuration.load(), now=datetime.now(UTC))
+    settings, now = configuration.load(), datetime.now(UTC)
+    risks = rescue.at_risk(settings, now=now)
+    notify.expiring(settings, risks, now)
     if risks:
         raise MessagesExpiring("\n".join(str(risk) for risk in risks))
     return {"at_risk": 0}

@@ -262,11 +262,13 @@ def pause(
 ) -> None:
     """Let no run of ROUTE begin and none send, until `redrive resume`."""
     from redrive.ledger import leases  # noqa: PLC0415
+    from redrive.stages import notify  # noqa: PLC0415
 
     settings = _settings()
     settings.route(route)
     with _ledger(settings) as ledger:
         leases.pause(ledger, route, by=getpass.getuser(), reason=reason, now=_now())
+    notify.paused(settings, route, _now())
     typer.echo(f"{route} is paused; `redrive resume {route}` lets it go on")
 
 
@@ -274,11 +276,13 @@ def pause(
 def resume(route: RouteName) -> None:
     """Let ROUTE go on after a pause."""
     from redrive.ledger import leases  # noqa: PLC0415
+    from redrive.stages import notify  # noqa: PLC0415
 
     settings = _settings()
     settings.route(route)
     with _ledger(settings) as ledger:
         changed = leases.resume(ledger, route, by=getpass.getuser(), now=_now())
+    notify.paused(settings, route, _now())
     typer.echo(f"{route} goes on" if changed else f"{route} was not paused")
 
 
@@ -324,8 +328,9 @@ def review_list(route: OfRoute = None, as_json: AsJson = False) -> None:
     """The groups that wait for a decision, largest first."""
     from redrive.ledger import inspecting  # noqa: PLC0415
 
-    with _ledger(_settings()) as ledger, ledger.read() as connection:
-        rows = inspecting.review_groups(connection, route)
+    settings = _settings()
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        rows = _masked(settings, inspecting.review_groups(connection, route))
     if as_json:
         typer.echo(json.dumps(rows, default=str))
         return
@@ -339,8 +344,9 @@ def review_show(message: Annotated[int, typer.Argument(help="The message's id.")
     """One escalated message: error, payload, headers, and what was done with it before."""
     from redrive.ledger import inspecting  # noqa: PLC0415
 
-    with _ledger(_settings()) as ledger, ledger.read() as connection:
-        rows = inspecting.escalations(connection, message)
+    settings = _settings()
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        rows = _masked(settings, inspecting.escalations(connection, message))
     if not rows:
         raise UsageError(f"message {message} was never escalated")
     if as_json:
@@ -349,6 +355,22 @@ def review_show(message: Annotated[int, typer.Argument(help="The message's id.")
     from redrive import tables  # noqa: PLC0415
 
     tables.print_escalations(_console(), rows)
+
+
+def _masked(settings: "Settings", rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows about messages as they may be shown: without what their route redacts."""
+    from redrive.redaction import redactor  # noqa: PLC0415
+
+    for row in rows:
+        if row["route"] not in settings.routes or not (mask := redactor(settings.routes[row["route"]])):
+            continue
+        for name in {"payload", "error_text", "corrected_body", "template", "example"} & row.keys():
+            row[name] = row[name] and mask(row[name])
+        if row.get("headers"):
+            row["headers"] = mask.headers(row["headers"])
+        if row.get("payload_bytes"):
+            row["payload_bytes"] = mask(bytes(row["payload_bytes"]).decode("utf-8", "replace")).encode()
+    return rows
 
 
 def _decide(

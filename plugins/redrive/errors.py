@@ -100,6 +100,10 @@ class CheckFailed(RedriveError):
     """A processed check gave no answer; the messages that it was asked about are held, not guessed about."""
 
 
+class NotificationFailed(RedriveError):
+    """Somebody could not be told of something; it is tried again. The text says whom and why, and nothing secret."""
+
+
 # --- runs ---------------------------------------------------------------------------------------------
 
 

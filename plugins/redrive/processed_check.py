@@ -8,22 +8,19 @@ The endpoint gets ``POST {"keys": ["…", …]}`` and answers ``200 {"processed"
 processed. Redirects are never followed: keys and credentials go to the host that the connection names and to no other.
 """
 
-import base64
 import contextlib
 import json
-import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Protocol
-from urllib.parse import SplitResult, urlsplit
 
 import sqlalchemy as sa
 
-from redrive import connections
+from redrive import connections, http_connection
 from redrive.connections import Connection
-from redrive.errors import CheckFailed, RedriveError, SettingsError
+from redrive.errors import CheckFailed, RedriveError
 from redrive.settings import ProcessedCheck
 
 BATCH = 500
@@ -31,13 +28,6 @@ BATCH = 500
 MAX_ANSWER_BYTES = 16 << 20
 #: Seconds without a question after which a connection is not trusted to be still alive.
 MAX_IDLE = 1.0
-#: What Airflow's HTTP hook takes out of the extra of a connection; everything else there is a header.
-_NOT_HEADERS = frozenset(
-    {
-        *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "stream", "timeout"),
-        *("trust_env", "verify"),
-    }
-)
 
 
 class _Records(Protocol):
@@ -114,11 +104,11 @@ class _Endpoint:
     """The consumer's service."""
 
     def __init__(self, connection: Connection, path: str) -> None:
-        base = _base_url(connection)
+        base = http_connection.base_url(connection, "a check with a path")
         self._host, self._port = base.hostname or "", base.port
         self._path = f"{base.path.rstrip('/')}/{path.lstrip('/')}"
-        self._headers = _headers(connection)
-        self._trust = _trust(connection) if base.scheme == "https" else None
+        self._headers = http_connection.headers(connection)
+        self._trust = http_connection.trust(connection) if base.scheme == "https" else None
         self._link: HTTPConnection | None = None
         self._used = 0.0
 
@@ -155,54 +145,6 @@ class _Endpoint:
             else:
                 self._link = HTTPConnection(self._host, self._port, timeout=seconds)
         return self._link
-
-
-def _base_url(connection: Connection) -> SplitResult:
-    """Where the endpoint is, as Airflow's HTTP hook reads it: the host, with a scheme of its own or the schema's."""
-    if connection.conn_type not in ("http", "https"):
-        raise SettingsError(
-            f"connection {connection.conn_id} is of type {connection.conn_type!r}; a check with a path needs http"
-        )
-    host = connection.host or ""
-    if "://" not in host:
-        host = f"{connection.schema or connection.conn_type}://{host}"
-    parts = urlsplit(host)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-        raise SettingsError(f"connection {connection.conn_id}: its host is no address such as https://orders.example")
-    if connection.port is not None and parts.port is None:
-        parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
-    return parts
-
-
-def _headers(connection: Connection) -> dict[str, str]:
-    """What every request says: who asks, and what the connection's extra has."""
-    headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "redrive"}
-    if connection.login:
-        pair = f"{connection.login}:{connection.password or ''}".encode()
-        headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
-    headers.update({str(name): str(value) for name, value in _extra_headers(connection).items()})
-    for name, value in headers.items():
-        if not name or set(name + value) & set("\r\n\0"):
-            raise SettingsError(f"connection {connection.conn_id}: extra.{name[:40]!r} is no header")
-    return headers
-
-
-def _extra_headers(connection: Connection) -> Mapping[str, object]:
-    extra = {name: value for name, value in connection.extra.items() if name not in _NOT_HEADERS}
-    own = extra.pop("headers", None)
-    return {**extra, **own} if isinstance(own, Mapping) else extra
-
-
-def _trust(connection: Connection) -> ssl.SSLContext:
-    """Whom we believe to be the endpoint: the system's authorities, or those of ``extra.verify``."""
-    verify = connection.extra.get("verify", True)
-    if isinstance(verify, str) and verify.lower() not in ("true", "false"):
-        return ssl.create_default_context(cafile=verify)
-    context = ssl.create_default_context()
-    if str(verify).lower() == "false":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _read(response: HTTPResponse, deadline: float) -> bytes:

@@ -18,14 +18,13 @@ from redrive.ledger import schema, tables
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import FINISHED, MOVES, State
 from redrive.settings.file import parse
-from redrive.settings.models import Route
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
-WITH_SQL = ("README.md", "docs/review.md", "docs/operations.md")
+WITH_SQL = ("README.md", "docs/review.md", "docs/operations.md", "docs/notifications.md")
 
 
 def name_of(path: Path) -> str:
@@ -259,17 +258,3 @@ def test_the_table_of_brokers_is_current() -> None:
     assert {name for name, state in rows if state == "not yet"} == set(brokers.PLANNED)
     for page in ROOT.glob("docs/brokers/*.md"):
         assert f"(docs/brokers/{page.name})" in README, f"README.md's table of brokers doesn't link {page.name}"
-
-
-def test_what_is_said_to_have_no_effect_yet_is_a_key_that_nothing_reads() -> None:
-    listed = re.search(r"change nothing yet: (.+?)\. ", README)
-    assert listed, "README.md no longer says which keys have no effect; if none are left, remove this test"
-    source = "\n".join(
-        path.read_text()
-        for path in (ROOT / "plugins" / "redrive").rglob("*.py")
-        if "settings" not in path.relative_to(ROOT).parts
-    )
-    for key in re.findall(r"`([\w.]+)`", listed[1]):
-        assert key.split(".")[0] in Route.model_fields, f"{key} is no key of a route"
-        name = key if "." in key else f"route.{key}"
-        assert not re.search(rf"\b{re.escape(name)}\b", source), f"{key} is read now; take it out of README.md"

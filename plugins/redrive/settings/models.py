@@ -3,6 +3,8 @@
 ``description`` and default of every field become docs/configuration.md, so they are written for its readers.
 """
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -20,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from redrive import selectors
+from redrive import redaction, selectors
 from redrive.causes import Cause, Verdict
 from redrive.errors import SelectorError, SettingsError
 from redrive.selectors import Kind, Selector
@@ -68,13 +70,10 @@ def _at_most(longest: timedelta) -> AfterValidator:
 
 
 def _redaction(value: object) -> str:
-    if value in ("email", "card"):
-        return str(value)
     try:
-        selectors.parse_path(str(value))
-    except SelectorError:
-        raise ValueError(f"{quoted(value)}: write email, card or a path such as $.customer.name") from None
-    return str(value)
+        return redaction.check(str(value))
+    except SelectorError as error:
+        raise ValueError(str(error)) from None
 
 
 _TO_TEXT = PlainSerializer(str, return_type=str)
@@ -84,7 +83,8 @@ AutoOrDuration = Annotated[Literal["auto"] | timedelta, BeforeValidator(_auto_or
 Size = Annotated[int, BeforeValidator(parse_size)]
 Share = Annotated[float, Field(gt=0, le=1)]
 QueueName = Annotated[str, Field(min_length=1, max_length=500)]
-ConnectionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
+CONNECTION_ID = r"^[A-Za-z0-9_.\-]{1,200}$"
+ConnectionId = Annotated[str, Field(pattern=CONNECTION_ID)]
 EvidenceSelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
 OrderSelector = Annotated[Selector, _selector(Kind.MESSAGE_GROUP, Kind.KEY, Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
 KeySelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY, Kind.KEY, Kind.BROKER_ID), _TO_TEXT]
@@ -451,6 +451,73 @@ class Isolation(Part):
     )
 
 
+EventName = Literal["new_group", "route_paused", "slo_breach", "messages_expiring", "balance_broken"]
+
+
+class Notify(Part):
+    """Who is told when people are needed: an Airflow connection, or an Airflow notifier. One message per event."""
+
+    connection: ConnectionId | None = Field(
+        default=None,
+        description="Airflow connection id: of type `http` (a webhook), `slackwebhook` or `smtp`. A text alone, in "
+        "place of the mapping, is this. This or `notifier` is needed.",
+    )
+    path: str | None = Field(
+        default=None,
+        max_length=2_000,
+        pattern=r"^/[!-~]*$",
+        description="Of a webhook: its path, after that of the connection.",
+    )
+    to: tuple[Annotated[str, Field(pattern=r"^[^\s@,<>]+@[^\s@,<>]+$")], ...] = Field(
+        default=(), max_length=50, description="Of mail: who gets it. Default: `to_email` in the connection's extra."
+    )
+    notifier: str | None = Field(
+        default=None,
+        max_length=500,
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
+        description="Import path of an Airflow notifier's class. It is called in Airflow tasks; what the command line "
+        "finds waits for one.",
+    )
+    arguments: dict[str, Any] = Field(
+        default={},
+        description="The notifier's arguments; templates in them know `redrive.title`, `.text` and `.events`.",
+    )
+    events: tuple[EventName, ...] = Field(
+        default=(), max_length=5, description="Of what it is told; left out: of all of these."
+    )
+
+    def wants(self, event: str) -> bool:
+        """Whether it is told of this kind of event."""
+        return not self.events or event in self.events
+
+    @property
+    def name(self) -> str:
+        """What tells it from the route's other targets; nothing secret."""
+        if self.notifier is None:
+            return f"connection {self.connection}" + (self.path or "") + "".join(f" {one}" for one in self.to)
+        given = json.dumps(self.arguments, sort_keys=True, default=str)
+        return f"notifier {self.notifier} {hashlib.sha256(given.encode()).hexdigest()[:8]}"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_text_is_a_connection(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if not re.fullmatch(CONNECTION_ID, value):
+            raise ValueError("write an Airflow connection id, or a mapping with connection or notifier")
+        return {"connection": value}
+
+    @model_validator(mode="after")
+    def _one_way_of_telling(self) -> Self:
+        if (self.connection is None) == (self.notifier is None):
+            raise _problem("connection", "either connection or notifier is required, and not both")
+        if self.notifier is not None and (self.path or self.to):
+            raise _problem("path" if self.path else "to", "is not for a notifier; it has arguments")
+        if self.notifier is None and self.arguments:
+            raise _problem("arguments", "are only for a notifier")
+        return self
+
+
 def _dead_letter_queue_of(source: object) -> object:
     if not isinstance(source, dict) or source.get("kind", "dead_letter") != "dead_letter":
         return source
@@ -541,16 +608,14 @@ class Route(Part):
     redact: tuple[Redaction, ...] = Field(
         default=(),
         max_length=50,
-        description="Masked where payloads are shown: `email`, `card`, or a path such as `$.customer.name`.",
+        description="Masked where texts of messages are shown: `email`, `card`, `attribute:NAME`, or a path such as "
+        "`$.customer.name`, `$.items[*].phone`, `$..iban`. Neither staging nor what is redelivered is touched.",
     )
-    notify: tuple[ConnectionId, ...] = Field(
-        default=(),
-        max_length=20,
-        description="Airflow connection ids of HTTP webhooks that are told when people are needed.",
-    )
+    notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
     slo: Duration = Field(
         default=timedelta(hours=24),
-        description="From first enqueue to a confirmed or presumed outcome; reports compare with it.",
+        description="From first enqueue to a confirmed or presumed outcome. `observe` counts messages that are older "
+        "and have none as `late`, and `notify` is told when there are some.",
     )
     give_up_after: Duration = Field(
         default=timedelta(days=14), description="Older messages become `expired` and go to review."

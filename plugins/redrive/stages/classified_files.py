@@ -17,6 +17,7 @@ from redrive.ledger.batches import Batch
 from redrive.ledger.loading import Classified, Group
 from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch
 from redrive.message import ROW_BITS, message_id_of
+from redrive.redaction import redactor
 from redrive.stages.context import Context
 
 
@@ -28,7 +29,8 @@ def groups(context: Context, output: str) -> dict[str, int]:
     for name in ("template", "example"):
         clean = pc.replace_substring(table.column(name), "\0", "\ufffd")
         table = table.set_column(table.schema.get_field_index(name), name, clean)
-    found = [Group(**row) for row in table.to_pylist()]
+    mask = redactor(context.route)
+    found = [Group(**row | {"example": row["example"] and mask(row["example"])}) for row in table.to_pylist()]
     return loading.ensure_groups(context.ledger, context.lease, found, context.now())
 
 

@@ -12,6 +12,7 @@ from redrive.ledger.engine import Ledger
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.selecting import Selection
 from redrive.message import Micros
+from redrive.redaction import Redactor, redactor
 from redrive.settings import Route, Settings
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Context:
         self.lease = run.lease
         self.selection = run.selection
         self.now = clock
-        self.progress = progress
+        self.progress = _masked(progress, redactor(self.route))
         self.ledger = Ledger(settings.database)
         self._staging: Staging | None = None
         self._broker = broker
@@ -129,6 +130,11 @@ class Context:
         if self._broker is None:
             self._broker = open_broker(self.route.broker, self.route.connection or "")
         return self._broker
+
+
+def _masked(progress: Progress, mask: Redactor) -> Progress:
+    """Progress may end in a log, and an error that it tells of may quote a message."""
+    return (lambda text, done, total: progress(mask(text), done, total)) if mask else progress
 
 
 def micros(moment: datetime) -> Micros:

@@ -2,7 +2,7 @@
 
 from redrive.brokers.base import Depth
 from redrive.errors import PermissionRefused, QueueMissing
-from redrive.ledger import observations
+from redrive.ledger import notices, observations
 from redrive.ledger.observations import Observation
 from redrive.stages import ages, consumers
 from redrive.stages.ages import UNKNOWN, Ages
@@ -13,7 +13,8 @@ def observe(context: Context) -> dict[str, int]:
     """Depths of all sources and destinations into ``queue_observations``, and of destinations who consumes them.
 
     What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
-    missing source is an error; a missing destination is one only when something is to be sent there.
+    missing source is an error; a missing destination is one only when something is to be sent there. ``late`` are the
+    messages that are older than the route's SLO and have no outcome.
     """
     more = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0, "refused_looks": 0}
     seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
@@ -41,6 +42,10 @@ def observe(context: Context) -> dict[str, int]:
     }
     if unknown := sum(1 for _, _, depth in seen if depth.total is None):
         counts["unknown_depths"] = unknown
+    with context.ledger.read() as connection:
+        late, _ = notices.late(connection, context.name, enqueued_before=context.now() - context.route.slo)
+    if late:
+        counts["late"] = late
     return counts | {name: count for name, count in more.items() if count}
 
 

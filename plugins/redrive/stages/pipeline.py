@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive.brokers.base import Broker
+from redrive.errors import BalanceBroken
 from redrive.ledger import batches, leases, outcomes, schema, sending
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
@@ -22,6 +23,7 @@ from redrive.stages import classify as classify_stage
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import drain as drain_stage
 from redrive.stages import escalate as escalate_stage
+from redrive.stages import notify
 from redrive.stages import observe as observe_stage
 from redrive.stages import plan as plan_stage
 from redrive.stages import report as report_stage
@@ -163,7 +165,13 @@ def escalate(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
 def report(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     """The run's numbers; raises :class:`BalanceBroken` when the route doesn't add up."""
     with Context(settings, run, **options) as context:
-        return report_stage.report(context)
+        try:
+            found = report_stage.report(context)
+        except BalanceBroken as broken:
+            notify.balance(context, str(broken))
+            raise
+        notify.balance(context, None)
+        return found
 
 
 def restore(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
@@ -194,7 +202,9 @@ def audit(
     settings: Settings, route: str | None = None, *, now: datetime | None = None, progress: Progress = silent
 ) -> dict[str, Any]:
     """Prove that everything adds up; ``problems`` is empty then."""
-    found = audit_stage.audit(settings, route=route, now=now or utc_now(), progress=progress)
+    now = now or utc_now()
+    found = audit_stage.audit(settings, route=route, now=now, progress=progress)
+    notify.audited(settings, found.problems, route, now)
     return {
         "batches": found.batches,
         "copies": found.copies,
@@ -223,6 +233,7 @@ def _stage(
         counts = work(context)
         counts["seconds"] = round(time.monotonic() - started, 3)
         leases.note_counts(context.ledger, context.lease, name, counts, clock())
+        notify.after(name, context, counts)
     return counts
 
 

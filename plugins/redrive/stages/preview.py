@@ -10,6 +10,7 @@ from redrive.ledger.engine import Ledger
 from redrive.ledger.planning import CaseCount
 from redrive.ledger.selecting import Selection, want
 from redrive.policy import Discard, Escalate, Send
+from redrive.redaction import redactor
 from redrive.settings import Settings
 from redrive.stages import attributes
 from redrive.stages.plan import policy_limits
@@ -46,7 +47,8 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
         with ledger.read() as connection:
             gates = {gate.group_id: gate for gate in planning.gates(connection, route)}
             staged = batches.unloaded(connection, route)
-            templates = planning.templates(connection, route)
+            mask = redactor(known)
+            templates = {group: mask(text) for group, text in planning.templates(connection, route).items()}
     finally:
         ledger.close()
     rows = []

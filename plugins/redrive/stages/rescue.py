@@ -28,8 +28,9 @@ class Risk(NamedTuple):
         )
 
 
-def at_risk(settings: Settings, *, now: datetime) -> list[Risk]:
-    """The sources of which messages may expire before anybody has staged them, the most urgent first.
+def at_risk(settings: Settings, *, now: datetime, only: str | None = None) -> list[Risk]:
+    """The sources of which messages may expire before anybody has staged them, the most urgent first; of all routes,
+    or of ``only`` one.
 
     Counted from when a source was last drained to its end, by what the configuration, or else the broker at the last
     drain, says of its retention. A source that never was drained to its end, or of whose retention nobody said
@@ -39,7 +40,8 @@ def at_risk(settings: Settings, *, now: datetime) -> list[Risk]:
     found = []
     try:
         with ledger.read() as connection:
-            for name, route in settings.routes.items():
+            for name in [only] if only else settings.routes:
+                route = settings.routes[name]
                 known = expiry.of_sources(connection, name)
                 for source in route.sources:
                     emptied = outcomes.drained_to(connection, name, [source.queue])

@@ -1,0 +1,253 @@
+"""Notifications in the ledger: which conditions of a route people have to know of, and who was told.
+
+A condition (a route is paused, a group waits for a decision) is raised once when it begins and resolved when it is
+over; should it begin again, that is a new notification. Rows are written after the change that they tell of, from what
+the ledger says, so a crash in between loses none: whoever looks next finds the same. Each target is claimed before it
+is told and marked afterwards: a crash in between tells it twice, and the event's id is the same then.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.schema import ledger_id
+from redrive.lifecycle import FINISHED, State
+
+#: What was not sent for so long is no news any more.
+GIVE_UP = timedelta(days=1)
+_LONGEST_WAIT = timedelta(hours=1)
+
+Facts = Mapping[str, Any]
+
+
+class Pending(NamedTuple):
+    """A target that is to be told of a notification."""
+
+    notification_id: int
+    event_id: str
+    event: str
+    subject: str
+    facts: dict[str, Any]
+    raised_at: datetime
+    target: str
+    tries: int
+
+
+def reconcile(
+    ledger: Ledger,
+    route: str,
+    event: str,
+    present: Mapping[str, Facts],
+    *,
+    targets: Iterable[str],
+    now: datetime,
+    of: Iterable[str] | None = None,
+) -> int:
+    """Raise what is ``present`` (subject -> facts) and not raised yet, resolve what is raised and not present.
+
+    ``of`` limits what is resolved to these subjects. Returns how many were raised. Where nothing changed it writes
+    nothing.
+    """
+    with ledger.read() as connection:
+        raised = _unresolved(connection, route, event)
+    over = (raised if of is None else raised & set(of)) - set(present)
+    begun = [subject for subject in present if subject not in raised]
+    if not over and not begun:
+        return 0
+    told = list(targets)
+    count = 0
+    with ledger.write() as connection:
+        for subject in sorted(over):
+            connection.execute(
+                sql(
+                    "update notifications set resolved_at = :now where route = :route and event = :event"
+                    " and subject = :subject and resolved_at is null"
+                ),
+                {"now": now, "route": route, "event": event, "subject": subject},
+            )
+        for subject in begun:
+            made = connection.execute(
+                sql(
+                    "insert into notifications (route, event, subject, facts, raised_at)"
+                    " values (:route, :event, :subject, :facts, :now)"
+                    " on conflict (route, event, subject) where resolved_at is null do nothing"
+                    " returning notification_id"
+                ),
+                {
+                    "route": route,
+                    "event": event,
+                    "subject": subject,
+                    "facts": json.dumps(present[subject], default=str, sort_keys=True),
+                    "now": now,
+                },
+            ).scalar()
+            if made is None:
+                continue  # another process was first
+            count += 1
+            for target in told:
+                connection.execute(
+                    sql(
+                        "insert into notification_sends (notification_id, target, next_try_at)"
+                        " values (:id, :target, :now)"
+                    ),
+                    {"id": made, "target": target, "now": now},
+                )
+    return count
+
+
+def _unresolved(connection: Connection, route: str, event: str) -> set[str]:
+    rows = connection.execute(
+        sql("select subject from notifications where route = :route and event = :event and resolved_at is null"),
+        {"route": route, "event": event},
+    )
+    return {row.subject for row in rows}
+
+
+# --- conditions ---------------------------------------------------------------------------------------------------
+
+
+def groups(connection: Connection, route: str) -> dict[str, Facts]:
+    """The groups of which messages wait for a decision."""
+    rows = connection.execute(
+        sql(
+            "select waiting.group_id, waiting.n, waiting.suggested, failure_groups.cause from"
+            " (select group_id, count(*) as n, max(suggested_decision) as suggested from escalated_messages"
+            "  where route = :route and status in ('open', 'refused', 'reopened') group by group_id) waiting"
+            " left join failure_groups on failure_groups.group_id = waiting.group_id"
+        ),
+        {"route": route},
+    )
+    return {
+        "" if row.group_id is None else str(row.group_id): {
+            "group_id": row.group_id,
+            "cause": row.cause or "no cause",
+            "messages": row.n,
+            "suggested_decision": row.suggested or "none",
+        }
+        for row in rows
+    }
+
+
+def pause(connection: Connection, route: str) -> dict[str, Facts]:
+    """The route's pause, by when it began."""
+    row = connection.execute(
+        sql("select paused_at, paused_by, pause_reason from route_state where route = :route"), {"route": route}
+    ).first()
+    if row is None or row.paused_at is None:
+        return {}
+    since = parse_instant(row.paused_at)
+    assert since is not None  # noqa: S101 - it was not null
+    return {since.isoformat(): {"by": row.paused_by, "reason": row.pause_reason or "no reason given"}}
+
+
+def late(connection: Connection, route: str, *, enqueued_before: datetime) -> tuple[int, datetime | None]:
+    """How many messages without an outcome were first enqueued before that moment, and when the first of them was."""
+    open_states = ", ".join(f"'{state}'" for state in sorted(set(State) - FINISHED))
+    row = connection.execute(
+        sql(
+            "select count(*) as n, min(coalesce(first_enqueued_at, received_at)) as oldest from messages"
+            f" where route = :route and state in ({open_states})"
+            " and coalesce(first_enqueued_at, received_at) < :enqueued_at"
+        ),
+        {"route": route, "enqueued_at": enqueued_before},
+    ).one()
+    return int(row.n), parse_instant(row.oldest)
+
+
+# --- who is told --------------------------------------------------------------------------------------------------
+
+
+def due(connection: Connection, route: str, now: datetime, limit: int = 500) -> list[Pending]:
+    """What is to be told now, oldest first."""
+    rows = connection.execute(
+        sql(
+            "select n.notification_id, event, subject, facts, raised_at, target, tries from notification_sends s"
+            " inner join notifications n on n.notification_id = s.notification_id"
+            " where n.route = :route and next_try_at <= :now order by n.notification_id, target limit :limit"
+        ),
+        {"route": route, "now": now, "limit": limit},
+    ).all()
+    if not rows:
+        return []
+    prefix = ledger_id(connection)
+    return [
+        Pending(
+            row.notification_id,
+            f"{prefix}-{row.notification_id}",
+            row.event,
+            row.subject,
+            json.loads(row.facts),
+            parse_instant(row.raised_at) or now,
+            row.target,
+            row.tries,
+        )
+        for row in rows
+    ]
+
+
+def claim(ledger: Ledger, pending: Sequence[Pending], now: datetime) -> list[Pending]:
+    """Those of ``pending`` that nobody else took meanwhile; the next try is due when this one should be over."""
+    mine = []
+    with ledger.write() as connection:
+        for one in pending:
+            wait = min(timedelta(minutes=2) * 2 ** min(one.tries, 10), _LONGEST_WAIT)
+            taken = connection.execute(
+                sql(
+                    "update notification_sends set tries = tries + 1, next_try_at = :next_at"
+                    " where notification_id = :id and target = :target and tries = :tries and next_try_at <= :now"
+                ),
+                {
+                    "next_at": now + wait,
+                    "id": one.notification_id,
+                    "target": one.target,
+                    "tries": one.tries,
+                    "now": now,
+                },
+            ).rowcount
+            if taken:
+                mine.append(one)
+    return mine
+
+
+def sent(ledger: Ledger, pending: Sequence[Pending], now: datetime) -> None:
+    """They were told."""
+    with ledger.write() as connection:
+        for one in pending:
+            connection.execute(
+                sql(
+                    "update notification_sends set sent_at = :now, next_try_at = null, problem = null"
+                    " where notification_id = :id and target = :target"
+                ),
+                {"now": now, "id": one.notification_id, "target": one.target},
+            )
+
+
+def failed(ledger: Ledger, pending: Sequence[Pending], problem: str, now: datetime, *, for_good: bool = False) -> None:
+    """They could not be told; it is tried again until it is no news any more, or not at all ``for_good``."""
+    with ledger.write() as connection:
+        for one in pending:
+            over = for_good or now - one.raised_at >= GIVE_UP
+            connection.execute(
+                sql(
+                    f"update notification_sends set problem = :problem{', next_try_at = null' if over else ''}"
+                    " where notification_id = :id and target = :target"
+                ),
+                {"problem": problem[:500], "id": one.notification_id, "target": one.target},
+            )
+
+
+def not_here(ledger: Ledger, pending: Sequence[Pending], now: datetime) -> None:
+    """They can be told only from elsewhere: as if nobody had tried."""
+    with ledger.write() as connection:
+        for one in pending:
+            connection.execute(
+                sql(
+                    "update notification_sends set tries = :tries, next_try_at = :now"
+                    " where notification_id = :id and target = :target"
+                ),
+                {"tries": one.tries, "now": now, "id": one.notification_id, "target": one.target},
+            )

@@ -1,0 +1,195 @@
+"""Notify: tell people what they have to know, once per event, after what it tells of is in the ledger.
+
+Nothing here fails a run: what can't be told is logged and tried again with the next run of the route.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from redrive import notifications
+from redrive.errors import NotificationFailed
+from redrive.ledger import notices
+from redrive.ledger.engine import Ledger
+from redrive.ledger.notices import Facts, Pending
+from redrive.notifications import Event, NotHere
+from redrive.redaction import redactor
+from redrive.settings import Notify, Route, Settings, format_duration
+from redrive.stages import rescue
+from redrive.stages.context import Context
+from redrive.stages.rescue import Risk
+
+log = logging.getLogger(__name__)
+
+#: More events of one kind that come together are one message.
+SINGLE = 3
+#: Seconds after which the rest waits for the next time; a run must not wait for a webhook.
+PATIENCE = 30.0
+
+
+def after(stage: str, context: Context, counts: Mapping[str, Any]) -> None:
+    """What may have changed with this stage of a run, which returned ``counts``; sends what waits."""
+    if stage == "observe":
+        _look(_teller(context), Teller.paused, Teller.groups, partial(Teller.late, found=bool(counts.get("late"))))
+    elif looks := _AFTER.get(stage):
+        _look(_teller(context), *looks)
+
+
+def balance(context: Context, problem: str | None) -> None:
+    """The route adds up, or does not, as its run found."""
+    _look(_teller(context), lambda teller: teller.balance("run", [problem] if problem else []))
+
+
+def audited(settings: Settings, problems: Sequence[str], route: str | None, now: datetime) -> None:
+    """What an audit of one route, or of all, found."""
+    with _tellers(settings, settings.routes if route is None else {route} & set(settings.routes), now) as tellers:
+        for teller in tellers:
+            mine = [one for one in problems if f"route {teller.name}" in one or "route " not in one]
+            _look(teller, partial(Teller.balance, who="audit", problems=mine))
+
+
+def expiring(settings: Settings, risks: Sequence[Risk], now: datetime) -> None:
+    """Which sources keep messages that may expire, of all routes."""
+    with _tellers(settings, settings.routes, now) as tellers:
+        for teller in tellers:
+            _look(teller, partial(Teller.expiring, risks=[risk for risk in risks if risk.route == teller.name]))
+
+
+def paused(settings: Settings, route: str, now: datetime) -> None:
+    """Somebody paused the route, or let it go on."""
+    with _tellers(settings, [route], now) as tellers:
+        for teller in tellers:
+            _look(teller, Teller.paused)
+
+
+class Teller:
+    """Looks at one route, raises and resolves, and sends."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, name: str, now: datetime) -> None:
+        self.settings, self.ledger, self.name, self.now = settings, ledger, name, now
+        self.route = settings.route(name)
+
+    def groups(self) -> None:
+        """Groups that wait for a decision."""
+        with self.ledger.read() as connection:
+            found = notices.groups(connection, self.name)
+        self._raise("new_group", found)
+
+    def paused(self) -> None:
+        """Whether the route is paused."""
+        with self.ledger.read() as connection:
+            found = notices.pause(connection, self.name)
+        self._raise("route_paused", found)
+
+    def late(self, *, found: bool) -> None:
+        """Whether messages are older than the route's SLO, as somebody ``found`` who looked just before."""
+        if not found:
+            self._raise("slo_breach", {})
+            return
+        with self.ledger.read() as connection:
+            count, oldest = notices.late(connection, self.name, enqueued_before=self.now - self.route.slo)
+        self._raise("slo_breach", {"": {"messages": count, "oldest": oldest, "slo": format_duration(self.route.slo)}})
+
+    def expiring(self, risks: Iterable[Risk] | None = None) -> None:
+        """Whether messages may expire in a source."""
+        found = rescue.at_risk(self.settings, now=self.now, only=self.name) if risks is None else risks
+        self._raise(
+            "messages_expiring",
+            {
+                risk.queue: {
+                    "queue": risk.queue,
+                    "hours": int(risk.unseen.total_seconds() // 3600),
+                    "retention": format_duration(risk.retention),
+                }
+                for risk in found
+            },
+        )
+
+    def balance(self, who: str, problems: Sequence[str]) -> None:
+        """Whether the route adds up, as ``who`` found; what one found the other doesn't resolve."""
+        facts: Facts = {"problems": len(problems), "first": problems[0][:300] if problems else ""}
+        self._raise("balance_broken", {who: facts} if problems else {}, of=[who])
+
+    def _raise(self, event: str, present: dict[str, Facts], of: Iterable[str] | None = None) -> None:
+        targets = [target.name for target in self.route.notify if target.wants(event)]
+        notices.reconcile(self.ledger, self.name, event, present, targets=targets, now=self.now, of=of)
+
+    def send(self) -> None:
+        """Tell whom there is to tell, within half a minute."""
+        known = {target.name: target for target in self.route.notify}
+        started = time.monotonic()
+        with self.ledger.read() as connection:
+            waiting = notices.due(connection, self.name, self.now)
+        for some in _together(waiting):
+            if time.monotonic() - started > PATIENCE:
+                log.warning("route %s: the rest of its notifications waits for the next time", self.name)
+                return
+            mine = notices.claim(self.ledger, some, self.now)
+            if mine:
+                self._tell(mine, known.get(mine[0].target))
+
+    def _tell(self, mine: Sequence[Pending], target: Notify | None) -> None:
+        if target is None:
+            notices.failed(self.ledger, mine, "the route no longer names it", self.now, for_good=True)
+            return
+        try:
+            notifications.send(notifications.notice([_event(self.name, self.route, one) for one in mine]), target)
+        except NotHere:
+            notices.not_here(self.ledger, mine, self.now)
+        except NotificationFailed as error:
+            notices.failed(self.ledger, mine, str(error), self.now)
+            log.warning("route %s: %s was not told of %s: %s", self.name, target.name, mine[0].event, error)
+        else:
+            notices.sent(self.ledger, mine, self.now)
+
+
+def _event(name: str, route: Route, one: Pending) -> Event:
+    mask = redactor(route)  # what people write as a reason may hold anything
+    facts = {key: mask(value) if isinstance(value, str) else value for key, value in one.facts.items()}
+    return Event(one.event_id, one.event, name, one.subject, one.raised_at.isoformat(), facts)
+
+
+def _together(waiting: Iterable[Pending]) -> Iterator[list[Pending]]:
+    """What goes out as one message: single events, but many of one kind to one target together."""
+    kinds: dict[tuple[str, str], list[Pending]] = {}
+    for one in waiting:
+        kinds.setdefault((one.target, one.event), []).append(one)
+    for some in kinds.values():
+        if len(some) > SINGLE:
+            yield some
+        else:
+            yield from ([one] for one in some)
+
+
+def _teller(context: Context) -> Teller:
+    return Teller(context.settings, context.ledger, context.name, context.now())
+
+
+@contextmanager
+def _tellers(settings: Settings, routes: Iterable[str], now: datetime) -> Iterator[Iterator[Teller]]:
+    ledger = Ledger(settings.database)
+    try:
+        yield (Teller(settings, ledger, name, now) for name in routes)
+    finally:
+        ledger.close()
+
+
+def _look(teller: Teller, *looks: Callable[[Teller], None]) -> None:
+    try:
+        for look in looks:
+            look(teller)
+        teller.send()
+    except Exception:  # whatever it is, the run goes on, and the next one looks again
+        log.warning("route %s: its notifications wait for the next time", teller.name, exc_info=True)
+
+
+_AFTER: Mapping[str, Sequence[Callable[[Teller], None]]] = {
+    "load": (Teller.expiring,),
+    "plan": (Teller.paused,),
+    "escalate": (Teller.groups,),
+    "review": (Teller.groups,),
+}

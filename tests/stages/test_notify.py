@@ -1,0 +1,298 @@
+"""Notifications: people are told once per event, after it is recorded, and never at the cost of a run."""
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import notifications
+from redrive.errors import BalanceBroken
+from redrive.ledger import leases, notices
+from redrive.stages import notify, pipeline, rescue
+from tests.workshop import KEY_ERROR, REFUSED, Workshop
+
+
+class Inbox:
+    """A webhook on loopback; ``status`` is what it answers."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.got: list[dict[str, Any]] = []
+        inbox = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                inbox.got.append({"path": self.path, "headers": dict(self.headers), **json.loads(body)})
+                self.send_response(inbox.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def connection(self) -> str:
+        return json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": self.server.server_port})
+
+    def events(self) -> list[str]:
+        return [one["event"] for one in self.got]
+
+
+@pytest.fixture
+def inbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
+    inbox = Inbox()
+    monkeypatch.setenv("AIRFLOW_CONN_OPS", inbox.connection)
+    yield inbox
+    inbox.server.shutdown()
+    inbox.server.server_close()
+
+
+TO_INBOX = {"notify": [{"connection": "ops", "path": "/alerts"}], "redact": ["email"]}
+
+
+@pytest.fixture
+def told(tmp_path: Path, inbox: Inbox) -> Iterator[Workshop]:
+    """A workshop of which somebody is told."""
+    workshop = Workshop(tmp_path, **TO_INBOX)
+    yield workshop
+    workshop.ledger.close()
+
+
+@pytest.fixture
+def told_on_both(ledger_url: str, tmp_path: Path, inbox: Inbox) -> Iterator[Workshop]:
+    """The same, on SQLite and on PostgreSQL."""
+    workshop = Workshop(tmp_path, ledger_url, **TO_INBOX)
+    yield workshop
+    workshop.ledger.close()
+
+
+def test_a_new_group_is_told_once_and_again_when_it_was_over(told_on_both: Workshop, inbox: Inbox) -> None:
+    told_on_both.die("a ana@example.org", "b", error=KEY_ERROR)
+    told_on_both.cycle()
+    told_on_both.die("c", error=KEY_ERROR)
+    told_on_both.cycle()
+    (one,) = inbox.got
+    assert one["path"] == "/alerts"
+    assert one["title"] == "orders: failure group 1 (application_bug) waits for a decision"
+    assert one["events"][0]["facts"] | {"group_id": 1} == {
+        "cause": "application_bug",
+        "group_id": 1,
+        "messages": 2,
+        "suggested_decision": "redeliver",
+    }
+    assert one["headers"]["Idempotency-Key"] == one["id"] == one["events"][0]["id"]
+    assert not {"sku", "ana@example.org", "shop.py"} & set(json.dumps(one).split()), "no texts of messages"
+    with told_on_both.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    told_on_both.review()
+    assert told_on_both.query("select resolved_at is not null from notifications") == [(True,)]
+    told_on_both.die("d", error=KEY_ERROR)
+    told_on_both.cycle()
+    assert inbox.events() == ["new_group"] * 2, "archived, and it keeps failing"
+    assert len({one["id"] for one in inbox.got}) == 2
+
+
+def test_a_breach_of_the_slo_is_told_once_per_breach(told_on_both: Workshop, inbox: Inbox) -> None:
+    told_on_both.die("a", error=REFUSED)
+    told_on_both.advance(hours=25)
+    run = told_on_both.begin()
+    counts = dict(told_on_both.stages(run))
+    pipeline.finish(told_on_both.settings, run, "succeeded", told_on_both.now)
+    assert "late" not in counts["observe"], "what is still in the queue has not been seen"
+    run = told_on_both.begin()
+    assert pipeline.observe(told_on_both.settings, run, **told_on_both.options())["late"] == 1
+    assert pipeline.observe(told_on_both.settings, run, **told_on_both.options())["late"] == 1
+    assert inbox.events() == ["slo_breach"]
+    assert "SLO of 1d" in inbox.got[0]["title"] or "SLO of 24h" in inbox.got[0]["title"]
+    with told_on_both.ledger.write() as connection:
+        connection.exec_driver_sql("update messages set state = 'presumed'")
+    assert "late" not in pipeline.observe(told_on_both.settings, run, **told_on_both.options())
+    with told_on_both.ledger.write() as connection:
+        connection.exec_driver_sql("update messages set state = 'sent'")
+    pipeline.observe(told_on_both.settings, run, **told_on_both.options())
+    assert inbox.events() == ["slo_breach"] * 2, "another breach"
+
+
+def test_a_pause_is_told_with_its_reason(told: Workshop, inbox: Inbox) -> None:
+    leases.pause(told.ledger, "orders", by="ana", reason="call ben@example.org", now=told.now())
+    notify.paused(told.settings, "orders", told.now())
+    notify.paused(told.settings, "orders", told.now())
+    leases.resume(told.ledger, "orders", by="ana", now=told.now())
+    notify.paused(told.settings, "orders", told.now())
+    (one,) = inbox.got
+    assert one["title"] == "orders: paused by ana"
+    assert "call [redacted email]" in one["text"]
+    told.advance(seconds=1)
+    leases.pause(told.ledger, "orders", by="ana", reason="again", now=told.now())
+    notify.paused(told.settings, "orders", told.now())
+    assert inbox.events() == ["route_paused"] * 2
+
+
+def test_messages_near_their_expiry_are_told_per_queue(told: Workshop, inbox: Inbox) -> None:
+    told.cycle()
+    risk = rescue.Risk("orders", "orders-dlq", timedelta(hours=60), timedelta(days=4))
+    for _ in range(2):
+        notify.expiring(told.settings, [risk], told.now())
+    (one,) = inbox.got
+    assert one["events"][0]["facts"] == {"queue": "orders-dlq", "hours": 60, "retention": "4d"}
+    told.cycle()
+    assert told.query("select resolved_at is not null from notifications") == [(True,)], "the queue was emptied"
+
+
+def test_a_balance_that_breaks_is_told_although_the_run_fails(told: Workshop, inbox: Inbox) -> None:
+    told.die("a", error=REFUSED)
+    told.cycle()
+    with told.ledger.write() as connection:
+        connection.exec_driver_sql("update staging_batches set copies = copies + 1")
+    run = told.begin()
+    with pytest.raises(BalanceBroken):
+        pipeline.report(told.settings, run, **told.options())
+    assert inbox.events() == ["balance_broken"]
+    assert told.audit()
+    assert inbox.events() == ["balance_broken"] * 2, "the audit found it too"
+    with told.ledger.write() as connection:
+        connection.exec_driver_sql("update staging_batches set copies = copies - 1")
+    pipeline.report(told.settings, run, **told.options())
+    assert told.query("select subject from notifications where resolved_at is null") == [("audit",)]
+    assert told.audit() == []
+    assert told.query("select subject from notifications where resolved_at is null") == []
+
+
+def test_what_can_not_be_told_fails_no_run_and_is_told_later(told_on_both: Workshop, inbox: Inbox) -> None:
+    inbox.status = 503
+    told_on_both.die("a", error=KEY_ERROR)
+    told_on_both.cycle()
+    assert told_on_both.states() == {"escalated": 1}
+    assert told_on_both.query("select tries, sent_at, problem from notification_sends") == [
+        (1, None, "connection ops: it answered 503")
+    ]
+    told_on_both.cycle()
+    assert len(inbox.got) == 1, "not at once again"
+    inbox.status = 200
+    told_on_both.advance(minutes=5)
+    told_on_both.cycle()
+    assert inbox.events() == ["new_group"] * 2
+    assert len({one["id"] for one in inbox.got}) == 1, "it is the same event"
+    told_on_both.advance(minutes=60)
+    told_on_both.cycle()
+    assert len(inbox.got) == 2
+
+
+def test_nothing_that_goes_wrong_with_it_fails_a_run(
+    told: Workshop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    told.die("a", error=KEY_ERROR)
+    monkeypatch.setattr(notices, "reconcile", broken)
+    told.cycle()
+    monkeypatch.undo()
+    monkeypatch.setenv("AIRFLOW_CONN_OPS", inbox.connection)
+    told.cycle()
+    assert inbox.events() == ["new_group"], "the next run finds it"
+
+
+def test_a_crash_between_telling_and_marking_tells_twice_with_one_id(
+    told: Workshop, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    told.die("a", error=KEY_ERROR)
+    with monkeypatch.context() as patched:
+        patched.setattr(notices, "sent", killed)
+        with pytest.raises(KeyboardInterrupt):
+            told.cycle()
+    told.advance(minutes=20)
+    told.cycle()
+    assert [one["id"] for one in inbox.got] == [inbox.got[0]["id"]] * 2
+
+
+def test_many_that_come_together_are_one_message(told: Workshop, inbox: Inbox) -> None:
+    found = {str(n): {"group_id": n, "cause": "application_bug", "messages": n, "suggested_decision": "redeliver"}
+             for n in range(1, 8)}  # fmt: skip
+    teller = notify.Teller(told.settings, told.ledger, "orders", told.now())
+    notices.reconcile(told.ledger, "orders", "new_group", found, targets=["connection ops/alerts"], now=told.now())
+    teller.send()
+    (one,) = inbox.got
+    assert one["title"] == "orders: 7 times new group"
+    assert len(one["events"]) == 7
+    assert "failure group 3 (application_bug)" in one["text"]
+
+
+def test_two_processes_that_look_at_once_tell_once(told_on_both: Workshop, inbox: Inbox) -> None:
+    leases.pause(told_on_both.ledger, "orders", by="ana", reason="x", now=told_on_both.now())
+    start = threading.Barrier(4)
+
+    def look() -> None:
+        start.wait()
+        notify.paused(told_on_both.settings, "orders", told_on_both.now())
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert inbox.events() == ["route_paused"]
+
+
+def test_who_is_told_of_what_is_configured(tmp_path: Path, inbox: Inbox) -> None:
+    workshop = Workshop(
+        tmp_path,
+        notify=[
+            {"connection": "ops", "events": ["route_paused"]},
+            {"notifier": "nowhere.Notifier", "arguments": {"text": "{{ redrive.title }}"}},
+            "missing",
+        ],
+    )
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    assert inbox.got == []
+    states = dict(workshop.query("select target, problem from notification_sends"))
+    assert len(states) == 2
+    assert "connection missing is not defined" in states["connection missing"]
+    ((tries, waits),) = workshop.query(
+        "select tries, next_try_at is not null from notification_sends where target like 'notifier%'"
+    )
+    assert (tries, waits) == (0, True), "it waits for a task of Airflow"
+    workshop.settings = workshop.configure(str(workshop.ledger.url.render_as_string(hide_password=False)))
+    workshop.advance(hours=2)
+    workshop.cycle()
+    assert (
+        workshop.query("select problem from notification_sends where next_try_at is null")
+        == [("the route no longer names it",)] * 2
+    )
+    workshop.ledger.close()
+
+
+def test_what_is_no_news_any_more_is_given_up(told: Workshop, inbox: Inbox) -> None:
+    inbox.status = 500
+    told.die("a", error=KEY_ERROR)
+    told.cycle()
+    told.advance(hours=25)
+    run = told.begin()
+    pipeline.escalate(told.settings, run, **told.options())
+    told.advance(hours=25)
+    pipeline.escalate(told.settings, run, **told.options())
+    assert len(inbox.got) == 2
+    assert told.query("select next_try_at, sent_at from notification_sends") == [(None, None)]
+
+
+def test_words_are_short_and_of_one_line_whatever_the_facts_are() -> None:
+    hostile = "x\r\nBcc: everybody@example.org\r\n\r\n" + "y" * 10_000
+    event = notifications.Event("i", "route_paused", "orders", "", "now", {"by": hostile, "reason": hostile})
+    said = notifications.notice([event])
+    assert "\n" not in said.title
+    assert "\r" not in said.title
+    assert len(said.title) <= 200
+    assert len(said.text) <= 2000

@@ -1,0 +1,158 @@
+"""The ways to people: what goes over the wire to Slack and by mail, and what is refused."""
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from redrive import notifications
+from redrive.errors import NotificationFailed
+from redrive.notifications import Event, NotHere
+from redrive.settings import Notify
+
+PAUSED = notifications.notice(
+    [Event("k3-7", "route_paused", "orders", "", "2026-11-20T12:00+00:00", {"by": "ana", "reason": "<deploy> & more"})]
+)
+
+
+def to(**target: Any) -> Notify:
+    return Notify.model_validate(target)
+
+
+class Wire:
+    """What arrived, and where to send it."""
+
+    def __init__(self, server: socketserver.TCPServer, got: list[str]) -> None:
+        self.got, self.port = got, server.server_address[1]
+
+
+@pytest.fixture
+def web() -> Iterator[Wire]:
+    got: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(f"{self.path} {self.rfile.read(int(self.headers['Content-Length'])).decode()}")
+            self.send_response(302 if "moved" in self.path else 200)
+            self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Wire(server, got)
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def mail() -> Iterator[Wire]:
+    got: list[str] = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 here\r\n")
+            while line := self.rfile.readline().decode():
+                got.append(line.rstrip())
+                if line.upper().startswith("DATA"):
+                    self.wfile.write(b"354 go on\r\n")
+                    while (data := self.rfile.readline().decode()) != ".\r\n":
+                        got.append(data.rstrip())
+                self.wfile.write(b"221 bye\r\n" if line.upper().startswith("QUIT") else b"250 ok\r\n")
+
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Wire(server, got)
+    server.shutdown()
+    server.server_close()
+
+
+def test_slack_gets_a_text_that_is_only_text(web: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {
+        "conn_type": "slackwebhook",
+        "host": f"http://127.0.0.1:{web.port}/services",
+        "password": "T0/B0/secret",
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
+    notifications.send(PAUSED, to(connection="chat"))
+    path, _, body = web.got[0].partition(" ")
+    assert path == "/services/T0/B0/secret"
+    assert json.loads(body)["text"].startswith("*orders: paused by ana*\n&lt;deploy&gt; &amp; more.")
+
+
+def test_a_redirect_is_not_followed_and_what_failed_is_said_without_the_secret(
+    web: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "slackwebhook", "host": f"http://127.0.0.1:{web.port}", "password": "moved/secret"}
+    monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
+    with pytest.raises(NotificationFailed, match="connection chat: it answered 302") as failure:
+        notifications.send(PAUSED, to(connection="chat"))
+    assert len(web.got) == 1
+    connection["host"] = "http://127.0.0.1:1"
+    monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
+    with pytest.raises(NotificationFailed, match="connection chat: ConnectionRefusedError") as other:
+        notifications.send(PAUSED, to(connection="chat"))
+    assert "secret" not in str(failure.value) + str(other.value)
+
+
+def test_mail_has_a_subject_receivers_and_an_id_that_stays(mail: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"from_email": "redrive@example.org", "disable_ssl": True, "disable_tls": True}
+    connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_POST", json.dumps(connection))
+    notifications.send(PAUSED, to(connection="post", to=["ana@example.org", "ben@example.org"]))
+    assert "Subject: orders: paused by ana" in mail.got
+    assert "Message-ID: <k3-7@redrive.invalid>" in mail.got
+    assert [line for line in mail.got if line.lower().startswith("rcpt to")] == [
+        "rcpt TO:<ana@example.org>",
+        "rcpt TO:<ben@example.org>",
+    ]
+    with pytest.raises(NotificationFailed, match="mail needs from_email in its extra, and `to` in notify"):
+        notifications.send(PAUSED, to(connection="post"))
+
+
+def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_DB", "postgresql://u:secret@host/db")
+    with pytest.raises(NotificationFailed, match="'postgres'; notify knows http, slackwebhook and smtp"):
+        notifications.send(PAUSED, to(connection="db"))
+
+
+def test_an_airflow_notifier_waits_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "airflow", raising=False)
+    with pytest.raises(NotHere):
+        notifications.send(PAUSED, to(notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier"))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {},
+        {"connection": "a", "notifier": "b.C"},
+        {"notifier": "b.C", "to": ["a@b.c"]},
+        {"notifier": "not a path"},
+        {"connection": "a", "arguments": {"x": 1}},
+        {"connection": "a", "events": ["everything"]},
+        {"connection": "a", "to": ["ana@example.org\nBcc: x@example.org"]},
+        {"connection": "a", "path": "no-slash"},
+    ],
+)
+def test_a_target_that_makes_no_sense_is_refused(target: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        to(**target)
+
+
+def test_targets_are_told_apart_without_their_arguments() -> None:
+    names = {
+        to(connection="a").name,
+        to(connection="a", path="/b").name,
+        to(notifier="b.C", arguments={"token": "secret"}).name,
+        to(notifier="b.C", arguments={"token": "other"}).name,
+    }
+    assert len(names) == 4
+    assert "secret" not in str(names)
