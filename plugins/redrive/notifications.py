@@ -22,6 +22,8 @@ from redrive.connections import Connection
 from redrive.errors import NotificationFailed, RedriveError, SettingsError
 from redrive.settings import Notify
 
+#: Types of connections through which people can be told.
+KINDS = ("http", "https", "slackwebhook", "smtp")
 #: Seconds that one target may take.
 TIMEOUT = 10.0
 _SLACK = "https://hooks.slack.com/services"

@@ -1,6 +1,7 @@
 """A shop with two queues on a real server, and Airflow's environment to run its route in."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,24 @@ routes:
     deliver: {{shards: 2}}
     canary: off
     evidence: ["attribute:error"]
+    notify: [{{notifier: bell.Bell, arguments: {{text: "{{{{ redrive.title }}}}"}}}}]
+"""
+
+#: An Airflow notifier of somebody else.
+BELL = """
+import os, pathlib
+from airflow.sdk import BaseNotifier
+
+class Bell(BaseNotifier):
+    template_fields = ("text",)
+
+    def __init__(self, text):
+        super().__init__()
+        self.text = text
+
+    def notify(self, context):
+        with pathlib.Path(os.environ["REDRIVE_HOME"], "var", "bell.txt").open("a") as rung:
+            print(context["ti"].task_id, self.text, sep=": ", file=rung)
 """
 
 
@@ -90,6 +109,7 @@ def shop(ministack: Ministack, tmp_path_factory: pytest.TempPathFactory) -> Iter
     urls = {which: client.create_queue(QueueName=name)["QueueUrl"] for which, name in names.items()}
     (home / "config").mkdir()
     (home / "config" / "redrive.yaml").write_text(CONFIG.format(**names))
+    (home / "bell.py").write_text(BELL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REDRIVE_HOME", str(home))
         for name in ("REDRIVE_CONFIG", "REDRIVE_DATABASE_URL", "REDRIVE_STAGING_URI"):
@@ -99,6 +119,8 @@ def shop(ministack: Ministack, tmp_path_factory: pytest.TempPathFactory) -> Iter
         ledger = Ledger(settings.load().database)
         schema.upgrade(ledger, datetime.now(UTC))
         ledger.close()
-        yield Shop(home, client, urls, local_airflow.environment(home, 0))
+        base = local_airflow.environment(home, 0)
+        base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(home), base.get("PYTHONPATH")]))
+        yield Shop(home, client, urls, base)
     for url in urls.values():
         client.delete_queue(QueueUrl=url)

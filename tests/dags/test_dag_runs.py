@@ -46,6 +46,8 @@ def test_a_run_brings_back_what_may_go_and_hands_over_the_rest_and_an_idle_one_s
     assert ended["report"] == "success"
     assert shop.states() == {"sent": 12, "escalated": 5}
     assert shop.depth("orders") == 12, "nothing is sent twice"
+    rung = (shop.home / "var" / "bell.txt").read_text()
+    assert rung == "escalate: orders: failure group 2 (application_bug) waits for a decision\n", "once, by its notifier"
 
 
 @pytest.mark.timeout(300)

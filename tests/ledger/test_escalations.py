@@ -416,18 +416,40 @@ def test_a_group_tells_what_came_of_earlier_redeliveries(bug: Workshop) -> None:
     assert bug.query("select suggested_because from review_groups") == [("0 of 1 redelivered stayed away",)]
 
 
+#: What each answers about one message that was discarded as a standing decision has it, and one that waits.
+ANSWERS = {
+    "newest": ("payload", ["b"]),
+    "biggest_groups": ("open_messages", [1]),
+    "by_age": ("cause", ["application_bug"]),
+    "by_attribute": ("status", ["applied", "open"]),
+    "by_queue": ("source", ["orders-dlq"]),
+    "last_decisions_of_group": ("decision", ["discard"]),
+    "refused_and_reopened": ("status", ["neither"]),
+    "standing_decisions": ("messages", [1]),
+    "who_decided_what": ("action", ["discard", "decide discard", "let discard stand"]),
+}
+
+
 @pytest.mark.parametrize("query", sorted((ROOT / "sql" / "review").glob("*.sql")), ids=lambda path: path.stem)
 def test_ready_made_queries_answer(bug: Workshop, query: Path) -> None:
     person(
         bug,
-        "update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'known' where payload = 'a'",
+        "insert into standing_decisions (group_id, decision, decided_by, note, until_at)"
+        " select group_id, 'discard', 'ana', 'known', '2099-01-01' from failure_groups",
+    )
+    person(
+        bug,
+        "update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'standing decision 1: known'"
+        " where payload = 'a'",
     )
     bug.review()
     text = query.read_text()
     assert text.startswith("-- "), "each begins with a sentence on what it answers"
+    column, answers = ANSWERS[query.stem]
     with bug.ledger.read() as connection:
         text = text if bug.ledger.is_sqlite else text.replace("%", "%%")  # for the driver, not for people
-        assert connection.exec_driver_sql(text).all(), "the sentence promises an answer for this ledger"
+        found = connection.exec_driver_sql(text).mappings().all()
+    assert [row[column] for row in found] == answers
 
 
 # --- logins of people -------------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ from datetime import timedelta
 from functools import partial
 from typing import NamedTuple, cast
 
-from redrive import spark
+from redrive import connections, notifications, spark
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
-from redrive.errors import QueueMissing, RedriveError
+from redrive.errors import QueueMissing, RedriveError, SettingsError
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.processed_check import Checker
@@ -58,6 +58,9 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
                 yield Finding("warning", f"{name}: backoff.native", f"{queue}: {why}; delays stay in the ledger")
         yield from _window(name, route)
+        for target in route.notify:
+            if target.connection is not None:
+                yield _look(f"{name}: notify", partial(_target, target.connection))
         if route.processed_check:
             yield _look(f"{name}: processed_check", lambda: _check(route))
     finally:
@@ -169,6 +172,13 @@ def _window(name: str, route: Route) -> Iterator[Finding]:
             f"{name}: canary.observe",
             f"{canary.observe} is shorter than a failing message needs to come back (lease x max deliveries = {least})",
         )
+
+
+def _target(connection: str) -> str:
+    kind = connections.get(connection).conn_type
+    if kind not in notifications.KINDS:
+        raise SettingsError(f"connection {connection} is of type {kind!r}, not {', '.join(notifications.KINDS)}")
+    return f"connection {connection} ({kind}); nothing was sent to it"
 
 
 def _check(route: Route) -> str:

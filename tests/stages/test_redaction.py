@@ -1,0 +1,83 @@
+"""Redaction: what people are shown is masked; what is kept and what is sent is as it was."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from redrive import cli
+from redrive.ledger.selecting import Selection
+from redrive.stages import pipeline, preview
+from redrive.stages.context import Context
+from tests.workshop import Workshop
+
+PERSONAL = ("ana@example.org", "4111 1111 1111 1111", "Ana Smith", "u-77")
+BODY = '{"customer": {"name": "Ana Smith"}, "mail": "ana@example.org", "pan": "4111 1111 1111 1111"}'
+ERROR = "KeyError: no address of Ana Smith, ana@example.org, 4111 1111 1111 1111, {'name': 'Ana Smith'}"
+RULES = ["email", "card", "$.customer.name", "attribute:message_id"]
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    workshop = Workshop(tmp_path, redact=RULES)
+    file = tmp_path / "redrive.yaml"
+    route = {"broker": "memory", "connection": "memory", "sources": [{"queue": "orders-dlq"}], "redact": RULES}
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "database": workshop.settings.database,
+                "staging": workshop.settings.staging,
+                "routes": {"orders": route | {"destination": {"queue": "orders"}}},
+            }
+        )
+    )
+    monkeypatch.setenv("REDRIVE_CONFIG", str(file))
+    return workshop
+
+
+def shown(*words: str) -> str:
+    result = CliRunner().invoke(cli.app, [*words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_line_masks_and_the_ledger_keeps_and_the_queue_gets_what_was_there(workshop: Workshop) -> None:
+    workshop.die(BODY, error=ERROR)
+    workshop.cycle()
+    ((message, payload, error),) = workshop.query("select message_id, payload, error_text from escalated_messages")
+    assert (payload, "Ana Smith" in error) == (BODY, True), "people who may read the ledger decide by it"
+    for words in (
+        ("review", "show", str(message)),
+        ("review", "show", str(message), "--json"),
+        ("review", "list", "--json"),
+    ):
+        text = shown(*words)
+        for one in PERSONAL[:2]:
+            assert one not in text, words
+    (row,) = json.loads(shown("review", "show", str(message), "--json"))
+    assert json.loads(row["payload"])["customer"] == {"name": "[redacted]"}
+    assert ["message_id", "String", "[redacted]"] in json.loads(row["headers"])
+    ((example,),) = workshop.query("select example from failure_groups")
+    assert "{'name': '[redacted]'}" in example
+    with workshop.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
+    workshop.review()
+    workshop.cycle()
+    assert workshop.bodies("orders") == [BODY.encode()]
+
+
+def test_a_preview_and_progress_are_masked(workshop: Workshop) -> None:
+    said: list[str] = []
+    run = workshop.begin()
+    with Context(workshop.settings, run, progress=lambda text, done, total: said.append(text)) as context:
+        context.progress("held: no answer about ana@example.org", 0, None)
+    assert said == ["held: no answer about [redacted email]"]
+    workshop.die("x", error="KeyError: customer name=Smith")
+    for stage, _ in workshop.stages(run):
+        if stage == "load":
+            break
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    (row,) = preview.preview(workshop.settings, "orders", Selection(), now=workshop.now())["plan"]
+    assert "Smith" not in row["template"]
