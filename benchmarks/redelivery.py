@@ -1,9 +1,9 @@
 """What a redelivery does to a slow consumer: all at once, as consoles and shovels do it, or under Redrive's budget.
 
 Time is simulated, so this takes seconds. The consumer works off some messages per second and, as client libraries do,
-takes as many as it may hold before it begins. What it holds is leased to it; what it has not got round to when the lease
-ends goes to somebody else, counts a delivery, and after a few is dead again, through no fault of its own. The depth of
-the destination (waiting and in the consumer's hands) decides which of the two it is.
+takes as many as it may hold before it begins. What it holds is leased to it; what it has not got round to when the
+lease ends goes to somebody else, counts a delivery, and after a few is dead again, through no fault of its own. The
+depth of the destination (waiting and in the consumer's hands) decides which of the two it is.
 """
 
 import os

@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -403,6 +404,8 @@ class Histories(RuleBasedStateMachine):
             self.consumer.settle("orders", [receipt for _, receipt in received])
 
 
+#: A failure is made smaller before it is told, and that takes a while.
+pytestmark = pytest.mark.timeout(900)
 Histories.TestCase.settings = settings(
     max_examples=int(os.environ.get("REDRIVE_HISTORIES", "15")),
     stateful_step_count=20,
