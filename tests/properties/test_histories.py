@@ -21,7 +21,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
 from redrive.errors import RoutePaused
@@ -406,7 +413,7 @@ class Histories(RuleBasedStateMachine):
 
 #: A failure is made smaller before it is told, and that takes a while.
 pytestmark = pytest.mark.timeout(900)
-Histories.TestCase.settings = settings(
+HOW = settings(
     max_examples=int(os.environ.get("REDRIVE_HISTORIES", "15")),
     stateful_step_count=20,
     derandomize="REDRIVE_HISTORIES" not in os.environ,
@@ -415,4 +422,8 @@ Histories.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
     database=None,
 )
-TestHistories = Histories.TestCase
+
+
+def test_random_histories_lose_and_double_nothing() -> None:
+    """With ``$REDRIVE_HISTORIES`` so many histories of other dice than always."""
+    run_state_machine_as_test(Histories, settings=HOW)
