@@ -357,12 +357,13 @@ def review_show(message: Annotated[int, typer.Argument(help="The message's id.")
     tables.print_escalations(_console(), rows)
 
 
-def _masked(settings: "Settings", rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows about messages as they may be shown: without what their route redacts."""
+def _masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None = None) -> list[dict[str, Any]]:
+    """Rows about messages as they may be shown: without what their route, or ``route``, redacts."""
     from redrive.redaction import redactor  # noqa: PLC0415
 
     for row in rows:
-        if row["route"] not in settings.routes or not (mask := redactor(settings.routes[row["route"]])):
+        name = route or row["route"]
+        if name not in settings.routes or not (mask := redactor(settings.routes[name])):
             continue
         for name in {"payload", "error_text", "corrected_body", "template", "example"} & row.keys():
             row[name] = row[name] and mask(row[name])
@@ -452,12 +453,16 @@ def trace(
     """The whole life of a message, from its first enqueue to the last outcome."""
     from redrive.ledger import inspecting  # noqa: PLC0415
 
-    with _ledger(_settings()) as ledger, ledger.read() as connection:
+    settings = _settings()
+    with _ledger(settings) as ledger, ledger.read() as connection:
         found = inspecting.trace(connection, message)
     if not found:
         raise UsageError(
             f"nothing is known of {message!r}: not a redrive id, message id, broker id or key in the ledger"
         )
+    for one in found:
+        if one["group"]:
+            _masked(settings, [one["group"]], one["message"]["route"])
     if as_json:
         typer.echo(json.dumps(found, default=str))
         return

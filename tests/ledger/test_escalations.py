@@ -421,6 +421,7 @@ ANSWERS = {
     "newest": ("payload", ["b"]),
     "biggest_groups": ("open_messages", [1]),
     "by_age": ("cause", ["application_bug"]),
+    "group_by_day": ("died", [2]),
     "by_attribute": ("status", ["applied", "open"]),
     "by_queue": ("source", ["orders-dlq"]),
     "last_decisions_of_group": ("decision", ["discard"]),

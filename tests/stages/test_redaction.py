@@ -79,5 +79,7 @@ def test_a_preview_and_progress_are_masked(workshop: Workshop) -> None:
         if stage == "load":
             break
     pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    ((redrive_id,),) = workshop.query("select redrive_id from messages")
+    assert "Smith" not in shown("trace", redrive_id)
     (row,) = preview.preview(workshop.settings, "orders", Selection(), now=workshop.now())["plan"]
     assert "Smith" not in row["template"]

@@ -39,9 +39,7 @@ def upgrade() -> None:
             "revoked_at is null or coalesce(trim(revoked_by), '') <> ''",
             name=op.f("ck_standing_decisions_revocation_needs_name"),
         ),
-        sa.ForeignKeyConstraint(
-            ["group_id"], ["failure_groups.group_id"], name=op.f("fk_standing_decisions_group_id")
-        ),
+        sa.ForeignKeyConstraint(["group_id"], ["failure_groups.group_id"], name=op.f("fk_standing_decisions_group_id")),
         sa.PrimaryKeyConstraint("standing_id", name=op.f("pk_standing_decisions")),
         sqlite_autoincrement=True,
     )
