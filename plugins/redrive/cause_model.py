@@ -5,7 +5,7 @@ enough to be shipped (``cause_model.npz``), trained by :func:`train` from ``caus
 for it, and at a user's site also from what the ledger has seen (``redrive learn``). It is asked only where the
 rules leave a text open or hold it weakly, and it abstains where it is not sure. Where it leans to a cause that
 is sent again by itself and gives causes for a person more than :data:`DOUBT`, the likeliest of the latter is
-the answer. docs/adr/0008-learned-causes.md tells how much it helps.
+the answer. docs/adr/0009-learned-causes.md tells how much it helps.
 """
 
 import io

@@ -11,7 +11,7 @@ cause outwards. In the first part where a rule of tier :attr:`Tier.SAID` or :att
 first such rule of the table wins. Only if no part has one, tier :attr:`Tier.GENERIC` is asked in the same
 way, and after that :attr:`Tier.LAST`. What none of them knows, or of which only is known that something was
 raised, is weighed word by word (``hints.words``), with a low confidence and in doubt for the cause that is not
-sent again by itself.
+sent again by itself; such findings are ``weak``, and ``explain`` asks the learned model before it believes them.
 
 Patterns are written in the subset that Java and Python share, on lower-case ASCII, with bounded repetition.
 """
@@ -197,6 +197,53 @@ _TABLE: list[Rule] = [
         ),
     ),
     # --- phrases with which one system says what in another's words would be something else ----------------
+    *_rules(
+        Cause.ROUTING_FAILURE,
+        "routing",
+        ("masstransit_skip", _S, 0.9, "r-skip "),
+    ),
+    *_rules(
+        Cause.DUPLICATE,
+        "duplicate",
+        ("entity_exists", _S, 0.93, "entityexistsexception"),
+    ),
+    *_rules(
+        Cause.THROTTLED,
+        "throttled",
+        ("mysql_hourly", _S, 0.9, "max_questions|max_updates|max_connections_per_hour"),
+    ),
+    *_rules(
+        Cause.AUTH_FAILURE,
+        "auth",
+        (
+            "ran_out",
+            _S,
+            0.95,
+            "expired",
+            r"(?:jwt|(?<!lock )(?<!lease )(?<!ack )token|certificate|credentials?|password|api key|access key|secret|licen[cs]e|signature)(?:[^\n]{0,30}) (?:has |have |is |are |was )?expired(?! in queue)|expiredjwt",
+        ),
+    ),
+    *_rules(
+        Cause.DEPENDENCY_UNAVAILABLE,
+        "dependency",
+        (
+            "starting_service",
+            _S,
+            0.9,
+            "brokermetadataexception: service is not ready|service is not ready",
+        ),
+    ),
+    *_rules(
+        Cause.TRANSIENT_NETWORK,
+        "network",
+        (
+            "stream_ended",
+            _S,
+            0.9,
+            "unexpected end of stream|end of stream reached",
+            r"(?<![a-z])(?:jedis|redis|mongo|okhttp|socket|connection|http|ioexception)[^\n]{0,120}(?:unexpected end of stream|end of stream reached)",
+        ),
+    ),
     *_rules(
         Cause.MISSING_DATA,
         "missing",
@@ -1460,7 +1507,7 @@ _TABLE: list[Rule] = [
             "conversion",
             _S,
             0.93,
-            "messageconversion|conversionexception|conversionfailed|conversion failed|failed to convert|could not convert|cannot convert|unable to convert|can't convert|httpmessagenotreadable|messagenotreadable|not readable|messagenotwriteable|cannot construct instance|extract logical messages|messagedeserialization|messageformatexception|message format|invalid message|invalid format|wrong format|bad format|bad message format|badmessage|unexpected format|datetimeparse|for input string|numberformatexception|invalid date|invalid datetime|invalid timestamp|not a valid date|could not be parsed|not a valid uuid|invalid uuid|invalid input syntax|invalid text representation|22p02|22007|invalid input value|datatypemismatch|data exception|incorrect datetime value|incorrect integer value|out of range value|numeric value out of range|numeric field overflow|string data, right truncat|right truncated|data too long|value too long|would be truncated|data truncat|data truncated|1406|1366|1292",
+            "messageconversion|conversionexception|conversionfailed|conversion failed|failed to convert|could not convert|cannot convert|unable to convert|can't convert|httpmessagenotreadable|messagenotreadable|not readable|messagenotwriteable|cannot construct instance|extract logical messages|messagedeserialization|messageformatexception|message format|invalid message|invalid format|wrong format|bad format|bad message format|badmessage|unexpected format|datetimeparse|for input string|numberformatexception|invalid date|invalid datetime|invalid timestamp|not a valid date|could not be parsed|not a valid uuid|invalid uuid|invalid input syntax|invalid text representation|22p02|22007|invalid input value|datatypemismatch|data_exception|incorrect datetime value|incorrect integer value|out of range value|numeric value out of range|numeric field overflow|string data, right truncat|right truncated|data too long|value too long|would be truncated|data truncat|data truncated|1406|1366|1292",
         ),
         (
             "schema",
@@ -1618,6 +1665,11 @@ _TABLE: list[Rule] = [
         ),
     ),
     # --- the consumer's own code: only where nothing above is said ----------------------------------------
+    *_rules(
+        Cause.MALFORMED_PAYLOAD,
+        "malformed",
+        ("data_exception", _U, 0.85, "data exception|dataexception", r"(?<![a-z])data ?exception"),
+    ),
     *_rules(
         Cause.CONSUMER_STUCK,
         "stuck",
@@ -1998,8 +2050,9 @@ def document() -> str:
         "",
         "Generated by `python -m redrive.cause_rules > docs/causes.md` from `causes.py` and `cause_rules.py`; a test fails when",
         "it is stale. Which rule decides is told in the docstring of `cause_rules.py`. A route's own `rules` come before these.",
-        "A text that no rule knows is weighed word by word: rule `hints.words`, confidence below 0.5, and in doubt the cause",
-        "that is not sent again by itself.",
+        "A text that no rule knows is answered by a learned model ([adr/0009](adr/0009-learned-causes.md)): `learned: `",
+        "and the words that speak for the cause, with a calibrated confidence. Where that abstains, the text is weighed word by",
+        "word: rule `hints.words`, confidence below 0.5. Both choose in doubt the cause that is not sent again by itself.",
         "",
     ]
     for cause, profile in PROFILES.items():

@@ -62,7 +62,9 @@ def judge(
     ``model`` is asked about what the table of rules leaves open; None stands for the one that we ship. Memory is
     proportional to the number of cases. A group has one cause: templates are mined within a cause.
     """
-    findings = {case: _cause_of(case, rules, model) for case in cases}
+    known = list(known)
+    believed = _believed(cases, known, model or shipped())
+    findings = {case: _cause_of(case, rules, believed) for case in cases}
     by_cause: dict[Cause, dict[str, int]] = {}
     for case, (cause, _, _) in findings.items():
         texts = by_cause.setdefault(cause, {})
@@ -128,12 +130,14 @@ def explain(
         }
 
 
-def _cause_of(case: Case, rules: Sequence[RouteRule], model: Model | None) -> tuple[Cause, str, float]:
+def _cause_of(
+    case: Case, rules: Sequence[RouteRule], believed: Mapping[str, Finding | None]
+) -> tuple[Cause, str, float]:
     if case.hint.startswith(ROUTE_HINT):
         rule = rules[int(case.hint.removeprefix(ROUTE_HINT)) - 1]
         return rule.cause, case.hint, 1.0
     if case.masked:
-        finding = _found(case.masked, model)
+        finding = believed[case.masked]
         # "Too often" and "too old" in a text say no more than the broker's own reason does.
         by_reason = find_reason(case.reason)
         if finding is not None and not (finding.last_resort and by_reason is not None):
@@ -149,16 +153,42 @@ def _cause_of(case: Case, rules: Sequence[RouteRule], model: Model | None) -> tu
     return Cause.MAX_DELIVERIES, "broker.nothing_said", 0.3
 
 
-def _found(masked: str, model: Model | None) -> Finding | None:
-    """What the rules say of a text, and where they say nothing or hardly anything, what the model says."""
-    finding = find(masked)
-    if finding is not None and not finding.weak:
-        return finding
-    model = model or shipped()
-    learned = model.find(masked) if model is not None else None
-    if finding is None or finding.rule == HINTS:
-        return learned or finding
-    return learned if learned is not None and learned.confidence >= OVERRULES else finding
+def _believed(cases: Mapping[Case, int], known: Sequence[KnownGroup], model: Model | None) -> dict[str, Finding | None]:
+    """What to believe of every text: what the rules say, and where they say little, what the model says.
+
+    Single words are weighed, and the model is asked, in the template and not in each text, so that a name in it
+    doesn't split a group; and what belongs to a known group has that group's cause, so that a new model doesn't
+    either.
+    """
+    believed: dict[str, Finding | None] = {}
+    texts: dict[str, int] = {}
+    for case, count in cases.items():
+        if case.masked and not case.hint.startswith(ROUTE_HINT):
+            if case.masked not in believed:
+                believed[case.masked] = find(case.masked)
+            finding = believed[case.masked]
+            if finding is None or finding.weak:
+                texts[case.masked] = texts.get(case.masked, 0) + count
+    if not texts:
+        return believed
+    decided = [group for group in known if group.cause != Cause.UNCLASSIFIED]
+    cause_of = {group.fingerprint: Cause(group.cause) for group in decided}
+    asked: dict[str, tuple[Finding | None, Finding | None]] = {}
+    for text, place in grouping.templates(texts, decided).items():
+        if place.template not in asked:
+            learned = model.find(place.template) if model is not None else None
+            asked[place.template] = learned, find(place.template)
+        by_rule, (by_model, of_template) = believed[text], asked[place.template]
+        if by_rule is None or by_rule.rule == HINTS:
+            by_rule = of_template if of_template is not None and of_template.rule == HINTS else None
+        elif by_model is not None and by_model.confidence < OVERRULES:
+            by_model = None
+        found = by_model or by_rule
+        cause = cause_of.get(place.fingerprint or "")
+        if cause is not None and (found is None or found.cause is not cause):
+            found = Finding(cause, "group.known", by_model.confidence if by_model else 0.3, weak=True)
+        believed[text] = found
+    return believed
 
 
 def _nothing_said(case: Case) -> str:

@@ -7,6 +7,7 @@ from failure_samples import SAMPLES
 
 from redrive.causes import Cause, default_verdict
 from redrive.explain import REDACTIONS, Case, RouteRule, explain, judge
+from redrive.template_mining import KnownGroup
 
 
 def test_lines_come_back_in_order_with_what_was_found() -> None:
@@ -58,6 +59,18 @@ def test_the_whole_input_is_one_batch() -> None:
     answers = list(explain({"text": f"cannot open session for user {name} at gateway"} for name in names))
     assert len({answer["group"] for answer in answers}) == 1
     assert answers[0]["template"] == "cannot open session for user <*> at gateway"
+
+
+def test_a_name_in_a_text_that_no_rule_knows_does_not_split_its_group() -> None:
+    names = ["gateway", "password", "json", "queue", "ana", "heap"]
+    answers = list(explain({"text": f"the {name} gnome wandered off into the blue hills"} for name in names))
+    assert len({(answer["cause"], answer["group"]) for answer in answers}) == 1
+
+
+def test_what_belongs_to_a_known_group_has_its_cause() -> None:
+    known = KnownGroup("f" * 16, "oversized", "the gnome wandered off into the blue hills")
+    (answer,) = explain([{"text": "the gnome wandered off into the blue hills"}], known_groups=[known])
+    assert (answer["cause"], answer["group"], answer["rule"]) == ("oversized", "f" * 16, "group.known")
 
 
 def test_time_is_evidence_where_nothing_is_said() -> None:
