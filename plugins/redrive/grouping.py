@@ -30,12 +30,15 @@ class Mask(NamedTuple):
     name: str
     pattern: str
     replacement: str
+    #: Where there are any, the pattern can match only in a text that holds one of them.
+    literals: tuple[str, ...] = ()
 
 
 # Directory names, without quotes, blanks and brackets, so that a path ends where prose goes on.
 _SEGMENT = r"[A-Za-z0-9_.@%+=~$-]"
 # The slash first and then what is before it: almost every position fails at the first character.
 _PATH_START = r"[/\\](?<![A-Za-z0-9_.>~-][/\\])"
+_SLASHES = ("/", "\\")
 _SOURCE = r"(?:py|php|js|ts|mjs|cjs|jsx|tsx|rb|go|java|kt|scala|cs|rs|cpp|cc|ex|exs)(?![A-Za-z0-9])"
 
 # A number after one of these is a code, not a value; each look-behind has a fixed width. They are tried only
@@ -101,32 +104,39 @@ _CODE_AFTER = (
 MASKS: tuple[Mask, ...] = (
     # Terminal colours and control characters would tell equal texts apart, and must not reach a terminal again.
     Mask("control", r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029](?:(?<=\x1b)\[[0-9;?]{0,16}[A-Za-z])?", " "),
-    Mask("url", r"://[^ \t\n\"'<>,;()\[\]{}|\\^`]++", "://" + BLANK),
+    Mask("url", r"://[^ \t\n\"'<>,;()\[\]{}|\\^`]++", "://" + BLANK, ("://",)),
     # Frames of libraries and of the application differ in their directory; the file name is kept.
     Mask(
         "library path",
         _PATH_START + r"(?:" + _SEGMENT + r"{1,80}+[/\\]{1,2}+){0,16}"
         r"(?:site-packages|dist-packages|node_modules|vendor|gems|mod|lib[/\\]python[0-9.]{1,5})[/\\]{1,2}+",
         "<lib>/",
+        ("site-packages", "dist-packages", "node_modules", "vendor", "gems", "mod", "python"),
     ),
     Mask(
         "source path",
         _PATH_START + r"(?:" + _SEGMENT + r"++[/\\]{1,2}+)*+"
         r"(?=[A-Za-z0-9_-]{1,60}+(?:[.][A-Za-z0-9_-]{1,20}){0,2}?[.]" + _SOURCE + r")",
         "<path>/",
+        _SLASHES,
     ),
     Mask(
         "path",
         _PATH_START + r"(?:" + _SEGMENT + r"++[/\\]{1,2}+)++" + _SEGMENT + r"*+(?:[?][^ \t\n\"'<>,;()\[\]{}|]*+)?",
         "<path>",
+        _SLASHES,
+    ),
+    Mask(
+        "address",
+        r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++",
+        BLANK,
+        ("@",),
     ),
     Mask(
         "value",
         r"(?<![A-Za-z0-9])(?:"
-        # e-mail address
-        r"[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++"
         # what begins with letters or a digit: only where a digit, a colon or a hyphen follows the letters
-        r"|(?=[A-Za-z]{0,40}+[0-9:-])(?:"
+        r"(?=[A-Za-z]{0,40}+[0-9:-])(?:"
         # UUID
         r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
         # date, with or without a time
@@ -147,7 +157,7 @@ MASKS: tuple[Mask, ...] = (
     ),
 )
 
-_COMPILED = tuple((re.compile(mask.pattern, re.ASCII), mask.replacement) for mask in MASKS)
+_COMPILED = tuple((re.compile(mask.pattern, re.ASCII), mask.replacement, mask.literals) for mask in MASKS)
 
 
 def mask(text: str) -> str:
@@ -156,8 +166,9 @@ def mask(text: str) -> str:
     The same as Spark's ``regexp_replace`` over :data:`MASKS`, character for character. ``text`` is already
     cut (:func:`redrive.failure_text.cut`).
     """
-    for pattern, replacement in _COMPILED:
-        text = pattern.sub(replacement, text)
+    for pattern, replacement, literals in _COMPILED:
+        if not literals or any(literal in text for literal in literals):
+            text = pattern.sub(replacement, text)
     return text
 
 
@@ -190,6 +201,29 @@ def templates(masked_texts: Mapping[str, int], known: Sequence[KnownGroup] = ())
         place = found[frame][said]
         places[text] = place._replace(template=place.template + _FRAME + frame) if frame else place
     return places
+
+
+def merges(groups: Sequence[KnownGroup]) -> dict[str, str]:
+    """Which of ``groups`` turned out to be one: fingerprint of a later group -> that of the earliest it belongs to.
+
+    ``groups`` are in the order of their age. Two are one where the same words in one batch would have had one
+    template: a place that held one user's name has by now held five. The earliest keeps its name.
+    """
+    kinds: dict[tuple[str, str], list[tuple[str, KnownGroup]]] = {}
+    for group in groups:
+        said, _, frame = group.template.partition(_FRAME)
+        kinds.setdefault((group.cause, frame), []).append((said, group))
+    found: dict[str, str] = {}
+    for members in kinds.values():
+        if len(members) == 1:
+            continue
+        places = mine({said: 1 for said, _ in members})
+        earliest: dict[str, str] = {}
+        for said, group in members:
+            first = earliest.setdefault(places[said].template, group.fingerprint)
+            if first != group.fingerprint:
+                found[group.fingerprint] = first
+    return found
 
 
 # Between what a trace says and its frame, in keys and templates.

@@ -271,6 +271,11 @@ def group(connection: Connection, route: str, group_id: int | None, now: datetim
     if not counts:
         return None
     known = rows_of(connection, "select * from failure_groups where group_id = :id", id=group_id or 0)
+    aliases = rows_of(
+        connection,
+        "select group_id, merged_into from group_aliases where group_id = :id or merged_into = :id order by group_id",
+        id=group_id or 0,
+    )
     gate = rows_of(
         connection, "select * from group_state where route = :route and group_id = :id", route=route, id=group_id or 0
     )
@@ -280,6 +285,8 @@ def group(connection: Connection, route: str, group_id: int | None, now: datetim
         "statuses": {row["status"]: row["n"] for row in counts},
         **(known[0] if known else {"cause": None, "template": None, "example": None, "messages": None}),
         "gate": gate[0] if gate else None,
+        "merged_into": next((row["merged_into"] for row in aliases if row["group_id"] == group_id), None),
+        "merged_here": [row["group_id"] for row in aliases if row["merged_into"] == group_id],
         "before": earlier_decisions(connection, route, group_id),
         "standing": rows_of(
             connection,

@@ -158,7 +158,7 @@ def unchanged(plant: Plant) -> Iterator[None]:
 
 def _everything(plant: Plant) -> dict[str, list[tuple[Any, ...]]]:
     tables = (
-        "runs", "route_state", "source_state", "staging_batches", "failure_groups", "messages", "repeat_copies",
-        "delivery_slices", "redelivery_attempts", "group_state", "escalated_messages", "audit_events",
+        "runs", "route_state", "source_state", "staging_batches", "failure_groups", "group_aliases", "messages",
+        "repeat_copies", "delivery_slices", "redelivery_attempts", "group_state", "escalated_messages", "audit_events",
     )  # fmt: skip
     return {table: sorted(plant.rows(f"select * from {table}"), key=repr) for table in tables}

@@ -1,12 +1,13 @@
 """Who is it? Every rule by which a staged copy is taken for a new message, a return, a duplicate or a surplus."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from redrive.errors import ClassificationFailed, LeaseLost
 from redrive.ledger import batches, loading
-from redrive.ledger.loading import Loaded
+from redrive.ledger.loading import Group, Loaded
 from redrive.message import body_hash, redrive_id_of
 from tests.ledger.planting import Plant, unchanged
 
@@ -351,3 +352,58 @@ def test_many_returns_at_once_take_seconds_not_minutes(plant: Plant) -> None:
 def test_one_audit_event_tells_of_a_load(plant: Plant) -> None:
     plant.load({}, {})
     assert plant.rows("select action, to_state, count from audit_events") == [("load", "classified", 2)]
+
+
+NAMES = ["ana", "ben", "cleo", "dora", "emil"]
+
+
+def named(plant: Plant, *names: str) -> dict[str, int]:
+    """Groups of a text with a name in it, made known in one load."""
+    groups = [Group(name, "auth_failure", f"cannot open session for user {name}", None) for name in names]
+    return loading.ensure_groups(plant.ledger, plant.lease, groups, plant.now)
+
+
+def test_groups_that_turn_out_to_be_one_keep_their_names_and_the_oldest_takes_what_comes(plant: Plant) -> None:
+    ids = named(plant, *NAMES[:4])
+    assert len(set(ids.values())) == 4
+    old = plant.messages(1, group_id=ids["ben"])
+    merged = named(plant, NAMES[4])
+    assert merged == {"emil": ids["ana"]}
+    assert named(plant, *NAMES) == dict.fromkeys(NAMES, ids["ana"])
+    assert plant.rows("select fingerprint, template from failure_groups where group_id = :id", id=ids["ben"]) == [
+        ("ben", "cannot open session for user ben")
+    ]
+    assert plant.rows("select message_id, group_id from messages") == [(old[0], ids["ben"])]
+    with plant.ledger.read() as connection:
+        known = {group.template: group.fingerprint for group in loading.known_groups(connection)}
+    assert known == {f"cannot open session for user {name}": "ana" for name in NAMES}
+    assert plant.rows("select count(*) from audit_events where action = 'merge_groups'") == [(4,)]
+
+
+def stand(plant: Plant, group_id: int) -> None:
+    """A standing decision about the group."""
+    plant.change(
+        "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
+        " values (:id, 'discard', 'ana', 'known', :now, :later)",
+        id=group_id,
+        now=plant.now,
+        later=plant.now + timedelta(days=1),
+    )
+
+
+def test_an_alias_never_names_an_alias(plant: Plant) -> None:
+    first = named(plant, "zed")["zed"]
+    stand(plant, first)
+    ids = named(plant, *NAMES)
+    assert set(ids.values()) == {first + 1}
+    plant.now += timedelta(days=2)
+    plant.begin()
+    assert named(plant, *NAMES) == dict.fromkeys(NAMES, first)
+    assert plant.rows("select distinct merged_into from group_aliases") == [(first,)]
+
+
+def test_a_group_about_which_a_decision_stands_is_not_merged(plant: Plant) -> None:
+    ids = named(plant, *NAMES[:4])
+    stand(plant, ids["ben"])
+    named(plant, NAMES[4])
+    assert plant.rows("select count(*) from group_aliases") == [(0,)]

@@ -140,3 +140,22 @@ def test_the_order_of_the_lines_does_not_matter() -> None:
 
 def test_the_fingerprint_is_fixed_for_ever() -> None:
     assert grouping.fingerprint("throttled", "HTTP 429") == "febadc3c9eda10b4"
+
+
+def test_groups_that_one_batch_would_have_made_one_are_merged_into_the_earliest() -> None:
+    names = ["ana", "ben", "cleo", "dora", "emil"]
+    groups = [
+        KnownGroup(f"{number:016x}", "auth_failure", f"cannot open session for user {name}")
+        for number, name in reversed(list(enumerate(names)))
+    ]
+    assert grouping.merges(groups[:4]) == {}
+    assert grouping.merges(groups) == dict.fromkeys((group.fingerprint for group in groups[1:]), groups[0].fingerprint)
+
+
+def test_groups_of_other_causes_or_frames_are_not_merged() -> None:
+    names = ["ana", "ben", "cleo", "dora", "emil"]
+    texts = [f"cannot open session for user {name}" for name in names]
+    causes = ["auth_failure", "throttled"] * 3
+    assert grouping.merges([KnownGroup(t, c, t) for t, c in zip(texts, causes, strict=False)]) == {}
+    frames = [f"{text}\n  at com.acme.{name.title()}.run(<*>)" for text, name in zip(texts, names, strict=True)]
+    assert grouping.merges([KnownGroup(frame, "auth_failure", frame) for frame in frames]) == {}

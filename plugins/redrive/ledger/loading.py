@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive import lifecycle
+from redrive import grouping, lifecycle
 from redrive.errors import ClassificationFailed
 from redrive.ledger import destinations
 from redrive.ledger.engine import Ledger, sql
@@ -29,6 +29,10 @@ from redrive.ledger.repeats import Repeat
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import State
 from redrive.message import REDRIVE_ID_DIGITS
+from redrive.template_mining import KnownGroup
+
+#: So many groups, the latest first, are matched before a new one is made.
+KNOWN_GROUPS = 20_000
 
 
 class Classified(NamedTuple):
@@ -92,7 +96,11 @@ _BATCH_ID, _SOURCE, _BROKER_ID, _BODY_HASH, _ENQUEUED_AT, _REDRIVE_ID = (
 
 
 def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], now: datetime) -> dict[str, int]:
-    """Make the groups known (one row per fingerprint, over all routes); returns fingerprint -> group id."""
+    """Make the groups known (one row per fingerprint, over all routes); returns fingerprint -> group id.
+
+    Groups that turn out to be one with an older group become its alias: the older one's id is returned for them,
+    from now on. What has the later id already keeps it.
+    """
     wanted = {group.fingerprint: group for group in groups}
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -108,19 +116,69 @@ def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], no
                     ),
                     {**group._asdict(), "now": now},
                 )
+        _merge(connection, lease, {group.cause for group in wanted.values()}, now)
         return _group_ids(connection, list(wanted))
 
 
-def known_groups(connection: Connection, limit: int = 100_000) -> list[Group]:
-    """The groups that the ledger knows, newest first; grouping matches against them so that ids stay stable."""
+def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[Group]:
+    """The groups that the ledger knows, newest first; grouping matches against them so that ids stay stable.
+
+    An alias is there with its own template and the name of the group that it was merged into.
+    """
     rows = connection.execute(
         sql(
-            "select fingerprint, cause, template, null as example from failure_groups"
-            " order by last_seen_at desc, group_id limit :limit"
+            "select coalesce(older.fingerprint, failure_groups.fingerprint) as fingerprint, failure_groups.cause,"
+            " failure_groups.template, null as example from failure_groups"
+            " left join group_aliases on group_aliases.group_id = failure_groups.group_id"
+            " left join failure_groups as older on older.group_id = group_aliases.merged_into"
+            " order by failure_groups.last_seen_at desc, failure_groups.group_id limit :limit"
         ),
         {"limit": limit},
     ).all()
     return [Group(*row) for row in rows]
+
+
+def _merge(connection: Connection, lease: RouteLease, causes: Iterable[str], now: datetime) -> None:
+    """Make aliases of the groups of ``causes`` that turned out to be one with an older one.
+
+    Not of those about which a person has made a standing decision: that was about these words.
+    """
+    pairs = connection.execute(sql("select group_id, merged_into from group_aliases"))
+    aliases = {pair.group_id: pair.merged_into for pair in pairs}
+    for cause in sorted(causes):
+        rows = connection.execute(
+            sql(
+                "select group_id, fingerprint, cause, template from failure_groups where cause = :cause and not exists"
+                " (select 1 from standing_decisions s where s.group_id = failure_groups.group_id"
+                " and s.revoked_at is null and s.until_at > :now) order by last_seen_at desc, group_id limit :limit"
+            ),
+            {"cause": cause, "now": now, "limit": KNOWN_GROUPS},
+        ).all()
+        ids = {row.fingerprint: row.group_id for row in rows}
+        by_age = sorted(rows, key=lambda row: row.group_id)
+        merged = grouping.merges([KnownGroup(row.fingerprint, row.cause, row.template) for row in by_age])
+        for fingerprint, older in merged.items():
+            later, first = ids[fingerprint], aliases.get(ids[older], ids[older])
+            if later not in aliases:
+                aliases = {group: first if into == later else into for group, into in aliases.items()} | {later: first}
+                _make_alias(connection, lease, later, first, now)
+
+
+def _make_alias(connection: Connection, lease: RouteLease, later: int, older: int, now: datetime) -> None:
+    values = {"later": later, "older": older, "now": now}
+    # What was merged into the later one goes with it, so that an alias never names an alias.
+    connection.execute(sql("update group_aliases set merged_into = :older where merged_into = :later"), values)
+    connection.execute(
+        sql("insert into group_aliases (group_id, merged_into, merged_at) values (:later, :older, :now)"), values
+    )
+    tell(
+        connection,
+        at=now,
+        action="merge_groups",
+        route=lease.route,
+        run_id=lease.run_id,
+        selection={"group": later, "into": older},
+    )
 
 
 def load(
@@ -183,7 +241,11 @@ def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int
         part = fingerprints[start : start + 500]
         names = ",".join(f":f{i}" for i in range(len(part)))
         rows = connection.execute(
-            sql(f"select fingerprint, group_id from failure_groups where fingerprint in ({names})"),
+            sql(
+                "select fingerprint, coalesce(merged_into, failure_groups.group_id) as group_id from failure_groups"
+                " left join group_aliases on group_aliases.group_id = failure_groups.group_id"
+                f" where fingerprint in ({names})"
+            ),
             {f"f{i}": value for i, value in enumerate(part)},
         )
         found.update({row.fingerprint: row.group_id for row in rows})

@@ -134,6 +134,16 @@ failure_groups = Table(
     sqlite_autoincrement=True,
 )
 
+# Groups that turned out to be one: what fits the template of either comes under the older one's name.
+group_aliases = Table(
+    "group_aliases",
+    metadata,
+    Column("group_id", sa.BigInteger, ForeignKey("failure_groups.group_id"), primary_key=True, autoincrement=False),
+    Column("merged_into", sa.BigInteger, ForeignKey("failure_groups.group_id"), nullable=False),
+    Column("merged_at", Instant, nullable=False),
+    CheckConstraint("merged_into < group_id", name="older"),
+)
+
 messages = Table(
     "messages",
     metadata,

@@ -23,9 +23,6 @@ from redrive.stages.context import Context
 if TYPE_CHECKING:
     from redrive.staging import Staging
 
-#: Groups that the manifest names, newest first; grouping matches against them so that ids stay the same.
-KNOWN_GROUPS = 20_000
-
 
 def _learned() -> dict[str, str]:
     """The model that this site has trained, so that the job uses it wherever it runs."""
@@ -53,7 +50,7 @@ def prepare(context: Context) -> str | None:
     """Write the manifest of everything that waits to be classified; its URI, or None when nothing does."""
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
-        known = loading.known_groups(connection, KNOWN_GROUPS) if waiting else []
+        known = loading.known_groups(connection) if waiting else []
     if not waiting:
         return None
     route, staging = context.route, context.staging
