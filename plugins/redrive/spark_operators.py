@@ -130,9 +130,14 @@ def _on_emr(settings: Settings) -> Any:
     from airflow.providers.amazon.aws.operators.emr import EmrServerlessStartJobOperator  # noqa: PLC0415
 
     class ClassifyOnEmr(EmrServerlessStartJobOperator):  # type: ignore[misc]
-        """The provider's operator, with a request token that belongs to the run and the try."""
+        """The provider's operator, with a request token that belongs to the run and the try; holds the route."""
 
         template_fields: ClassVar = (*EmrServerlessStartJobOperator.template_fields, "client_request_token")
+
+        def execute(self, context: Any, event: dict[str, Any] | None = None) -> str | None:
+            with _held(context):
+                job: str | None = super().execute(context, event)
+                return job
 
     chosen = settings.spark
     options = ["--py-files", _PY_FILES]
@@ -155,7 +160,7 @@ def _on_emr(settings: Settings) -> Any:
         },
         client_request_token=_REQUEST,
         name=spark.APPLICATION_NAME,
-        deferrable=True,
+        deferrable=False,  # a trigger doesn't renew the route's lease
         waiter_delay=_POLL_SECONDS,
         waiter_max_attempts=math.ceil(chosen.timeout.total_seconds() / _POLL_SECONDS),
         **({"aws_conn_id": chosen.connection} if chosen.connection else {}),
@@ -166,8 +171,15 @@ def _on_emr(settings: Settings) -> Any:
 def _on_dataproc(settings: Settings) -> Any:
     from airflow.providers.google.cloud.operators.dataproc import DataprocCreateBatchOperator  # noqa: PLC0415
 
+    class ClassifyOnDataproc(DataprocCreateBatchOperator):  # type: ignore[misc]
+        """The provider's operator; holds the route."""
+
+        def execute(self, context: Any) -> Any:
+            with _held(context):
+                return super().execute(context)
+
     chosen = settings.spark
-    return DataprocCreateBatchOperator(
+    return ClassifyOnDataproc(
         task_id=TASK_ID,
         region=chosen.region,
         # A batch id that exists already is attached to, so the id alone makes a repeated request harmless.
@@ -181,7 +193,7 @@ def _on_dataproc(settings: Settings) -> Any:
             "runtime_config": {"properties": spark.properties(chosen)},
             "environment_config": {"execution_config": {"ttl": f"{chosen.timeout.total_seconds():.0f}s"}},
         },
-        deferrable=True,
+        deferrable=False,
         polling_interval_seconds=_POLL_SECONDS,
         **({"project_id": chosen.project} if chosen.project else {}),
         **({"gcp_conn_id": chosen.connection} if chosen.connection else {}),

@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,24 @@ class TestLocalAndSubmit:
         assert any(Path(folder, "spark-submit").exists() for folder in seen["path"].split(os.pathsep))
 
 
+def held_while_executing(operator: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the provider's operator runs to its end, not deferred, within a beating lease."""
+    from redrive import spark_operators  # noqa: PLC0415  imports Airflow
+
+    seen: list[str] = []
+
+    @contextmanager
+    def held(_context: Any) -> Iterator[None]:
+        seen.append("held")
+        yield
+        seen.append("free")
+
+    monkeypatch.setattr(spark_operators, "_held", held)
+    monkeypatch.setattr(type(operator).__mro__[1], "execute", lambda *_: seen.append("waited"))
+    operator.execute({})
+    return seen == ["held", "waited", "free"] and not operator.deferrable
+
+
 @pytest.fixture(scope="module")
 def call() -> dict[str, Any]:
     """What the operator asks of EMR."""
@@ -136,9 +155,11 @@ class TestEmrServerless:
         assert call["token"] == "redrive-orders-2026-11-20t08-2"
         assert len(call["token"]) <= 64
 
-    def test_waits_without_a_worker_as_long_as_a_job_may_take(self, call: dict[str, Any]) -> None:
+    def test_waits_as_long_as_a_job_may_take_and_holds_the_route(
+        self, call: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         operator = call["operator"]
-        assert operator.deferrable
+        assert held_while_executing(operator, monkeypatch)
         assert operator.waiter_delay * operator.waiter_max_attempts == 1800
 
     def test_knows_account_region_and_logs(self, call: dict[str, Any]) -> None:
@@ -165,8 +186,8 @@ class TestDataprocServerless:
         assert 4 <= len(batch_id) <= 63
         assert set(batch_id) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
-    def test_waits_without_a_worker(self) -> None:
-        assert the_task(DATAPROC).deferrable
+    def test_holds_the_route_while_it_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert held_while_executing(the_task(DATAPROC), monkeypatch)
 
 
 def test_connect_runs_in_the_task_itself(monkeypatch: pytest.MonkeyPatch) -> None:
