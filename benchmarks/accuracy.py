@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.causes import Cause, Verdict, default_verdict
 from redrive.explain import explain
@@ -43,42 +43,76 @@ def confusion_matrix(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    """Print shares and confusions; exit 1 where a goal is missed and ``--check`` is given."""
-    folder = Path(os.environ.get("REDRIVE_DATA", "../shared/data")) / "failures"
+RIGHT, UNSAFE, UNCLASSIFIED = 0.96, 0.01, 0.04
+
+
+class Measured(NamedTuple):
+    """Shares of the labelled texts, and what went wrong."""
+
+    texts: int
+    right: float
+    unsafe: float
+    unclassified: float
+    seconds: float
+    pairs: list[tuple[str, str]]  # (true, found)
+    wrong: list[tuple[str, str, str, str]]  # true, found, rule, text
+
+    @property
+    def good(self) -> bool:
+        """Whether every goal is met."""
+        return self.right >= RIGHT and self.unsafe <= UNSAFE and self.unclassified <= UNCLASSIFIED
+
+
+def measure() -> Measured | None:
+    """What ``$REDRIVE_DATA`` says of our answers; None where there is no data."""
     items: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("*.jsonl")):
+    for file in sorted(_folder().glob("*.jsonl")):
         items += [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not items:
-        print(f"no data in {folder}: set REDRIVE_DATA to a folder with failures/*.jsonl (text, cause, also)")
-        return 0
+        return None
     started = time.perf_counter()
     answers = list(explain({"text": item["text"]} for item in items))
     seconds = time.perf_counter() - started
-    confusions: Counter[tuple[str, str]] = Counter()
-    unsafe = open_ = 0
-    for item, answer in zip(items, answers, strict=True):
-        found = answer["cause"]
-        unsafe += is_unsafe(item["cause"], found)
-        open_ += found == Cause.UNCLASSIFIED
-        if found not in (item["cause"], *item.get("also", ())):
-            confusions[item["cause"], found] += 1
-            if "-v" in sys.argv:
-                print(f"  {item['cause']} -> {found} ({answer['rule']}): {item['text'][:160]!r}")
+    pairs = [(item["cause"], answer["cause"]) for item, answer in zip(items, answers, strict=True)]
+    wrong = [
+        (item["cause"], answer["cause"], answer["rule"], item["text"])
+        for item, answer in zip(items, answers, strict=True)
+        if answer["cause"] not in (item["cause"], *item.get("also", ()))
+    ]
     total = len(items)
-    right = 1 - sum(confusions.values()) / total
-    print(
-        f"texts {total}  right {right:.3f} (goal 0.960)  unsafe {unsafe / total:.3f} (goal 0.010)  "
-        f"unclassified {open_ / total:.3f} (goal 0.040)  {total / seconds:,.0f} texts/s"
+    return Measured(
+        total,
+        1 - len(wrong) / total,
+        sum(is_unsafe(true, found) for true, found in pairs) / total,
+        sum(found == Cause.UNCLASSIFIED for _, found in pairs) / total,
+        seconds,
+        pairs,
+        wrong,
     )
-    for (true, found), count in confusions.most_common():
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("REDRIVE_DATA", "../shared/data")) / "failures"
+
+
+def main() -> int:
+    """Print shares and confusions, with ``-v`` every wrong answer; 1 where a goal is missed."""
+    measured = measure()
+    if measured is None:
+        print(f"no data in {_folder()}: set REDRIVE_DATA to a folder with failures/*.jsonl (text, cause, also)")
+        return 0
+    print(
+        f"texts {measured.texts}  right {measured.right:.3f} (goal {RIGHT:.3f})  "
+        f"unsafe {measured.unsafe:.3f} (goal {UNSAFE:.3f})  "
+        f"unclassified {measured.unclassified:.3f} (goal {UNCLASSIFIED:.3f})  "
+        f"{measured.texts / measured.seconds:,.0f} texts/s"
+    )
+    for true, found, rule, text in measured.wrong if "-v" in sys.argv else ():
+        print(f"  {true} -> {found} ({rule}): {text[:160]!r}")
+    for (true, found), count in Counter(one[:2] for one in measured.wrong).most_common():
         print(f"  {count:3} {true} taken for {found}")
-    print(
-        "\n".join(
-            confusion_matrix([(item["cause"], answer["cause"]) for item, answer in zip(items, answers, strict=True)])
-        )
-    )
-    return int("--check" in sys.argv and not (right >= 0.96 and unsafe / total <= 0.01 and open_ / total <= 0.04))
+    print("\n".join(confusion_matrix(measured.pairs)))
+    return int(not measured.good)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,20 @@
+"""The goals of causes and groups, held where the labelled data is: ``$REDRIVE_DATA``."""
+
+import pytest
+from benchmarks import accuracy, grouping
+
+
+def test_causes_are_right_and_safe() -> None:
+    measured = accuracy.measure()
+    if measured is None:
+        pytest.skip("no labelled failure texts: set REDRIVE_DATA")
+    assert measured.good, measured._replace(pairs=[])
+
+
+def test_groups_are_those_that_people_made() -> None:
+    measured = grouping.measure()
+    if not measured:
+        pytest.skip("no labelled logs: set REDRIVE_DATA")
+    ga, fga = grouping.means(measured)
+    assert ga >= grouping.GA
+    assert fga >= grouping.FGA
