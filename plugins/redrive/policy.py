@@ -13,6 +13,9 @@ from redrive.causes import PROFILES, Cause, Verdict
 
 Mode = Literal["requeue", "delay", "canary"]
 
+#: What is kept clear of the end of a broker's duplicate window: clocks differ, and requests take time.
+LEAST_MARGIN = timedelta(minutes=1)
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -94,6 +97,16 @@ def decide(case: Case, limits: Limits) -> Decision:
                 return Send("canary" if verdict is Verdict.CANARY else "requeue")
             return _later(case, limits, tried)
     raise AssertionError(verdict)  # mypy proves that all verdicts are handled; this is for the reader
+
+
+def trusted(window: timedelta | None) -> timedelta | None:
+    """How long after a claim a broker with this duplicate ``window`` surely drops a repeat of its send; None: never.
+
+    Shorter than the window, because its clock isn't ours, and a request that was made in time may arrive late.
+    """
+    if window is None or window <= LEAST_MARGIN:
+        return None
+    return window - max(LEAST_MARGIN, window / 5)
 
 
 def is_passing(cause: Cause | None, overrides: Mapping[Cause, Verdict]) -> bool:

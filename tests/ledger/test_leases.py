@@ -183,7 +183,7 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "presume": lambda p, z, s: outcomes.presume(p.ledger, z, window=MINUTE, sources=["q"], now=p.now),
     "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
     "decide_unknown": lambda p, z, s: outcomes.decide_unknown(
-        p.ledger, z, destination="orders", resend=True, unknown_before=p.now, now=p.now
+        p.ledger, z, destination="orders", verdict="resend", unknown_before=p.now, now=p.now
     ),
     "plan": lambda p, z, s: planning.apply(
         p.ledger, z, [(CASE, Send("requeue"))], selection=Selection(), delays={}, settle_after=MINUTE, now=p.now

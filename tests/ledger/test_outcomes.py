@@ -1,6 +1,7 @@
 """Presumed only where a return could have been seen; confirmed only by proof; unknown stays unknown until decided."""
 
 from datetime import datetime, timedelta
+from typing import Any, Literal
 
 import pytest
 
@@ -121,19 +122,39 @@ def test_only_what_has_a_key_and_no_outcome_is_asked_about(plant: Plant) -> None
         assert outcomes.under_observation(connection, "orders", -1, 10) == [(with_key, "k")]
 
 
-@pytest.mark.parametrize(("resend", "verdict"), [(True, "resend"), (False, "escalate")])
-def test_unknown_sends_are_decided_once_their_time_has_come(plant: Plant, resend: bool, verdict: str) -> None:
+@pytest.mark.parametrize("verdict", ["repeat", "resend", "escalate"])
+def test_unknown_sends_are_decided_once_their_time_has_come(
+    plant: Plant, verdict: Literal["repeat", "resend", "escalate"]
+) -> None:
     plant.messages(2)
     plant.send(status="unknown")
 
     def decide(before: datetime) -> int:
         return outcomes.decide_unknown(
-            plant.ledger, plant.lease, destination="orders", resend=resend, unknown_before=before, now=plant.now
+            plant.ledger, plant.lease, destination="orders", verdict=verdict, unknown_before=before, now=plant.now
         )
 
     assert decide(plant.now - timedelta(seconds=1)) == 0
     assert decide(plant.now) == 2
     assert plant.rows("select state, verdict from messages") == [("unknown", verdict)] * 2
+
+
+def test_unknown_sends_are_told_apart_by_their_claim_and_their_key(plant: Plant) -> None:
+    plant.messages(1, message_key="k")
+    plant.messages(1)
+    plant.send(status="unknown")
+
+    def decide(**which: Any) -> int:
+        return outcomes.decide_unknown(
+            plant.ledger, plant.lease, destination="orders", verdict="resend", unknown_before=plant.now, now=plant.now,
+            **which,
+        )  # fmt: skip
+
+    assert decide(claimed_after=plant.now) == 0
+    assert decide(claimed_until=plant.now - timedelta(seconds=1)) == 0
+    assert decide(keyed=True, claimed_until=plant.now) == 1
+    assert plant.rows("select message_key from messages where verdict = 'resend'") == [("k",)]
+    assert decide(keyed=False, claimed_after=plant.now - timedelta(seconds=1)) == 1
 
 
 def test_times_to_return_are_known_from_twenty_on(plant: Plant) -> None:

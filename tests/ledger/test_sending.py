@@ -361,6 +361,24 @@ def test_a_resend_is_the_same_attempt(plant: Plant) -> None:
     )
 
 
+def test_what_is_repeated_because_the_broker_dedupes_is_claimed_only_while_it_does(plant: Plant) -> None:
+    unknown_to_resend(plant)
+    plant.change("update messages set verdict = 'repeat' where state = 'unknown'")
+
+    def claim(*, age: timedelta, dedupes_for: timedelta | None = timedelta(minutes=4)) -> Slice | None:
+        return sending.claim_resends(
+            plant.ledger, plant.lease, destination="orders", limit=10, shard=0, now=plant.now + age,
+            lasts=timedelta(minutes=1), dedupes_for=dedupes_for,
+        )  # fmt: skip
+
+    assert claim(age=timedelta(minutes=4)) is None
+    assert claim(age=timedelta(minutes=1), dedupes_for=None) is None
+    again = claim(age=timedelta(minutes=1))
+    assert again is not None
+    assert len(again.messages) == 2
+    assert again.repeat_until == plant.now + timedelta(minutes=4), "nor is any of it sent later"
+
+
 @pytest.mark.parametrize("how", ["crash-before", "crash-within", "given-back", "retry"])
 def test_a_resend_that_was_not_made_leaves_the_send_as_unknown_as_it_was(plant: Plant, how: str) -> None:
     unknown_to_resend(plant)

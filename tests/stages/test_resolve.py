@@ -2,11 +2,17 @@
 
 import json
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from redrive.brokers.base import Publication
+from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.message import Outgoing
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 CHECK = {
@@ -27,10 +33,34 @@ def processed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connec
     return connection
 
 
-def lose_a_response(folder: Path, *, arrived: bool, **route: Any) -> Workshop:
-    """A workshop in which one send of message ``a`` got no answer."""
+class Deduping(MemoryBroker):
+    """Drops a repeat of an attempt for ten minutes, and remembers how often it was asked to take something."""
+
+    def __init__(self, world: MemoryWorld) -> None:
+        world.capabilities = replace(world.capabilities, native_dedupe=timedelta(minutes=10))
+        super().__init__(world)
+        self.asked = 0
+        self.slow = lambda: None
+
+    def publish(self, queue: str, messages: Sequence[Outgoing]) -> list[Publication]:
+        self.asked += len(messages)
+        found = super().publish(queue, [m._replace(dedup_id=f"{m.redrive_id}.{m.attempt}") for m in messages])
+        self.slow()
+        return found
+
+
+def lose_a_response(
+    folder: Path, *, arrived: bool, dedupes: bool = False, more: Sequence[str] = (), **route: Any
+) -> Workshop:
+    """A workshop in which the sends of message ``a``, and of the ``more`` in its window, got no answer."""
     workshop = Workshop(folder, **route)
-    workshop.die("a", error=REFUSED)
+    if dedupes:
+        workshop.broker = Deduping(workshop.world)
+    workshop.die("a", *more, error=REFUSED)
+    if more:
+        workshop.world.faults.lost_responses = 1 + len(more)
+        assert workshop.cycle()["unknown"] == 1 + len(more)
+        return workshop
     if arrived:
         workshop.world.faults.lost_responses = 1
     else:
@@ -56,6 +86,67 @@ def test_an_unknown_send_is_repeated_as_the_same_attempt_where_the_route_says_so
     assert workshop.bodies("orders") == [b"a"]
     assert workshop.query("select attempt, unknown_at is not null from redelivery_attempts") == [(1, True)]
     assert workshop.states() == {"sent": 1}
+
+
+@pytest.mark.parametrize("rule", ["auto", "resend"])
+def test_an_unknown_send_is_repeated_at_once_while_the_broker_would_drop_the_second(tmp_path: Path, rule: str) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, dedupes=True, on_unknown=rule)
+    workshop.advance(minutes=5)
+    assert workshop.cycle()["redelivered"] == 1
+    assert workshop.bodies("orders") == [b"a"]
+    assert workshop.broker.asked == 2  # type: ignore[attr-defined]
+    assert workshop.states() == {"sent": 1}
+
+
+def test_an_unknown_send_goes_to_people_once_the_broker_has_forgotten_it(tmp_path: Path) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, dedupes=True)
+    workshop.advance(minutes=10)
+    report = workshop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (0, 1)
+    assert workshop.bodies("orders") == [b"a"], "not sent twice in silence"
+
+
+def test_a_repeat_that_was_decided_in_time_is_not_sent_too_late(tmp_path: Path) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, dedupes=True)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    assert workshop.query("select verdict from messages") == [("repeat",)]
+    workshop.advance(minutes=9)
+    assert workshop.deliver(run)["redelivered"] == 0
+    assert workshop.bodies("orders") == [b"a"]
+
+
+def test_a_slice_of_repeats_ends_with_the_time_that_the_broker_remembers(tmp_path: Path) -> None:
+    workshop = lose_a_response(
+        tmp_path, arrived=True, dedupes=True, more=["b"], deliver={"confirm_window": 1, "claim_for": "30m"}
+    )
+    broker = workshop.broker
+    assert isinstance(broker, Deduping)
+    broker.slow = lambda: workshop.advance(minutes=10)
+    assert workshop.cycle()["redelivered"] == 1
+    assert sorted(workshop.bodies("orders")) == [b"a", b"b"]
+    assert workshop.states() == {"sent": 1, "unknown": 1}, "the second has lost its time"
+    assert workshop.query("select count(*) from delivery_slices where closed_at is null") == [(0,)]
+
+
+def test_after_its_time_a_route_that_wants_resends_waits_as_without_dedupe(tmp_path: Path) -> None:
+    observe = {"observe": "30m"}
+    workshop = lose_a_response(tmp_path, arrived=True, dedupes=True, on_unknown="resend", canary=observe)
+    workshop.advance(minutes=11)
+    assert workshop.cycle()["redelivered"] == 0
+    workshop.advance(minutes=30)
+    assert workshop.cycle()["redelivered"] == 1
+    assert workshop.bodies("orders") == [b"a", b"a"], "as the route says"
+
+
+def test_a_message_that_the_check_could_not_know_goes_to_people(tmp_path: Path, processed: sqlite3.Connection) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, processed_check=CHECK | {"key": "attribute:order"})
+    workshop.advance(minutes=30)
+    report = workshop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (0, 1)
+    assert workshop.bodies("orders") == [b"a"], "nobody was asked, so nobody denied it"
 
 
 def test_an_unknown_send_that_comes_back_was_sent(tmp_path: Path) -> None:

@@ -85,6 +85,16 @@ def test_a_route_may_decide_otherwise() -> None:
     assert isinstance(policy.decide(a_case(Cause.THROTTLED), limits), Escalate)
 
 
+@pytest.mark.parametrize(
+    ("window", "for_"),
+    [(None, None), (20, None), (60, None), (120, 60), (300, 240), (600, 480)],
+    ids=["none", "too short", "one minute", "two minutes", "SQS FIFO", "Service Bus"],
+)
+def test_a_duplicate_window_is_not_trusted_to_its_end(window: float | None, for_: float | None) -> None:
+    seconds = None if window is None else timedelta(seconds=window)
+    assert policy.trusted(seconds) == (None if for_ is None else timedelta(seconds=for_))
+
+
 def test_only_failures_that_go_away_by_themselves_may_try_again_by_themselves() -> None:
     assert policy.is_passing(Cause.TRANSIENT_DATABASE, {})
     assert policy.is_passing(None, {})

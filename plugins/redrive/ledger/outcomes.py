@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sqlalchemy.engine import Connection
 
@@ -326,10 +326,33 @@ def unknown_destinations(connection: Connection, route: str) -> list[str]:
 
 
 def decide_unknown(
-    ledger: Ledger, lease: RouteLease, *, destination: str, resend: bool, unknown_before: datetime, now: datetime
+    ledger: Ledger,
+    lease: RouteLease,
+    *,
+    destination: str,
+    verdict: Literal["repeat", "resend", "escalate"],
+    unknown_before: datetime,
+    now: datetime,
+    claimed_after: datetime | None = None,
+    claimed_until: datetime | None = None,
+    keyed: bool | None = None,
 ) -> int:
-    """Sends to ``destination`` that are unknown, and were due, since before ``unknown_before`` are repeated, or go to
-    people."""
+    """Sends to ``destination`` that are unknown, and were due, since before ``unknown_before`` get this ``verdict``.
+
+    ``repeat``: sent again while the broker's duplicate window lasts, and not after it; ``resend``: sent again;
+    ``escalate``: people decide. ``claimed_after`` and ``claimed_until`` limit it to sends that were claimed then, and
+    ``keyed`` to messages that have a key, or none, by which a processed check could know them.
+    """
+    which = ""
+    values: dict[str, datetime] = {}
+    if claimed_after is not None:
+        which += " and attempts.claimed_at > :after_at"
+        values["after_at"] = claimed_after
+    if claimed_until is not None:
+        which += " and attempts.claimed_at <= :until_at"
+        values["until_at"] = claimed_until
+    if keyed is not None:
+        which += f" and messages.message_key is {'not null' if keyed else 'null'}"
     with ledger.write() as connection:
         lease.guard(connection, now)
         return int(
@@ -340,11 +363,14 @@ def decide_unknown(
                     " and coalesce(verdict, '') <> :verdict and exists (select 1 from"
                     " redelivery_attempts attempts where attempts.message_id = messages.message_id"
                     " and attempts.attempt = messages.attempts and attempts.unknown_at <= :before_at"
-                    " and coalesce(attempts.due_at, attempts.unknown_at) <= :before_at)"
+                    f" and coalesce(attempts.due_at, attempts.unknown_at) <= :before_at{which})"
                 ),
                 {
-                    "verdict": "resend" if resend else "escalate",
-                    "reason": None if resend else "a delivery ended between send and confirmation: it may be there",
+                    **values,
+                    "verdict": verdict,
+                    "reason": "a delivery ended between send and confirmation: it may be there"
+                    if verdict == "escalate"
+                    else None,
                     "route": lease.route,
                     "destination": destination,
                     "before_at": unknown_before,

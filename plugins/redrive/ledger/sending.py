@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from redrive import backoff
 from redrive.errors import LeaseLost
 from redrive.ledger import destinations, escalations
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
 from redrive.ledger.outcomes import OF_THIS_STAGE
@@ -25,6 +25,8 @@ from redrive.lifecycle import State
 from redrive.message import body_hash
 
 RETRY_AFTER = timedelta(seconds=30)
+#: Verdicts about an unknown send: ``repeat`` holds only while the broker would drop the second of two.
+_RESENDS = "('resend', 'repeat')"
 
 
 class Claimed(NamedTuple):
@@ -56,6 +58,7 @@ class Slice:
     destination: str
     deadline: datetime
     messages: Sequence[Claimed]
+    repeat_until: datetime | None = None  # nothing of it is sent later: the broker may have forgotten the first try
 
 
 class Lane(NamedTuple):
@@ -144,7 +147,7 @@ def resend_lanes(connection: Connection, route: str) -> list[Lane]:
     rows = connection.execute(
         sql(
             "select destination, count(*) as due from messages where route = :route and state = 'unknown'"
-            " and verdict = 'resend' and destination is not null group by destination"
+            f" and verdict in {_RESENDS} and destination is not null group by destination"
         ),
         {"route": route},
     )
@@ -160,7 +163,7 @@ def refuse_destination(ledger: Ledger, lease: RouteLease, destination: str, reas
                 sql(
                     "update messages set verdict = 'escalate', reason = :reason where route = :route"
                     " and destination = :destination and (state = 'waiting' and next_attempt_at <= :now"
-                    " or state = 'unknown' and verdict = 'resend')"
+                    f" or state = 'unknown' and verdict in {_RESENDS})"
                 ),
                 {"reason": reason, "route": lease.route, "destination": destination, "now": now},
             ).rowcount
@@ -293,18 +296,32 @@ def claim_resends(
     shard: int,
     now: datetime,
     lasts: timedelta,
+    dedupes_for: timedelta | None = None,
 ) -> Slice | None:
-    """Claim unknown sends that are to be repeated: the same attempt, so that native dedupe works for us."""
+    """Claim unknown sends that are to be repeated: the same attempt, so that native dedupe works for us.
+
+    Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
+    first claim; None: not at all.
+    """
     with ledger.write() as connection:
         lease.guard(connection, now)
         limit = _within_quota(connection, lease.route, destination, limit)
         rows = connection.execute(
             sql(
-                "select message_id, attempts from messages where route = :route and state = 'unknown'"
-                " and verdict = 'resend' and destination = :destination order by message_id limit :limit"
-                f" {ledger.locked}"
+                "select message_id, attempts, case when verdict = 'repeat' then (select claimed_at"
+                " from redelivery_attempts first where first.message_id = messages.message_id"
+                " and first.attempt = messages.attempts) end as first_at from messages"
+                " where route = :route and state = 'unknown' and destination = :destination and (verdict = 'resend'"
+                " or verdict = 'repeat' and exists (select 1 from redelivery_attempts first"
+                " where first.message_id = messages.message_id and first.attempt = messages.attempts"
+                f" and first.claimed_at > :after_at)) order by message_id limit :limit {ledger.locked}"
             ),
-            {"route": lease.route, "destination": destination, "limit": limit},
+            {
+                "route": lease.route,
+                "destination": destination,
+                "limit": limit,
+                "after_at": now if dedupes_for is None else now - dedupes_for,
+            },
         ).all()
         if not rows:
             return None
@@ -343,7 +360,9 @@ def claim_resends(
             reason="the broker dedupes, or a check says that it was not processed",
         )
         messages = _claimed(ledger, connection, slice_id)
-    return Slice(slice_id, destination, now + lasts, messages)
+    firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]
+    until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
+    return Slice(slice_id, destination, now + lasts, messages, until)
 
 
 def _within_quota(connection: Connection, route: str, destination: str, limit: int) -> int:

@@ -161,7 +161,9 @@ messages = Table(
     Column("state", sa.Text, nullable=False),
     Column("cause", sa.Text),
     Column("group_id", sa.BigInteger),
-    Column("verdict", sa.Text),  # requeue | delay | canary | release | escalate | expire: what the plan wants
+    # requeue | delay | canary | release | escalate: what the plan wants.  resend | repeat: of an unknown send,
+    # ``repeat`` only while the broker would drop the second of two.
+    Column("verdict", sa.Text),
     Column("reason", sa.Text),  # why it is held, escalated, suppressed, discarded
     _count("attempts"),
     _count("requeues"),

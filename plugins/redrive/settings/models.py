@@ -587,8 +587,8 @@ class Route(Part):
     on_unknown: Literal["auto", "resend", "review"] = Field(
         default="auto",
         description="After a crash between send and confirmation: `resend`, `review`, or `auto`: resend "
-        "where the broker "
-        "deduplicates or a `processed_check` exists, else review.",
+        "while the broker surely still drops a repeat, or where a `processed_check` denied the message's key, "
+        "else review.",
     )
     processed_check: ProcessedCheck | None = Field(
         default=None, description="How to find out whether a message was processed; asked for every cause."

@@ -42,6 +42,7 @@ from redrive.message import (
     tracking_headers,
 )
 from redrive.pacing import TokenBucket
+from redrive.policy import trusted
 from redrive.processed_check import Checker
 from redrive.stages import attributes, consumers
 from redrive.stages.context import Context, micros
@@ -304,6 +305,7 @@ class _Delivery:
                 shard=self._shard,
                 now=now,
                 lasts=lasts,
+                dedupes_for=trusted(context.broker.capabilities_for(destination).native_dedupe),
             )
             if again is not None:
                 return again
@@ -374,6 +376,12 @@ class _Delivery:
             sending.raise_mark(connection, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
         for index in range(len(windows)):
             self._pace(band, len(messages), self._share(claimed.destination))
+            if claimed.repeat_until is not None and context.now() >= claimed.repeat_until:
+                rest = [one.message_id for later in windows[index:] for one in later]
+                self.totals.put_back += sending.give_back(
+                    context.ledger, context.lease, claimed.slice_id, rest, context.now()
+                )
+                break
             marks, trouble = _publish(context.broker, claimed.destination, messages, released)
             following: list[Outgoing] = []
             if index + 1 < len(windows) and trouble is None:

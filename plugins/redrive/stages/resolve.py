@@ -1,10 +1,12 @@
 """Resolve: what became of past sends. Proof first, then absence within a window that could have shown a return."""
 
 from datetime import timedelta
+from functools import partial
 
 from redrive.brokers.base import QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger import outcomes
+from redrive.policy import trusted
 from redrive.processed_check import Checker
 from redrive.settings import Source
 from redrive.stages.context import Context
@@ -95,8 +97,9 @@ def _confirm(context: Context) -> tuple[int, int]:
 def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:
     """``on_unknown``: resend what can't be doubled in silence, give the rest to people.
 
-    Where the broker dedupes, a resend is due at once, while its window lasts; elsewhere it waits for the observation
-    window: until then the first try may still come back or prove processed.
+    While the broker still remembers the first try, so that it would drop a second, a resend is due at once. Later, and
+    where the broker doesn't dedupe, it waits for the observation window: until then the first try may still come back
+    or prove processed. A processed check can only vouch for messages that have a key: the others go to people.
     """
     rule, check = context.route.on_unknown, context.route.processed_check
     if check is not None and not asked:
@@ -105,15 +108,18 @@ def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:
         destinations = outcomes.unknown_destinations(connection, context.name)
     decided = 0
     for destination in destinations:
-        dedupes = context.broker.capabilities_for(destination).native_dedupe is not None
-        resend = rule == "resend" or (rule == "auto" and (check is not None or dedupes))
-        wait = timedelta(0) if dedupes or not resend else window
-        decided += outcomes.decide_unknown(
-            context.ledger,
-            context.lease,
-            destination=destination,
-            resend=resend,
-            unknown_before=context.now() - wait,
-            now=context.now(),
-        )
+        now, forgotten = context.now(), None
+        decide = partial(outcomes.decide_unknown, context.ledger, context.lease, destination=destination, now=now)
+        remembers = trusted(context.broker.capabilities_for(destination).native_dedupe)
+        if remembers is not None and rule != "review":
+            forgotten = now - remembers
+            decided += decide(verdict="repeat", unknown_before=now, claimed_after=forgotten)
+        if rule == "resend":
+            decided += decide(verdict="resend", unknown_before=now - window, claimed_until=forgotten)
+            continue
+        keyed = None
+        if rule == "auto" and check is not None:
+            decided += decide(verdict="resend", unknown_before=now - window, claimed_until=forgotten, keyed=True)
+            keyed = False
+        decided += decide(verdict="escalate", unknown_before=now, claimed_until=forgotten, keyed=keyed)
     return decided
