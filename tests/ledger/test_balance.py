@@ -54,6 +54,14 @@ CORRUPTIONS = {
         "update escalated_messages set status = 'applied', decision = 'discard', decided_by = 'x'"
         " where escalation_id = 1"
     ),
+    "a review row stays open": (
+        "update messages set state = 'suppressed' where message_id = (select min(message_id) from escalated_messages)"
+    ),
+    "a review row is there twice": (
+        "insert into escalated_messages (message_id, route, reason, size_bytes, source, attempts, escalated_at) select"
+        " message_id, route, reason, size_bytes, source, attempts, escalated_at from escalated_messages"
+        " where escalation_id = 1"
+    ),
     "a message hangs in sending": (f"update messages set state = 'sending' where message_id = {SENT}"),
     "a message is on another route": f"update messages set route = 'billing' where message_id = {ONE}",
 }
@@ -120,14 +128,28 @@ def test_the_balance_of_a_route_tells_where_every_copy_and_message_is(lived: Wor
     }
 
 
-def test_a_batch_whose_writer_vanished_is_abandoned_by_the_audit(lived: Workshop) -> None:
-    run = lived.begin()
+def leave_a_batch_open(workshop: Workshop) -> None:
+    run = workshop.begin()
     batches.open_batch(
-        lived.ledger, run.lease, source="orders-dlq", kind="dead_letter", shard=0,
-        path_of=lambda *_: "orders/gone.parquet", now=lived.now(),
+        workshop.ledger, run.lease, source="orders-dlq", kind="dead_letter", shard=0,
+        path_of=lambda *_: "orders/gone.parquet", now=workshop.now(),
     )  # fmt: skip
-    pipeline.finish(lived.settings, run, "failed", lived.now)
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+
+
+def test_a_batch_whose_writer_vanished_is_abandoned_by_the_audit(lived: Workshop) -> None:
+    leave_a_batch_open(lived)
     assert lived.audit() == []
     lived.advance(hours=2)
     found = pipeline.audit(lived.settings, now=lived.now())
     assert (found["abandoned"], found["problems"]) == (1, [])
+
+
+def test_a_batch_is_left_to_its_writer_for_as_long_as_its_lease_may_last(lived: Workshop) -> None:
+    """With a lease of 12 hours a drain closes its batches only every six."""
+    lived.settings = lived.configure(str(lived.settings.database), drain={"wait": "0s", "lease": "12h"})
+    leave_a_batch_open(lived)
+    lived.advance(hours=7)
+    assert pipeline.audit(lived.settings, now=lived.now())["abandoned"] == 0
+    lived.advance(hours=6)
+    assert pipeline.audit(lived.settings, now=lived.now())["abandoned"] == 1

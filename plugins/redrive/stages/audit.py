@@ -17,7 +17,8 @@ from redrive.stages.context import Progress, silent
 if TYPE_CHECKING:
     from redrive.staging import Staging
 
-#: An open batch this old has no writer any more: a drain closes its batches within half a lease.
+#: An open batch this old, or as old as the lease of its copies where that is longer, has no writer any more: a drain
+#: closes its batches within half a lease.
 ABANDON_AFTER = timedelta(hours=1)
 
 
@@ -38,7 +39,8 @@ def audit(settings: Settings, *, route: str | None = None, now: datetime, progre
     ledger, staging = Ledger(settings.database), Staging(settings.staging)
     found = Audited()
     try:
-        gone = batches.abandon(ledger, route=route, before_fence=None, opened_before=now - ABANDON_AFTER, now=now)
+        longest = max([ABANDON_AFTER, *(one.drain.lease for one in settings.routes.values())])
+        gone = batches.abandon(ledger, route=route, before_fence=None, opened_before=now - longest, now=now)
         remove_files(ledger, staging, gone, now)
         found.abandoned = len(gone)
         with ledger.read() as connection:
