@@ -203,7 +203,7 @@ class Source(Part):
     destination: QueueName | None = Field(
         default=None, description="Where this source's messages go. Default: the route's `destination`."
     )
-    poll: DurationOrZero | None = Field(
+    poll: Annotated[DurationOrZero, _at_most(timedelta(seconds=20))] | None = Field(
         default=None,
         description="How long an empty receive waits at this source. Default: the route's `drain.wait`.",
     )

@@ -127,6 +127,7 @@ class _SourceDrain:
         self.rescued = 0
         self._source = source
         self._shard = shard
+        self._wait = context.route.drain.wait if source.poll is None else source.poll
         longest = context.broker.capabilities_for(source.queue).max_lease
         self._lease = min(context.route.drain.lease, longest or timedelta.max)
         self._batch_id: int | None = None
@@ -158,7 +159,7 @@ class _SourceDrain:
                 received = context.broker.receive(
                     queue,
                     limit=min(RECEIVE_AT_ONCE, room, self._room()),
-                    wait=context.route.drain.wait,
+                    wait=self._wait,
                     lease=self._lease,
                 )
                 now = context.now()
