@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from redrive.errors import BrokerUnavailable, QueueMissing
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettlementFailed
 from redrive.ledger.engine import sql
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline
@@ -206,3 +206,90 @@ def test_a_send_of_which_nobody_knows_is_told_and_not_repeated(workshop: Worksho
     found = restore(workshop)
     assert (found["restored"], found["unknown"]) == (0, 1)
     assert workshop.bodies("orders-dlq") == []
+
+
+class UnsettledBroker:
+    """A broker that refuses to settle: with an error, or so many copies of each call."""
+
+    def __init__(self, workshop: Workshop, *, error: BrokerError | None = None, failing: int = 0) -> None:
+        self._broker, self._error, self._workshop, self._failing = workshop.broker, error, workshop, failing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def settle(self, queue: str, receipts: Any) -> Any:
+        if self._error is not None:
+            raise self._error
+        self._workshop.world.faults.settles = self._failing
+        return self._broker.settle(queue, receipts)
+
+
+def drain_with(workshop: Workshop, broker: Any) -> None:
+    run = workshop.begin()
+    try:
+        pipeline.drain(workshop.settings, run, clock=workshop.now, broker=broker)
+    except SettlementFailed:
+        pass
+    finally:
+        pipeline.finish(workshop.settings, run, "failed", workshop.now)
+
+
+def test_what_a_broker_refused_to_settle_is_not_put_back_beside_itself(workshop: Workshop) -> None:
+    """The role may receive and not delete: both messages come back to their queue by themselves."""
+    workshop.die("a", "b", error=KEY_ERROR)
+    drain_with(workshop, UnsettledBroker(workshop, error=PermissionRefused("DeleteMessageBatch on orders-dlq")))
+    found = restore(workshop)
+    assert (found["restored"], found["still_there"], found["unknown"]) == (0, 2, 0)
+    workshop.advance(hours=2)
+    assert sorted(workshop.bodies("orders-dlq")) == [b"a", b"b"]
+    assert workshop.audit() == []
+
+
+def test_which_of_a_batch_were_settled_nobody_knows_so_none_is_put_back_on_a_guess(workshop: Workshop) -> None:
+    workshop.die("a", "b", "c", error=KEY_ERROR)
+    drain_with(workshop, UnsettledBroker(workshop, failing=1))
+    found = restore(workshop)
+    assert (found["restored"], found["still_there"], found["unknown"]) == (0, 0, 3)
+    workshop.advance(hours=2)
+    assert workshop.bodies("orders-dlq") == [b"a"], "the others are with us"
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_a_later_drain_to_the_end_shows_which_of_them_are_with_us(workshop: Workshop, failing: int) -> None:
+    workshop.die("a", "b", "c", error=KEY_ERROR)
+    drain_with(workshop, UnsettledBroker(workshop, failing=failing))
+    workshop.cycle()
+    assert restore(workshop)["restored"] == 0, "it may be leased still, and come later"
+    workshop.advance(hours=2)
+    workshop.cycle()
+    found = restore(workshop)
+    assert (found["restored"], found["still_there"], found["unknown"]) == (3, 0, 0)
+    assert sorted(workshop.bodies("orders-dlq")) == [b"a", b"b", b"c"], "each once"
+    assert workshop.audit() == []
+
+
+def test_a_copy_that_comes_again_and_is_not_settled_again_is_still_there(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    for _ in range(3):
+        workshop.broker = UnsettledBroker(workshop, failing=1)  # type: ignore[assignment]
+        workshop.cycle()
+        found = restore(workshop)
+        assert (found["restored"], found["still_there"]) == (0, 1)
+        workshop.advance(hours=2)
+    assert workshop.states() == {"escalated": 1}
+
+
+def test_what_was_settled_when_the_run_died_is_put_back_once_its_queue_was_seen_empty(workshop: Workshop) -> None:
+    """Killed between settling and writing it down."""
+    workshop.die("a", error=KEY_ERROR)
+    run = workshop.begin()
+    pipeline.drain(workshop.settings, run, **workshop.options())
+    with workshop.ledger.write() as connection:
+        connection.execute(sql("update staging_batches set state = 'recorded', settled_copies = 0, settled_at = null"))
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert restore(workshop)["still_there"] == 1
+    workshop.advance(hours=2)
+    workshop.cycle()
+    found = restore(workshop)
+    assert (found["restored"], found["still_there"], found["unknown"]) == (1, 0, 0)
+    assert workshop.bodies("orders-dlq") == [b"a"]

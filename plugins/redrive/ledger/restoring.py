@@ -6,7 +6,7 @@ else sends it: should the restore die here, the message goes to people, because 
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -19,13 +19,29 @@ from redrive.message import ROW_BITS
 
 RESTORING = "was being put back into its queue and may be there already"
 _OPEN = "('classified', 'waiting', 'held', 'escalated', 'expired')"
-# A copy that was recorded and never settled is still in its queue, or comes back to it when its lease runs out.
-_TAKEN = (
-    f"(exists (select 1 from staging_batches taken where taken.batch_id = messages.copy_id >> {ROW_BITS}"
-    " and taken.state = 'settled') or exists (select 1 from repeat_copies again inner join staging_batches taken"
-    f" on taken.batch_id = again.copy_id >> {ROW_BITS} where again.message_id = messages.message_id"
-    " and again.kind = 'duplicate' and taken.state = 'settled'))"
+# A batch says how many of its copies were settled, not which. So a message is certainly with us alone only if all of a
+# batch with one of its copies were, or if its source was drained to the end (source_state.drained_to) after the leases
+# of every such batch: a copy that was still there would have come.
+_STAGED = (
+    f"(select taken.*, 'first' as role from staging_batches taken where taken.batch_id = messages.copy_id >> {ROW_BITS}"
+    " union all select taken.*, again.kind from repeat_copies again inner join staging_batches taken"
+    f" on taken.batch_id = again.copy_id >> {ROW_BITS} where again.message_id = messages.message_id)"
 )
+#: SQL: some copies of a batch with a copy of this message were settled, and maybe this one.
+_PARTLY = f"exists (select 1 from {_STAGED} one where one.role in ('first', 'duplicate') and one.settled_copies > 0)"
+
+
+def _taken(ledger: Ledger, leased_for: timedelta) -> str:
+    """SQL: no queue holds a copy of this message."""
+    over = ledger.later("coalesce(one.settled_at, runs.finished_at)", str(leased_for.total_seconds()))
+    return (
+        f"(exists (select 1 from {_STAGED} one where one.role in ('first', 'duplicate') and one.state = 'settled'"
+        " and one.settled_copies = one.copies)"
+        " or exists (select 1 from source_state where source_state.route = messages.route"
+        " and source_state.source = messages.source and source_state.drained_to is not null"
+        f" and not exists (select 1 from {_STAGED} one left join runs on runs.run_id = one.run_id"
+        f" where coalesce({over} >= source_state.drained_to, true))))"
+    )
 
 
 class Unfinished(NamedTuple):
@@ -48,29 +64,40 @@ def count(connection: Connection, route: str) -> int:
     )
 
 
-def unfinished(connection: Connection, route: str, *, after: int, limit: int) -> list[Unfinished]:
-    """Unfinished messages in id order after ``after``."""
+def unfinished(
+    ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta, after: int, limit: int
+) -> list[Unfinished]:
+    """Unfinished messages that no queue holds, in id order after ``after``; ``leased_for``: how long drains lease."""
     rows = connection.execute(
         sql(
             "select message_id, redrive_id, attempts, source, reason, verdict from messages"
-            f" where route = :route and state in {_OPEN} and message_id > :after"
-            f" and coalesce(reason, '') <> :restoring and {_TAKEN} order by message_id limit :limit"
+            f" where route = :route and state in {_OPEN} and message_id > :after and coalesce(reason, '') <> :restoring"
+            f" and {_taken(ledger, leased_for)} order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit, "restoring": RESTORING},
     )
     return [Unfinished(*row) for row in rows]
 
 
-def still_there(connection: Connection, route: str) -> dict[str, int]:
-    """Unfinished messages whose copy was never settled, per source: they are in that queue already."""
-    rows = connection.execute(
+class NotTaken(NamedTuple):
+    """Unfinished messages of which a queue has a copy, and those of which one may have."""
+
+    still_there: int
+    in_doubt: int
+
+
+def not_taken(ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta) -> NotTaken:
+    """How many copies were never settled, and of how many batches only a part was, nobody knows which."""
+    row = connection.execute(
         sql(
-            f"select source, count(*) as n from messages where route = :route and state in {_OPEN}"
-            f" and coalesce(reason, '') <> :restoring and not {_TAKEN} group by source order by source"
+            f"select coalesce(sum(case when {_PARTLY} then 0 else 1 end), 0) as still_there,"
+            f" coalesce(sum(case when {_PARTLY} then 1 else 0 end), 0) as in_doubt from messages"
+            f" where route = :route and state in {_OPEN} and coalesce(reason, '') <> :restoring"
+            f" and not {_taken(ledger, leased_for)}"
         ),
         {"route": route, "restoring": RESTORING},
-    )
-    return {row.source: row.n for row in rows}
+    ).one()
+    return NotTaken(int(row.still_there), int(row.in_doubt))
 
 
 def sent_in_doubt(connection: Connection, route: str) -> int:

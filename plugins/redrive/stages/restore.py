@@ -21,8 +21,8 @@ def restore(context: Context) -> dict[str, Any]:
     """Put every unfinished message back into its source; says how many, and what could not be put back and why.
 
     ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy was never
-    settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent: a second copy
-    would be a guess.
+    settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent, or whose queue
+    may have it because only a part of its batch was settled: a second copy would be a guess.
     """
     restored, failed = 0, {}
     classify.load_unclassified(context)
@@ -30,11 +30,15 @@ def restore(context: Context) -> dict[str, Any]:
     with context.ledger.read() as connection:
         total = restoring.count(connection, context.name)
         uncertain += restoring.sent_in_doubt(connection, context.name)
-        still_there = restoring.still_there(connection, context.name)
+        leased_for = context.route.drain.lease
+        not_taken = restoring.not_taken(context.ledger, connection, context.name, leased_for=leased_for)
+        uncertain += not_taken.in_doubt
     after = -1
     while True:
         with context.ledger.read() as connection:
-            page = restoring.unfinished(connection, context.name, after=after, limit=PAGE)
+            page = restoring.unfinished(
+                context.ledger, connection, context.name, leased_for=leased_for, after=after, limit=PAGE
+            )
         if not page:
             break
         after = page[-1].message_id
@@ -47,7 +51,7 @@ def restore(context: Context) -> dict[str, Any]:
     return {
         "restored": restored,
         "not_restored": len(failed),
-        "still_there": sum(still_there.values()),
+        "still_there": not_taken.still_there,
         "unknown": uncertain,
         "problems": dict(sorted(failed.items())[:20]),
     }
