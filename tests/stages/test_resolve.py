@@ -12,6 +12,7 @@ import pytest
 
 from redrive.brokers.base import Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.ledger.engine import sql
 from redrive.message import Outgoing
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
@@ -213,3 +214,58 @@ def test_a_failing_check_holds_messages_and_never_sends_or_escalates_them(
     report = workshop.cycle()
     assert (report["redelivered"], report["escalated"]) == (1, 1)
     assert workshop.audit() == []
+
+
+# --- what a person released ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def released(tmp_path: Path, processed: sqlite3.Connection) -> Workshop:
+    """A message that waits because a person released it."""
+    workshop = Workshop(tmp_path, processed_check=CHECK)
+    workshop.die("a", error=KEY_ERROR)
+    assert workshop.cycle()["escalated"] == 1
+    with workshop.ledger.write() as connection:
+        connection.execute(sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana'"))
+    assert workshop.review()["released"] == 1
+    return workshop
+
+
+def review_rows(workshop: Workshop) -> list[tuple[Any, ...]]:
+    return workshop.query("select status, decision, refusal, applied_at is not null from escalated_messages")
+
+
+def test_a_release_that_is_not_sent_because_it_was_processed_is_closed_and_says_so(
+    released: Workshop, processed: sqlite3.Connection
+) -> None:
+    processed.execute("insert into processed values ('a')")
+    assert released.cycle()["suppressed"] == 1
+    assert released.states() == {"suppressed": 1}
+    assert review_rows(released) == [("applied", "redeliver", "processed already: it was not sent", True)]
+    assert released.audit() == []
+
+
+def test_a_release_of_unknown_fate_that_was_processed_is_closed_and_says_so(
+    released: Workshop, processed: sqlite3.Connection
+) -> None:
+    released.world.faults.lost_responses = 1
+    assert released.cycle()["unknown"] == 1
+    assert review_rows(released) == [("decided", "redeliver", None, False)]
+    processed.execute("insert into processed values ('a')")
+    assert released.cycle()["confirmed"] == 1
+    why = "nobody knew whether it was sent; it was processed"
+    assert review_rows(released) == [("applied", "redeliver", why, True)]
+    assert released.audit() == []
+
+
+def test_a_release_of_unknown_fate_that_comes_back_processed_is_closed_too(
+    released: Workshop, processed: sqlite3.Connection
+) -> None:
+    released.world.faults.lost_responses = 1
+    assert released.cycle()["unknown"] == 1
+    released.consume(lambda _: KEY_ERROR)
+    processed.execute("insert into processed values ('a')")
+    report = released.cycle()
+    assert (report["returned"], report["suppressed"], report["escalated"]) == (1, 1, 0)
+    assert [row[0] for row in review_rows(released)] == ["applied"]
+    assert released.audit() == []

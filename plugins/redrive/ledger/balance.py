@@ -16,7 +16,8 @@ def of_route(connection: Connection, route: str) -> dict[str, Any]:
 def problems(connection: Connection, route: str | None = None, *, thorough: bool = False) -> list[str]:
     """Every way in which the ledger's numbers contradict each other; [] when they add up.
 
-    ``thorough`` also proves each batch for itself, which reads every message: errors that cancel each other out.
+    ``thorough`` also holds every review row against its message, and proves each batch for itself, which reads every
+    message: errors that cancel each other out.
     """
     found: list[str] = []
     only = " where route = :route" if route else ""
@@ -25,7 +26,7 @@ def problems(connection: Connection, route: str | None = None, *, thorough: bool
         for column in ("copies_difference", "messages_difference", "settled_difference"):
             if value := getattr(row, column):
                 found += [f"route {row.route}: {column} is {value}, not 0"]
-    for name, statement in (_CONTRADICTIONS | _PER_BATCH if thorough else _CONTRADICTIONS).items():
+    for name, statement in (_CONTRADICTIONS | _REVIEWS | _PER_BATCH if thorough else _CONTRADICTIONS).items():
         rows = connection.execute(
             sql(
                 statement.replace("/*route*/", "and m.route = :route" if route else "").replace(
@@ -62,6 +63,19 @@ _CONTRADICTIONS = {
     "attempts that their message does not count": (
         "select count(*) from redelivery_attempts a inner join messages m on m.message_id = a.message_id"
         " where a.attempt > m.attempts /*route*/"
+    ),
+}
+
+_REVIEWS = {
+    "review rows that wait for a person, or for a send, although their message is done": (
+        "select count(*) from escalated_messages e inner join messages m on m.message_id = e.message_id"
+        " where e.status <> 'applied' and m.state in ('sent', 'suppressed', 'presumed', 'confirmed', 'discarded')"
+        " /*route*/"
+    ),
+    "messages with more than one review row that is not closed": (
+        "select count(*) from (select m.message_id from escalated_messages e inner join messages m"
+        " on m.message_id = e.message_id where e.status <> 'applied' /*route*/ group by m.message_id"
+        " having count(*) > 1) twice"
     ),
 }
 

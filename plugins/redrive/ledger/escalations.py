@@ -187,6 +187,7 @@ def suppress(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now:
         lease.guard(connection, now)
         ledger.temporary(connection, "chosen", "message_id bigint primary key")
         ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])
+        close_released(connection, "chosen", "processed already: it was not sent", now)
         return sum(
             move(
                 connection,
@@ -202,6 +203,18 @@ def suppress(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now:
             )
             for state in (State.CLASSIFIED, State.WAITING, State.HELD)
         )
+
+
+def close_released(connection: Connection, table: str, why: str, now: datetime) -> None:
+    """Messages in this ``table`` need no person any more although what a person decided was not sent, or not for sure:
+    their review rows are closed, and say ``why``. Within a transaction."""
+    connection.execute(
+        sql(
+            "update escalated_messages set status = 'applied', applied_at = :now, refusal = :why"
+            f" where status = 'decided' and message_id in (select message_id from {table})"
+        ),
+        {"now": now, "why": why},
+    )
 
 
 def decided(connection: Connection, route: str | None, *, approvals: int, after: int, limit: int) -> list[Decided]:

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.ledger import destinations
+from redrive.ledger import destinations, escalations
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move
@@ -301,6 +301,7 @@ def confirm(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: 
             ),
             {"now": now},
         )
+        escalations.close_released(connection, "proved", "nobody knew whether it was sent; it was processed", now)
         return sum(
             move(
                 connection,
