@@ -62,10 +62,19 @@ def events_of(message: Row) -> list[Event]:
             add(one["at"], "plain", one["action"], one["reason"], one["run_id"])
         else:
             verb, _, decision = one["action"].partition(" ")
-            told = {"decide": "decided", "approve": "approved", "undecide": "withdrew"}.get(verb, one["action"])
-            add(one["at"], "person", f"{one['actor']} {told}: {decision}" if decision else one["action"], one["reason"])
+            told = _TOLD.get(verb, one["action"])
+            said = f"{one['actor']} {told}: {decision}" if decision else f"{one['actor']} {told}"
+            add(one["at"], "person", said if decision or verb in _TOLD else one["action"], one["reason"])
     return sorted(found, key=lambda event: event.at)
 
+
+_TOLD = {
+    "decide": "decided",
+    "approve": "approved",
+    "unapprove": "took an approval back",
+    "undecide": "withdrew",
+    "note": "noted",
+}
 
 _OUTCOMES = {
     "returned": "it failed again",

@@ -162,6 +162,87 @@ def test_what_was_applied_cannot_be_decided_again(bug: Workshop) -> None:
     assert bug.states() == {"discarded": 2}
 
 
+#: Words about a decision, of which none may change once it was carried out: they are what happened.
+WORDS = (
+    "decision = 'redeliver'",
+    "corrected_body = 'x'",
+    "note = 'it was not me'",
+    "decided_by = 'ben'",
+    "approved_by = 'ben'",
+    "approved_by = null",
+)
+
+
+def test_what_was_applied_keeps_its_words(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana', note = 'test orders'")
+    bug.review()
+    before = rows(bug, "*")
+    for words in WORDS:
+        with pytest.raises(DatabaseError, match="applied already"):
+            person(bug, f"update escalated_messages set {words}")
+    assert rows(bug, "*") == before
+
+
+def test_what_was_taken_up_keeps_its_words(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = '1.4.2'")
+    bug.review()
+    for words in WORDS:
+        with pytest.raises(DatabaseError, match="taken up already"):
+            person(bug, f"update escalated_messages set {words}")
+    bug.cycle()
+    assert rows(bug, "status, decided_by, approved_by, note") == [("applied", "ana", None, "1.4.2")] * 2
+
+
+def test_another_note_is_told_and_makes_an_approval_void(bug: Workshop) -> None:
+    first, second = "where payload = 'a'", "where payload = 'b'"
+    person(bug, f"update escalated_messages set note = 'looks like 1.4.1' {first}")
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = '1.4.2'")
+    person(bug, "update escalated_messages set approved_by = 'ben'")
+    person(bug, f"update escalated_messages set note = '1.4.3' {first}")
+    person(bug, f"update escalated_messages set decided_by = 'cleo' {second}")
+    person(bug, "update escalated_messages set note = note, decided_by = decided_by")
+    told = bug.query(
+        "select payload, actor, action, audit_events.reason from audit_events inner join escalated_messages on"
+        " escalated_messages.message_id = audit_events.message_id where actor <> 'redrive' order by event_id"
+    )
+    assert sorted(told, key=lambda one: one[0]) == [
+        ("a", "?", "note", "looks like 1.4.1"),
+        ("a", "ana", "decide redeliver", "1.4.2"),
+        ("a", "ben", "approve redeliver", "1.4.2"),
+        ("a", "ana", "note", "1.4.3"),
+        ("b", "ana", "decide redeliver", "1.4.2"),
+        ("b", "ben", "approve redeliver", "1.4.2"),
+        ("b", "cleo", "decide redeliver", "1.4.2"),
+    ]
+    assert rows(bug, "status, approved_by") == [("decided", None)] * 2
+
+
+def test_a_note_on_what_was_refused_decides_nothing(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'edit', corrected_body = '', decided_by = 'ana'")
+    bug.review()
+    person(bug, "update escalated_messages set note = 'ask the shop', decided_by = 'ben'")
+    assert rows(bug, "status, refusal") == [("refused", "corrected_body is empty")] * 2
+    person(
+        bug,
+        "update escalated_messages set decision = 'edit', corrected_body = '', decided_by = 'cleo', note = 'again'",
+    )
+    assert rows(bug, "status") == [("decided",)] * 2
+    told = bug.query(
+        "select actor, action, reason from audit_events where actor <> 'redrive' and message_id ="
+        " (select min(message_id) from messages) order by event_id"
+    )
+    assert told == [("ana", "decide edit", None), ("ben", "note", "ask the shop"), ("cleo", "decide edit", "again")]
+
+
+def test_an_approval_that_is_taken_back_is_told(bug: Workshop) -> None:
+    person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    person(bug, "update escalated_messages set approved_by = 'ben'")
+    person(bug, "update escalated_messages set approved_by = null where payload = 'a'")
+    person(bug, "update escalated_messages set decision = 'redeliver' where payload = 'b'")
+    told = bug.query("select count(*) from audit_events where action = 'unapprove discard'")
+    assert told == [(1,)], "a decision that makes an approval void is told as a decision"
+
+
 def test_a_release_that_was_taken_up_cannot_be_changed(bug: Workshop) -> None:
     person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
     bug.review()
@@ -510,6 +591,42 @@ class TestReviewerRole:
             self.says(bug, "ana", "update redrive.escalated_messages set decided_by = 'ben', approved_by = 'ana'")
         self.says(bug, "ana", "update redrive.escalated_messages set decided_by = 'ben'")
         assert rows(bug, "decided_by, approved_by") == [("ana", None)]
+        assert bug.review()["released"] == 0
+
+    def test_signs_whatever_they_name_also_where_it_stays_the_same(self, bug: Workshop) -> None:
+        for words in (
+            "decision = 'redeliver'",
+            "decision = 'redeliver', decided_by = 'ana'",
+            "decision = decision, note = 'sneaked in'",
+            "note = 'sneaked in'",
+            "corrected_body = null",
+            "decided_by = decided_by, note = note",
+        ):
+            self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver', note = 'fixed'")
+            self.says(bug, "ben", f"update redrive.escalated_messages set {words}")
+            assert rows(bug, "decided_by") == [("ben",)], words
+            told = bug.query(
+                "select actor, action from audit_events where action like 'decide %' order by event_id desc limit 2"
+            )
+            assert told == [("ben", "decide redeliver"), ("ana", "decide redeliver")], words
+            with pytest.raises(DatabaseError, match="second person"):
+                self.says(bug, "ben", "update redrive.escalated_messages set approved_by = 'ben'")
+
+    def test_cannot_decide_again_as_somebody_else_what_was_refused_and_approve_it_too(self, bug: Workshop) -> None:
+        self.says(bug, "ana", "update redrive.escalated_messages set decision = 'edit', corrected_body = ''")
+        self.says(bug, "ben", "update redrive.escalated_messages set approved_by = 'ben'")
+        assert bug.review()["refused"] == 1
+        self.says(bug, "ben", "update redrive.escalated_messages set decision = 'edit', decided_by = 'ana'")
+        assert rows(bug, "status, decided_by, approved_by") == [("decided", "ben", None)]
+        with pytest.raises(DatabaseError, match="second person"):
+            self.says(bug, "ben", "update redrive.escalated_messages set approved_by = 'ben'")
+
+    def test_takes_an_approval_back_in_their_own_name(self, bug: Workshop) -> None:
+        self.says(bug, "ana", "update redrive.escalated_messages set decision = 'redeliver'")
+        self.says(bug, "ben", "update redrive.escalated_messages set approved_by = 'ben'")
+        self.says(bug, "ana", "update redrive.escalated_messages set approved_by = null")
+        told = bug.query("select actor, action from audit_events where action like '%approve%' order by event_id")
+        assert told == [("ben", "approve redeliver"), ("ana", "unapprove redeliver")]
         assert bug.review()["released"] == 0
 
     def test_may_read_everything(self, bug: Workshop) -> None:

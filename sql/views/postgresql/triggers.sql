@@ -1,8 +1,8 @@
 -- What people do to a review row by plain UPDATE, made whole: names that can't be forged, the status, the audit trail;
--- and what can't be decided any more is refused at once. Like its twin for SQLite, this function acts on columns that
--- an UPDATE names, whether or not it changes them: deciding the same again after a refusal is a new decision.
--- It runs with its owner's rights, because reviewers may not write to the tables that it writes to.
-create or replace function redrive.escalated_messages_decide() returns trigger
+-- and what can't be decided any more is refused at once. Like their twins for SQLite, these act on columns that an
+-- UPDATE names, whether or not it changes them: deciding the same again after a refusal is a new decision.
+-- They run with their owner's rights, because reviewers may not write to the tables that they write to.
+create or replace function redrive.escalated_messages_refuse() returns trigger
 language plpgsql security definer set search_path = redrive, pg_temp as $$
 begin
     if old.applied_at is not null or old.status = 'applied' then
@@ -15,6 +15,16 @@ begin
         select from messages where messages.message_id = old.message_id and messages.state <> 'escalated'
     ) then
         raise exception 'too late: this decision was taken up already';
+    end if;
+    return new;
+end
+$$
+--;
+create or replace function redrive.escalated_messages_decide() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+begin
+    if new.status <> old.status and new.status in ('applied', 'refused', 'reopened') then
+        return new;
     end if;
     if new.decision is not null then
         new.status := 'decided';
@@ -45,8 +55,32 @@ begin
 end
 $$
 --;
+-- Another note or another name, and no decision: told, and what was approved was not this. Whoever puts a name to a
+-- decision that stands takes it over.
+create or replace function redrive.escalated_messages_reword() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+declare
+    takes_over constant boolean := new.status = 'decided' and new.decided_by is distinct from old.decided_by;
+begin
+    if new.status = 'decided' then
+        new.decided_at := clock_timestamp();
+        if new.approved_by is not distinct from old.approved_by then
+            new.approved_by := null;
+        end if;
+    end if;
+    insert into audit_events (at, route, actor, action, message_id, reason)
+    values (
+        clock_timestamp(), new.route, coalesce(new.decided_by, '?'),
+        case when takes_over then 'decide ' || new.decision else 'note' end, new.message_id, new.note
+    );
+    return new;
+end
+$$
+--;
 -- Who decides is who is logged in, for members of redrive_reviewer; the owner (Redrive itself, which passes on the
--- name of a person whom it has authenticated) and superusers say whom they act for.
+-- name of a person whom it has authenticated) and superusers say whom they act for. The trigger's argument says which
+-- name it is about. A decision is signed whenever anything of it is named, also where nothing changes: whoever decides
+-- again what somebody else had decided is the one who decides.
 create or replace function redrive.escalated_messages_sign() returns trigger
 language plpgsql security definer set search_path = redrive, pg_temp as $$
 begin
@@ -58,11 +92,9 @@ begin
     ) then
         return new;
     end if;
-    if new.decision is distinct from old.decision or new.decided_by is distinct from old.decided_by
-        or new.corrected_body is distinct from old.corrected_body then
+    if tg_argv[0] = 'decided_by' then
         new.decided_by := session_user;
-    end if;
-    if new.approved_by is not null and new.approved_by is distinct from old.approved_by then
+    elsif new.approved_by is not null and new.approved_by is distinct from old.approved_by then
         new.approved_by := session_user;
     end if;
     return new;
@@ -81,23 +113,50 @@ language plpgsql security definer set search_path = redrive, pg_temp as $$
 begin
     insert into audit_events (at, route, actor, action, message_id, reason)
     values (
-        clock_timestamp(), new.route, new.approved_by, 'approve ' || coalesce(new.decision, 'nothing'), new.message_id,
-        new.note
+        clock_timestamp(), new.route,
+        coalesce(new.approved_by, session_user),  -- nobody gives a name with an approval that is taken back
+        case when new.approved_by is null then 'unapprove ' else 'approve ' end || coalesce(new.decision, 'nothing'),
+        new.message_id, new.note
     );
     return null;
 end
 $$
 --;
--- Before triggers run in the order of their names: first the signature, then the decision.
-create or replace trigger escalated_messages_a_sign before update on redrive.escalated_messages
-for each row execute function redrive.escalated_messages_sign()
+-- Before triggers run in the order of their names: first the refusals and signatures, then the decision.
+create or replace trigger escalated_messages_a_refuse
+before update of decision, corrected_body, note, decided_by, approved_by on redrive.escalated_messages
+for each row execute function redrive.escalated_messages_refuse()
+--;
+create or replace trigger escalated_messages_a_sign
+before update of decision, corrected_body, note, decided_by on redrive.escalated_messages
+for each row execute function redrive.escalated_messages_sign('decided_by')
+--;
+create or replace trigger escalated_messages_a_sign_approval
+before update of approved_by on redrive.escalated_messages
+for each row execute function redrive.escalated_messages_sign('approved_by')
 --;
 create or replace trigger escalated_messages_b_decide
 before update of decision, corrected_body on redrive.escalated_messages
 for each row execute function redrive.escalated_messages_decide()
 --;
+-- A decision that was just made has set another status or moment: it has told the note and the name itself.
+create or replace trigger escalated_messages_b_reword before update of note, decided_by on redrive.escalated_messages
+for each row when (
+    (new.note is distinct from old.note or new.decided_by is distinct from old.decided_by)
+    and new.status = old.status
+    and new.decided_at is not distinct from old.decided_at
+)
+execute function redrive.escalated_messages_reword()
+--;
+-- Those that a decision or another status makes void are told with it.
 create or replace trigger escalated_messages_c_approve after update of approved_by on redrive.escalated_messages
-for each row when (new.approved_by is not null and new.approved_by is distinct from old.approved_by)
+for each row when (
+    new.approved_by is distinct from old.approved_by
+    and (
+        new.approved_by is not null
+        or (new.status = old.status and new.decided_at is not distinct from old.decided_at)
+    )
+)
 execute function redrive.escalated_messages_approve()
 --;
 -- After the decision has cleared what it makes void: an approval by whoever decided is refused at once.

@@ -4,7 +4,7 @@
 drop trigger if exists escalated_messages_refuse
 --;
 create trigger escalated_messages_refuse
-before update of decision, corrected_body on escalated_messages
+before update of decision, corrected_body, note, decided_by, approved_by on escalated_messages
 when old.applied_at is not null or old.status = 'applied'
 begin
     select raise(abort, 'this escalation was applied already; a message that fails again gets a new row');
@@ -13,13 +13,29 @@ end
 drop trigger if exists escalated_messages_too_late
 --;
 create trigger escalated_messages_too_late
-before update of decision, corrected_body on escalated_messages
+before update of decision, corrected_body, note, decided_by, approved_by on escalated_messages
 when
     old.status = 'decided'
     and new.status not in ('applied', 'refused', 'reopened')
     and exists (select 1 from messages where messages.message_id = old.message_id and messages.state <> 'escalated')
 begin
     select raise(abort, 'too late: this decision was taken up already');
+end
+--;
+-- Before the row is written, so that the trigger about notes, which runs after it, finds what is told already.
+drop trigger if exists escalated_messages_tell
+--;
+create trigger escalated_messages_tell
+before update of decision, corrected_body on escalated_messages
+when
+    new.decision is not null
+    and (new.status = old.status or new.status not in ('applied', 'refused', 'reopened'))
+begin
+    insert into audit_events (at, route, actor, action, message_id, reason)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, coalesce(new.decided_by, '?'),
+        'decide ' || new.decision, new.message_id, new.note
+    );
 end
 --;
 drop trigger if exists escalated_messages_decide
@@ -41,11 +57,6 @@ begin
         -- a second person approved what was decided then, not what is decided now
         approved_by = case when new.approved_by is not old.approved_by then new.approved_by end
     where escalation_id = new.escalation_id;
-    insert into audit_events (at, route, actor, action, message_id, reason)
-    values (
-        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.decided_by, 'decide ' || new.decision,
-        new.message_id, new.note
-    );
 end
 --;
 drop trigger if exists escalated_messages_undecide
@@ -64,16 +75,58 @@ begin
     );
 end
 --;
+-- Another note or another name, and no decision: told, and what was approved was not this. Whoever puts a name to a
+-- decision that stands takes it over. No trigger knows which other columns the UPDATE names, so what it tells shows
+-- whether it was a decision.
+drop trigger if exists escalated_messages_reword
+--;
+create trigger escalated_messages_reword
+after update of note, decided_by on escalated_messages
+when
+    (new.note is not old.note or new.decided_by is not old.decided_by)
+    and new.status = old.status
+    and new.decision is old.decision
+    and not exists (
+        select 1
+        from audit_events
+        where
+            event_id = (select max(event_id) from audit_events where message_id = new.message_id)
+            and actor = new.decided_by
+            and action = 'decide ' || new.decision
+            and reason is new.note
+    )
+begin
+    update escalated_messages
+    set
+        decided_at = strftime('%Y-%m-%d %H:%M:%f', 'now') || '000',
+        approved_by = case when new.approved_by is not old.approved_by then new.approved_by end
+    where escalation_id = new.escalation_id and status = 'decided';
+    insert into audit_events (at, route, actor, action, message_id, reason)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, coalesce(new.decided_by, '?'),
+        case
+            when new.status = 'decided' and new.decided_by is not old.decided_by then 'decide ' || new.decision
+            else 'note'
+        end,
+        new.message_id, new.note
+    );
+end
+--;
 drop trigger if exists escalated_messages_approve
 --;
 create trigger escalated_messages_approve
 after update of approved_by on escalated_messages
-when new.approved_by is not null and new.approved_by is not old.approved_by
+when
+    new.approved_by is not old.approved_by
+    -- those that a decision or another status makes void are told with it
+    and (new.approved_by is not null or (new.status = old.status and new.decided_at is old.decided_at))
 begin
     insert into audit_events (at, route, actor, action, message_id, reason)
     values (
-        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.approved_by,
-        'approve ' || coalesce(new.decision, 'nothing'), new.message_id, new.note
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route,
+        coalesce(new.approved_by, '?'),  -- nobody gives a name with an approval that is taken back
+        case when new.approved_by is null then 'unapprove ' else 'approve ' end || coalesce(new.decision, 'nothing'),
+        new.message_id, new.note
     );
 end
 --;
