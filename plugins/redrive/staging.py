@@ -89,7 +89,10 @@ class Staging:
         return BatchWriter(self, relative, constants)
 
     def write_bytes(self, relative: str, content: bytes) -> str:
-        """Write a small file (a manifest) durably; returns its URI."""
+        """Write a small file (a manifest); returns its URI.
+
+        It isn't made durable: nothing is settled on the strength of it, and a run that lost it fails and is repeated.
+        """
         path = self.full_path(relative)
         with _staging_errors(path):
             self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
@@ -244,8 +247,10 @@ class BatchWriter:
         self._pending_bytes = 0
         self.copies = 0
         self.bytes = 0
+        folder = self._path.rpartition("/")[0]
+        self._folders = _folders_to_sync(folder, staging.root) if staging.is_local else []
         with _staging_errors(self._path):
-            staging.filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
+            staging.filesystem.create_dir(folder, recursive=True)
             self._stream = staging.filesystem.open_output_stream(self._path)
             self._writer = pq.ParquetWriter(
                 self._stream,
@@ -276,7 +281,8 @@ class BatchWriter:
             self._write_group()
 
     def close(self) -> Written:
-        """Finish the file and make it durable: fsync of file and folder, or the end of the upload."""
+        """Finish the file and make it durable: fsync of the file and of the folders that lead to it, or the end of the
+        upload."""
         with _staging_errors(self._path):
             if self._letters:
                 self._write_group()
@@ -284,7 +290,7 @@ class BatchWriter:
             self._stream.close()
             if self._staging.is_local:
                 _fsync(self._path)
-                _fsync(self._path.rpartition("/")[0])
+                _fsync(*self._folders)
         return Written(self.copies, self.bytes)
 
     def abort(self, *, remove: bool) -> None:
@@ -470,12 +476,27 @@ def _properties(struct: pa.StructArray) -> list[tuple[str, str]]:
 _LISTS: dict[str, Callable[[Any], list[Any]]] = {"headers": _headers, "properties": _properties}
 
 
-def _fsync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _folders_to_sync(folder: str, root: str) -> list[str]:
+    """The folders that have to be durable for a file in ``folder`` to be: a new folder is an entry of its parent.
+
+    Those below ``root`` always, as another task may have made them a moment ago; beyond it what isn't there yet, and
+    the first that is.
+    """
+    found = []
+    for path in (Path(folder), *Path(folder).parents):
+        found.append(str(path))
+        if path.exists() and Path(root).is_relative_to(path):
+            break
+    return found
+
+
+def _fsync(*paths: str) -> None:
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class _staging_errors:  # noqa: N801 - reads as the statement it stands in

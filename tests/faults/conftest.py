@@ -11,7 +11,10 @@ from redrive.ledger import engine
 
 @pytest.fixture(scope="package", autouse=True)
 def _no_waiting_for_the_disk() -> Iterator[None]:
-    """What a killed process has written stays with the kernel: only a power cut needs fsync, and no test cuts power."""
+    """What a killed process has written stays with the kernel: only a power cut needs fsync, and no test cuts power.
+
+    That fsync is called, and when, is tested in ``tests/stages/test_durable.py``.
+    """
     prepare = engine._prepare_sqlite
 
     def prepare_and_do_not_sync(connection: Any, record: Any) -> None:
@@ -20,5 +23,5 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_prepare_sqlite", prepare_and_do_not_sync)
-        patch.setattr(staging, "_fsync", lambda _path: None)
+        patch.setattr(staging, "_fsync", lambda *_paths: None)
         yield
