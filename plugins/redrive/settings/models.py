@@ -296,7 +296,9 @@ class Deliver(Part):
 class Rate(Part):
     """How fast the destination gets messages."""
 
-    per_second: float = Field(default=500, gt=0, description="Messages per second and delivery task.")
+    per_second: float = Field(
+        default=500, gt=0, description="Messages per second, over all delivery tasks of the route."
+    )
     max_in_flight: int = Field(
         default=5_000,
         ge=1,
@@ -413,7 +415,9 @@ class Rule(Part):
 class CauseRate(Part):
     """A lower rate for one cause; what is left out is as in the route's `rate`."""
 
-    per_second: float | None = Field(default=None, gt=0, description="Messages per second and delivery task.")
+    per_second: float | None = Field(
+        default=None, gt=0, description="Messages per second, over all delivery tasks of the route."
+    )
     max_in_flight: int | None = Field(default=None, ge=1, description="Depth of the destination that is not exceeded.")
 
 
