@@ -84,7 +84,8 @@ def sqlalchemy_url(connection: Connection) -> "URL":
     """The SQLAlchemy URL of a database connection.
 
     PostgreSQL, MySQL and SQLite are known by their connection type; any other database says its whole URL in
-    ``extra.sqlalchemy_url``, or its SQLAlchemy dialect and driver in ``extra.sqlalchemy_scheme``.
+    ``extra.sqlalchemy_url``, or its SQLAlchemy dialect and driver in ``extra.sqlalchemy_scheme``. Whether the driver is
+    installed shows only when an engine is made: that of PostgreSQL is among our requirements, PyMySQL is not.
     """
     from sqlalchemy.engine import URL, make_url  # noqa: PLC0415
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415

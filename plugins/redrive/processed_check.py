@@ -28,6 +28,13 @@ BATCH = 500
 MAX_ANSWER_BYTES = 16 << 20
 #: Seconds without a question after which a connection is not trusted to be still alive.
 MAX_IDLE = 1.0
+#: Drivers whose package has another name than the module that SQLAlchemy imports.
+_PACKAGES = {
+    "MySQLdb": "mysqlclient",
+    "mysql": "mysql-connector-python",
+    "psycopg2": "psycopg2-binary",
+    "snowflake": "snowflake-sqlalchemy",
+}
 
 
 class _Records(Protocol):
@@ -70,6 +77,8 @@ class Checker:
         except (sa.exc.SQLAlchemyError, OSError, HTTPException) as error:
             reason = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
             raise CheckFailed(f"{where}: {reason.splitlines()[0]}") from error
+        except ImportError as error:
+            raise CheckFailed(f"{where}: {_missing(error)}") from error
         except RedriveError as error:
             raise CheckFailed(f"{where}: {error}") from error
 
@@ -81,6 +90,14 @@ class Checker:
             else:
                 self._records = _Endpoint(connection, self._check.path or "/")
         return self._records.ask(keys, self._check.timeout.total_seconds())
+
+
+def _missing(error: ImportError) -> str:
+    """What to install, where a database's driver is not; SQLAlchemy imports it when it is first asked for."""
+    if not error.name:
+        return f"its driver can't be imported: {error}"
+    package = _PACKAGES.get(error.name, error.name)
+    return f"its driver is not installed: no module {error.name!r} (pip install {package})"
 
 
 class _Database:

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +15,7 @@ from redrive.brokers.base import Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger.engine import sql
 from redrive.message import Outgoing
+from redrive.stages import doctor
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 CHECK = {
@@ -181,6 +183,19 @@ def test_a_failing_check_decides_nothing(tmp_path: Path, processed: sqlite3.Conn
     report = workshop.cycle()
     assert (report["confirmed"], report["escalated"]) == (0, 0)
     assert workshop.states() == {"unknown": 1}
+
+
+def test_a_check_whose_driver_is_missing_holds_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", "mysql://reader:secret@db.example:3306/shop")
+    workshop = Workshop(tmp_path, processed_check=CHECK)
+    workshop.die("send me", error=REFUSED)
+    workshop.die("look at me", error=KEY_ERROR)
+    report = workshop.cycle()
+    assert (report["redelivered"], report["escalated"], report["suppressed"]) == (0, 0, 0)
+    found = {finding.subject: finding for finding in doctor.examine(workshop.settings, ["orders"])}
+    assert found["orders: processed_check"].level == "error"
+    assert "orders_db: its driver is not installed" in found["orders: processed_check"].text
 
 
 def test_processed_messages_are_suppressed_and_those_sent_are_confirmed(

@@ -3,6 +3,7 @@
 import base64
 import json
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,6 +67,16 @@ def test_a_failing_query_is_a_failure_that_names_the_connection(shop: sqlite3.Co
     checker = Checker(a_check("select nonsense from nowhere where x in :keys"))
     with pytest.raises(CheckFailed, match="orders_db: no such table"):
         checker.processed(["m-1"])
+    checker.close()
+
+
+def test_a_missing_driver_is_a_failure_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)  # as if it were not installed
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", "mysql://reader:secret@db.example:3306/shop")
+    checker = Checker(a_check())
+    with pytest.raises(CheckFailed, match=r"orders_db: its driver .* 'pymysql' \(pip install pymysql\)") as failure:
+        checker.processed(["m-1"])
+    assert "secret" not in str(failure.value)
     checker.close()
 
 
