@@ -40,9 +40,10 @@ class Preview:
 def eligible(action: str, by: str) -> tuple[str, dict[str, Any]]:
     """Which rows an action can touch at all, beside the filter."""
     match action:
-        case "approve":  # never what one has decided oneself
+        case "approve":  # never what one has decided oneself, by the database's own idea of who is the same
             return (
-                f"{_NOT_TAKEN_UP} and coalesce(approved_by, '') = '' and decided_by <> :approver",
+                f"{_NOT_TAKEN_UP} and coalesce(approved_by, '') = ''"
+                " and lower(trim(decided_by)) <> lower(trim(:approver))",
                 {"approver": by},
             )
         case "withdraw":

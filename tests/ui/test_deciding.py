@@ -91,6 +91,20 @@ def test_a_message_is_edited(site: Site) -> None:
     ]
 
 
+def test_the_same_name_in_other_letters_is_the_same_person(site: Site) -> None:
+    site.change(
+        "update escalated_messages set decision = 'redeliver', decided_by = case when message_id % 2 = 0 then ' ANA '"
+        " else 'ben' end where route = 'payments' and group_id = 1"
+    )
+    site.doors.name = "ana"
+    answer = follow(site, "/decide?route=payments&group=1&action=approve")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["count"] > 0
+    assert site.rows("select distinct decided_by from escalated_messages where approved_by = 'ana'") == [("ben",)]
+    ((own,),) = site.rows("select max(message_id) from escalated_messages where decided_by = ' ANA '")
+    assert "Approve …" not in site.page(f"/messages/{own}")
+
+
 def test_a_second_person_approves_and_the_first_does_not(site: Site) -> None:
     site.decide("redeliver", filter={"route": "payments", "group": "1"})
     own = site.decide("approve", filter={"route": "payments", "group": "1"})
