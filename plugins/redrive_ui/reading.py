@@ -388,26 +388,29 @@ def count(connection: Connection, chosen: Filter, readable: Collection[str]) -> 
 
 
 def find(connection: Connection, word: str, readable: Collection[str]) -> list[Row]:
-    """Messages that ``word`` names: a message id, redrive id, broker id or business key."""
+    """Messages that ``word`` names: a message id, redrive id, broker id (also one that a redelivery got), or business
+    key."""
     number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
     where, values = _routes(readable)
-    rows = rows_of(
-        connection,
-        "select message_id, redrive_id, route, source, state, cause, group_id, attempts, first_enqueued_at, message_key"
-        " from messages where message_id in (select message_id from messages where redrive_id = :word or"
-        " broker_message_id = :word or message_id = :number union select message_id from repeat_copies where"
-        f" broker_message_id = :word) and {where} order by message_id desc limit 100",
-        word=word,
-        number=number,
-        **values,
+    ways = (
+        "message_id in (select message_id from messages where redrive_id = :word or broker_message_id = :word or"
+        " message_id = :number union select message_id from repeat_copies where broker_message_id = :word)",
+        "message_key = :word",
+        # last, because no index serves it: people rarely have the id that a message got when it was sent again
+        "message_id in (select message_id from redelivery_attempts where broker_message_id = :word)",
     )
-    return rows or rows_of(
-        connection,
-        "select message_id, redrive_id, route, source, state, cause, group_id, attempts, first_enqueued_at, message_key"
-        f" from messages where message_key = :word and {where} order by message_id desc limit 100",
-        word=word,
-        **values,
-    )
+    for way in ways:
+        given = {"word": word} | ({"number": number} if ":number" in way else {})
+        rows = rows_of(
+            connection,
+            "select message_id, redrive_id, route, source, state, cause, group_id, attempts, first_enqueued_at,"
+            f" message_key from messages where {way} and {where} order by message_id desc limit 100",
+            **given,
+            **values,
+        )
+        if rows:
+            return rows
+    return []
 
 
 def message(connection: Connection, message_id: int) -> Row | None:

@@ -164,6 +164,9 @@ class TestMessages:
         for word in (str(FIRST + 3), redrive_id, f"b-{FIRST + 3}"):
             answer = site.get(f"/find?word={word}", follow_redirects=False)
             assert answer.headers["location"] == f"/redrive/messages/{FIRST + 3}"
+        ((sent,),) = site.rows("select max(message_id) from redelivery_attempts")
+        answer = site.get(f"/find?word=s-{sent}", follow_redirects=False)
+        assert answer.headers["location"] == f"/redrive/messages/{sent}", "the id that it got when it was sent again"
         assert "24 messages" in text_of(site.page("/find?word=order-3"))
         assert "No messages" in text_of(site.page("/find?word=nothing"))
 
