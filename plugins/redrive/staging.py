@@ -105,10 +105,13 @@ class Staging:
         path = self.full_path(relative)
         with _staging_errors(path):
             info = self.filesystem.get_file_info(path)
-            if info.type == pafs.FileType.Directory:
-                self.filesystem.delete_dir(path)
-            elif info.type == pafs.FileType.File:
-                self.filesystem.delete_file(path)
+            try:
+                if info.type == pafs.FileType.Directory:
+                    self.filesystem.delete_dir(path)
+                elif info.type == pafs.FileType.File:
+                    self.filesystem.delete_file(path)
+            except FileNotFoundError:
+                pass  # somebody else was faster
 
     def names(self, relative: str) -> list[str]:
         """What lies directly in a folder: names, those of folders with a ``/`` at the end; [] when it isn't there."""

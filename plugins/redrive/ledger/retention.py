@@ -1,6 +1,14 @@
-"""Forget what is finished and old, batch by batch, so that the rest still adds up."""
+"""Forget what is finished and old, batch by batch, so that the rest still adds up.
 
+The last that goes is the row that names the file: :func:`forget` leaves it ``abandoned``, with the time at which it
+was loaded and no copies, until the file is gone and :func:`drop` is called. So a crash in between leaves no file that
+nobody knows of; whatever looks for abandoned batches next removes it.
+"""
+
+from collections.abc import Sequence
 from datetime import datetime
+
+from sqlalchemy.engine import Connection
 
 from redrive.ledger.batches import Batch
 from redrive.ledger.engine import Ledger, sql
@@ -9,10 +17,10 @@ from redrive.lifecycle import FINISHED
 
 
 def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tuple[list[Batch], int]:
-    """Delete batches loaded before ``before`` of which every message is finished and nothing else refers to.
+    """Empty batches loaded before ``before`` of which every message is finished and nothing else refers to.
 
-    Returns the batches, whose files the caller removes, and how many messages went with them. One transaction per
-    batch; a batch that holds the newest copy of a message of another batch stays.
+    Returns the batches and how many messages went with them; the files of :func:`forgotten` ones are the caller's to
+    remove. One transaction per batch; a batch that holds the newest copy of a message of another batch stays.
     """
     finished = ", ".join(f"'{state}'" for state in sorted(FINISHED))
     with ledger.read() as connection:
@@ -55,7 +63,14 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             connection.execute(sql(f"delete from escalated_messages where {within}"), span)
             messages += connection.execute(sql(f"delete from messages where {within}"), span).rowcount
             connection.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
-            connection.execute(sql("delete from staging_batches where batch_id = :id"), {"id": batch.batch_id})
+            connection.execute(
+                sql(
+                    "update staging_batches set state = 'abandoned', removed_at = null, copies = 0, settled_copies = 0,"
+                    " new_copies = 0, returned_copies = 0, duplicate_copies = 0, surplus_copies = 0,"
+                    " suspected_copies = 0 where batch_id = :id"
+                ),
+                {"id": batch.batch_id},
+            )
             tell(
                 connection,
                 at=now,
@@ -67,3 +82,27 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             )
         gone.append(batch)
     return gone, messages
+
+
+_FORGOTTEN = "state = 'abandoned' and loaded_at is not null"
+
+
+def forgotten(connection: Connection) -> list[Batch]:
+    """Batches of all routes that are forgotten but for their files, which may be gone already."""
+    rows = connection.execute(
+        sql(
+            "select batch_id, route, source, kind, uri, copies, state from staging_batches"
+            f" where {_FORGOTTEN} order by batch_id"
+        )
+    )
+    return [Batch(*row) for row in rows]
+
+
+def drop(ledger: Ledger, batch_ids: Sequence[int]) -> None:
+    """The files of these forgotten batches are gone: nothing is left of them."""
+    with ledger.write() as connection:
+        ledger.many(
+            connection,
+            f"delete from staging_batches where batch_id = ? and {_FORGOTTEN}",
+            [(batch_id,) for batch_id in batch_ids],
+        )

@@ -67,7 +67,10 @@ def audit(settings: Settings, *, route: str | None = None, now: datetime, progre
 
 
 def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
-    """Remove what is finished and older than each route's retention: rows first, then files."""
+    """Remove what is finished and older than each route's retention: messages, files, then the rows that name these.
+
+    What a crash left of an earlier call is removed too.
+    """
     from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
 
     ledger, staging = Ledger(settings.database), Staging(settings.staging)
@@ -75,10 +78,13 @@ def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
     try:
         for name, route in settings.routes.items():
             gone, messages = retention.forget(ledger, name, before=now - route.retention, now=now)
-            for batch in gone:
-                staging.remove(batch.uri)
             totals["batches"] += len(gone)
             totals["messages"] += messages
+            with ledger.read() as connection:
+                left = retention.forgotten(connection)
+            for batch in left:
+                staging.remove(batch.uri)
+            retention.drop(ledger, [batch.batch_id for batch in left])
     finally:
         ledger.close()
     return totals
