@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redrive.errors import RedriveError, UsageError
+from redrive.errors import RedriveError, RouteBusy, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -329,6 +329,8 @@ def review_list(route: OfRoute = None, as_json: AsJson = False) -> None:
     from redrive.ledger import inspecting  # noqa: PLC0415
 
     settings = _settings()
+    if route:
+        settings.route(route)
     with _ledger(settings) as ledger, ledger.read() as connection:
         rows = _masked(settings, inspecting.review_groups(connection, route))
     if as_json:
@@ -381,7 +383,10 @@ def _decide(
 
     if not message and group is None:
         raise UsageError("say which: --message ID (may be repeated) or --group ID")
-    with _ledger(_settings()) as ledger:
+    settings = _settings()
+    if route:
+        settings.route(route)
+    with _ledger(settings) as ledger:
         count = deciding.decide(
             ledger,
             decision=decision,
@@ -421,25 +426,45 @@ def review_edit(
     note: Note = "",
 ) -> None:
     """Send a corrected copy instead of the original, which is kept."""
-    text = sys.stdin.read() if str(body) == "-" else body.read_text(encoding="utf-8")
-    _decide("edit", [message], None, None, by, note, text)
+    _decide("edit", [message], None, None, by, note, _text_of(body))
+
+
+def _text_of(body: Path) -> str:
+    """What a file, or standard input, holds: as it is, because other ends of lines would be another body."""
+    where = "standard input" if str(body) == "-" else str(body)
+    try:
+        return (sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()).decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--body {where}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--body {where}: not text in UTF-8, from byte {error.start} on") from error
 
 
 @review_app.command("apply")
 def review_apply(route: OfRoute = None, as_json: AsJson = False) -> None:
-    """Carry out what was decided: releases wait for the next delivery, discards are final."""
+    """Carry out what was decided: releases wait for the next delivery, discards are final.
+
+    A route that a run holds is left for the next time (exit code 3), the others are done.
+    """
     from redrive.stages import pipeline  # noqa: PLC0415
 
     settings = _settings()
-    done = {
-        name: pipeline.apply_decisions(settings, name, holder=_holder())
-        for name in ([route] if route else list(settings.routes))
-    }
+    if route:
+        settings.route(route)
+    done: dict[str, dict[str, Any]] = {}
+    for name in [route] if route else list(settings.routes):
+        try:
+            done[name] = pipeline.apply_decisions(settings, name, holder=_holder())
+        except RouteBusy as busy:
+            done[name] = {"busy": str(busy)}
+            typer.echo(f"redrive: {busy}", err=True)
+            continue
+        if not as_json:
+            _print_counts(f"review {name}", done[name])
     if as_json:
         typer.echo(json.dumps(done))
-        return
-    for name, counts in done.items():
-        _print_counts(f"review {name}", counts)
+    if any("busy" in counts for counts in done.values()):
+        raise typer.Exit(RouteBusy.exit_code)
 
 
 # --- looking ------------------------------------------------------------------------------------------------
@@ -647,12 +672,15 @@ def _selection(
     for cause in causes or ():
         if cause not in known:
             raise UsageError(f"--cause {cause}: no such cause; there are {', '.join(sorted(known))}")
+    begins, ends = _moment("--since", since), _moment("--until", until)
+    if begins and ends and begins >= ends:
+        raise UsageError(f"--since {since} is not before --until {until}: nothing can be both")
     return Selection(
         limit,
         tuple(causes or ()),
         tuple(groups or ()),
-        _moment("--since", since),
-        _moment("--until", until),
+        begins,
+        ends,
         tuple(sources or ()),
         parse_attributes(attributes or ()),
     )

@@ -112,7 +112,15 @@ def test_nonsense_options_are_wrong_use(folder: Path, ledger: Ledger) -> None:
         ["run", "orders", "--source", "orders-dql"],
         ["run", "orders", "--source", "orders-dql", "--dry-run"],
         ["run", "orders", "--attribute", "tenant"],
+        ["run", "orders", "--since", "2026-11-21", "--until", "2026-11-20", "--dry-run"],
+        ["drain", "orders", "--since", "1h", "--until", "2h"],
+        ["run", "orders", "--since", "2026-11-20", "--until", "2026-11-20"],
         ["review", "redeliver"],
+        ["review", "redeliver", "--group", "1", "--route", "nope"],
+        ["review", "list", "--route", "nope"],
+        ["review", "apply", "--route", "nope"],
+        ["review", "edit", "1", "--body", str(folder / "nowhere.json")],
+        ["review", "edit", "1", "--body", str(folder)],
         ["trace", "nobody-knows-this"],
         ["release", "orders", "77"],
         ["no-such-command"],
@@ -120,6 +128,54 @@ def test_nonsense_options_are_wrong_use(folder: Path, ledger: Ledger) -> None:
         done = redrive(folder, *words)
         assert done.returncode == 2, (words, done.stderr)
         assert done.stderr.strip(), words
+
+
+def test_a_correction_that_is_no_text_is_wrong_use(folder: Path, ledger: Ledger) -> None:
+    (folder / "body").write_bytes(b'{"name": "Kov\xe1\xe8"}')
+    done = redrive(folder, "review", "edit", "1", "--body", str(folder / "body"))
+    assert done.returncode == 2
+    assert "UTF-8" in done.stderr
+    piped = subprocess.run(
+        [sys.executable, "-m", "redrive", "review", "edit", "1", "--body", "-"],
+        check=False,
+        input=b"\xff",
+        capture_output=True,
+        timeout=60,
+        env=os.environ | {"REDRIVE_CONFIG": str(folder / "redrive.yaml")},
+    )
+    assert piped.returncode == 2
+    assert b"standard input" in piped.stderr
+
+
+def test_a_correction_is_taken_byte_for_byte(folder: Path, ledger: Ledger) -> None:
+    with ledger.write() as connection:
+        connection.exec_driver_sql(
+            "insert into escalated_messages (message_id, route, reason, size_bytes, source, attempts, escalated_at)"
+            " values (1, 'orders', 'x', 1, 'orders-dlq', 0, '2026-01-01')"
+        )
+    (folder / "body").write_bytes(b"MSH|^~\r\nPID|1\rOBX\n")
+    assert redrive(folder, "review", "edit", "1", "--body", str(folder / "body"), "--by", "ana").returncode == 0
+    with ledger.read() as connection:
+        found = connection.exec_driver_sql("select corrected_body from escalated_messages").scalar()
+    assert found == "MSH|^~\r\nPID|1\rOBX\n"
+
+
+def test_a_busy_route_does_not_keep_the_review_from_the_others(folder: Path, ledger: Ledger) -> None:
+    path = folder / "redrive.yaml"
+    first, _, orders = path.read_text().partition("  orders:\n")
+    path.write_text(f"{first}  orders:\n{orders}  payments:\n{orders.replace('orders', 'payments')}")
+    now = datetime.now(UTC)
+    leases.acquire(ledger, "orders", "r-1", holder="somebody", trigger="test", ttl=timedelta(minutes=5), now=now)
+    done = redrive(folder, "review", "apply")
+    assert done.returncode == 3
+    assert "review payments: " in done.stdout
+    assert "somebody" in done.stderr
+    done = redrive(folder, "review", "apply", "--json")
+    assert done.returncode == 3
+    told = json.loads(done.stdout)
+    assert "somebody" in told["orders"]["busy"]
+    assert told["payments"]["released"] == 0
+    assert redrive(folder, "review", "apply", "--route", "orders").returncode == 3
 
 
 def test_explain_keeps_the_lines_in_order_and_needs_no_ledger(folder: Path) -> None:
