@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, NamedTuple
 
+from redrive import local_spark
 from redrive import settings as configuration
 from redrive.connections import variable_of
 from redrive.errors import RedriveError, UsageError
@@ -215,7 +216,9 @@ def up(
 
     ``port`` defaults to ``$PORT`` or 8080. ``worlds`` says, by connection id, what can be started for routes of
     which that connection is and the environment doesn't define it: the demo's broker and shop. An empty ledger is
-    made; one of another version is refused with :class:`~redrive.errors.SchemaOutdated`.
+    made; one of another version is refused with :class:`~redrive.errors.SchemaOutdated`. Where the configuration
+    lets the environment choose Spark's runner and nobody has chosen, a Spark Connect server is started as well; one
+    that ends is started again, and :class:`~redrive.local_spark.SparkFailed` raised when that doesn't help.
     """
     chosen = port if port is not None else _port_from(os.environ.get("PORT"))
     refuse_taken(chosen)
@@ -230,15 +233,32 @@ def up(
                     say(f"connection {connection} is not defined: starting the demo's ...")
                     base |= stack.enter_context(worlds[connection](home))
             _make_ledger(settings)
+            server = None
+            if spark_is_ours(base):
+                say("starting Spark Connect ...")
+                server = stack.enter_context(local_spark.started(home, settings.spark))
+                base |= server.environment
             say("starting Airflow: about 20 seconds ...")
             airflow, watch = stack.enter_context(started(home, chosen, base=base))
             watch.until_healthy(airflow, timeout=180)
-            for line in _greeting(airflow, settings):
+            if server is not None:
+                server.until_ready()
+            for line in _greeting(airflow, settings, server):
                 say(line)
-            watch.until_one_ends()
+            watch.until_one_ends((lambda: server.revive(say)) if server is not None else None)
     except KeyboardInterrupt:
         say("stopped")
     return 0
+
+
+def spark_is_ours(env: Mapping[str, str]) -> bool:
+    """Whether the configuration takes Spark's runner and address from the environment, and ``env`` says none."""
+    if env.get(local_spark.RUNNER_VARIABLE):
+        return False
+    probe = "sc://localhost:1"
+    asked = {local_spark.RUNNER_VARIABLE: "connect", local_spark.REMOTE_VARIABLE: probe}
+    spark = configuration.load(env={**env, **asked}).spark
+    return (spark.runner, spark.remote) == ("connect", probe)
 
 
 def _make_ledger(settings: Settings) -> None:
@@ -287,10 +307,12 @@ class Watch:
                 raise AirflowFailed(f"not healthy after {timeout:.0f} s: {', '.join(sick)}; see {self._logs}")
             time.sleep(0.5)
 
-    def until_one_ends(self) -> None:
-        """Wait; raises :class:`AirflowFailed` when a part ends by itself."""
+    def until_one_ends(self, tend: Callable[[], None] | None = None) -> None:
+        """Wait, calling ``tend`` every second; raises :class:`AirflowFailed` when a part ends by itself."""
         while True:
             self.check()
+            if tend is not None:
+                tend()
             time.sleep(1)
 
     def stop(self) -> None:
@@ -377,11 +399,13 @@ class _Progress:
         return task if index == "-1" else f"{task}[{index}]"
 
 
-def _greeting(airflow: Airflow, settings: Settings) -> Iterator[str]:
+def _greeting(airflow: Airflow, settings: Settings, server: local_spark.ConnectServer | None) -> Iterator[str]:
     yield f"Airflow      {airflow.url}"
     yield f"review page  {airflow.url}/plugin/redrive"
     yield f"user         {airflow.user}"
     yield f"password     {airflow.password}   (kept in {airflow.home / 'simple_auth_manager_passwords.json'})"
+    if server is not None:
+        yield f"Spark        Connect at {server.remote}, for these DAGs only; log {server.log}"
     yield "scheduled"
     for name, route in settings.routes.items():
         when = (route.schedule if route.enabled else None) or "by hand"

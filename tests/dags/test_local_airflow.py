@@ -146,3 +146,22 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     finally:
         parent.kill()
         parent.wait()
+
+
+class TestSpark:
+    """Whether `make up` starts a Spark Connect server of its own."""
+
+    def configured(self, home: Path, spark: str) -> dict[str, str]:
+        (home / "redrive.yaml").write_text(f"spark: {spark}\n")
+        return {"REDRIVE_HOME": str(home), "REDRIVE_CONFIG": str(home / "redrive.yaml")}
+
+    def test_is_ours_with_the_configuration_of_the_house(self) -> None:
+        assert local_airflow.spark_is_ours({})
+
+    def test_is_not_where_somebody_has_chosen(self) -> None:
+        assert not local_airflow.spark_is_ours({"REDRIVE_SPARK_RUNNER": "local"})
+
+    def test_is_not_where_the_configuration_would_not_find_it(self, tmp_path: Path) -> None:
+        assert not local_airflow.spark_is_ours(self.configured(tmp_path, "{runner: local}"))
+        theirs = "{runner: connect, remote: 'sc://spark:15002'}"
+        assert not local_airflow.spark_is_ours(self.configured(tmp_path, theirs))

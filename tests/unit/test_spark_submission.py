@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import zipfile
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("REDRIVE_HOME", str(tmp_path))
     monkeypatch.setattr(spark, "_LIBRARY", tmp_path / "plugins" / "redrive")
     monkeypatch.setattr(spark, "_JOBS", tmp_path / "spark_jobs")
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the job puts its folder there
     return tmp_path
 
 
@@ -196,29 +198,7 @@ class TestARun:
         with pytest.raises(SettingsError, match=r"spark\.runner.*Airflow"):
             spark.classify(settings, "m.json")
 
-    def test_over_connect_runs_the_job_in_this_process(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Session:
-            stopped = False
-
-            def stop(self) -> None:
-                self.stopped = True
-
-        class Builder:
-            def __init__(self) -> None:
-                self.session, self.address = Session(), ""
-
-            def remote(self, address: str) -> "Builder":
-                self.address = address
-                return self
-
-            def appName(self, _name: str) -> "Builder":  # noqa: N802  PySpark's name
-                return self
-
-            def getOrCreate(self) -> Session:  # noqa: N802  PySpark's name
-                return self.session
-
-        builder = Builder()
-        monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
+    def test_over_connect_runs_the_job_in_this_process(self, house: Path, remote: "Remote") -> None:
         (house / "spark_jobs" / "classify_messages.py").write_text(
             "from pathlib import Path\ndef run(manifest, spark): Path(manifest['output']).write_text('classified')"
         )
@@ -226,9 +206,74 @@ class TestARun:
 
         spark.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
 
-        assert builder.address == "sc://spark:15002"
-        assert builder.session.stopped
+        assert remote.address == "sc://spark:15002"
+        assert remote.stopped
         assert (house / "out").read_text() == "classified"
+
+    @pytest.mark.parametrize(("rows", "interpreted"), [(500, True), (100_000, False)])
+    def test_over_connect_compiles_nothing_for_few_messages(
+        self, house: Path, remote: "Remote", rows: int, interpreted: bool
+    ) -> None:
+        (house / "spark_jobs" / "classify_messages.py").write_text("def run(manifest, spark): pass")
+        (house / "m.json").write_text(json.dumps({"batches": [{"rows": rows}]}))
+        spark.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
+        assert bool(remote.options) is interpreted
+
+    def test_over_connect_that_fails_tells_the_server_and_no_token(self, house: Path, remote: "Remote") -> None:
+        (house / "spark_jobs" / "classify_messages.py").write_text(
+            "def run(manifest, spark): raise OSError('no such file: batch-7')"
+        )
+        (house / "m.json").write_text("{}")
+        settings = settings_with("{runner: connect, remote: 'sc://spark:443/;use_ssl=true;token=s3cret'}")
+        with pytest.raises(ClassificationFailed, match=r"sc://spark:443/ \(spark\.remote\): .*batch-7") as failure:
+            spark.classify(settings, str(house / "m.json"))
+        assert "s3cret" not in str(failure.value)
+        assert remote.stopped
+
+    def test_over_connect_that_hangs_is_stopped(self, house: Path, remote: "Remote") -> None:
+        (house / "spark_jobs" / "classify_messages.py").write_text(
+            "def run(manifest, spark):\n    assert spark.interrupted.wait(60)\n    raise RuntimeError('cancelled')"
+        )
+        (house / "m.json").write_text("{}")
+        settings = settings_with("{runner: connect, remote: 'sc://spark:15002', timeout: 1s}")
+        with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):
+            spark.classify(settings, str(house / "m.json"))
+        assert remote.stopped
+
+
+class Remote:
+    """What PySpark gives for ``builder.remote(address).create()``, without a server."""
+
+    def __init__(self) -> None:
+        self.address, self.stopped, self.interrupted = "", False, threading.Event()
+        self.client = self.conf = self
+        self.options: dict[str, str] = {}
+
+    def remote(self, address: str) -> "Remote":
+        self.address = address
+        return self
+
+    def create(self) -> "Remote":
+        return self
+
+    def set(self, key: str, value: str) -> None:
+        self.options[key] = value
+
+    def set_retry_policies(self, policies: list[object]) -> None:
+        assert policies
+
+    def interruptAll(self) -> None:  # noqa: N802  PySpark's name
+        self.interrupted.set()
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch) -> Remote:
+    made = Remote()
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", made)
+    return made
 
 
 def test_importing_it_costs_no_spark_and_no_airflow() -> None:

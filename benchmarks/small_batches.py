@@ -1,0 +1,151 @@
+"""How long a whole cycle of few new messages takes, with Spark started for it and with Spark Connect.
+
+``python -m benchmarks.small_batches``. A cycle is begin, observe, drain, classify, load, resolve, plan, deliver,
+escalate, report and finish, against the memory broker. "running" is a process that has done one before; "new" is one
+that was started for it, as a command or a task is: its start and its imports (PySpark's client needs more than a second
+for its own) count too. The server is started here and has seen some cycles before, as one that is always there.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from redrive import local_spark, spark
+from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger
+from redrive.message import DeadLetter, Header
+from redrive.settings import Settings, parse
+from redrive.stages import pipeline
+from redrive.stages.context import utc_now
+
+MESSAGES = 500
+TARGET_SECONDS = 3.0
+WARMING, CYCLES = 2, 5
+ERRORS = (
+    "ConnectionRefusedError: [Errno 111] Connection refused",
+    "HTTP Error 429: Too Many Requests",
+    "psycopg.errors.DeadlockDetected: deadlock detected\nDETAIL: Process {0} waits for ShareLock on transaction {0}",
+    "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku-{0}'",
+    "ValueError: quantity of order {0} is not a number",
+)
+
+
+def main() -> int:
+    """Measure both and print a table; 1 when the target was missed."""
+    table = Table("runner", "process", "messages", "seconds", "slowest", "target", box=box.SIMPLE_HEAD)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
+        home = Path(folder)
+        found = {"local": _measure(home, {}, 1)}
+        with local_spark.running(home) as server:
+            _measure(home, server.environment, WARMING)
+            found["connect"] = _measure(home, server.environment, CYCLES)
+    missed = False
+    for runner, seconds in found.items():
+        for process in ("new", "running"):
+            values = [one[process] for one in seconds]
+            median, aimed = statistics.median(values), (runner, process) == ("connect", "running")
+            missed |= aimed and median > TARGET_SECONDS
+            target = f"{TARGET_SECONDS:.1f}" if aimed else ""
+            table.add_row(runner, process, f"{MESSAGES:,}", f"{median:.2f}", f"{max(values):.2f}", target)
+    Console().print(table)
+    return int(missed)
+
+
+def _measure(home: Path, environment: Mapping[str, str], processes: int) -> list[dict[str, float]]:
+    found = []
+    for _ in range(processes):
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            _make_ledger(Path(folder))
+            started = time.time()
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.small_batches", folder],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=Path(__file__).parents[1],
+                env=os.environ | {"REDRIVE_HOME": folder} | environment,
+            )
+        first, second = json.loads(done.stdout.strip().splitlines()[-1])
+        found.append({"new": first - started, "running": second - first})
+    return found
+
+
+def _make_ledger(folder: Path) -> None:
+    """An empty ledger: a site has one already, so making it doesn't count."""
+    ledger = Ledger(f"sqlite:///{folder}/redrive.db")
+    schema.upgrade(ledger, utc_now())
+    ledger.close()
+
+
+# --- in the measured process --------------------------------------------------------------------------------
+
+
+def _two_cycles(folder: Path) -> None:
+    """Print when each ended, in seconds since the epoch."""
+    settings = parse(
+        f"""
+database: sqlite:///{folder}/redrive.db
+staging: {folder}/staging
+spark: {{runner: "${{REDRIVE_SPARK_RUNNER:-local}}", remote: "${{REDRIVE_SPARK_REMOTE:-sc://localhost}}"}}
+routes:
+  orders:
+    broker: memory
+    connection: bench
+    sources: [{{queue: orders-dlq, kind: dead_letter}}]
+    destination: {{queue: orders}}
+    canary: "off"
+    drain: {{wait: 0s}}
+    evidence: ["attribute:error"]
+""",
+        env=os.environ,
+        root=folder,
+    )
+    world = MemoryWorld(patience=timedelta(0))
+    for queue in ("orders-dlq", "orders"):
+        world.create(queue, lease=timedelta(minutes=10))
+    ended = []
+    for first in (0, MESSAGES):
+        for number in range(first, first + MESSAGES):
+            world.put("orders-dlq", _letter(number))
+        _cycle(settings, MemoryBroker(world))
+        ended.append(time.time())
+    print(json.dumps(ended))
+
+
+def _letter(number: int) -> DeadLetter:
+    error = ERRORS[number % len(ERRORS)].format(number)
+    died = int(time.time() * 1_000_000) - 3_600_000_000
+    return DeadLetter("", b'{"order": %d}' % number, (Header("error", "String", error),), (), died, origin="orders")
+
+
+def _cycle(settings: Settings, broker: MemoryBroker) -> None:
+    run = pipeline.begin(settings, "orders", trigger="bench", holder="bench")
+    pipeline.observe(settings, run, broker=broker)
+    pipeline.drain(settings, run, broker=broker)
+    manifest = pipeline.prepare_classification(settings, run, broker=broker)
+    assert manifest is not None
+    spark.classify(settings, manifest)
+    loaded = pipeline.load(settings, run, broker=broker)
+    assert loaded["new"] == MESSAGES, loaded
+    for stage in (pipeline.resolve, pipeline.plan, pipeline.deliver, pipeline.escalate, pipeline.report):
+        stage(settings, run, broker=broker)
+    pipeline.finish(settings, run, "succeeded")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        _two_cycles(Path(sys.argv[1]))
+    else:
+        sys.exit(main())
