@@ -107,7 +107,7 @@ class _Database:
         self._query = sa.text(query).bindparams(sa.bindparam("keys", expanding=True))
         url = connections.sqlalchemy_url(connection)
         arguments = {"check_same_thread": False} if url.get_backend_name() == "sqlite" else {}
-        self._engine = sa.create_engine(url, connect_args=arguments, pool_pre_ping=True)
+        self._engine = sa.create_engine(url, connect_args=arguments, pool_pre_ping=True, hide_parameters=True)
 
     def ask(self, keys: Sequence[str], seconds: float) -> set[str]:  # noqa: ARG002 - the caller's thread bounds it
         with self._engine.connect() as connection:

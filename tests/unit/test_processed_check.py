@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,6 +55,14 @@ def test_a_key_is_a_value_and_never_sql(shop: sqlite3.Connection) -> None:
     checker = Checker(a_check())
     assert checker.processed(["x') or 1=1 --", "'; drop table processed; --"]) == set()
     assert checker.processed(["m-1"]) == {"m-1"}
+    checker.close()
+
+
+def test_no_key_is_in_the_trace_of_a_check_that_fails(shop: sqlite3.Connection) -> None:
+    checker = Checker(a_check("select id from nowhere where id in :keys"))
+    with pytest.raises(CheckFailed, match="nowhere") as failed:
+        checker.processed(["kim@example.org"])
+    assert "kim" not in "".join(traceback.format_exception(failed.value))
     checker.close()
 
 
