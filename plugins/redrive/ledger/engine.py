@@ -86,12 +86,17 @@ class Ledger:
         if self.is_sqlite:
             if parsed.database and parsed.database != ":memory:":
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-            self.engine = sa.create_engine(parsed, connect_args={"timeout": 60, "check_same_thread": False})
+            self.engine = sa.create_engine(
+                parsed, connect_args={"timeout": 60, "check_same_thread": False}, hide_parameters=True
+            )
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
             self.engine = sa.create_engine(
-                parsed, connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"}, pool_pre_ping=True
+                parsed,
+                connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"},
+                pool_pre_ping=True,
+                hide_parameters=True,
             )
 
     def __repr__(self) -> str:
@@ -159,11 +164,14 @@ class Ledger:
         Instants must already be what the database stores: text on SQLite, aware datetimes on PostgreSQL.
         """
         raw: Any = connection.connection.driver_connection
+        names = ",".join(columns)
         if self.is_sqlite:
-            marks = ",".join("?" * len(columns))
-            raw.executemany(f"insert into {table} ({','.join(columns)}) values ({marks})", rows)
+            statement = f"insert into {table} ({names}) values ({','.join('?' * len(columns))})"
+            with self._through_driver(connection, statement):
+                raw.executemany(statement, rows)
             return
-        with raw.cursor() as cursor, cursor.copy(f"copy {table} ({','.join(columns)}) from stdin") as copy:
+        statement = f"copy {table} ({names}) from stdin"
+        with self._through_driver(connection, statement), raw.cursor() as cursor, cursor.copy(statement) as copy:
             for row in rows:
                 copy.write_row(row)
 
@@ -172,37 +180,63 @@ class Ledger:
         if not rows:
             return 0
         raw: Any = connection.connection.driver_connection
-        if self.is_sqlite:
-            cursor = raw.executemany(statement, rows)
-            return int(cursor.rowcount)
-        with raw.cursor() as cursor:
-            cursor.executemany(statement.replace("?", "%s"), rows)
-            return int(cursor.rowcount)
+        with self._through_driver(connection, statement):
+            if self.is_sqlite:
+                return int(raw.executemany(statement, rows).rowcount)
+            with raw.cursor() as cursor:
+                cursor.executemany(statement.replace("?", "%s"), rows)
+                return int(cursor.rowcount)
 
     def tuples(self, connection: Connection, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of a query (with ``?`` marks) as the driver gives them: plain tuples, instants as stored."""
         raw: Any = connection.connection.driver_connection
         text = statement if self.is_sqlite else statement.replace("?", "%s")
-        return list(raw.execute(text, values).fetchall())
+        with self._through_driver(connection, statement):
+            return list(raw.execute(text, values).fetchall())
 
     def stored(self, value: datetime | None) -> Any:
         """``value`` as :meth:`bulk` and :meth:`many` need it."""
         return instant_text(value) if self.is_sqlite and value is not None else value
 
     @contextmanager
+    def _through_driver(self, connection: Connection, statement: str) -> Iterator[None]:
+        """Errors of the driver as those of SQLAlchemy, as if ``statement`` had gone through it."""
+        dialect = self.engine.dialect
+        base: type[Exception] = dialect.loaded_dbapi.Error
+        try:
+            yield
+        except base as error:
+            lost = dialect.is_disconnect(error, connection.connection.driver_connection, None)  # type: ignore[arg-type]
+            told = DBAPIError.instance(
+                statement, None, error, base, hide_parameters=True, connection_invalidated=lost, dialect=dialect
+            )
+            if lost:
+                connection.invalidate(error)
+            raise told from error
+
+    @contextmanager
     def _reachable(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as error:
-            where = self.url.render_as_string(hide_password=True)
-            raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
         except DBAPIError as error:
+            _without_values(error)
+            where = self.url.render_as_string(hide_password=True)
+            if isinstance(error, OperationalError):
+                raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
             if self.is_sqlite and type(error) is DatabaseError:  # the file is damaged or something else
                 raise LedgerUnavailable(f"ledger {self.url.database}: {error.orig}") from error
             if error.connection_invalidated:
-                where = self.url.render_as_string(hide_password=True)
                 raise LedgerUnavailable(f"ledger {where}: the connection was lost") from error
             raise
+
+
+def _without_values(error: DBAPIError) -> None:
+    """Leave only the first line of what the database said: the details of PostgreSQL hold the row."""
+    said = str(error.orig)
+    lines = said.strip().splitlines()
+    if error.orig is not None and len(lines) > 1:
+        error.args = (str(error.args[0]).replace(said, lines[0]), *error.args[1:])
+        error.orig.args = (lines[0],)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

@@ -1,0 +1,96 @@
+"""The ledger's database in trouble: a clear error of ours, and no value of a row in any text that may be logged."""
+
+import itertools
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from redrive.errors import LedgerUnavailable
+from redrive.ledger.engine import Ledger, instant_text, sql
+from tests.ledger.planting import NOW
+
+SECRET = "Kim's card is 4111"
+COLUMNS = (
+    "message_id", "route", "reason", "size_bytes", "source", "attempts", "escalated_at", "status", "corrected_body",
+)  # fmt: skip
+
+
+def a_review(ledger: Ledger, status: str = "open") -> tuple[Any, ...]:
+    at = instant_text(NOW) if ledger.is_sqlite else NOW
+    return (1, "orders", "x", 1, "orders-dlq", 0, at, status, SECRET)
+
+
+def break_it(ledger: Ledger, connection: Connection) -> None:
+    """The database goes away, or its disk gets full, within a transaction."""
+    if ledger.is_sqlite:
+        pages = connection.exec_driver_sql("pragma page_count").scalar_one()
+        connection.exec_driver_sql(f"pragma max_page_count = {pages}")
+        return
+    pid = connection.exec_driver_sql("select pg_backend_pid()").scalar_one()
+    other = Ledger(ledger.url.render_as_string(hide_password=False))
+    with other.write() as killing:
+        killing.execute(sql("select pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+    other.close()
+
+
+def bulk(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
+    ledger.bulk(connection, "escalated_messages", COLUMNS, rows)
+
+
+def many(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
+    statement = f"insert into escalated_messages ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
+    ledger.many(connection, statement, list(rows))
+
+
+def tuples(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
+    statement = f"insert into escalated_messages ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
+    for row in rows:
+        ledger.tuples(connection, f"{statement} returning message_id", row)
+
+
+def in_trouble(ledger: Ledger, way: Callable[..., None]) -> None:
+    with ledger.write() as connection:
+        break_it(ledger, connection)
+        way(ledger, connection, itertools.repeat(a_review(ledger), 5_000))
+
+
+def refused(ledger: Ledger, way: Callable[..., None]) -> None:
+    with ledger.write() as connection:
+        way(ledger, connection, [a_review(ledger, status="bad")])
+
+
+@pytest.mark.parametrize("way", [bulk, many, tuples])
+def test_a_database_that_goes_away_is_said_to_be_away_and_is_used_again(
+    ledger: Ledger, way: Callable[..., None]
+) -> None:
+    with pytest.raises(LedgerUnavailable):
+        in_trouble(ledger, way)
+    with ledger.write() as connection:
+        if ledger.is_sqlite:
+            connection.exec_driver_sql("pragma max_page_count = 1000000")
+        way(ledger, connection, [a_review(ledger)])
+    with ledger.read() as connection:
+        assert connection.exec_driver_sql("select count(*) from escalated_messages").scalar() == 1
+
+
+def statement(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
+    connection.execute(
+        sql(
+            "insert into escalated_messages (message_id, route, reason, size_bytes, source, attempts, escalated_at,"
+            " status, corrected_body) values (1, 'orders', 'x', 1, 's', 0, :now, 'bad', :body)"
+        ),
+        {"now": NOW, "body": SECRET},
+    )
+
+
+@pytest.mark.parametrize("way", [statement, bulk, many, tuples])
+def test_no_value_is_in_what_the_database_refuses(ledger: Ledger, way: Callable[..., None]) -> None:
+    with pytest.raises(IntegrityError, match="status") as caught:
+        refused(ledger, way)
+    said = "".join(traceback.format_exception(caught.value))
+    assert "4111" not in said
+    assert "[SQL: " in said, "which statement it was is no secret"
