@@ -9,6 +9,7 @@ from redrive.brokers.memory import MemoryBroker
 from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
+from redrive.stages import pipeline
 from redrive.stages.context import Context, Run
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
@@ -100,6 +101,55 @@ def test_slow_causes_have_a_rate_of_their_own_and_do_not_slow_the_others(tmp_pat
     start = broker.published[0][0]
     assert sum(count for at, count in broker.published if at == start) >= 50, "all others go at once"
     assert broker.published[-1][0] - start >= 4.5, "12 at 2 per second, two of them at once"
+
+
+def limited(workshop: Workshop, limit: int) -> Run:
+    """A run that may send so many of what waits, and is about to deliver."""
+    pipeline.finish(workshop.settings, planned(workshop), "succeeded", workshop.now)
+    return workshop.begin(selection=Selection(limit=limit))
+
+
+def deliver_shard(workshop: Workshop, run: Run, shard: int, shards: int) -> dict[str, Any]:
+    return pipeline.deliver(workshop.settings, run, shard, shards, **workshop.options())
+
+
+def test_a_limit_is_shared_by_all_tasks_of_a_run(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, deliver={"slice": 3})
+    workshop.die(*bodies(30), error=REFUSED)
+    for sent_before in (0, 5):  # each run has its own
+        run = limited(workshop, 5)
+        sent = [deliver_shard(workshop, run, shard, 4)["redelivered"] for shard in range(4)]
+        assert sum(sent) == 5, sent
+        assert len(workshop.bodies("orders")) == sent_before + 5
+        pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+
+def test_of_a_limit_nothing_is_lost_to_a_task_that_sends_less_than_it_claimed(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die(*bodies(20), error=REFUSED)
+    run = limited(workshop, 10)
+    others: list[int] = []
+
+    def meanwhile() -> None:
+        """While the first task has its slice in hand another one comes: nothing is left for it."""
+        if not others:
+            others.append(0)
+            others.append(deliver_shard(workshop, run, 1, 2)["redelivered"])
+
+    workshop.world.faults.refused_bodies = {b"0002", b"0005"}
+    workshop.broker = Watched(workshop, meanwhile)
+    counts = deliver(workshop, run)
+    assert (counts["redelivered"], counts["refused"], others) == (10, 2, [0, 0])
+
+
+def test_what_may_have_been_sent_counts_for_a_limit(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die(*bodies(20), error=REFUSED)
+    run = limited(workshop, 10)
+    workshop.world.faults.lost_responses = 4
+    counts = deliver(workshop, run)
+    assert (counts["redelivered"], counts["unknown"]) == (6, 4)
+    assert len(workshop.bodies("orders")) == 10
 
 
 def test_a_pause_by_people_stops_a_delivery_between_slices(tmp_path: Path) -> None:

@@ -197,7 +197,8 @@ def claim(
     after: int = -1,
     ahead: Ahead | None = None,
 ) -> Slice | None:
-    """Claim up to ``limit`` due messages for ``destination`` with ids above ``after``; None when there are none.
+    """Claim up to ``limit`` due messages for ``destination`` with ids above ``after``; None when there are none, or
+    when the run's tasks have sent and claimed together what the ``selection`` limits them to.
     With ``ahead`` also those that the broker can keep until they are due.
 
     ``causes`` limits the claim to these causes, ``except_causes`` leaves some out: each cause with a rate of its
@@ -216,6 +217,7 @@ def claim(
             " and (due.order_key is null or not exists (select 1 from messages earlier where earlier.route = due.route"
             " and earlier.order_key = due.order_key and earlier.message_id < due.message_id and earlier.state in"
             " ('classified', 'waiting', 'held', 'sending', 'unknown', 'sent', 'returned', 'escalated', 'expired')))"
+        limit = _within_limit(connection, lease, selection.limit, limit)
         )
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -293,15 +295,18 @@ def claim_resends(
     *,
     destination: str,
     limit: int,
+    most: int | None = None,
     shard: int,
     now: datetime,
     lasts: timedelta,
     dedupes_for: timedelta | None = None,
 ) -> Slice | None:
-    """Claim unknown sends that are to be repeated: the same attempt, so that native dedupe works for us.
+    """Claim unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. ``most``: how
+    many the run may send, with what it claims otherwise.
 
     Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
     first claim; None: not at all.
+        limit = _within_limit(connection, lease, most, limit)
     """
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -361,6 +366,31 @@ def claim_resends(
         )
         messages = _claimed(ledger, connection, slice_id)
     firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]
+def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | None:
+    """How many more the run may send of a ``limit`` that all its tasks share; None: any number.
+
+    What is claimed counts until its slice is closed; then what was sent does, and what may have been.
+    """
+    if limit is None:
+        return None
+    used = connection.execute(
+        sql(
+            "select coalesce(sum(case when closed_at is null then claimed when sent >= claimed then sent"
+            " else sent + (select count(*) from redelivery_attempts attempts"
+            " where attempts.slice_id = delivery_slices.slice_id and attempts.sent_at is null) end), 0)"
+            " from delivery_slices where route = :route and fence = :fence"
+        ),
+        {"route": lease.route, "fence": lease.fence},
+    ).scalar_one()
+    return max(0, limit - int(used))
+
+
+def _within_limit(connection: Connection, lease: RouteLease, most: int | None, limit: int) -> int:
+    """``limit``, or what is left of what the run may send; the guard before it made its claims wait for each other."""
+    rest = left(connection, lease, most)
+    return limit if rest is None else min(limit, rest)
+
+
     until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
     return Slice(slice_id, destination, now + lasts, messages, until)
 

@@ -197,12 +197,12 @@ class _Delivery:
         return moved, None
 
     def _over(self) -> bool:
-        """Whether this task's time or limit is used up, or people paused the route."""
+        """Whether this task's time or the run's limit is used up, or people paused the route."""
         if self._monotonic() >= self._until:
             return True
-        if self._limit is not None and self.totals.redelivered >= self._limit:
-            return True
         with self._context.ledger.read() as connection:
+            if sending.left(connection, self._context.lease, self._limit) == 0:
+                return True
             return leases.pause_of(connection, self._context.name) is not None
 
     def _slice(self, destination: str, cause: str | None, after: int) -> tuple[Slice | None, float | None]:
@@ -212,7 +212,7 @@ class _Delivery:
             return None, None
         size = context.route.deliver.slice
         if self._limit is not None:
-            size = min(size, self._limit - self.totals.redelivered)
+            size = min(size, self._limit)
         # Whole windows, not crumbs: each slice asks the broker for the depth and ends with a part of a batch.
         now, capacity = self._monotonic(), band.bucket.capacity
         least = min(size, capacity, max(context.route.deliver.confirm_window, capacity // 2))
@@ -305,6 +305,7 @@ class _Delivery:
                 shard=self._shard,
                 now=now,
                 lasts=lasts,
+                most=self._limit,
                 dedupes_for=trusted(context.broker.capabilities_for(destination).native_dedupe),
             )
             if again is not None:
