@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from redrive.brokers.base import Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.errors import SettingsError
 from redrive.ledger.engine import sql
 from redrive.message import Outgoing
 from redrive.stages import doctor
@@ -229,6 +230,75 @@ def test_a_failing_check_holds_messages_and_never_sends_or_escalates_them(
     report = workshop.cycle()
     assert (report["redelivered"], report["escalated"]) == (1, 1)
     assert workshop.audit() == []
+
+
+# --- by the broker's own id ------------------------------------------------------------------------------------
+
+BY_ID = CHECK | {"key": "broker_id"}
+
+
+def keep_ids(workshop: Workshop, how: Literal["kept", "new"]) -> None:
+    """From now on dead letters have the id that their consumer saw."""
+    workshop.world.capabilities = replace(workshop.world.capabilities, consumer_ids=how)
+    workshop.broker = MemoryBroker(workshop.world)
+
+
+def fail_again(workshop: Workshop) -> str:
+    """What was redelivered dies again, under the id that its consumer saw; that id."""
+    [(letter, receipt)] = workshop.broker.receive("orders", limit=9, wait=timedelta(0), lease=timedelta(minutes=1))
+    workshop.broker.settle("orders", [receipt])
+    workshop.world.put("orders-dlq", letter._replace(origin="orders"))
+    return letter.broker_message_id
+
+
+def test_a_check_by_broker_id_is_refused_where_the_consumer_saw_another(
+    tmp_path: Path, processed: sqlite3.Connection
+) -> None:
+    workshop = Workshop(tmp_path, processed_check=BY_ID)
+    workshop.die("a")
+    with pytest.raises(SettingsError, match=r"routes\.orders\.processed_check\.key: broker_id can't be used"):
+        workshop.cycle()
+    assert workshop.bodies("orders-dlq") == [b"a"], "refused before anything was drained"
+    found = {finding.subject: finding for finding in doctor.examine(workshop.settings, ["orders"])}
+    assert found["orders: processed_check.key"].level == "error"
+
+
+def test_a_check_by_broker_id_asks_with_every_id_that_the_message_had(
+    tmp_path: Path, processed: sqlite3.Connection
+) -> None:
+    workshop = Workshop(tmp_path, processed_check=BY_ID)
+    keep_ids(workshop, "new")
+    workshop.die("a")
+    assert workshop.cycle()["redelivered"] == 1
+    second = fail_again(workshop)
+    processed.execute("insert into processed values (?)", (second,))
+    report = workshop.cycle()
+    assert (report["returned"], report["redelivered"], report["suppressed"]) == (1, 0, 1)
+    assert workshop.bodies("orders") == [], "it had in fact succeeded, under the id of its redelivery"
+
+
+def test_a_redelivery_is_proved_by_its_own_id(tmp_path: Path, processed: sqlite3.Connection) -> None:
+    workshop = Workshop(tmp_path, processed_check=BY_ID)
+    keep_ids(workshop, "new")
+    workshop.die("a")
+    workshop.cycle()
+    [sent] = workshop.query("select broker_message_id from redelivery_attempts")
+    processed.execute("insert into processed values (?)", sent)
+    assert workshop.cycle()["confirmed"] == 1
+
+
+@pytest.mark.parametrize(("how", "escalated"), [("new", 1), ("kept", 0)])
+def test_a_send_whose_id_is_not_known_is_denied_by_no_check(
+    tmp_path: Path, processed: sqlite3.Connection, how: Literal["kept", "new"], escalated: int
+) -> None:
+    workshop = Workshop(tmp_path, processed_check=BY_ID)
+    keep_ids(workshop, how)
+    workshop.die("a")
+    workshop.world.faults.publishes.append("unknown")
+    assert workshop.cycle()["unknown"] == 1
+    workshop.advance(minutes=30)
+    report = workshop.cycle()
+    assert (report["escalated"], report["redelivered"]) == (escalated, 1 - escalated)
 
 
 # --- what a person released ------------------------------------------------------------------------------------

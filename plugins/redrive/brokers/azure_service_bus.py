@@ -47,6 +47,7 @@ SERVICE_BUS = Capabilities(
     publish_batch=500,
     failure_headers=FAILURE_PROPERTIES,
     max_lease=MAX_LOCK,
+    consumer_ids="new",  # where duplicates are detected; else a MessageId is kept
 )
 #: The lock that is reckoned with where nobody may ask for the entity's.
 ASSUMED_LOCK = timedelta(seconds=30)

@@ -32,6 +32,9 @@ class Capabilities:
     closes_connections: bool = False  # it fills ClosesConnections too
     native_delays: tuple[int, ...] = ()  # the only ones, in rising seconds; others are rounded up. (): any
     settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
+    #: Whether a dead letter has the broker id that its consumer saw, so that the consumer's records can be asked by it.
+    #: ``kept``: and so has every redelivery of it. ``new``: publish tells another for each. None: it has not.
+    consumer_ids: Literal["kept", "new"] | None = None
     #: How the age of a live queue's oldest message can be found out: ``sample``: receive a few and release them,
     #: which hurts nothing but costs each one delivery. None: not at all.
     oldest_age: Literal["sample"] | None = None

@@ -367,7 +367,8 @@ class ProcessedCheck(Part):
     )
     key: KeySelector = Field(
         description="The key in a message: `attribute:NAME`, `body:$.path`, `key` or `broker_id`. It has to"
-        " survive trips."
+        " survive trips; so `broker_id` is refused where a dead letter has another id than its consumer saw (Pub/Sub, "
+        "Pulsar), and elsewhere a message is asked about by all ids that it ever had."
     )
     settle_after: DurationOrZero = Field(
         default=timedelta(minutes=5),

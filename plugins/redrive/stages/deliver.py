@@ -43,8 +43,8 @@ from redrive.message import (
 )
 from redrive.pacing import TokenBucket
 from redrive.policy import trusted
-from redrive.processed_check import Checker
 from redrive.stages import attributes, consumers
+from redrive.stages.checking import Asked, open_check
 from redrive.stages.context import Context, micros
 
 #: Causes that go out at a tenth of the route's rate unless the route says otherwise: whoever was throttled, or
@@ -134,8 +134,7 @@ class _Delivery:
         self._limit = context.selection.limit
         self._bands = _bands(context, monotonic(), shards)
         self._apart = tuple(cause for cause in self._bands if cause is not None)
-        check = context.route.processed_check
-        self._checker = Checker(check) if check else None
+        self._checker = open_check(context)
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._sent: dict[str, list[tuple[Micros, int]]] = {}  # per destination: when, how many
@@ -424,7 +423,7 @@ class _Delivery:
         if self._checker is None:
             return claimed.messages
         try:
-            done = self._checker.processed(one.message_key for one in claimed.messages if one.message_key)
+            done = self._checker.processed([Asked(one.message_id, one.message_key) for one in claimed.messages])
         except CheckFailed as error:
             self.totals.put_back += sending.give_back(
                 context.ledger,
@@ -438,11 +437,10 @@ class _Delivery:
             return []
         if not done:
             return claimed.messages
-        processed = [one.message_id for one in claimed.messages if one.message_key in done]
         self.totals.suppressed += sending.suppress(
-            context.ledger, context.lease, claimed.slice_id, processed, context.now()
+            context.ledger, context.lease, claimed.slice_id, sorted(done), context.now()
         )
-        return [one for one in claimed.messages if one.message_key not in done]
+        return [one for one in claimed.messages if one.message_id not in done]
 
     def _pace(self, band: _Band, count: int, share: float) -> None:
         """Wait until ``count`` messages may go; each costs more where only a share of the consumers works."""

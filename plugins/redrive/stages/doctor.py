@@ -13,6 +13,7 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.processed_check import Checker
 from redrive.settings import Route, Settings
+from redrive.stages import checking
 from redrive.staging import Staging
 
 
@@ -61,6 +62,8 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
         for target in route.notify:
             if target.connection is not None:
                 yield _look(f"{name}: notify", partial(_target, target.connection))
+        if why := checking.objection(route, broker.capabilities):
+            yield Finding("error", f"{name}: processed_check.key", why)
         if route.processed_check:
             yield _look(f"{name}: processed_check", lambda: _check(route))
     finally:

@@ -12,7 +12,7 @@ from redrive.errors import CheckFailed
 from redrive.ledger import batches, escalations, standing, suspects
 from redrive.ledger.escalations import Candidate, Review
 from redrive.message import DeadLetter, batch_and_row, message_id_of
-from redrive.processed_check import Checker
+from redrive.stages.checking import Asked, Check, open_check
 from redrive.stages.context import Context
 
 PAGE = 500
@@ -21,8 +21,7 @@ PAGE_BYTES = 32 * 1024 * 1024
 
 def escalate(context: Context) -> dict[str, int]:
     """Move everything that is marked for people into the review table; what was processed already is suppressed."""
-    check = context.route.processed_check
-    checker = Checker(check) if check else None
+    checker = open_check(context)
     totals = {"escalated": 0, "suppressed": 0, "unanswered": 0}
     after = -1
     try:
@@ -64,12 +63,11 @@ def _ask_about_suspected(context: Context) -> None:
 
 
 def _without_processed(
-    context: Context, checker: Checker, page: Sequence[Candidate], totals: dict[str, int]
+    context: Context, checker: Check, page: Sequence[Candidate], totals: dict[str, int]
 ) -> list[Candidate]:
     """Ask about those that wait to be looked at for the first time; an unknown send has its own rules."""
-    askable = [one for one in page if one.message_key and one.state in ("classified", "waiting", "held")]
-    done = checker.processed(one.message_key for one in askable if one.message_key)
-    processed = {one.message_id for one in askable if one.message_key in done}
+    askable = [one for one in page if one.state in ("classified", "waiting", "held")]
+    processed = checker.processed([Asked(one.message_id, one.message_key) for one in askable])
     totals["suppressed"] += escalations.suppress(context.ledger, context.lease, sorted(processed), context.now())
     return [one for one in page if one.message_id not in processed]
 

@@ -6,6 +6,7 @@ from redrive.ledger import notices, observations
 from redrive.ledger.observations import Observation
 from redrive.stages import ages, consumers
 from redrive.stages.ages import UNKNOWN, Ages
+from redrive.stages.checking import refuse_broker_id
 from redrive.stages.context import Context, instant
 
 
@@ -16,6 +17,7 @@ def observe(context: Context) -> dict[str, int]:
     missing source is an error; a missing destination is one only when something is to be sent there. ``late`` are the
     messages that are older than the route's SLO and have no outcome.
     """
+    refuse_broker_id(context)
     more = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0, "refused_looks": 0}
     seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
     _write(context, [_observation(*one, UNKNOWN) for one in seen])

@@ -7,8 +7,8 @@ from redrive.brokers.base import QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger import outcomes
 from redrive.policy import trusted
-from redrive.processed_check import Checker
 from redrive.settings import Source
+from redrive.stages.checking import Asked, open_check, vouches_for_unknown
 from redrive.stages.context import Context
 
 #: Messages asked about at once.
@@ -72,10 +72,9 @@ def _longest_redrive(context: Context, source: Source) -> timedelta:
 
 def _confirm(context: Context) -> tuple[int, int]:
     """Ask about everything under observation; (confirmed, left unanswered because the check failed)."""
-    check = context.route.processed_check
-    if check is None:
+    checker, confirmed, after = open_check(context), 0, -1
+    if checker is None:
         return 0, 0
-    checker, confirmed, after = Checker(check), 0, -1
     try:
         while True:
             with context.ledger.read() as connection:
@@ -84,12 +83,11 @@ def _confirm(context: Context) -> tuple[int, int]:
                 return confirmed, 0
             after = page[-1].message_id
             try:
-                done = checker.processed(one.message_key for one in page)
+                done = checker.processed([Asked(*one) for one in page])
             except CheckFailed as error:
                 context.progress(str(error), 0, None)
                 return confirmed, len(page)
-            proved = [one.message_id for one in page if one.message_key in done]
-            confirmed += outcomes.confirm(context.ledger, context.lease, proved, context.now())
+            confirmed += outcomes.confirm(context.ledger, context.lease, sorted(done), context.now())
     finally:
         checker.close()
 
@@ -118,7 +116,7 @@ def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:
             decided += decide(verdict="resend", unknown_before=now - window, claimed_until=forgotten)
             continue
         keyed = None
-        if rule == "auto" and check is not None:
+        if rule == "auto" and vouches_for_unknown(context.route, context.broker.capabilities):
             decided += decide(verdict="resend", unknown_before=now - window, claimed_until=forgotten, keyed=True)
             keyed = False
         decided += decide(verdict="escalate", unknown_before=now, claimed_until=forgotten, keyed=keyed)

@@ -1,0 +1,84 @@
+"""A route's processed check, as its stages ask it: about messages, by all keys that each of them has.
+
+A broker id is a key only where the consumer knew a dead letter by the same one; and as a redelivery may give a message
+another, it is asked about by every id that it ever had.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from redrive.brokers.base import Capabilities
+from redrive.errors import SettingsError
+from redrive.ledger import broker_ids
+from redrive.processed_check import Checker
+from redrive.selectors import Kind
+from redrive.settings import Route
+from redrive.stages.context import Context
+
+
+class Asked(NamedTuple):
+    """A message and the key that was read from its first copy."""
+
+    message_id: int
+    message_key: str | None
+
+
+class Check:
+    """Asks the route's processed check. Close it when done; it holds a connection."""
+
+    def __init__(self, context: Context) -> None:
+        check = context.route.processed_check
+        if check is None:
+            raise ValueError(f"route {context.name} has no processed check")
+        refuse_broker_id(context)
+        self._ledger = context.ledger
+        self._by_broker_id = check.key.kind is Kind.BROKER_ID
+        self._checker = Checker(check)
+
+    def processed(self, messages: Sequence[Asked]) -> set[int]:
+        """Ids of those of ``messages`` that were processed; one without a key isn't asked about.
+
+        Raises :class:`~redrive.errors.CheckFailed`; nothing is known of any of them then.
+        """
+        keys = {one.message_id: {one.message_key} for one in messages if one.message_key}
+        if self._by_broker_id and keys:
+            with self._ledger.read() as connection:
+                known = broker_ids.of_messages(connection, list(keys))
+            keys = {message: own | known.get(message, set()) for message, own in keys.items()}
+        done = self._checker.processed(key for own in keys.values() for key in sorted(filter(None, own)))
+        return {message for message, own in keys.items() if not own.isdisjoint(done)}
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._checker.close()
+
+
+def open_check(context: Context) -> Check | None:
+    """The route's check; None where it has none."""
+    return None if context.route.processed_check is None else Check(context)
+
+
+def refuse_broker_id(context: Context) -> None:
+    """:class:`~redrive.errors.SettingsError` where the check's key is the broker's id and that tells nothing."""
+    # Most routes have another key, and then nobody has to connect to a broker for this.
+    if _by_broker_id(context.route) and (why := objection(context.route, context.broker.capabilities)):
+        raise SettingsError(f"routes.{context.name}.processed_check.key: {why}")
+
+
+def objection(route: Route, capabilities: Capabilities) -> str | None:
+    """Why the route's check can't go by its key."""
+    if not _by_broker_id(route) or capabilities.consumer_ids is not None:
+        return None
+    return (
+        f"broker_id can't be used with {route.broker}: a dead letter there has another id than the one that its"
+        " consumer saw; write attribute:NAME, body:$.path or key"
+    )
+
+
+def vouches_for_unknown(route: Route, capabilities: Capabilities) -> bool:
+    """Whether the check can deny that a send of unknown fate arrived: not by ids of which that send's isn't known."""
+    return route.processed_check is not None and not (_by_broker_id(route) and capabilities.consumer_ids != "kept")
+
+
+def _by_broker_id(route: Route) -> bool:
+    return route.processed_check is not None and route.processed_check.key.kind is Kind.BROKER_ID
