@@ -57,6 +57,7 @@ STANDARD = Capabilities(
     max_message_bytes=MAX_BYTES,
     publish_batch=BATCH,
     failure_headers=FAILURE_ATTRIBUTES,
+    consumer_ids="new",
     oldest_age="sample",
 )
 #: FIFO queues drop a repeated deduplication id, and delay whole queues only.
