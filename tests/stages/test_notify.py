@@ -1,6 +1,7 @@
 """Notifications: people are told once per event, after it is recorded, and never at the cost of a run."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from redrive import notifications
 from redrive.errors import BalanceBroken
 from redrive.ledger import leases, notices
+from redrive.settings import parse
 from redrive.stages import notify, pipeline, rescue
-from tests.workshop import KEY_ERROR, REFUSED, Workshop
+from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop
 
 
 class Inbox:
@@ -165,13 +168,47 @@ def test_a_balance_that_breaks_is_told_although_the_run_fails(told: Workshop, in
         pipeline.report(told.settings, run, **told.options())
     assert inbox.events() == ["balance_broken"]
     assert told.audit()
-    assert inbox.events() == ["balance_broken"] * 2, "the audit found it too"
+    assert inbox.events() == ["balance_broken"], "the audit found it too, but it is one event"
     with told.ledger.write() as connection:
         connection.exec_driver_sql("update staging_batches set copies = copies - 1")
     pipeline.report(told.settings, run, **told.options())
     assert told.query("select subject from notifications where resolved_at is null") == [("audit",)]
     assert told.audit() == []
     assert told.query("select subject from notifications where resolved_at is null") == []
+    with told.ledger.write() as connection:
+        connection.exec_driver_sql("update staging_batches set copies = copies + 1")
+    assert told.audit()
+    assert inbox.events() == ["balance_broken"] * 2, "it was over, and breaks again"
+
+
+def test_an_audit_tells_the_route_that_it_is_about_and_no_other(
+    told_on_both: Workshop, inbox: Inbox, tmp_path: Path
+) -> None:
+    told = told_on_both
+    told.die("a", "b", error=KEY_ERROR)
+    told.cycle()
+    inbox.got.clear()
+    route = ROUTE | TO_INBOX
+    text = yaml.safe_dump(
+        {
+            "database": told.settings.database,
+            "staging": told.settings.staging,
+            "routes": dict.fromkeys(("orders", "orders_eu", "eu"), route),
+        }
+    )
+    told.settings = parse(text, env=os.environ, root=tmp_path)
+    with told.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set route = 'orders_eu'")
+        connection.exec_driver_sql(
+            "update escalated_messages set status = 'applied', decision = 'discard', decided_by = 'ana'"
+            " where payload = 'a'"
+        )
+        connection.exec_driver_sql("update messages set route = 'orders_eu'")
+        connection.exec_driver_sql("update staging_batches set route = 'orders_eu', uri = 'of route orders: gone'")
+    problems = told.audit()
+    assert any("without an open review row" in one for one in problems), "counted over all routes"
+    assert {one["route"] for one in inbox.got} == {"orders_eu"}
+    assert inbox.got[0]["events"][0]["facts"]["problems"] == len(problems) > 1
 
 
 def test_what_can_not_be_told_fails_no_run_and_is_told_later(told_on_both: Workshop, inbox: Inbox) -> None:

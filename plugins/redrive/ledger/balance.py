@@ -1,6 +1,6 @@
 """Does it add up? The balance of a route, and everything in the ledger that contradicts it."""
 
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy.engine import Connection
 
@@ -13,31 +13,49 @@ def of_route(connection: Connection, route: str) -> dict[str, Any]:
     return {key: value if isinstance(value, str) else int(value) for key, value in row._mapping.items()} if row else {}
 
 
-def problems(connection: Connection, route: str | None = None, *, thorough: bool = False) -> list[str]:
+class Problem(str):
+    """A contradiction, in words; ``route`` is the one that it is about, None where none can be named."""
+
+    route: str | None
+
+    def __new__(cls, text: str, route: str | None) -> Self:
+        made = super().__new__(cls, text)
+        made.route = route
+        return made
+
+
+def problems(connection: Connection, route: str | None = None, *, thorough: bool = False) -> list[Problem]:
     """Every way in which the ledger's numbers contradict each other; [] when they add up.
 
     ``thorough`` also holds every review row against its message, and proves each batch for itself, which reads every
     message: errors that cancel each other out.
     """
-    found: list[str] = []
+    found: list[Problem] = []
+    routes = []
     only = " where route = :route" if route else ""
-    values = {"route": route} if route else {}
-    for row in connection.execute(sql(f"select * from message_balance{only}"), values):
-        for column in ("copies_difference", "messages_difference", "settled_difference"):
-            if value := getattr(row, column):
-                found += [f"route {row.route}: {column} is {value}, not 0"]
+    for row in connection.execute(sql(f"select * from message_balance{only}"), {"route": route} if route else {}):
+        routes.append(row.route)
+        found += [
+            Problem(f"route {row.route}: {column} is {value}, not 0", row.route)
+            for column in ("copies_difference", "messages_difference", "settled_difference")
+            if (value := getattr(row, column))
+        ]
     for name, statement in (_CONTRADICTIONS | _REVIEWS | _PER_BATCH if thorough else _CONTRADICTIONS).items():
-        rows = connection.execute(
-            sql(
-                statement.replace("/*route*/", "and m.route = :route" if route else "").replace(
-                    "/*repeat*/", "and r.route = :route" if route else ""
-                )
-            ),
-            values,
-        ).one()
-        if rows[0]:
-            found.append(f"{f'route {route}: ' if route else ''}{rows[0]} {name}")
+        if not (total := _count(connection, statement, route)):
+            continue
+        # Which routes it is about is asked only where there is something to ask about.
+        of_routes = {one: _count(connection, statement, one) for one in ([route] if route else routes)}
+        found += [Problem(f"route {one}: {count} {name}", one) for one, count in of_routes.items() if count]
+        if rest := total - sum(of_routes.values()):
+            found.append(Problem(f"{rest} {name}", None))
     return found
+
+
+def _count(connection: Connection, statement: str, route: str | None) -> int:
+    """What a statement below counts, of one route or of all."""
+    text = statement.replace("/*route*/", "and m.route = :route" if route else "")
+    text = text.replace("/*repeat*/", "and r.route = :route" if route else "")
+    return int(connection.execute(sql(text), {"route": route} if route else {}).scalar_one() or 0)
 
 
 _CONTRADICTIONS = {

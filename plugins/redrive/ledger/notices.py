@@ -46,11 +46,13 @@ def reconcile(
     targets: Iterable[str],
     now: datetime,
     of: Iterable[str] | None = None,
+    once: bool = False,
 ) -> int:
     """Raise what is ``present`` (subject -> facts) and not raised yet, resolve what is raised and not present.
 
-    ``of`` limits what is resolved to these subjects. Returns how many were raised. Where nothing changed it writes
-    nothing.
+    ``of`` limits what is resolved to these subjects. With ``once`` the subjects are witnesses of one event: what begins
+    while another one is raised is recorded, and nobody is told. Returns how many were raised. Where nothing changed it
+    writes nothing.
     """
     with ledger.read() as connection:
         raised = _unresolved(connection, route, event)
@@ -58,7 +60,7 @@ def reconcile(
     begun = [subject for subject in present if subject not in raised]
     if not over and not begun:
         return 0
-    told = list(targets)
+    told = [] if once and raised - over else list(targets)
     count = 0
     with ledger.write() as connection:
         for subject in sorted(over):

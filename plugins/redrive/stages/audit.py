@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from redrive.errors import StagingError
 from redrive.ledger import balance, batches, retention
+from redrive.ledger.balance import Problem
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings
 from redrive.stages.context import Progress, silent
@@ -29,7 +30,7 @@ class Audited:
     batches: int = 0
     copies: int = 0
     abandoned: int = 0
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
 
 def audit(settings: Settings, *, route: str | None = None, now: datetime, progress: Progress = silent) -> Audited:
@@ -51,13 +52,16 @@ def audit(settings: Settings, *, route: str | None = None, now: datetime, progre
             try:
                 copies = staging.copies(batch.uri)
             except StagingError as error:
-                found.problems.append(f"batch {batch.batch_id} of route {batch.route}: {error}")
+                found.problems.append(Problem(f"batch {batch.batch_id} of route {batch.route}: {error}", batch.route))
                 continue
             found.copies += copies
             if copies != batch.copies:
                 found.problems.append(
-                    f"batch {batch.batch_id} of route {batch.route}: {batch.copies} copies are recorded,"
-                    f" {copies} are in {batch.uri}"
+                    Problem(
+                        f"batch {batch.batch_id} of route {batch.route}: {batch.copies} copies are recorded,"
+                        f" {copies} are in {batch.uri}",
+                        batch.route,
+                    )
                 )
             if found.batches % 100 == 0:
                 progress("auditing", found.batches, len(recorded))

@@ -14,6 +14,7 @@ from typing import Any
 from redrive import notifications
 from redrive.errors import NotificationFailed
 from redrive.ledger import notices
+from redrive.ledger.balance import Problem
 from redrive.ledger.engine import Ledger
 from redrive.ledger.notices import Facts, Pending
 from redrive.notifications import Event, NotHere
@@ -44,11 +45,11 @@ def balance(context: Context, problem: str | None) -> None:
     _look(_teller(context), lambda teller: teller.balance("run", [problem] if problem else []))
 
 
-def audited(settings: Settings, problems: Sequence[str], route: str | None, now: datetime) -> None:
+def audited(settings: Settings, problems: Sequence[Problem], route: str | None, now: datetime) -> None:
     """What an audit of one route, or of all, found."""
     with _tellers(settings, settings.routes if route is None else {route} & set(settings.routes), now) as tellers:
         for teller in tellers:
-            mine = [one for one in problems if f"route {teller.name}" in one or "route " not in one]
+            mine = [one for one in problems if one.route in (teller.name, None)]
             _look(teller, partial(Teller.balance, who="audit", problems=mine))
 
 
@@ -110,13 +111,15 @@ class Teller:
         )
 
     def balance(self, who: str, problems: Sequence[str]) -> None:
-        """Whether the route adds up, as ``who`` found; what one found the other doesn't resolve."""
+        """Whether the route adds up, as ``who`` found; what one found the other doesn't resolve, nor tell again."""
         facts: Facts = {"problems": len(problems), "first": problems[0][:300] if problems else ""}
-        self._raise("balance_broken", {who: facts} if problems else {}, of=[who])
+        self._raise("balance_broken", {who: facts} if problems else {}, of=[who], once=True)
 
-    def _raise(self, event: str, present: dict[str, Facts], of: Iterable[str] | None = None) -> None:
+    def _raise(
+        self, event: str, present: dict[str, Facts], of: Iterable[str] | None = None, *, once: bool = False
+    ) -> None:
         targets = [target.name for target in self.route.notify if target.wants(event)]
-        notices.reconcile(self.ledger, self.name, event, present, targets=targets, now=self.now, of=of)
+        notices.reconcile(self.ledger, self.name, event, present, targets=targets, now=self.now, of=of, once=once)
 
     def send(self) -> None:
         """Tell whom there is to tell, within half a minute."""
