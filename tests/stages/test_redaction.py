@@ -68,6 +68,18 @@ def test_the_command_line_masks_and_the_ledger_keeps_and_the_queue_gets_what_was
     assert workshop.bodies("orders") == [BODY.encode()]
 
 
+def test_a_simulation_is_masked(workshop: Workshop, tmp_path: Path) -> None:
+    workshop.die("x", error="KeyError: customer name=Smith")
+    workshop.cycle()
+    ((template,),) = workshop.query("select template from failure_groups")
+    assert "Smith" in template, "it is what the group is known by"
+    (tmp_path / "policy.yaml").write_text("requeue_attempts: 1")
+    words = ("simulate", "orders", "--policy", str(tmp_path / "policy.yaml"))
+    (row,) = json.loads(shown(*words, "--json"))["rows"]
+    assert row["template"] == template.replace("Smith", "[redacted]")
+    assert "Smith" not in shown(*words)
+
+
 def test_a_preview_and_progress_are_masked(workshop: Workshop) -> None:
     said: list[str] = []
     run = workshop.begin()

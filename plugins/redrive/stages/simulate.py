@@ -9,6 +9,7 @@ from redrive.ledger import history, schema
 from redrive.ledger.engine import Ledger
 from redrive.ledger.history import Doubts
 from redrive.ledger.selecting import Selection
+from redrive.redaction import redactor
 from redrive.replay import Row, Tally
 from redrive.settings import Route, Settings
 from redrive.stages.plan import gate_rules, policy_limits
@@ -16,14 +17,17 @@ from redrive.stages.plan import gate_rules, policy_limits
 
 def simulate(settings: Settings, route: str, other: Route, selection: Selection) -> dict[str, Any]:
     """Per cause and group what was and what would have been under the policy of ``other``; and what isn't known."""
-    selection.refuse_unknown_sources(source.queue for source in settings.route(route).sources)
+    known = settings.route(route)
+    selection.refuse_unknown_sources(source.queue for source in known.sources)
+    mask = redactor(known)
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
         with ledger.read() as connection:
             histories = history.histories(connection, route, selection)
             doubts = history.doubts(connection, route, selection)
-            templates = history.templates(connection, {one.group_id for one in histories if one.group_id is not None})
+            groups = {one.group_id for one in histories if one.group_id is not None}
+            templates = {group: mask(text) for group, text in history.templates(connection, groups).items()}
     finally:
         ledger.close()
     rows = replay.replay(histories, policy_limits(other), gate_rules(other))
