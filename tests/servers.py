@@ -1,7 +1,8 @@
 """Real servers for tests: started on loopback and a free port, stopped afterwards.
 
 A test that needs a server which isn't there skips with the reason, unless ``REDRIVE_REQUIRE_BROKERS=all``
-(what ``make test`` says): then it fails, because a suite that skips what it promises is not green.
+(what ``.ci/run`` says; ``make test`` leaves it to whoever calls it): then it fails, because a suite that skips what it
+promises is not green.
 """
 
 import base64
