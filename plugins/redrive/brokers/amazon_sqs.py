@@ -47,7 +47,7 @@ from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, Qu
 from redrive.message import Outgoing, Received
 
 STANDARD = Capabilities(
-    knows_empty=True,
+    knows_empty=True,  # but late: see depth_lag
     stable_identity=True,
     gives_reason=False,
     single_target=True,
@@ -59,6 +59,7 @@ STANDARD = Capabilities(
     failure_headers=FAILURE_ATTRIBUTES,
     consumer_ids="new",
     oldest_age="sample",
+    depth_lag=timedelta(minutes=1),  # AWS: the numbers are approximate, and right about a minute after the last change
 )
 #: FIFO queues drop a repeated deduplication id, and delay whole queues only.
 FIFO = replace(STANDARD, native_dedupe=DEDUPE_WINDOW, native_delay=None)

@@ -38,6 +38,9 @@ class Capabilities:
     #: How the age of a live queue's oldest message can be found out: ``sample``: receive a few and release them,
     #: which hurts nothing but costs each one delivery. None: not at all.
     oldest_age: Literal["sample"] | None = None
+    #: So long ago the depth that it tells may have been so. A source counts as empty only where receives said so too,
+    #: and as drained up to so long before the drain.
+    depth_lag: timedelta = timedelta(0)
 
 
 class Depth(NamedTuple):

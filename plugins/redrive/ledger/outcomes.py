@@ -106,6 +106,18 @@ def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> da
     return None if not known or None in known else min(m for m in known if m is not None)
 
 
+def awaited(connection: Connection, route: str, before: datetime) -> bool:
+    """Whether sends that were claimed before ``before`` wait to be observed: drains decide what becomes of them."""
+    found = connection.execute(
+        sql(
+            "select 1 from delivery_slices where route = :route and claimed_at < :before_at and sent > 0"
+            " and observed_at is null limit 1"
+        ),
+        {"route": route, "before_at": before},
+    )
+    return found.first() is not None
+
+
 def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Sequence[str], now: datetime) -> int:
     """Close the observation of every slice whose window could have shown a return; returns the presumed messages."""
     with ledger.write() as connection:

@@ -149,14 +149,20 @@ def load_unclassified(context: Context) -> int:
 
 
 def _note_drained(context: Context) -> None:
-    """Sources that every shard of this run drained to the end hide nothing that happened before the run."""
+    """Sources that every shard of this run drained to the end hide nothing that happened before the run, or where the
+    broker's count is late, so much before it."""
     drained = leases.counts_of(context.ledger, context.run.run_id).get("drain", {})
     complete = [
         source.queue
         for source in context.route.sources
         if drained.get(f"complete:{source.queue}", 0) >= max(1, drained.get("shards", 1))
     ]
-    outcomes.sources_drained(context.ledger, context.lease, complete, context.run.started_at, context.now())
+    by_lag: dict[timedelta, list[str]] = {}
+    for queue in complete:
+        by_lag.setdefault(context.broker.capabilities_for(queue).depth_lag, []).append(queue)
+    for lag, queues in by_lag.items():
+        since = context.run.started_at - lag
+        outcomes.sources_drained(context.ledger, context.lease, queues, since, context.now())
     outcomes.sources_loaded(context.ledger, context.lease, context.now())
 
 

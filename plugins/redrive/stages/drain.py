@@ -2,9 +2,11 @@
 
 A shard reads a source until the depth that it saw at the start is reached or the source is empty, so a message that
 bounces back can't keep it running. Where the broker can't tell its depth exactly, the moment of the start takes its
-place: the drain ends when a few receives in a row bring nothing from before it. Copies are staged in batches; a batch
-is closed when it is large enough, or when half of the lease of its first copy is gone, so that settling is done in
-good time. Should writing or settling take longer, leases are extended from here, the thread that owns them.
+place: the drain ends when a few receives in a row bring nothing from before it. Where the depth tells late, a source
+that has given all that was counted is asked once more before it counts as complete, if anything hangs on that. Copies
+are staged in batches; a batch is closed when it is large enough, or when half of the lease of its first copy is gone,
+so that settling is done in good time. Should writing or settling take longer, leases are extended from here, the
+thread that owns them.
 
 The source whose messages expire soonest is drained first. When the limit is reached and what was received last would
 expire before the next run may be over, the drain goes on beyond the limit until that is no longer so, and says it.
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerError, LedgerError, RedriveError, SettlementFailed
-from redrive.ledger import batches, observations, repeats
+from redrive.ledger import batches, observations, outcomes, repeats
 from redrive.ledger import expiry as expiry_ledger
 from redrive.ledger.expiry import Expiry
 from redrive.ledger.observations import Observation
@@ -43,6 +45,8 @@ SOONEST = timedelta(hours=1)
 UNKNOWN_GAP = timedelta(days=1)
 #: Receives in a row without anything new to us that end a drain where the broker's depth can't be trusted to.
 EMPTY_RECEIVES = 3
+#: How long the last look at a source whose depth tells late waits: with SQS a poll that waits at all asks all servers.
+LAST_LOOK = timedelta(seconds=1)
 
 
 def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int]:
@@ -156,12 +160,7 @@ class _SourceDrain:
         quiet = 0
         try:
             while (room := self._left(goal, snapshot, look_at)) > 0:
-                received = context.broker.receive(
-                    queue,
-                    limit=min(RECEIVE_AT_ONCE, room, self._room()),
-                    wait=self._wait,
-                    lease=self._lease,
-                )
+                received = self._receive(room, self._wait)
                 now = context.now()
                 if not received:
                     self._flush()
@@ -189,12 +188,61 @@ class _SourceDrain:
                     break
             else:
                 self.complete = snapshot is not None and self.drained >= snapshot
+                self.complete = self.complete and self._has_nothing_more(limit)
             self._flush()
         except BaseException:
             self._give_up()
             raise
         self._write_age(depth)
         self._note_expiry(started)
+
+    def _receive(self, room: int, wait: timedelta) -> list[Received]:
+        return self._context.broker.receive(
+            self._source.queue, limit=min(RECEIVE_AT_ONCE, room, self._room()), wait=wait, lease=self._lease
+        )
+
+    def _has_nothing_more(self, limit: int) -> bool:
+        """All that was counted has come: whether receives say too that this was all, where the count may be late.
+
+        What comes now is staged like the rest. Where something comes each time, the last receive decides: if it
+        brought fewer than it was asked for, no backlog is left, and a source that is never empty can be complete too.
+        """
+        if not self._context.broker.capabilities_for(self._source.queue).depth_lag:
+            return True
+        matters = self._completeness_matters()
+        if self.drained and not matters:
+            return True
+        wait = min(self._wait, LAST_LOOK) if matters else timedelta(0)
+        enough = EMPTY_RECEIVES if matters and not wait else 1  # one that doesn't wait may overlook something
+        brought, asked, quiet = 0, 1, 0
+        for _ in range(EMPTY_RECEIVES):
+            asked = min(RECEIVE_AT_ONCE, limit - self.drained, self._room())
+            if asked <= 0:
+                return False
+            received, now = self._receive(asked, wait), self._context.now()
+            brought = len(received)
+            if received:
+                self._stage(received, now)
+                self._last = min((one.letter.enqueued_at or micros(now) for one in received), default=None)
+                if self._is_full(now):
+                    self._flush()
+            quiet = 0 if received else quiet + 1
+            if quiet >= enough:
+                return True
+        return brought < asked
+
+    def _completeness_matters(self) -> bool:
+        """Whether anything is decided by this source's having been empty: if not, nobody is kept waiting for a proof.
+
+        What is sent from now on is judged by later drains.
+        """
+        context = self._context
+        if context.route.order_by is not None:
+            return True
+        with context.ledger.read() as connection:
+            return outcomes.awaited(connection, context.name, context.run.started_at) or bool(
+                repeats.doubtful(connection, context.name, self._source.queue)
+            )
 
     def _left(self, goal: int, snapshot: int | None, look_at: int) -> int:
         """How many more to ask for; beyond the limit while what came last would expire before the next run."""
