@@ -111,7 +111,7 @@ class Workshop:
         """Run stage after stage, each with its counts."""
         common = self.options()
         yield "observe", pipeline.observe(self.settings, run, **common)
-        yield "drain", pipeline.drain(self.settings, run, **common)
+        yield "drain", self.drain(run)
         manifest = pipeline.prepare_classification(self.settings, run, **common)
         if manifest is not None:
             classify(manifest)
@@ -121,6 +121,9 @@ class Workshop:
         yield "deliver", self.deliver(run)
         yield "escalate", pipeline.escalate(self.settings, run, **common)
         yield "report", pipeline.report(self.settings, run, **common)
+
+    def drain(self, run: Run) -> dict[str, Any]:
+        return pipeline.drain(self.settings, run, **self.options())
 
     def deliver(self, run: Run) -> dict[str, Any]:
         return pipeline.deliver(self.settings, run, **self.options())

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from redrive import backoff
 from redrive.errors import LeaseLost
-from redrive.ledger import destinations, escalations
+from redrive.ledger import destinations, escalations, ordering
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -202,8 +202,8 @@ def claim(
     With ``ahead`` also those that the broker can keep until they are due.
 
     ``causes`` limits the claim to these causes, ``except_causes`` leaves some out: each cause with a rate of its
-    own is claimed apart. With ``in_order``, a message with an order key goes only when no earlier one of that
-    key is unfinished.
+    own is claimed apart. With ``in_order``, a message with an order key goes only when it is the first one of
+    that key that is not finished (:mod:`redrive.ledger.ordering`).
     """
     where, values = selection.where("due")
     values |= _ahead(ahead)
@@ -213,15 +213,11 @@ def claim(
             where += f" and coalesce(due.cause, '') {verb} ({', '.join(':' + mark for mark in marks)})"
             values.update(zip(marks, names, strict=True))
     if in_order:
-        where += (
-            " and (due.order_key is null or not exists (select 1 from messages earlier where earlier.route = due.route"
-            " and earlier.order_key = due.order_key and earlier.message_id < due.message_id and earlier.state in"
-            " ('classified', 'waiting', 'held', 'sending', 'unknown', 'sent', 'returned', 'escalated', 'expired')))"
-        limit = _within_limit(connection, lease, selection.limit, limit)
-        )
+        where += f" and {ordering.first('due')}"
     with ledger.write() as connection:
         lease.guard(connection, now)
         limit = _within_quota(connection, lease.route, destination, limit)
+        limit = _within_limit(connection, lease, selection.limit, limit)
         if not limit:
             return None
         want(ledger, connection, selection)
@@ -295,22 +291,22 @@ def claim_resends(
     *,
     destination: str,
     limit: int,
-    most: int | None = None,
     shard: int,
     now: datetime,
     lasts: timedelta,
     dedupes_for: timedelta | None = None,
+    most: int | None = None,
 ) -> Slice | None:
     """Claim unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. ``most``: how
     many the run may send, with what it claims otherwise.
 
     Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
     first claim; None: not at all.
-        limit = _within_limit(connection, lease, most, limit)
     """
     with ledger.write() as connection:
         lease.guard(connection, now)
         limit = _within_quota(connection, lease.route, destination, limit)
+        limit = _within_limit(connection, lease, most, limit)
         rows = connection.execute(
             sql(
                 "select message_id, attempts, case when verdict = 'repeat' then (select claimed_at"
@@ -366,6 +362,10 @@ def claim_resends(
         )
         messages = _claimed(ledger, connection, slice_id)
     firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]
+    until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
+    return Slice(slice_id, destination, now + lasts, messages, until)
+
+
 def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | None:
     """How many more the run may send of a ``limit`` that all its tasks share; None: any number.
 
@@ -389,10 +389,6 @@ def _within_limit(connection: Connection, lease: RouteLease, most: int | None, l
     """``limit``, or what is left of what the run may send; the guard before it made its claims wait for each other."""
     rest = left(connection, lease, most)
     return limit if rest is None else min(limit, rest)
-
-
-    until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
-    return Slice(slice_id, destination, now + lasts, messages, until)
 
 
 def _within_quota(connection: Connection, route: str, destination: str, limit: int) -> int:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Table, text
 
 from redrive.ledger.engine import Instant
+from redrive.ledger.ordering import UNFINISHED
 from redrive.lifecycle import State
 
 #: SQLite gives a rowid only to INTEGER, PostgreSQL counts in BIGINT.
@@ -161,7 +162,7 @@ messages = Table(
     Column("state", sa.Text, nullable=False),
     Column("cause", sa.Text),
     Column("group_id", sa.BigInteger),
-    # requeue | delay | canary | release | escalate: what the plan wants.  resend | repeat: of an unknown send,
+    # requeue | delay | canary | release | hold | escalate: what the plan wants.  resend | repeat: of an unknown send,
     # ``repeat`` only while the broker would drop the second of two.
     Column("verdict", sa.Text),
     Column("reason", sa.Text),  # why it is held, escalated, suppressed, discarded
@@ -190,12 +191,13 @@ messages = Table(
         postgresql_where=text("state = 'waiting'"),
     ),
     Index(
-        "ix_messages_order_key",
+        "ix_messages_order",
         "route",
         "order_key",
+        "first_enqueued_at",
         "message_id",
-        sqlite_where=text("order_key is not null"),
-        postgresql_where=text("order_key is not null"),
+        sqlite_where=text(f"order_key is not null and state in {UNFINISHED}"),
+        postgresql_where=text(f"order_key is not null and state in {UNFINISHED}"),
     ),
 )
 

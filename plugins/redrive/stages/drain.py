@@ -8,6 +8,8 @@ are staged in batches; a batch is closed when it is large enough, or when half o
 so that settling is done in good time. Should writing or settling take longer, leases are extended from here, the
 thread that owns them.
 
+Where messages go in order, a source is drained by one shard, so that what it gave out first has the lowest ids.
+
 The source whose messages expire soonest is drained first. When the limit is reached and what was received last would
 expire before the next run may be over, the drain goes on beyond the limit until that is no longer so, and says it.
 """
@@ -54,11 +56,15 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
     limit = context.route.drain.limit
     if context.selection.limit is not None:
         limit = min(limit, context.selection.limit)
-    remaining = math.ceil(limit / shards)
     totals = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0, "rescued": 0}
+    mine, sharing = _mine(context.route.sources, shard, shards, in_order=context.route.order_by is not None)
+    remaining = math.ceil(limit / sharing)
     known, next_run = _expiries(context), _next_run_over(context)
     for source in by_urgency(context.route.sources, known):
         if context.selection.sources and source.queue not in context.selection.sources:
+            continue
+        if source.queue not in mine:
+            totals[f"complete:{source.queue}"] = 1  # as far as this shard goes: it is up to the one that has it
             continue
         expiry = known[source.queue]
         # Of a source that was never looked at nobody knows how old its messages are.
@@ -76,6 +82,19 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
         if one.complete:
             totals[f"complete:{source.queue}"] = 1
     return totals
+
+
+def _mine(sources: Sequence[Source], shard: int, shards: int, *, in_order: bool) -> tuple[set[str], int]:
+    """The sources that this shard drains, and how many shards share the limit.
+
+    Where messages go in order, each source is drained by one shard. Brokers tell in milliseconds or seconds when a
+    message was enqueued, so for many the order in which they came out of their source is all there is to tell theirs,
+    and of two shards nobody knows which received first.
+    """
+    queues = [source.queue for source in sources]
+    if not in_order:
+        return set(queues), shards
+    return set(queues[shard::shards]), min(shards, len(queues))
 
 
 def by_urgency(sources: Sequence[Source], known: Mapping[str, Expiry]) -> list[Source]:

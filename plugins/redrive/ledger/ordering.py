@@ -1,0 +1,36 @@
+"""Order: which message of an order key may go, as SQL over table ``messages``.
+
+Of the messages of one key that are not finished only the first may go: the one that was enqueued first, and of those
+enqueued at the same moment, as far as the broker tells time, the one that was staged first. It goes only when
+everything that had died before it is staged, so that no earlier one still lies in a source.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from redrive.lifecycle import FINISHED, State
+
+#: SQL list of the states in which a message keeps later ones of its key waiting; as in ``ix_messages_order``.
+UNFINISHED = "(" + ", ".join(f"'{state}'" for state in State if state not in FINISHED) + ")"
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def first(table: str) -> str:
+    """A condition: nothing of this message's key comes before it. True of one without a key."""
+    return (
+        f"({table}.order_key is null or {table}.message_id = (select first.message_id from messages first"
+        f" where first.route = {table}.route and first.order_key = {table}.order_key"
+        f" and first.order_key is not null and first.state in {UNFINISHED}"
+        " order by first.first_enqueued_at, first.message_id limit 1))"
+    )
+
+
+def may_go(table: str) -> str:
+    """A condition: it is the first of its key, and everything that died before it is staged; needs :func:`values`."""
+    died = f"coalesce({table}.dead_lettered_at, {table}.first_enqueued_at, {table}.received_at, :drained_at)"
+    return f"({first(table)} and ({table}.order_key is null or {died} <= :drained_at))"
+
+
+def values(drained_to: datetime | None) -> dict[str, Any]:
+    """The parameters of :func:`may_go`: up to when every source was drained to its end and loaded; None: never."""
+    return {"drained_at": drained_to or _NEVER}

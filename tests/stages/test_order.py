@@ -1,0 +1,115 @@
+"""With ``order_by`` messages of a key go out as they were sent first, however they were drained."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.message import DeadLetter, Header
+from redrive.stages import pipeline
+from redrive.stages.context import Run
+from tests.turns import Turns
+from tests.workshop import REFUSED, Workshop, micros
+
+ORDER: dict[str, Any] = {
+    "order_by": "attribute:customer",
+    "canary": {"first": 20, "grow": 10, "pass": 0.5, "observe": "1s"},
+    "deliver": {"shards": 2},
+}
+
+
+class Turning(MemoryBroker):
+    """Gives a few messages at a time, then lets the other process work."""
+
+    def __init__(self, world: MemoryWorld, turns: Turns, at_once: int = 1000) -> None:
+        super().__init__(world)
+        self._turns = turns
+        self._at_once = at_once
+
+    def receive(self, queue: str, *, limit: int, **how: Any) -> Any:
+        received = super().receive(queue, limit=min(limit, self._at_once), **how)
+        self._turns.pass_on()
+        return received
+
+
+class Shop(Workshop):
+    """Drains with two shards that take turns after every two messages."""
+
+    def __init__(self, folder: Path, **route: Any) -> None:
+        super().__init__(folder, **ORDER | route)
+
+    def drain(self, run: Run) -> dict[str, Any]:
+        turns = Turns()
+
+        def shard(number: int) -> Any:
+            broker = Turning(self.world, turns, at_once=2)
+            return pipeline.drain(self.settings, run, shard=number, shards=2, clock=self.now, broker=broker)
+
+        return dict(enumerate(turns.run(lambda: shard(0), lambda: shard(1))))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(tmp_path)
+    yield made
+    assert made.audit() == []
+    made.ledger.close()
+
+
+def dies(shop: Workshop, *bodies: str, customer: str = "ana", queue: str = "orders-dlq", **fields: Any) -> None:
+    """Messages of a customer die, one millisecond after the other."""
+    for body in bodies:
+        shop.advance(milliseconds=1)
+        headers = (Header("error", "String", REFUSED), Header("customer", "String", customer))
+        died_at = micros(shop.now())
+        letter = DeadLetter("", body.encode(), headers, origin="orders", dead_lettered_at=died_at)
+        shop.world.put(queue, letter._replace(**fields))
+
+
+def consumed(shop: Workshop) -> list[str]:
+    """What the destination holds, worked off."""
+    bodies = [body.decode() for body in shop.bodies("orders")]
+    shop.consume()
+    return bodies
+
+
+def to_the_end(shop: Workshop, *, runs: int = 30) -> list[str]:
+    """What arrives at the destination, in the order in which it does."""
+    arrived = []
+    for _ in range(runs):
+        shop.cycle()
+        arrived += consumed(shop)
+        shop.advance(minutes=1)
+        if not shop.states().keys() - {"presumed"}:
+            break
+    return arrived
+
+
+def test_messages_that_two_shards_drained_go_out_in_the_order_of_their_first_send(shop: Shop) -> None:
+    dies(shop, "m0", "m1", "m2", "m3", "m4", "m5")
+    assert to_the_end(shop) == ["m0", "m1", "m2", "m3", "m4", "m5"]
+
+
+def test_also_where_the_broker_tells_time_too_coarsely_to_tell_them_apart(shop: Shop) -> None:
+    same = micros(shop.now())
+    dies(shop, "m0", "m1", "m2", "m3", "m4", "m5", enqueued_at=same, dead_lettered_at=same)
+    assert to_the_end(shop) == ["m0", "m1", "m2", "m3", "m4", "m5"]
+
+
+def test_one_that_was_sent_first_goes_first_though_it_died_and_was_drained_last(shop: Shop) -> None:
+    first, second = micros(shop.now()), micros(shop.now() + timedelta(milliseconds=1))
+    shop.advance(minutes=1)
+    dies(shop, "second", enqueued_at=second)
+    dies(shop, "first", enqueued_at=first)
+    assert to_the_end(shop) == ["first", "second"]
+
+
+def test_all_sources_count_as_drained_whichever_shard_took_them(shop: Shop) -> None:
+    dies(shop, "m0")
+    dies(shop, "later", queue="orders-delay")
+    shop.cycle()
+    ends = shop.query("select source, drained_to from source_state order by source")
+    assert [source for source, at in ends if at] == ["orders-delay", "orders-dlq"]
