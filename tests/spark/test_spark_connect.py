@@ -24,8 +24,8 @@ from redrive.local_spark import TOKEN_VARIABLE, ConnectServer
 pytestmark = pytest.mark.spark
 
 MESSAGES = 500
-#: Of a cycle when the server is warm. Measured on a quiet machine it is a fifth of this (benchmarks/small_batches.py).
-SECONDS = 15.0
+#: Generous, for busy machines; benchmarks/small_batches.py holds the real figure to its target.
+SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_server_that_died_is_told_within_seconds_and_started_again_at_the_same
     os.killpg(server.pid or 0, signal.SIGKILL)
     seconds, text = aside.submit(failing_cycle, tmp_path, server.environment).result()
     assert f"{server.remote} (spark.remote): UNAVAILABLE" in text
-    assert seconds < 30
+    assert seconds < 2 * SECONDS, "PySpark itself would ask for ten minutes"
 
     before = server.pid
     server.revive(said.append)
