@@ -404,7 +404,10 @@ def _apply_decisions() -> list[str]:
 
 
 def _deliver_released(route: str) -> Counts:
-    """Sends what is due on one route, as a short run of its own; skipped where another run holds the route."""
+    """Sends what is due on one route, as a short run of its own; skipped where another run holds the route.
+
+    Nothing is drained here: with `order_by`, what died since the last run that drained every source to its end waits.
+    """
     from redrive.stages import pipeline  # noqa: PLC0415
 
     settings = configuration.load()

@@ -121,7 +121,8 @@ class Plant:
     def claim(self, limit: int = 1000, **options: Any) -> Slice | None:
         options = {
             "destination": "orders", "limit": limit, "shard": 0, "selection": Selection(), "causes": None,
-            "except_causes": (), "in_order": False, "now": self.now, "lasts": timedelta(minutes=10),
+            "except_causes": (), "in_order": False, "drained_to": self.now, "now": self.now,
+            "lasts": timedelta(minutes=10),
         } | options  # fmt: skip
         return sending.claim(self.ledger, self.lease, **options)
 

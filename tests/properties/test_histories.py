@@ -2,8 +2,10 @@
 
 Messages are produced, fail, are drained, redelivered, come back (once, twice, late, with another body, through the
 delay queue), meet people, and processes die on the way: at a random call of the broker or commit of the ledger, after
-which they can't do anything any more, as after a SIGKILL. What must hold is checked after every step, and again at the
-end, when everything has been given time to come to rest.
+which they can't do anything any more, as after a SIGKILL. Drain and delivery have two shards each, which take turns;
+what was enqueued first need not have died first, and people peek into the dead-letter queue, which hides what they look
+at. What must hold is checked after every step, and again at the end, when everything has been given time to come to
+rest.
 """
 
 import atexit
@@ -33,9 +35,12 @@ from hypothesis.stateful import (
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
 from redrive.errors import RoutePaused
 from redrive.ledger import leases
-from redrive.ledger.engine import Ledger, sql
-from redrive.message import DeadLetter, Header, body_hash, read_tracking
-from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.message import DeadLetter, Header, Micros, body_hash, read_tracking
+from redrive.stages import pipeline
+from redrive.stages.context import Run
+from tests.turns import Turns
+from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop, micros
 
 STRANGE = "the flux capacitor said hm"
 ERRORS = (REFUSED, REFUSED, REFUSED, THROTTLED, KEY_ERROR, STRANGE)
@@ -56,6 +61,8 @@ ROUTE: dict[str, Any] = {
     "deliver": {"slice": 4, "confirm_window": 2},
 }
 CONFIRM_WINDOW = 2
+SHARDS = 2
+RECEIVED_AT_ONCE = 2
 #: States in which a message keeps later ones of its key waiting.
 UNFINISHED = "('classified', 'waiting', 'held', 'sending', 'unknown', 'sent', 'returned', 'escalated', 'expired')"
 
@@ -82,15 +89,19 @@ class Life:
 
 
 class MortalBroker(MemoryBroker):
-    """A broker whose client can die before and after each of its calls, and that looks at what is published."""
+    """A broker whose client can die before and after each of its calls, and that looks at what is published. Clients
+    of the same ``turns`` take turns."""
 
-    def __init__(self, world: MemoryWorld, life: Life, watch: Callable[[Any], None]) -> None:
+    def __init__(self, world: MemoryWorld, life: Life, watch: Callable[[Any], None], turns: Turns) -> None:
         super().__init__(world)
         self._life = life
         self._watch = watch
+        self._turns = turns
 
-    def receive(self, queue: str, **how: Any) -> Any:
-        return self._mortally(super().receive, queue, **how)
+    def receive(self, queue: str, *, limit: int, **how: Any) -> Any:
+        received = self._mortally(super().receive, queue, limit=min(limit, RECEIVED_AT_ONCE), **how)
+        self._turns.pass_on()
+        return received
 
     def settle(self, queue: str, receipts: Any) -> Any:
         return self._mortally(super().settle, queue, receipts)
@@ -101,7 +112,9 @@ class MortalBroker(MemoryBroker):
     def publish(self, queue: str, messages: Any) -> Any:
         if not self._life.dead:
             self._watch(messages)
-        return self._mortally(super().publish, queue, messages)
+        results = self._mortally(super().publish, queue, messages)
+        self._turns.pass_on()
+        return results
 
     def _mortally(self, call: Callable[..., Any], *args: Any, **how: Any) -> Any:
         self._life.reach()
@@ -111,6 +124,30 @@ class MortalBroker(MemoryBroker):
 
 
 LIFE = Life()
+
+
+class Shop(Workshop):
+    """Drains and delivers with several shards."""
+
+    watch: Callable[[Any], None]
+
+    def client(self, turns: Turns) -> MortalBroker:
+        return MortalBroker(self.world, LIFE, self.watch, turns)
+
+    def drain(self, run: Run) -> dict[str, Any]:
+        return self._sharded(pipeline.drain, run)
+
+    def deliver(self, run: Run) -> dict[str, Any]:
+        return self._sharded(pipeline.deliver, run)
+
+    def _sharded(self, stage: Callable[..., dict[str, Any]], run: Run) -> dict[str, Any]:
+        turns = Turns()
+
+        def shard(number: int) -> Callable[[], dict[str, Any]]:
+            how = {"shard": number, "shards": SHARDS, "clock": self.now, "broker": self.client(turns)}
+            return lambda: stage(self.settings, run, **how)
+
+        return dict(zip("abcdef", turns.run(*[shard(number) for number in range(SHARDS)]), strict=False))
 
 
 @contextmanager
@@ -125,12 +162,12 @@ def _mortal_write(ledger: Ledger) -> Iterator[Any]:
 _write = Ledger.write
 
 
-def _template() -> Workshop:
+def _template() -> Shop:
     """A workshop with an empty ledger, made once."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="redrive-histories-", dir=place))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    shop = Workshop(folder / "template", **ROUTE)
+    shop = Shop(folder / "template", **ROUTE)
     shop.ledger.close()
     return shop
 
@@ -138,7 +175,7 @@ def _template() -> Workshop:
 class Histories(RuleBasedStateMachine):
     """See the module."""
 
-    template: Workshop | None = None
+    template: Shop | None = None
     made = 0
 
     def __init__(self) -> None:
@@ -157,11 +194,13 @@ class Histories(RuleBasedStateMachine):
         shop.settings = shop.configure(f"sqlite:///{folder}/redrive.db", **ROUTE)
         shop.ledger = Ledger(shop.settings.database)
         self.consumer = MemoryBroker(shop.world)
-        shop.broker = MortalBroker(shop.world, LIFE, self._publishing)
+        shop.watch = self._publishing
+        shop.broker = shop.client(Turns())
         LIFE.points_left, LIFE.dead = None, False
         Ledger.write = _mortal_write  # type: ignore[method-assign, assignment]
         # The model: what there is, what has been seen.
         self.bodies: set[bytes] = set()
+        self.first_died: dict[bytes, tuple[str | None, Micros, Micros]] = {}  # customer, when enqueued, when it died
         self.arrived: Counter[tuple[str, int]] = Counter()  # at the consumer, by redrive id and attempt
         self.kept: list[DeadLetter] = []  # copies that the consumer has had and may still fail with
         self.deaths = 0
@@ -173,25 +212,43 @@ class Histories(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """Nothing is interesting before something has failed."""
-        self.produce(4, REFUSED, None, False)
-        self.produce(2, REFUSED, "ana", False)
+        self.produce(4, REFUSED, None, False, False)
+        self.produce(2, REFUSED, "ana", False, False)
 
     @rule(
         count=st.integers(1, 4),
         error=st.sampled_from(ERRORS),
         customer=st.sampled_from([None, "ana", "ben"]),
         delay=st.sampled_from([False, False, False, True]),
+        backwards=st.booleans(),
+        peek=st.integers(0, 2),
     )
-    def produce(self, count: int, error: str, customer: str | None, delay: bool) -> None:
-        """Messages die, or are put off by their consumer."""
-        for _ in range(count):
+    def produce(
+        self, count: int, error: str, customer: str | None, delay: bool, backwards: bool, peek: int = 0
+    ) -> None:
+        """Messages die, or are put off by their consumer; ``backwards``: the one that was enqueued last comes first.
+
+        Somebody looks at the first few, and at all that lies there: for long nobody else sees it.
+        """
+        first = self._tick()
+        for number in range(count):
+            died_at = self._tick()
+            enqueued_at = first - number if backwards else first + number
             body = b"message %d" % len(self.bodies)
             self.bodies.add(body)
+            self.first_died[body] = (customer, enqueued_at, died_at)
             headers = [Header("error", "String", error)] if not delay else []
             if customer:
                 headers.append(Header("customer", "String", customer))
             queue = "orders-delay" if delay else "orders-dlq"
-            self.shop.world.put(queue, DeadLetter("", body, tuple(headers), origin="orders"))
+            self.shop.world.put(
+                queue,
+                DeadLetter(
+                    "", body, tuple(headers), origin="orders", enqueued_at=enqueued_at, dead_lettered_at=died_at
+                ),
+            )
+            if number < peek:
+                self.consumer.receive(queue, limit=100, wait=timedelta(0), lease=timedelta(minutes=100))
 
     @rule(
         fates=st.lists(st.sampled_from(FATES), min_size=2, max_size=8),
@@ -381,15 +438,26 @@ class Histories(RuleBasedStateMachine):
     # --- the world ----------------------------------------------------------------------------------------
 
     def _publishing(self, messages: Any) -> None:
-        """Nothing goes out while an earlier message of its key is not finished."""
+        """Nothing goes out while an earlier message of its key is not finished, or not even staged."""
+        staged = {bytes(found) for (found,) in self.shop.query("select body_hash from messages")}
+        hidden = {body: died for body, died in self.first_died.items() if body_hash(body) not in staged}
         for message in messages:
             earlier = self.shop.query(
-                f"select e.message_id, e.state from messages m inner join messages e on e.order_key = m.order_key"
-                f" and e.message_id < m.message_id and e.state in {UNFINISHED} where m.message_id = :id",
+                "select e.message_id, e.state from messages m inner join messages e on e.order_key = m.order_key"
+                " and (e.first_enqueued_at, e.message_id) < (m.first_enqueued_at, m.message_id)"
+                f" and e.state in {UNFINISHED} where m.message_id = :id",
                 id=message.message_id,
             )
             if earlier:
                 self.out_of_order.append(f"{message.message_id} was sent before {earlier}")
+            ((key, *times),) = self.shop.query(
+                "select order_key, first_enqueued_at, dead_lettered_at from messages where message_id = :id",
+                id=message.message_id,
+            )
+            enqueued_at, died_at = (micros(at) for time in times if (at := parse_instant(time)) is not None)
+            for body, (customer, when_enqueued, when_died) in hidden.items():
+                if customer is not None and customer == key and when_enqueued < enqueued_at and when_died <= died_at:
+                    self.out_of_order.append(f"{message.message_id} was sent before {body!r} was drained")
 
     def _saw(self, letter: DeadLetter) -> None:
         redrive_id, attempt = read_tracking(letter.headers)[:2]
@@ -401,8 +469,19 @@ class Histories(RuleBasedStateMachine):
         """A copy of ``letter`` lands in ``queue`` with all headers."""
         kept = tuple(header for header in letter.headers if header.name != "error")
         headers = kept if error is None else (*kept, Header("error", "String", error))
-        copied = letter._replace(broker_message_id="", headers=headers, enqueued_at=None, origin="orders")
+        died_at = self._tick()
+        copied = letter._replace(
+            broker_message_id="", headers=headers, enqueued_at=died_at, dead_lettered_at=died_at, origin="orders"
+        )
+        if letter.body in self.bodies and letter.body not in self.first_died:
+            customer = next((header.value for header in headers if header.name == "customer"), None)
+            self.first_died[letter.body] = (customer, died_at, died_at)
         self.shop.world.put(queue, copied)
+
+    def _tick(self) -> Micros:
+        """No two things happen at the same moment; what moment that is."""
+        self.shop.advance(milliseconds=1)
+        return self.shop.time.now
 
     def _work_off(self) -> None:
         while received := self.consumer.receive("orders", limit=100, wait=timedelta(0), lease=timedelta(minutes=1)):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.ledger import sending
+from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline
 from redrive.stages.context import Run
@@ -113,3 +115,41 @@ def test_all_sources_count_as_drained_whichever_shard_took_them(shop: Shop) -> N
     shop.cycle()
     ends = shop.query("select source, drained_to from source_state order by source")
     assert [source for source, at in ends if at] == ["orders-delay", "orders-dlq"]
+
+
+# --- not before the sources are drained ---------------------------------------------------------------------
+
+
+def test_nothing_goes_while_one_that_died_before_it_may_not_be_drained(shop: Shop) -> None:
+    dies(shop, "m0")
+    somebody = MemoryBroker(shop.world)
+    somebody.receive("orders-dlq", limit=1, wait=timedelta(0), lease=timedelta(minutes=3))
+    dies(shop, "m1")
+    dies(shop, "has no key", customer="")
+    shop.cycle()
+    assert consumed(shop) == ["has no key"], "somebody looks at a message, and nobody knows whose it is"
+    shop.advance(minutes=5)
+    assert to_the_end(shop) == ["m0", "m1"]
+
+
+@pytest.mark.parametrize("sources", [("orders-dlq",), ()])
+def test_what_a_limit_leaves_in_its_source_is_waited_for(shop: Shop, sources: tuple[str, ...]) -> None:
+    dies(shop, "m0", queue="orders-delay")
+    dies(shop, "m1")
+    left = Selection(limit=1, sources=sources)
+    shop.cycle(left)
+    assert consumed(shop) == []
+    shop.advance(minutes=2)
+    assert to_the_end(shop) == ["m0", "m1"]
+
+
+def test_a_delivery_without_a_drain_sends_nothing_that_died_since_the_last_one(shop: Shop) -> None:
+    dies(shop, "m0")
+    shop.cycle(Selection(sources=("orders-dlq",)))
+    run = shop.begin()
+    assert shop.deliver(run)["redelivered"] == 0
+    pipeline.finish(shop.settings, run, "succeeded", shop.now)
+    shop.cycle()
+    assert consumed(shop) == ["m0"]
+    with shop.ledger.read() as connection:
+        assert sending.not_drained_past(connection, "orders", None, shop.now()) == 0

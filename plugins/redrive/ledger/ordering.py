@@ -25,12 +25,17 @@ def first(table: str) -> str:
     )
 
 
-def may_go(table: str) -> str:
-    """A condition: it is the first of its key, and everything that died before it is staged; needs :func:`values`."""
+def staged(table: str) -> str:
+    """A condition: everything that died before this message is staged and loaded; needs :func:`values`."""
     died = f"coalesce({table}.dead_lettered_at, {table}.first_enqueued_at, {table}.received_at, :drained_at)"
-    return f"({first(table)} and ({table}.order_key is null or {died} <= :drained_at))"
+    return f"{died} <= :drained_at"
+
+
+def may_go(table: str) -> str:
+    """A condition: it has no key, or is the first of its key and :func:`staged`; needs :func:`values`."""
+    return f"({first(table)} and ({table}.order_key is null or {staged(table)}))"
 
 
 def values(drained_to: datetime | None) -> dict[str, Any]:
-    """The parameters of :func:`may_go`: up to when every source was drained to its end and loaded; None: never."""
+    """The parameters of these conditions: up to when every source was drained to its end and loaded; None: never."""
     return {"drained_at": drained_to or _NEVER}

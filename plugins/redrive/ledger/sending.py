@@ -142,6 +142,19 @@ def kept_by_broker(connection: Connection, route: str, destination: str, now: da
     )
 
 
+def not_drained_past(connection: Connection, route: str, drained_to: datetime | None, now: datetime) -> int:
+    """How many due messages with an order key wait for the sources to be drained past them."""
+    return int(
+        connection.execute(
+            sql(
+                "select count(*) from messages where route = :route and state = 'waiting' and next_attempt_at <= :now"
+                f" and order_key is not null and not {ordering.staged('messages')}"
+            ),
+            {"route": route, "now": now, **ordering.values(drained_to)},
+        ).scalar_one()
+    )
+
+
 def resend_lanes(connection: Connection, route: str) -> list[Lane]:
     """Destinations for which unknown sends wait to be repeated."""
     rows = connection.execute(
@@ -192,6 +205,7 @@ def claim(
     causes: Sequence[str] | None,
     except_causes: Sequence[str],
     in_order: bool,
+    drained_to: datetime | None = None,
     now: datetime,
     lasts: timedelta,
     after: int = -1,
@@ -203,7 +217,7 @@ def claim(
 
     ``causes`` limits the claim to these causes, ``except_causes`` leaves some out: each cause with a rate of its
     own is claimed apart. With ``in_order``, a message with an order key goes only when it is the first one of
-    that key that is not finished (:mod:`redrive.ledger.ordering`).
+    that key that is not finished, and died before ``drained_to`` (:mod:`redrive.ledger.ordering`).
     """
     where, values = selection.where("due")
     values |= _ahead(ahead)
@@ -213,7 +227,8 @@ def claim(
             where += f" and coalesce(due.cause, '') {verb} ({', '.join(':' + mark for mark in marks)})"
             values.update(zip(marks, names, strict=True))
     if in_order:
-        where += f" and {ordering.first('due')}"
+        where += f" and {ordering.may_go('due')}"
+        values |= ordering.values(drained_to)
     with ledger.write() as connection:
         lease.guard(connection, now)
         limit = _within_quota(connection, lease.route, destination, limit)

@@ -25,7 +25,7 @@ from redrive.errors import (
     RedriveError,
     StagingError,
 )
-from redrive.ledger import batches, destinations, escalations, leases, sending
+from redrive.ledger import batches, destinations, escalations, leases, outcomes, sending
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
 from redrive.ledger.sending import Ahead, Claimed, Lane, Mark, Slice
@@ -135,6 +135,7 @@ class _Delivery:
         self._bands = _bands(context, monotonic(), shards)
         self._apart = tuple(cause for cause in self._bands if cause is not None)
         self._checker = open_check(context)
+        self._drained_to = self._watermark() if context.route.order_by is not None else None
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._sent: dict[str, list[tuple[Micros, int]]] = {}  # per destination: when, how many
@@ -143,6 +144,22 @@ class _Delivery:
     def close(self) -> None:
         if self._checker is not None:
             self._checker.close()
+
+    def _watermark(self) -> datetime | None:
+        """Up to when every source was drained to its end: of what died later, an earlier one may not be staged yet."""
+        context = self._context
+        with context.ledger.read() as connection:
+            drained_to = outcomes.drained_to(connection, context.name, [one.queue for one in context.route.sources])
+            behind = sending.not_drained_past(connection, context.name, drained_to, context.now())
+        if behind:
+            since = f"{drained_to:%Y-%m-%d %H:%M:%S} UTC" if drained_to else "never"
+            context.progress(
+                f"held: messages that died after all sources were drained to their end ({since}); "
+                "those that were sent first may still lie there",
+                behind,
+                None,
+            )
+        return drained_to
 
     def run(self) -> None:
         waited = 0.0
@@ -320,6 +337,7 @@ class _Delivery:
                 causes=None if cause is None else (cause,),
                 except_causes=self._apart if cause is None else (),
                 in_order=context.route.order_by is not None,
+                drained_to=self._drained_to,
                 now=now,
                 lasts=lasts,
                 after=after,
