@@ -12,6 +12,8 @@ from redrive import backoff
 from redrive.causes import PROFILES, Cause, Verdict
 
 Mode = Literal["requeue", "delay", "canary"]
+#: ``stuck``: at least one of them holds messages and gets nowhere.
+Consumers = Literal["well", "stuck"]
 
 #: What is kept clear of the end of a broker's duplicate window: clocks differ, and requests take time.
 LEAST_MARGIN = timedelta(minutes=1)
@@ -27,6 +29,7 @@ class Case:
     delays: int  # attempts made after a delay so far
     attempts: int  # all attempts, a person's releases included
     released: bool  # a person released it before
+    consumers: Consumers | None = None  # those of its destination; None: nobody tells how they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,13 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Not now; decided again by the next plan."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Escalate:
     """A person decides."""
 
@@ -63,7 +73,7 @@ class Discard:
     reason: str
 
 
-Decision = Send | Escalate | Discard
+Decision = Send | Hold | Escalate | Discard
 
 
 def decide(case: Case, limits: Limits) -> Decision:
@@ -90,9 +100,13 @@ def decide(case: Case, limits: Limits) -> Decision:
             return Discard(f"{case.cause}: the route discards these")
         case Verdict.CANARY if case.cause is Cause.UNCLASSIFIED:
             return Send("canary") if case.attempts == 0 else Escalate(tried)
-        case Verdict.DELAY | Verdict.HOLD:  # without word from the consumers, holding means waiting
+        case Verdict.HOLD if case.consumers == "stuck":
+            return Hold(f"{case.cause}: consumers of its destination are stuck")
+        case Verdict.HOLD if case.consumers is None:  # without word from the consumers, holding means waiting
             return _later(case, limits, tried)
-        case Verdict.REQUEUE | Verdict.SUPPRESS_OR_REQUEUE | Verdict.CANARY:
+        case Verdict.DELAY:
+            return _later(case, limits, tried)
+        case Verdict.REQUEUE | Verdict.SUPPRESS_OR_REQUEUE | Verdict.CANARY | Verdict.HOLD:
             if case.requeues < limits.requeue_attempts:
                 return Send("canary" if verdict is Verdict.CANARY else "requeue")
             return _later(case, limits, tried)

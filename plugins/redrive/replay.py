@@ -158,7 +158,8 @@ def _chain(one: History, limits: Limits, passage: _Passage | None) -> Tally:
             elif one.fate == "stayed":
                 given_up = count
             break
-        if one.state == "suppressed" and sends == one.sends:
+        # Nothing is held here: how consumers were then isn't known.
+        if not isinstance(decision, policy.Send) or (one.state == "suppressed" and sends == one.sends):
             end = "suppressed"
             break
         if decision.mode == "delay":

@@ -8,8 +8,9 @@ import pytest
 from redrive.brokers.base import ConsumerStats
 from redrive.errors import BrokerUnavailable
 from redrive.ledger.consumers import Health
+from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
-from redrive.stages import pipeline
+from redrive.stages import pipeline, preview
 from redrive.stages.consumers import Closing, judge, to_close
 from redrive.stages.context import Context, Run
 from tests.workshop import REFUSED, Workshop
@@ -210,6 +211,59 @@ def test_who_may_not_look_is_not_held_up(tmp_path: Path) -> None:
     workshop.die("a", error=REFUSED)
 
     assert workshop.cycle()["redelivered"] == 1
+
+
+# --- messages of a consumer that was stuck ---------------------------------------------------------------------
+
+HUNG = "celery.exceptions.SoftTimeLimitExceeded: SoftTimeLimitExceeded()"
+
+
+def test_a_message_whose_consumer_hung_is_held_until_the_consumers_are_well_then_requeued(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=1, well=2)
+    workshop.die("hung", error=HUNG)
+    workshop.die("refused", error=REFUSED)
+    go_on(workshop, well=2)
+    assert (workshop.cycle()["redelivered"], workshop.bodies("orders")) == (1, [b"refused"])
+    held = "select state, verdict, reason from messages where cause = 'consumer_stuck'"
+    assert workshop.query(held) == [("held", "hold", "consumer_stuck: consumers of its destination are stuck")]
+    workshop.advance(minutes=6)
+    go_on(workshop, well=2)
+    assert workshop.cycle()["held"] == 1, "still stuck"
+
+    for name in ("s0", "w0", "w1"):
+        workshop.world.tell_consumer("orders", name, unacked=0, progress=400)
+    assert workshop.cycle()["redelivered"] == 1
+    assert workshop.query("select state, mode, requeues, delays from messages inner join redelivery_attempts using"
+                          " (message_id) where cause = 'consumer_stuck'") == [("sent", "requeue", 1, 0)]  # fmt: skip
+    assert workshop.audit() == []
+
+
+def test_a_dry_run_says_that_it_is_held(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=1, well=2)
+    workshop.die("hung", error=HUNG)
+    workshop.cycle()
+    [row] = preview.preview(workshop.settings, "orders", Selection(), now=workshop.now())["plan"]
+    assert (row["messages"], row["verdict"], row["when"]) == (1, "hold", "once they are well")
+
+
+def test_where_nobody_tells_of_consumers_holding_means_waiting(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.world.faults.forbidden.add(("orders", "consumers"))
+    workshop.die("hung", error=HUNG)
+    workshop.cycle()
+    assert workshop.query("select state, verdict from messages") == [("waiting", "delay")]
+
+
+def test_what_was_seen_of_consumers_long_ago_holds_nothing(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path)
+    stick(workshop, stuck=1, well=2)
+    workshop.world.faults.forbidden.add(("orders", "consumers"))
+    workshop.advance(hours=2)
+    workshop.die("hung", error=HUNG)
+    workshop.cycle()
+    assert workshop.query("select state, verdict from messages") == [("waiting", "delay")]
 
 
 # --- closing connections -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from redrive import policy
 from redrive.causes import PROFILES, Cause, Verdict
-from redrive.policy import Case, Discard, Escalate, Limits, Send
+from redrive.policy import Case, Discard, Escalate, Hold, Limits, Send
 
 LIMITS = Limits(2, 3, timedelta(minutes=1), 2.0, timedelta(minutes=3), {})
 
@@ -55,6 +55,24 @@ def test_every_cause_has_a_decision_that_fits_its_verdict(cause: Cause) -> None:
             assert decision == Send("delay", timedelta(minutes=1))
         case _:
             assert decision == Send("requeue")
+
+
+def test_a_stuck_consumers_message_is_held_while_it_is_stuck_and_costs_no_delay() -> None:
+    stuck = policy.decide(a_case(Cause.CONSUMER_STUCK, consumers="stuck"), LIMITS)
+    assert isinstance(stuck, Hold)
+    assert "stuck" in stuck.reason
+    assert policy.decide(a_case(Cause.CONSUMER_STUCK, consumers="well"), LIMITS) == Send("requeue")
+    assert policy.decide(a_case(Cause.CONSUMER_STUCK), LIMITS) == Send("delay", timedelta(minutes=1)), "nobody tells"
+    assert policy.decide(a_case(consumers="stuck"), LIMITS) == Send("requeue"), "other causes don't wait for them"
+
+
+def test_a_message_at_which_consumers_get_stuck_again_and_again_meets_a_person() -> None:
+    decided = [
+        policy.decide(a_case(Cause.CONSUMER_STUCK, consumers="well", requeues=r, delays=d, attempts=r + d), LIMITS)
+        for r, d in [(1, 0), (2, 0), (2, 3)]
+    ]
+    assert decided[:2] == [Send("requeue"), Send("delay", timedelta(minutes=1))]
+    assert isinstance(decided[2], Escalate)
 
 
 def test_an_unclassified_failure_is_tried_once() -> None:

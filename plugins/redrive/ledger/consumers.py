@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from sqlalchemy.engine import Connection
 
@@ -12,6 +12,8 @@ from redrive.ledger.leases import RouteLease
 
 #: How long a consumer that left is remembered; where names are not given but drawn, each restart leaves some behind.
 REMEMBERED = timedelta(days=7)
+#: What was seen longer ago says nothing of how consumers are now.
+RECENT = timedelta(hours=1)
 
 
 class Health(NamedTuple):
@@ -47,6 +49,21 @@ def of_queue(connection: Connection, route: str, queue: str) -> list[Health]:
         )
         for row in rows
     ]
+
+
+def states(connection: Connection, route: str, *, now: datetime) -> dict[str, Literal["well", "stuck"]]:
+    """How the consumers of each of the route's queues are, where that was seen within :data:`RECENT`.
+
+    ``stuck`` where one of those that are there is, isolated or not; a queue that nobody consumes any more is ``well``.
+    """
+    rows = connection.execute(
+        sql(
+            "select queue, sum(case when status in ('stuck', 'isolated') then 1 else 0 end) as stuck"
+            " from consumer_health where route = :route and observed_at > :since_at group by queue"
+        ),
+        {"route": route, "since_at": now - RECENT},
+    )
+    return {row.queue: "stuck" if row.stuck else "well" for row in rows}
 
 
 def write(

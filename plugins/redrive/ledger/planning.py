@@ -7,6 +7,7 @@ the rest is held; ``open`` lets all go; ``failed`` and ``tripped`` hold all.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -18,9 +19,21 @@ from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
 from redrive.ledger.selecting import Selection, want
 from redrive.lifecycle import State
-from redrive.policy import Case, Decision, Discard, Escalate, Send
+from redrive.policy import Case, Consumers, Decision, Discard, Escalate, Hold, Send
 
 _SENDS = "('requeue', 'delay', 'canary', 'release')"
+
+
+#: SQL: the plan decides about it: for the first time, or again because its destination's consumers were stuck.
+UNDECIDED = "(messages.state = 'classified' or messages.state = 'held' and messages.verdict = 'hold')"
+_NOBODY_TELLS: Mapping[str, Consumers] = MappingProxyType({})
+
+
+def _consumers(known: Mapping[str, Consumers]) -> tuple[str, dict[str, str]]:
+    """SQL for how the consumers of a message's destination are, and its parameters; null where nobody tells."""
+    values = {f"consumed_{place}": queue for place, queue in enumerate(sorted(known))}
+    cases = "".join(f" when messages.destination = :{name} then '{known[queue]}'" for name, queue in values.items())
+    return f"case{cases} end" if cases else "cast(null as text)", values
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +70,21 @@ class GroupGate:
         return self.stayed + self.returned
 
 
-def cases(connection: Connection, route: str, selection: Selection) -> list[CaseCount]:
-    """The distinct cases among the route's classified messages."""
+def cases(
+    connection: Connection, route: str, selection: Selection, consumers: Mapping[str, Consumers] = _NOBODY_TELLS
+) -> list[CaseCount]:
+    """The distinct cases among the route's messages that are to be decided: those that are classified, and those that
+    are held until the ``consumers`` (of each destination) are well."""
     where, values = selection.where()
+    how, more = _consumers(consumers)
     rows = connection.execute(
         sql(
-            "select kind, cause, group_id, source, requeues, delays, attempts, releases > 0 as released, count(*) as n"
-            f" from messages where route = :route and state = 'classified' and {where}"
-            " group by kind, cause, group_id, source, requeues, delays, attempts, releases > 0"
+            "select kind, cause, group_id, source, requeues, delays, attempts, released, consumers, count(*) as n from"
+            f" (select kind, cause, group_id, source, requeues, delays, attempts, releases > 0 as released,"
+            f" {how} as consumers from messages where route = :route and {UNDECIDED} and {where}) undecided"
+            " group by kind, cause, group_id, source, requeues, delays, attempts, released, consumers"
         ),
-        {"route": route, **values},
+        {"route": route, **values, **more},
     ).all()
     from redrive.causes import Cause  # noqa: PLC0415 - keeps the ledger importable where causes are not needed
 
@@ -79,6 +97,7 @@ def cases(connection: Connection, route: str, selection: Selection) -> list[Case
                 delays=row.delays,
                 attempts=row.attempts,
                 released=bool(row.released),
+                consumers=row.consumers,
             ),
             row.group_id,
             row.source,
@@ -97,6 +116,7 @@ def apply(
     delays: Mapping[str, timedelta],
     settle_after: timedelta,
     now: datetime,
+    consumers: Mapping[str, Consumers] = _NOBODY_TELLS,
 ) -> dict[str, int]:
     """Give every classified message its verdict and time, and move those that will be sent behind their gate.
 
@@ -104,7 +124,7 @@ def apply(
     before ``settle_after`` has passed since the copy was dead-lettered (or drained, where the broker doesn't
     tell): a processed check could not be believed before. Messages to
     escalate keep state ``classified`` with verdict ``escalate`` until their review row exists.
-    The decisions may be about more messages than the selection takes.
+    The decisions may be about more messages than the selection takes. ``consumers`` are what :func:`cases` was told.
     """
     if not decisions:
         return {"planned": 0, "waiting": 0, "held": 0, "to_escalate": 0, "discarded": 0}
@@ -116,13 +136,14 @@ def apply(
             connection,
             "decisions",
             "kind text, cause text, group_id bigint, source text, requeues int, delays int, attempts int,"
-            " released int, verdict text, reason text, within double precision, own_delay double precision",
+            " released int, consumers text, verdict text, reason text, within double precision,"
+            " own_delay double precision",
         )
         ledger.bulk(
             connection,
             "decisions",
-            ("kind", "cause", "group_id", "source", "requeues", "delays", "attempts", "released", "verdict", "reason",
-             "within", "own_delay"),
+            ("kind", "cause", "group_id", "source", "requeues", "delays", "attempts", "released", "consumers",
+             "verdict", "reason", "within", "own_delay"),
             [_decision_row(count, decision, delays) for count, decision in decisions],
         )  # fmt: skip
         jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
@@ -135,19 +156,24 @@ def apply(
             "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
         )
         due = f"case when {backed_off} < {settled} then {settled} else {backed_off} end"
+        how, more = _consumers(consumers)
         planned = connection.execute(
             sql(
-                "update messages set verdict = decisions.verdict, reason = decisions.reason, next_attempt_at = case"
+                # What was held can't be discarded any more but by a person.
+                "update messages set verdict = case when messages.state = 'held' and decisions.verdict = 'discard'"
+                " then 'escalate' else decisions.verdict end, reason = decisions.reason, next_attempt_at = case"
                 f" when decisions.own_delay is not null then {own} when decisions.within is not null then {due}"
-                " end from decisions where messages.route = :route and messages.state = 'classified'"
-                f" and {where} and decisions.kind = messages.kind"
+                f" end from decisions where messages.route = :route and {UNDECIDED}"
+                " and not (messages.state = 'held' and decisions.verdict = 'hold')"
+                f" and coalesce(decisions.consumers, '') = coalesce({how}, '') and {where}"
+                " and decisions.kind = messages.kind"
                 " and coalesce(decisions.cause, '') = coalesce(messages.cause, '')"
                 " and coalesce(decisions.group_id, 0) = coalesce(messages.group_id, 0)"
                 " and decisions.source = messages.source and decisions.requeues = messages.requeues"
                 " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
                 " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
             ),
-            {"route": lease.route, "now": now, **values},
+            {"route": lease.route, "now": now, **values, **more},
         ).rowcount
         common: dict[str, Any] = {"now": now, "route": lease.route, "run_id": lease.run_id, "action": "plan"}
         gated = (
@@ -164,7 +190,26 @@ def apply(
             reason="the group's gate is not open",
             **common,
         )
+        held += move(
+            connection,
+            State.CLASSIFIED,
+            State.HELD,
+            where=f"{mine} and verdict = 'hold'",
+            values={"route": lease.route, **values},
+            reason="consumers of the destination are stuck",
+            **common,
+        )
+        # What was held until now goes on with those that its group's gate lets through; here what has no group.
         waiting = move(
+            connection,
+            State.HELD,
+            State.WAITING,
+            where=f"{mine} and group_id is null and verdict in {_SENDS}",
+            values={"route": lease.route, **values},
+            reason="the consumers of the destination are well",
+            **common,
+        )
+        waiting += move(
             connection,
             State.CLASSIFIED,
             State.WAITING,
@@ -204,6 +249,8 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
             verdict, within = mode, limit.total_seconds()
             if case.kind == "delay":
                 own = delays[count.source].total_seconds() if count.source in delays else 0.0
+        case Hold(reason=why):
+            verdict, reason = "hold", why
         case Escalate(reason=why):
             reason = why
         case Discard(reason=why):
@@ -217,6 +264,7 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
         case.delays,
         case.attempts,
         int(case.released),
+        case.consumers,
         verdict,
         reason,
         within,
@@ -337,12 +385,12 @@ def gates(connection: Connection, route: str) -> list[GroupGate]:
 
 
 def held(connection: Connection, route: str, selection: Selection) -> dict[int, int]:
-    """How many selected messages are held behind the gate of each group."""
+    """How many selected messages are held behind the gate of each group, and not by stuck consumers."""
     where, values = selection.where()
     rows = connection.execute(
         sql(
             "select group_id, count(*) as n from messages where route = :route and state = 'held' and kind <> 'delay'"
-            f" and group_id is not null and {where} group by group_id"
+            f" and coalesce(verdict, '') <> 'hold' and group_id is not null and {where} group by group_id"
         ),
         {"route": route, **values},
     )

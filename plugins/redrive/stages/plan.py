@@ -10,11 +10,10 @@ from typing import Any
 
 from redrive import gates, policy
 from redrive.causes import Cause
-from redrive.ledger import destinations, leases, planning
+from redrive.ledger import consumers, destinations, leases, planning
 from redrive.ledger.planning import CaseCount, GroupGate
 from redrive.ledger.selecting import Selection
-from redrive.lifecycle import State
-from redrive.policy import Decision, Limits
+from redrive.policy import Consumers, Decision, Limits
 from redrive.settings import Route
 from redrive.stages import attributes
 from redrive.stages.context import Context
@@ -32,9 +31,10 @@ def plan(context: Context) -> dict[str, Any]:
     planning.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
     stopped, reopened = _step_gates(context, rules)
     with ledger.read() as connection:
-        cases = planning.cases(connection, context.name, context.selection.without_attributes())
+        consumed = consumers.states(connection, context.name, now=now)
+        cases = planning.cases(connection, context.name, context.selection.without_attributes(), consumed)
     limits = policy_limits(route)
-    counts = _apply(context, [(case, policy.decide(case.case, limits)) for case in cases])
+    counts = _apply(context, [(case, policy.decide(case.case, limits)) for case in cases], consumed)
     lost = planning.refuse_lost(ledger, lease, now)
     counts["to_escalate"] += lost
     stopped += _step_destinations(context, rules)
@@ -46,14 +46,15 @@ def plan(context: Context) -> dict[str, Any]:
     return {**counts, "expired": expired, "stopped_groups": stopped, "reopened": reopened}
 
 
-def _apply(context: Context, decisions: Sequence[tuple[CaseCount, Decision]]) -> dict[str, int]:
+def _apply(
+    context: Context, decisions: Sequence[tuple[CaseCount, Decision]], consumed: Mapping[str, Consumers]
+) -> dict[str, int]:
     """Apply the decisions to what is selected: at once, or with attributes page by page."""
     route, selection = context.route, context.selection
     total = {"planned": 0, "waiting": 0, "held": 0, "to_escalate": 0, "discarded": 0}
     if not decisions:
         return total
-    of_route = f"state = '{State.CLASSIFIED}'"
-    for part in _parts(context, of_route) if selection.attributes else [selection]:
+    for part in _parts(context, planning.UNDECIDED) if selection.attributes else [selection]:
         counts = planning.apply(
             context.ledger,
             context.lease,
@@ -62,6 +63,7 @@ def _apply(context: Context, decisions: Sequence[tuple[CaseCount, Decision]]) ->
             delays={source.queue: source.delay or timedelta(0) for source in route.sources if source.kind == "delay"},
             settle_after=route.processed_check.settle_after if route.processed_check else timedelta(0),
             now=context.now(),
+            consumers=consumed,
         )
         total = {name: total[name] + count for name, count in counts.items()}
     return total

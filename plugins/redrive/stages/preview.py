@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive import policy
-from redrive.ledger import batches, planning, schema, sending
+from redrive.ledger import batches, consumers, planning, schema, sending
 from redrive.ledger.engine import Ledger
 from redrive.ledger.planning import CaseCount
 from redrive.ledger.selecting import Selection, want
-from redrive.policy import Discard, Escalate, Send
+from redrive.policy import Discard, Escalate, Hold, Send
 from redrive.redaction import redactor
 from redrive.settings import Settings
 from redrive.stages import attributes
@@ -107,7 +107,8 @@ class _Seen:
         """Add what one part takes."""
         with ledger.read() as connection:
             want(ledger, connection, selection)
-            for one in planning.cases(connection, route, selection):
+            consumed = consumers.states(connection, route, now=now)
+            for one in planning.cases(connection, route, selection, consumed):
                 key = (one.case, one.group_id, one.source)
                 self._cases[key] = self._cases.get(key, 0) + one.messages
             self.held.update(planning.held(connection, route, selection))
@@ -129,6 +130,8 @@ def _words(
             if within:
                 return mode, "backoff with full jitter", f"within {within}"
             return mode, "passing failure" if mode == "requeue" else "tried on a few first", now
+        case Hold(reason=reason):
+            return "hold", reason, "once they are well"
         case Escalate(reason=reason):
             return "escalate", reason, now
         case Discard(reason=reason):
