@@ -13,7 +13,7 @@ _STATES = (
     "classified", "waiting", "held", "sending", "sent", "unknown", "presumed", "confirmed", "suppressed",
     "escalated", "discarded", "expired",
 )  # fmt: skip
-_LEVELS = {"ok": "green", "warning": "yellow", "error": "red"}
+_LEVELS = {"ok": "green", "untried": "dim", "warning": "yellow", "error": "red"}
 
 
 def print_report(console: Console, report: dict[str, Any]) -> None:

@@ -58,6 +58,8 @@ STANDARD = Capabilities(
     publish_batch=BATCH,
     failure_headers=FAILURE_ATTRIBUTES,
     consumer_ids="new",
+    untried_rights="sqs:ReceiveMessage, sqs:DeleteMessage and sqs:ChangeMessageVisibility on sources;"
+    " sqs:SendMessage on destinations, and on sources for restore",
     oldest_age="sample",
     depth_lag=timedelta(minutes=1),  # AWS: the numbers are approximate, and right about a minute after the last change
 )

@@ -53,6 +53,7 @@ PULSAR = Capabilities(
     publish_batch=BATCH,
     failure_headers=FAILURE_PROPERTIES,
     consumer_statistics=True,
+    untried_rights="consume on the topics of sources; produce on destinations",
 )
 
 #: Patience with a subscription that was just made or was just given something back, and between two messages.

@@ -47,6 +47,8 @@ SERVICE_BUS = Capabilities(
     publish_batch=500,
     failure_headers=FAILURE_PROPERTIES,
     max_lease=MAX_LOCK,
+    untried_rights="the claims Listen on sources and Send on destinations, or the roles Azure Service Bus Data Receiver"
+    " and Data Sender",
     consumer_ids="new",  # where duplicates are detected; else a MessageId is kept
 )
 #: The lock that is reckoned with where nobody may ask for the entity's.

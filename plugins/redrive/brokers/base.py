@@ -32,6 +32,8 @@ class Capabilities:
     closes_connections: bool = False  # it fills ClosesConnections too
     native_delays: tuple[int, ...] = ()  # the only ones, in rising seconds; others are rounded up. (): any
     settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
+    #: Rights that a run needs and that can't be tried without changing something, in the broker's own words.
+    untried_rights: str = ""
     #: Whether a dead letter has the broker id that its consumer saw, so that the consumer's records can be asked by it.
     #: ``kept``: and so has every redelivery of it. ``new``: publish tells another for each. None: it has not.
     consumer_ids: Literal["kept", "new"] | None = None

@@ -56,6 +56,8 @@ PUBSUB = Capabilities(
     publish_batch=BATCH,
     failure_headers=FAILURE_ATTRIBUTES,
     max_lease=MAX_LEASE,
+    untried_rights="pubsub.subscriptions.consume on sources (roles/pubsub.subscriber); pubsub.topics.publish on"
+    " destinations (roles/pubsub.publisher)",
 )
 
 _ARRIVED = frozenset({"sent", "unknown"})

@@ -63,6 +63,7 @@ CAPABILITIES = Capabilities(
     failure_headers=FAILURE_HEADERS,
     max_lease=CONSUMER_TIMEOUT,
     settles_whole=True,
+    untried_rights="read on sources; write on the default exchange",
     consumer_ids="kept",  # the property message_id, where the producer set one
 )
 #: With the management API the messages in flight are known too, and who holds them.
