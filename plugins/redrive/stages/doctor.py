@@ -1,4 +1,8 @@
-"""Doctor: is everything in place? Configuration, ledger, staging, Java, connections, queues, permissions, windows."""
+"""Doctor: is everything in place? Configuration, ledger, staging, Java, connections, queues, permissions, windows.
+
+Of permissions it sees those to look at queues. Those to receive, settle and send can't be tried without receiving,
+settling or sending something, so it names them instead.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -9,18 +13,18 @@ from redrive import connections, notifications, spark
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
 from redrive.errors import QueueMissing, RedriveError, SettingsError
-from redrive.ledger import schema
+from redrive.ledger import outcomes, schema
 from redrive.ledger.engine import Ledger
 from redrive.processed_check import Checker
 from redrive.settings import Route, Settings
-from redrive.stages import checking
+from redrive.stages import checking, resolve
 from redrive.staging import Staging
 
 
 class Finding(NamedTuple):
     """One thing looked at."""
 
-    level: str  # ok | warning | error
+    level: str  # ok | untried | warning | error
     subject: str
     text: str
 
@@ -58,7 +62,11 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
                 yield Finding("warning", f"{name}: backoff.native", f"{queue}: {why}; delays stay in the ledger")
-        yield from _window(name, route)
+        yield from _window(settings, name, route, broker)
+        if rights := broker.capabilities.untried_rights:
+            yield Finding(
+                "untried", f"{name}: rights", f"needed, and not tried, as that would change something: {rights}"
+            )
         for target in route.notify:
             if target.connection is not None:
                 yield _look(f"{name}: notify", partial(_target, target.connection))
@@ -161,20 +169,37 @@ def _watching(broker: Broker, subject: str, queue: str, route: Route) -> Iterato
             yield Finding("warning", subject, f"nobody watches its consumers: {error}")
 
 
-def _window(name: str, route: Route) -> Iterator[Finding]:
+def _window(settings: Settings, name: str, route: Route, broker: Broker) -> Iterator[Finding]:
+    """Whether a configured observation window is as long as the one that ``auto`` would take."""
     canary = route.canary
     if canary is None or not isinstance(canary.observe, timedelta):
         return
-    least = max(
-        ((s.lease or timedelta(0)) * (s.max_deliveries or 1) for s in route.sources if s.kind == "dead_letter"),
-        default=timedelta(0),
-    )
-    if canary.observe < least:
-        yield Finding(
-            "error",
-            f"{name}: canary.observe",
-            f"{canary.observe} is shorter than a failing message needs to come back (lease x max deliveries = {least})",
+    seen = _time_to_return(settings, name)
+    if seen is not None:
+        least, why = seen, f"99 of 100 returns took no longer than {seen}"
+    else:
+        least = resolve.longest_redrive(broker, route)
+        why = (
+            f"lease x max deliveries = {least}; if the broker doesn't tell what holds at the origin, say it with"
+            " sources[].lease and sources[].max_deliveries"
         )
+    if canary.observe < least:
+        text = f"{canary.observe} is shorter than a failing message may need to come back ({why})"
+        yield Finding("error", f"{name}: canary.observe", text)
+
+
+def _time_to_return(settings: Settings, name: str) -> timedelta | None:
+    """What the route's returns have shown so far; None while they are too few, or the ledger can't be read."""
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        with ledger.read() as connection:
+            seconds = outcomes.return_times(connection, name)
+    except RedriveError:  # told of the ledger already
+        return None
+    finally:
+        ledger.close()
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def _target(connection: str) -> str:

@@ -3,11 +3,11 @@
 from datetime import timedelta
 from functools import partial
 
-from redrive.brokers.base import QueueInfo
+from redrive.brokers.base import Broker, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger import outcomes
 from redrive.policy import trusted
-from redrive.settings import Source
+from redrive.settings import Route, Source
 from redrive.stages.checking import Asked, open_check, vouches_for_unknown
 from redrive.stages.context import Context
 
@@ -50,20 +50,23 @@ def observation_window(context: Context) -> timedelta:
         return canary.observe
     with context.ledger.read() as connection:
         seconds = outcomes.return_times(connection, context.name)
-    if seconds is not None:
-        return timedelta(seconds=seconds)
+    return timedelta(seconds=seconds) if seconds is not None else longest_redrive(context.broker, context.route)
+
+
+def longest_redrive(broker: Broker, route: Route) -> timedelta:
+    """How long a message that fails may be delivered again and again before the broker dead-letters it: the longest of
+    the route's sources."""
     return max(
-        (_longest_redrive(context, source) for source in context.route.sources if source.kind == "dead_letter"),
+        (_longest_redrive(broker, source) for source in route.sources if source.kind == "dead_letter"),
         default=timedelta(minutes=5),
     )
 
 
-def _longest_redrive(context: Context, source: Source) -> timedelta:
-    """How long the broker may deliver a message again and again before it dead-letters it."""
+def _longest_redrive(broker: Broker, source: Source) -> timedelta:
     lease, deliveries = source.lease, source.max_deliveries
     if lease is None or deliveries is None:
         try:
-            told = context.broker.describe(source.queue)
+            told = broker.describe(source.queue)
         except BrokerError:  # not everybody may ask
             told = QueueInfo()
         lease, deliveries = lease or told.origin_lease, deliveries or told.max_deliveries

@@ -1,0 +1,84 @@
+"""The doctor: windows that could miss a return, and rights that it can't try."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.brokers import memory
+from redrive.brokers.base import QueueInfo
+from redrive.brokers.memory import MemoryBroker
+from redrive.stages import doctor
+from redrive.stages.doctor import Finding
+from tests.workshop import REFUSED, Workshop
+
+PLAIN_SOURCE = {"sources": [{"queue": "orders-dlq"}]}
+
+
+class Telling(MemoryBroker):
+    """Knows the lease and the deliveries of the origin, as SQS does."""
+
+    def describe(self, queue: str) -> QueueInfo:
+        return super().describe(queue)._replace(origin_lease=timedelta(minutes=10), max_deliveries=3)
+
+
+def examine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, broker: MemoryBroker | None = None) -> list[Finding]:
+    monkeypatch.setattr(doctor, "open_broker", lambda *_: broker or workshop.broker)
+    return doctor.examine(workshop.settings, ["orders"])
+
+
+def about_the_window(found: list[Finding]) -> list[tuple[str, str]]:
+    return [(one.level, one.text) for one in found if one.subject == "orders: canary.observe"]
+
+
+def with_window(folder: Path, observe: str, **route: Any) -> Workshop:
+    return Workshop(folder, canary={"observe": observe}, **route)
+
+
+def test_a_window_is_held_against_what_the_broker_says_of_the_origin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = with_window(tmp_path, "29m", **PLAIN_SOURCE)
+    [(level, text)] = about_the_window(examine(workshop, monkeypatch, Telling(workshop.world)))
+    assert level == "error"
+    assert "0:30:00" in text
+
+
+def test_a_window_that_is_long_enough_is_not_mentioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop = with_window(tmp_path, "30m", **PLAIN_SOURCE)
+    assert about_the_window(examine(workshop, monkeypatch, Telling(workshop.world))) == []
+
+
+def test_where_nobody_tells_a_window_is_held_against_what_a_run_would_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = with_window(tmp_path, "1m", sources=[{"queue": "unheard-of"}])
+    [(level, text)] = about_the_window(examine(workshop, monkeypatch))
+    assert (level, "0:02:30" in text, "max_deliveries" in text) == ("error", True, True)
+
+
+def test_a_window_is_held_against_the_times_to_return_that_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = with_window(tmp_path, "1m", requeue_attempts=5)
+    workshop.die(*[f"{n}" for n in range(25)], error=REFUSED)
+    workshop.cycle()
+    workshop.advance(minutes=40)
+    workshop.consume(lambda _: REFUSED)
+    workshop.cycle()
+    [(level, text)] = about_the_window(examine(workshop, monkeypatch))
+    assert level == "error"
+    assert "99 of 100 returns" in text
+
+
+def test_rights_that_can_not_be_tried_are_named_and_not_called_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path)
+    assert not [one for one in examine(workshop, monkeypatch) if one.level == "untried"]
+    workshop.broker.capabilities = replace(memory.MEMORY_CAPABILITIES, untried_rights="to take and to give")
+    [found] = [one for one in examine(workshop, monkeypatch) if one.level == "untried"]
+    assert found.subject == "orders: rights"
+    assert "to take and to give" in found.text
