@@ -207,7 +207,8 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         in_order=False, now=p.now, lasts=MINUTE,
     ),
     "claim_resends": lambda p, z, s: sending.claim_resends(
-        p.ledger, z, destination="orders", limit=1, shard=0, now=p.now, lasts=MINUTE
+        p.ledger, z, destination="orders", limit=1, shard=0, selection=Selection(), in_order=False, now=p.now,
+        lasts=MINUTE,
     ),
     "refuse_destination": lambda p, z, s: sending.refuse_destination(p.ledger, z, "orders", "why", p.now),
     "raise_mark": lambda p, z, s: _in_transaction(p, lambda c: sending.raise_mark(c, z, s, 1 << 40, p.now)),
@@ -282,9 +283,9 @@ def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
         and "lease" in inspect.signature(function).parameters
     }  # fmt: skip
     called = {name for operation in GUARDED.values() for name in _names(operation.__code__)}
-    within_a_transaction_of_others = {"set_gate"}
+    within_a_transaction_of_others = {"set_gate", "prove"}
     not_called = {f.__name__ for f in takes_lease} - called - within_a_transaction_of_others
-    only_look = {"settle_unfinished_sends", "open_of"}
+    only_look = {"settle_unfinished_sends", "open_of", "left"}
     assert not_called <= only_look
 
 

@@ -2,6 +2,7 @@
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -340,10 +341,16 @@ def unknown_to_resend(plant: Plant, count: int = 2) -> None:
     plant.change("update messages set verdict = 'resend' where state = 'unknown'")
 
 
+def claim_resends(plant: Plant, **options: Any) -> Slice | None:
+    options = {
+        "destination": "orders", "limit": 10, "shard": 0, "selection": Selection(), "in_order": False,
+        "now": plant.now, "lasts": timedelta(minutes=1),
+    } | options  # fmt: skip
+    return sending.claim_resends(plant.ledger, plant.lease, **options)
+
+
 def resend(plant: Plant) -> Slice:
-    found = sending.claim_resends(
-        plant.ledger, plant.lease, destination="orders", limit=10, shard=0, now=plant.now, lasts=timedelta(minutes=1)
-    )
+    found = claim_resends(plant)
     assert found is not None
     return found
 
@@ -366,10 +373,7 @@ def test_what_is_repeated_because_the_broker_dedupes_is_claimed_only_while_it_do
     plant.change("update messages set verdict = 'repeat' where state = 'unknown'")
 
     def claim(*, age: timedelta, dedupes_for: timedelta | None = timedelta(minutes=4)) -> Slice | None:
-        return sending.claim_resends(
-            plant.ledger, plant.lease, destination="orders", limit=10, shard=0, now=plant.now + age,
-            lasts=timedelta(minutes=1), dedupes_for=dedupes_for,
-        )  # fmt: skip
+        return claim_resends(plant, now=plant.now + age, dedupes_for=dedupes_for)
 
     assert claim(age=timedelta(minutes=4)) is None
     assert claim(age=timedelta(minutes=1), dedupes_for=None) is None
@@ -377,6 +381,26 @@ def test_what_is_repeated_because_the_broker_dedupes_is_claimed_only_while_it_do
     assert again is not None
     assert len(again.messages) == 2
     assert again.repeat_until == plant.now + timedelta(minutes=4), "nor is any of it sent later"
+
+
+def test_only_selected_sends_are_repeated(plant: Plant) -> None:
+    plant.messages(1, cause="transient_network")
+    (other,) = plant.messages(1, cause="throttled")
+    plant.send(status="unknown")
+    plant.change("update messages set verdict = 'resend' where state = 'unknown'")
+    found = claim_resends(plant, selection=Selection(causes=("throttled",)))
+    assert found is not None
+    assert [m.message_id for m in found.messages] == [other]
+
+
+def test_a_resend_that_was_processed_is_confirmed_and_not_tried_again(plant: Plant) -> None:
+    unknown_to_resend(plant)
+    again = resend(plant)
+    done = [again.messages[0].message_id]
+    assert sending.suppress(plant.ledger, plant.lease, again.slice_id, done, plant.now) == 1
+    assert plant.states() == {"confirmed": 1, "sending": 1}
+    assert plant.rows("select outcome from redelivery_attempts order by message_id") == [("confirmed",), (None,)]
+    assert claim_resends(plant) is None
 
 
 @pytest.mark.parametrize("how", ["crash-before", "crash-within", "given-back", "retry"])

@@ -168,6 +168,22 @@ def test_an_unknown_send_that_was_processed_is_confirmed(tmp_path: Path, process
     assert workshop.states() == {"confirmed": 1}
 
 
+def test_a_resend_that_turns_out_to_be_processed_is_confirmed_and_not_tried_for_ever(
+    tmp_path: Path, processed: sqlite3.Connection
+) -> None:
+    workshop = lose_a_response(tmp_path, arrived=True, processed_check=CHECK, deliver={"run_for": "3s"})
+    workshop.cycle()
+    workshop.advance(minutes=30)
+    run = workshop.begin()
+    for name, counts in workshop.stages(run):
+        if name == "plan":
+            processed.execute("insert into processed values ('a')")
+        if name == "deliver":
+            assert (counts["slices"], counts["suppressed"], counts["redelivered"]) == (1, 1, 0)
+    assert workshop.states() == {"confirmed": 1}
+    assert workshop.audit() == []
+
+
 def test_an_unknown_send_is_repeated_once_the_check_denies_it(tmp_path: Path, processed: sqlite3.Connection) -> None:
     workshop = lose_a_response(tmp_path, arrived=False, processed_check=CHECK)
     workshop.cycle()

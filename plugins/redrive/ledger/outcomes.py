@@ -284,50 +284,55 @@ def confirm(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: 
         return 0
     with ledger.write() as connection:
         lease.guard(connection, now)
-        ledger.temporary(connection, "proved", "message_id bigint primary key")
-        ledger.bulk(connection, "proved", ("message_id",), [(i,) for i in message_ids])
-        last = (
-            "redelivery_attempts.message_id in (select message_id from proved) and redelivery_attempts.attempt ="
-            " (select attempts from messages where messages.message_id = redelivery_attempts.message_id)"
+        return prove(ledger, connection, lease, message_ids, now)
+
+
+def prove(ledger: Ledger, connection: Connection, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> int:
+    """As :func:`confirm`, in the caller's transaction."""
+    ledger.temporary(connection, "proved", "message_id bigint primary key")
+    ledger.bulk(connection, "proved", ("message_id",), [(i,) for i in message_ids])
+    last = (
+        "redelivery_attempts.message_id in (select message_id from proved) and redelivery_attempts.attempt ="
+        " (select attempts from messages where messages.message_id = redelivery_attempts.message_id)"
+    )
+    # A send of which nobody knew whether it was one was not counted as sent until now.
+    connection.execute(
+        sql(
+            "update group_state set stayed = group_state.stayed + seen.known + seen.unknown,"
+            " sent = group_state.sent + seen.unknown from (select attempts.group_id,"
+            f" sum(case when {OF_THIS_STAGE} then 1 else 0 end) as known,"
+            " sum(case when attempts.sent_at is null then 1 else 0 end) as unknown"
+            " from redelivery_attempts attempts inner join group_state"
+            " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
+            f" where {last.replace('redelivery_attempts', 'attempts')} and outcome is null"
+            " group by attempts.group_id) seen"
+            " where group_state.route = :route and group_state.group_id = seen.group_id"
+        ),
+        {"route": lease.route},
+    )
+    destinations.count_stayed(connection, last.replace("redelivery_attempts", "attempts"), {})
+    connection.execute(
+        sql(
+            "update redelivery_attempts set outcome = 'confirmed', outcome_at = :now"
+            f" where {last} and coalesce(outcome, 'presumed') = 'presumed'"
+        ),
+        {"now": now},
+    )
+    escalations.close_released(connection, "proved", "nobody knew whether it was sent; it was processed", now)
+    return sum(
+        move(
+            connection,
+            state,
+            State.CONFIRMED,
+            now=now,
+            where="message_id in (select message_id from proved)",
+            route=lease.route,
+            run_id=lease.run_id,
+            action="confirm",
+            reason="processed_check found it",
         )
-        # A send of which nobody knew whether it was one was not counted as sent until now.
-        connection.execute(
-            sql(
-                "update group_state set stayed = group_state.stayed + seen.known + seen.unknown,"
-                " sent = group_state.sent + seen.unknown from (select attempts.group_id,"
-                f" sum(case when {OF_THIS_STAGE} then 1 else 0 end) as known,"
-                " sum(case when attempts.sent_at is null then 1 else 0 end) as unknown"
-                " from redelivery_attempts attempts inner join group_state"
-                " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
-                f" where {last.replace('redelivery_attempts', 'attempts')} and outcome is null"
-                " group by attempts.group_id) seen"
-                " where group_state.route = :route and group_state.group_id = seen.group_id"
-            ),
-            {"route": lease.route},
-        )
-        destinations.count_stayed(connection, last.replace("redelivery_attempts", "attempts"), {})
-        connection.execute(
-            sql(
-                "update redelivery_attempts set outcome = 'confirmed', outcome_at = :now"
-                f" where {last} and coalesce(outcome, 'presumed') = 'presumed'"
-            ),
-            {"now": now},
-        )
-        escalations.close_released(connection, "proved", "nobody knew whether it was sent; it was processed", now)
-        return sum(
-            move(
-                connection,
-                state,
-                State.CONFIRMED,
-                now=now,
-                where="message_id in (select message_id from proved)",
-                route=lease.route,
-                run_id=lease.run_id,
-                action="confirm",
-                reason="processed_check found it",
-            )
-            for state in (State.SENT, State.UNKNOWN)
-        )
+        for state in (State.SENT, State.UNKNOWN)
+    )
 
 
 def unknown_destinations(connection: Connection, route: str) -> list[str]:

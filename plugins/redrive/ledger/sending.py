@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from redrive import backoff
 from redrive.errors import LeaseLost
-from redrive.ledger import destinations, escalations, ordering
+from redrive.ledger import destinations, escalations, ordering, outcomes
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -307,21 +307,26 @@ def claim_resends(
     destination: str,
     limit: int,
     shard: int,
+    selection: Selection,
+    in_order: bool,
     now: datetime,
     lasts: timedelta,
     dedupes_for: timedelta | None = None,
-    most: int | None = None,
 ) -> Slice | None:
-    """Claim unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. ``most``: how
-    many the run may send, with what it claims otherwise.
+    """Claim selected unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. What
+    the ``selection`` limits the run to holds for these and for :func:`claim` together; ``in_order`` as there.
 
     Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
     first claim; None: not at all.
     """
+    where, values = selection.where()
+    if in_order:
+        where += f" and {ordering.first('messages')}"
     with ledger.write() as connection:
         lease.guard(connection, now)
         limit = _within_quota(connection, lease.route, destination, limit)
-        limit = _within_limit(connection, lease, most, limit)
+        limit = _within_limit(connection, lease, selection.limit, limit)
+        want(ledger, connection, selection)
         rows = connection.execute(
             sql(
                 "select message_id, attempts, case when verdict = 'repeat' then (select claimed_at"
@@ -330,13 +335,14 @@ def claim_resends(
                 " where route = :route and state = 'unknown' and destination = :destination and (verdict = 'resend'"
                 " or verdict = 'repeat' and exists (select 1 from redelivery_attempts first"
                 " where first.message_id = messages.message_id and first.attempt = messages.attempts"
-                f" and first.claimed_at > :after_at)) order by message_id limit :limit {ledger.locked}"
+                f" and first.claimed_at > :after_at)) and {where} order by message_id limit :limit {ledger.locked}"
             ),
             {
                 "route": lease.route,
                 "destination": destination,
                 "limit": limit,
                 "after_at": now if dedupes_for is None else now - dedupes_for,
+                **values,
             },
         ).all()
         if not rows:
@@ -454,7 +460,8 @@ def give_back(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Seq
 
 
 def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
-    """Claimed messages that were processed already are not sent."""
+    """Claimed messages that were processed already are not sent; how many. Of a resend it is proved that its first
+    send succeeded: it is confirmed."""
     if not message_ids:
         return 0
     with ledger.write() as connection:
@@ -471,7 +478,14 @@ def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequ
             )
         )
         escalations.close_released(connection, "suppressed", "processed already: it was not sent", now)
-        return move(
+        resends = connection.execute(
+            sql(
+                "select message_id from messages where state = 'unknown' and message_id in"
+                " (select message_id from chosen)"
+            )
+        ).scalars()
+        confirmed = outcomes.prove(ledger, connection, lease, list(resends), now)
+        return confirmed + move(
             connection,
             State.WAITING,
             State.SUPPRESSED,

@@ -59,6 +59,9 @@ ZERO = timedelta(0)
 #: What waits out a delay is handed to a broker that keeps delays this long before it is due, and no longer: it can't be
 #: called back any more, by no breaker and no pause.
 AHEAD = timedelta(minutes=15)
+#: SQL: what may be claimed.
+_DUE = "state = 'waiting' and verdict <> 'escalate' and coalesce(next_attempt_at, :now) <= :now"
+_TO_RESEND = "state = 'unknown' and verdict <> 'escalate'"
 #: Marks an edited copy for its consumer.
 EDITED_HEADER = "x-redrive-edited"
 
@@ -313,20 +316,22 @@ class _Delivery:
         context = self._context
         now, lasts = context.now(), context.route.deliver.claim_for
         if cause is None and after < 0:
-            again = sending.claim_resends(
-                context.ledger,
-                context.lease,
-                destination=destination,
-                limit=size,
-                shard=self._shard,
-                now=now,
-                lasts=lasts,
-                most=self._limit,
-                dedupes_for=trusted(context.broker.capabilities_for(destination).native_dedupe),
-            )
-            if again is not None:
-                return again
-        for selection in self._selections(destination, after):
+            for selection in self._selections(destination, after, _TO_RESEND):
+                again = sending.claim_resends(
+                    context.ledger,
+                    context.lease,
+                    destination=destination,
+                    limit=size,
+                    shard=self._shard,
+                    selection=selection,
+                    in_order=context.route.order_by is not None,
+                    now=now,
+                    lasts=lasts,
+                    dedupes_for=trusted(context.broker.capabilities_for(destination).native_dedupe),
+                )
+                if again is not None:
+                    return again
+        for selection in self._selections(destination, after, _DUE):
             claimed = sending.claim(
                 context.ledger,
                 context.lease,
@@ -358,7 +363,7 @@ class _Delivery:
         check = route.processed_check
         return Ahead(now + min(longest, AHEAD), now - (check.settle_after if check else ZERO))
 
-    def _selections(self, destination: str, after: int) -> Iterable[Selection]:
+    def _selections(self, destination: str, after: int, where: str) -> Iterable[Selection]:
         """What the run is limited to; with attributes page by page what carries them."""
         context = self._context
         if not context.selection.attributes:
@@ -368,10 +373,7 @@ class _Delivery:
             context.staging,
             context.name,
             context.selection,
-            where=(
-                "state = 'waiting' and destination = :destination and verdict <> 'escalate'"
-                " and coalesce(next_attempt_at, :now) <= :now"
-            ),
+            where=f"destination = :destination and {where}",
             values={
                 "destination": destination,
                 "now": context.now() + (AHEAD if context.route.backoff.native else ZERO),
