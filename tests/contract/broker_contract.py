@@ -9,17 +9,23 @@ A test that a server can't be put to is set to None in its class, with the reaso
 """
 
 import time
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from redrive.brokers.base import Broker, Publication
+from redrive.brokers.base import Broker, Publication, Settled
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Header, Outgoing, Received, Tracking, clean_headers, read_tracking, tracking_headers
+from redrive.stages import pipeline
+from redrive.stages.context import utc_now
+from tests.workshop import Workshop
 
 NO_WAIT = timedelta(0)
 LEASE = timedelta(seconds=60)
+BOUNCES = 20  # so many and a drain does not end by itself
 UNBOUNDED_BODY = 4 << 20
 UNBOUNDED_HEADERS = 1_000
 
@@ -47,6 +53,23 @@ CALLS: dict[str, Callable[[Broker, str], object]] = {
     "depth": lambda broker, queue: broker.depth(queue),
     "describe": lambda broker, queue: broker.describe(queue),
 }
+
+
+class Bouncing:
+    """A broker at which every message comes back as soon as it is settled."""
+
+    def __init__(self, broker: Broker, let_pass: Callable[[timedelta], None]) -> None:
+        self._broker = broker
+        self._let_pass = let_pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
+        settled = self._broker.settle(queue, receipts)
+        self._let_pass(timedelta(milliseconds=2))
+        self._broker.publish(queue, [outgoing(b"again", number) for number, _ in enumerate(receipts)])
+        return settled
 
 
 class BrokerContract:
@@ -80,6 +103,11 @@ class BrokerContract:
     def let_pass(self) -> Callable[[timedelta], None]:
         """Let time pass for the broker."""
         return lambda duration: time.sleep(duration.total_seconds())
+
+    @pytest.fixture
+    def now(self) -> Callable[[], datetime]:
+        """The broker's clock."""
+        return utc_now
 
     @pytest.fixture
     def refused_broker(self) -> Broker:
@@ -332,6 +360,28 @@ class BrokerContract:
         assert sorted(int(r.letter.body) for r in taken) == list(range(137))
         assert broker.settle(queue, [r.receipt for r in taken]).count == 137
         assert self.left(broker, queue) == 0
+
+    def test_what_bounces_back_during_a_drain_does_not_keep_it_running(
+        self,
+        broker: Broker,
+        queue: str,
+        now: Callable[[], datetime],
+        let_pass: Callable[[timedelta], None],
+        tmp_path: Path,
+    ) -> None:
+        """What was there when it began is the end of it: a depth that is known, or the moment."""
+        self.send(broker, queue, *(outgoing(b"%d" % n, n) for n in range(3)))
+        workshop = Workshop(
+            tmp_path,
+            sources=[{"queue": queue, "kind": "dead_letter"}],
+            drain={"wait": "0s", "flush_messages": 1, "limit": BOUNCES, "shards": 1, "lease": "60s"},
+        )
+        run = pipeline.begin(workshop.settings, "orders", trigger="test", holder="test", clock=now)
+        counts = pipeline.drain(workshop.settings, run, clock=now, broker=Bouncing(broker, let_pass))
+        workshop.ledger.close()
+
+        assert 3 <= counts["drained"] < BOUNCES
+        assert counts["settled"] == counts["drained"]
 
     # --- order, delay, dead-lettering ------------------------------------------------------------------
 

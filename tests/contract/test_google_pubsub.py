@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -232,6 +232,10 @@ class TestGooglePubSub(PubSubContract):
     @pytest.fixture
     def let_pass(self, clock: ManualClock) -> Callable[[timedelta], None]:
         return clock.advance
+
+    @pytest.fixture
+    def now(self, clock: ManualClock) -> Callable[[], datetime]:
+        return lambda: datetime.fromtimestamp(clock.now / 1e6, UTC)
 
     @pytest.fixture
     def refused_broker(self, world: World, pubsub: GooglePubSub) -> GooglePubSub:
