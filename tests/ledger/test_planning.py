@@ -180,6 +180,14 @@ def test_messages_that_are_too_old_are_given_up_unless_a_person_released_them(pl
     assert plant.states() == {"classified": 2, "expired": 1}
 
 
+def test_of_a_message_of_which_nobody_knows_the_age_it_counts_since_when_it_is_here(plant: Plant) -> None:
+    plant.messages(1)
+    at = {"old_at": plant.now - timedelta(days=15)}
+    plant.change("update messages set first_enqueued_at = null, received_at = :old_at", **at)
+    before = plant.now - timedelta(days=14)
+    assert planning.expire(plant.ledger, plant.lease, enqueued_before=before, now=plant.now) == 1
+
+
 def test_a_forged_count_of_attempts_does_not_stop_the_plan(plant: Plant) -> None:
     plant.load({"redrive_id": "forged", "redrive_attempt": 999_999}, {"body": b"neighbour"})
     assert apply(plant, Send("delay", timedelta(hours=1)))["waiting"] == 2

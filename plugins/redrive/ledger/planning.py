@@ -300,7 +300,8 @@ def refuse_lost(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
 
 
 def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now: datetime) -> int:
-    """Messages first enqueued before ``enqueued_before`` are given up and go to review; releases are spared."""
+    """Messages first enqueued before ``enqueued_before`` are given up and go to review; releases are spared. Where the
+    broker doesn't tell when that was, it counts when they were drained."""
     total = 0
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -310,7 +311,10 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
                 state,
                 State.EXPIRED,
                 now=now,
-                where="route = :route and first_enqueued_at < :enqueued_at and coalesce(verdict, '') <> 'release'",
+                where=(
+                    "route = :route and coalesce(first_enqueued_at, received_at) < :enqueued_at"
+                    " and coalesce(verdict, '') <> 'release'"
+                ),
                 values={"route": lease.route, "enqueued_at": enqueued_before},
                 set_="reason = 'older than the route''s give_up_after'",
                 route=lease.route,
