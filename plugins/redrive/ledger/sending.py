@@ -469,7 +469,7 @@ def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequ
         _give_back(ledger, connection, lease, slice_id, message_ids, now, "processed already")
         ledger.temporary(connection, "chosen", "message_id bigint primary key")
         ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])
-        # A resend that turns out to be processed stays unknown: it is confirmed, with its outcome, by the next run.
+        # The review rows of resends are closed where they are confirmed.
         ledger.temporary(connection, "suppressed", "message_id bigint primary key")
         connection.execute(
             sql(
