@@ -70,7 +70,9 @@ def step(counts: Counts, rules: Rules, *, passing: bool, now: datetime) -> Step 
             size = max(counts.sent, 1)
             if counts.returned and (counts.sent - counts.returned) / size < rules.pass_share:
                 return _stop(counts, rules, passing, now)
-            if counts.sent and observed >= counts.sent and not counts.waiting:
+            # With places left while some are held, these can't go before others of their key: nothing is proved yet.
+            used_up = counts.sent >= counts.allowed or counts.held == 0
+            if counts.sent and observed >= counts.sent and not counts.waiting and used_up:
                 allowed = max(counts.allowed + 1, int(counts.allowed * rules.grow))
                 share = f"{counts.stayed} of {observed} stayed away"
                 if allowed >= WIDE_OPEN or counts.held == 0:

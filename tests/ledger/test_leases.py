@@ -200,6 +200,7 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         allowed=0, reason="why", now=p.now, trips=1, cool_down_until=p.now,
     ),
     "let_through": lambda p, z, s: planning.let_through(p.ledger, z, {1: None}, p.now),
+    "hold_out_of_turn": lambda p, z, s: planning.hold_out_of_turn(p.ledger, z, drained_to=None, now=p.now),
     "hold_back": lambda p, z, s: planning.hold_back(p.ledger, z, {1: "why"}, p.now),
     "give_to_people": lambda p, z, s: planning.give_to_people(p.ledger, z, {1: "why"}, p.now),
     "claim": lambda p, z, s: sending.claim(

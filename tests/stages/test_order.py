@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
-from redrive.ledger import sending
+from redrive.ledger import leases, sending
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline
@@ -61,13 +61,16 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     made.ledger.close()
 
 
+def headers(error: str, customer: str) -> tuple[Header, ...]:
+    return Header("error", "String", error), Header("customer", "String", customer)
+
+
 def dies(shop: Workshop, *bodies: str, customer: str = "ana", queue: str = "orders-dlq", **fields: Any) -> None:
     """Messages of a customer die, one millisecond after the other."""
     for body in bodies:
         shop.advance(milliseconds=1)
-        headers = (Header("error", "String", REFUSED), Header("customer", "String", customer))
         died_at = micros(shop.now())
-        letter = DeadLetter("", body.encode(), headers, origin="orders", dead_lettered_at=died_at)
+        letter = DeadLetter("", body.encode(), headers(REFUSED, customer), origin="orders", dead_lettered_at=died_at)
         shop.world.put(queue, letter._replace(**fields))
 
 
@@ -153,3 +156,57 @@ def test_a_delivery_without_a_drain_sends_nothing_that_died_since_the_last_one(s
     assert consumed(shop) == ["m0"]
     with shop.ledger.read() as connection:
         assert sending.not_drained_past(connection, "orders", None, shop.now()) == 0
+
+
+# --- canaries -----------------------------------------------------------------------------------------------
+
+STRANGE = "the flux capacitor said hm"  # nothing is known of it: a canary first
+BUG = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
+
+
+def test_a_canary_does_not_wait_for_messages_that_wait_for_people(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, canary={"first": 2, "grow": 3, "pass": 0.9, "observe": "1s"})
+    dies(shop, "for people", customer="ben", headers=headers(BUG, "ben"))
+    for n in range(3):
+        dies(shop, f"blocked {n}", customer="ben", headers=headers(STRANGE, "ben"))
+    for n in range(27):
+        dies(shop, f"free {n}", headers=headers(STRANGE, f"customer {n}"))
+    arrived = []
+    for _ in range(12):
+        shop.cycle()
+        arrived += consumed(shop)
+        shop.advance(minutes=1)
+    assert len(arrived) == 27, "a group that is fixed ramps to its end"
+    assert not [body for body in arrived if "free" not in body]
+    assert shop.states() == {"escalated": 1, "presumed": 27, "held": 3}
+    with shop.ledger.write() as connection:
+        connection.exec_driver_sql("update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    shop.review()
+    assert to_the_end(shop) == ["blocked 0", "blocked 1", "blocked 2"]
+    shop.ledger.close()
+
+
+def test_one_that_was_let_through_before_an_earlier_one_of_its_key_was_known_gives_its_place_back(
+    tmp_path: Path,
+) -> None:
+    shop = Shop(tmp_path, canary={"first": 1, "grow": 3, "pass": 0.9, "observe": "1s"})
+    shop.advance(minutes=1)
+    earlier = micros(shop.now())
+    dies(shop, "later", headers=headers(STRANGE, "ben"))
+    dies(shop, "other", headers=headers(STRANGE, "eve"))
+    leases.pause(shop.ledger, "orders", by="ana", reason="deploy", now=shop.now())
+    run = shop.begin(even_if_paused=True)
+    for name, _ in shop.stages(run):
+        if name == "plan":
+            break
+    pipeline.finish(shop.settings, run, "succeeded", shop.now)
+    leases.resume(shop.ledger, "orders", by="ana", now=shop.now())
+    assert shop.states() == {"waiting": 1, "held": 1}
+    dies(shop, "earlier, for people", enqueued_at=earlier, headers=headers(BUG, "ben"))
+    arrived = []
+    for _ in range(4):
+        shop.cycle()
+        arrived += consumed(shop)
+        shop.advance(minutes=1)
+    assert arrived == ["other"]
+    shop.ledger.close()

@@ -186,3 +186,12 @@ def test_what_becomes_of_the_few_decides(seen: list[Outcomes], stage: str | None
     assert (taken.stage if taken else None) == stage
     if taken and taken.stage == "open":
         assert taken.trips == 0, "it begins anew"
+
+
+def test_a_stage_is_not_passed_while_it_has_places_that_what_is_held_can_not_use() -> None:
+    seen = counts("canary", sent=10, stayed=10, held=5)
+    assert gates.step(seen, RULES, passing=False, now=NOW) is None
+    assert gates.quota(seen) == 10
+    last = gates.step(counts("canary", sent=10, stayed=10, held=0), RULES, passing=False, now=NOW)
+    assert last is not None
+    assert last.stage == "open"

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive import backoff
-from redrive.ledger import destinations
+from redrive.ledger import destinations, ordering
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -468,9 +468,18 @@ def let_through(
     quotas: Mapping[int, int | None],
     now: datetime,
     selection: Selection = Selection(),  # noqa: B008 - frozen
+    *,
+    in_order: bool = False,
+    drained_to: datetime | None = None,
 ) -> int:
-    """Of each group let so many selected held messages wait for delivery, oldest ids first; None lets all."""
+    """Of each group let so many selected held messages wait for delivery, oldest ids first; None lets all.
+
+    With ``in_order`` a quota is for messages that could go now: others would take places that they can't use.
+    """
     where, values = selection.where("candidates")
+    if in_order:
+        where += f" and (quotas.quota is null or {ordering.may_go('candidates')})"
+        values |= ordering.values(drained_to)
     with ledger.write() as connection:
         lease.guard(connection, now)
         want(ledger, connection, selection)
@@ -493,6 +502,30 @@ def let_through(
             route=lease.route,
             run_id=lease.run_id,
             action="let through",
+        )
+
+
+def hold_out_of_turn(ledger: Ledger, lease: RouteLease, *, drained_to: datetime | None, now: datetime) -> int:
+    """Of the groups at a canary or ramp, hold every waiting message that can't go before an earlier one of its key: it
+    would take a place that it may never use, and its group would wait for it."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        return move(
+            connection,
+            State.WAITING,
+            State.HELD,
+            now=now,
+            where=(
+                "route = :route and kind <> 'delay' and group_id in (select group_id from group_state"
+                " where route = :route and stage in ('canary', 'ramp')) and order_key is not null"
+                f" and not {ordering.may_go('messages')}"
+            ),
+            values={"route": lease.route, **ordering.values(drained_to)},
+            set_="reason = 'waits for an earlier message of its key'",
+            route=lease.route,
+            run_id=lease.run_id,
+            action="hold back",
+            reason="an earlier message of its key is not finished, or may not be staged",
         )
 
 

@@ -5,12 +5,13 @@ what people must decide is marked for the escalate stage.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from redrive import gates, policy
 from redrive.causes import Cause
-from redrive.ledger import consumers, destinations, leases, planning
+from redrive.ledger import consumers, destinations, leases, outcomes, planning
 from redrive.ledger.planning import CaseCount, GroupGate
 from redrive.ledger.selecting import Selection
 from redrive.policy import Consumers, Decision, Limits
@@ -29,6 +30,8 @@ def plan(context: Context) -> dict[str, Any]:
     expired = planning.expire(ledger, lease, enqueued_before=now - route.give_up_after, now=now)
     rules = gate_rules(route)
     planning.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
+    if route.order_by is not None:
+        planning.hold_out_of_turn(ledger, lease, drained_to=_drained_to(context), now=now)
     stopped, reopened = _step_gates(context, rules)
     with ledger.read() as connection:
         consumed = consumers.states(connection, context.name, now=now)
@@ -208,6 +211,9 @@ def _pause_if_sick(context: Context) -> None:
 def let_through(context: Context) -> int:
     """Hold what is beyond a gate's quota, then let each group's quota through; how many more wait for it."""
     ledger, lease, now = context.ledger, context.lease, context.now()
+    held = 0
+    if context.route.order_by is not None:
+        held = planning.hold_out_of_turn(ledger, lease, drained_to=_drained_to(context), now=now)
     with ledger.read() as connection:
         current = planning.gates(connection, context.name)
     beyond = {
@@ -215,13 +221,19 @@ def let_through(context: Context) -> int:
         for gate in current
         if gate.stage in ("canary", "ramp", "tripped") and gate.waiting > max(0, gate.allowed - gate.sent)
     }
-    held = planning.hold_back(ledger, lease, beyond, now)
-    if held:
+    back = planning.hold_back(ledger, lease, beyond, now)
+    if back:
         with ledger.read() as connection:
             current = planning.gates(connection, context.name)
     quotas = {gate.group_id: gates.quota(counts_of(gate)) for gate in current if gate.held}
     quotas = {group: allowed for group, allowed in quotas.items() if allowed != 0}
-    return _let_selected(context, quotas) - held
+    return _let_selected(context, quotas) - back - held
+
+
+def _drained_to(context: Context) -> datetime | None:
+    """Up to when all sources were drained to their end."""
+    with context.ledger.read() as connection:
+        return outcomes.drained_to(connection, context.name, [one.queue for one in context.route.sources])
 
 
 def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
@@ -229,12 +241,15 @@ def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
     if not quotas:
         return 0
     ledger, lease, selection, let = context.ledger, context.lease, context.selection, 0
+    in_order = context.route.order_by is not None
+    drained_to = _drained_to(context) if in_order else None
+    through_gate = partial(planning.let_through, ledger, lease, in_order=in_order, drained_to=drained_to)
     if not selection.attributes:
-        return planning.let_through(ledger, lease, quotas, context.now(), selection)
+        return through_gate(quotas, context.now(), selection)
     for group, quota in quotas.items():
         room = quota
         for part in _parts(context, "state = 'held' and group_id = :group", group=group):
-            through = planning.let_through(ledger, lease, {group: room}, context.now(), part)
+            through = through_gate({group: room}, context.now(), part)
             let += through
             room = None if room is None else room - through
             if room == 0:
