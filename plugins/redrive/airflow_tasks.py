@@ -446,7 +446,7 @@ def _retention() -> Counts:
 
 
 def _rescue() -> Counts:
-    """Looks for sources that nobody has emptied for half of the time that they keep messages; fails if there are."""
+    """Looks for sources in which messages may be as old as half of the time that they are kept; fails if there are."""
     from redrive.stages import notify, rescue  # noqa: PLC0415
 
     settings, now = configuration.load(), datetime.now(UTC)

@@ -102,7 +102,7 @@ def _words(one: Event) -> tuple[str, str]:
         case "messages_expiring":
             return (
                 f"{one.route}: messages in {facts['queue']} may expire unread",
-                f"It was last emptied {facts['hours']} hours ago and keeps messages for {facts['retention']}. "
+                f"What lies there may be {facts['hours']} hours old, and it keeps messages for {facts['retention']}. "
                 f"Run `redrive drain {one.route}`, or find out why its runs don't.",
             )
         case _:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from redrive import settings as configuration
-from redrive.ledger import leases, outcomes, schema
+from redrive.ledger import expiry, leases, outcomes, schema
 from redrive.ledger.engine import Ledger
+from redrive.ledger.expiry import Expiry
 from redrive.settings import Settings
 from redrive.stages import rescue
 
@@ -39,6 +40,18 @@ def emptied(settings: Settings, *queues: str) -> None:
     )
     outcomes.sources_drained(ledger, lease, queues, NOON, NOON)
     outcomes.sources_loaded(ledger, lease, NOON)
+    leases.release(ledger, lease, status="succeeded", now=NOON)
+    ledger.close()
+
+
+def looked_at(settings: Settings, queue: str, oldest_at: datetime) -> None:
+    """A run drained this source, but not to its end: what is left was enqueued after ``oldest_at``."""
+    ledger = Ledger(settings.database)
+    lease = leases.acquire(
+        ledger, "orders", "run-2", holder="ana", trigger="manual", ttl=timedelta(minutes=1), now=NOON
+    )
+    known = Expiry(None, oldest_at)
+    expiry.note(ledger, lease, queue, known, rescued=0, expiring_at=NOON, now=NOON)
     ledger.close()
 
 
@@ -62,9 +75,25 @@ def test_the_most_urgent_comes_first(settings: Settings) -> None:
     assert risks(settings, timedelta(days=3)) == ["orders-old", "orders-dlq"]
 
 
-def test_one_that_cannot_be_judged_is_left_out(settings: Settings) -> None:
+def test_one_of_which_nothing_is_known_cannot_be_judged(settings: Settings) -> None:
     emptied(settings, "unknown")
-    assert risks(settings, timedelta(days=100)) == []
+    assert risks(settings, timedelta(days=100)) == [], "how long it keeps messages, or what lies in it"
+
+
+def test_one_that_no_drain_comes_to_the_end_of_is_judged_by_the_oldest_that_may_be_left(settings: Settings) -> None:
+    looked_at(settings, "orders-dlq", NOON - timedelta(days=1))
+    assert risks(settings, timedelta(hours=23)) == []
+    (risk,) = rescue.at_risk(settings, now=NOON + timedelta(days=1))
+    assert str(risk).startswith(
+        "orders-dlq (route orders) may hold messages that were enqueued 48 hours ago, which no drain has reached, and"
+        " keeps messages for 4d: "
+    )
+
+
+def test_what_died_late_expires_before_what_came_since_the_source_was_emptied(settings: Settings) -> None:
+    emptied(settings, "orders-dlq")
+    looked_at(settings, "orders-dlq", NOON - timedelta(days=2))
+    assert risks(settings, timedelta(hours=1)) == ["orders-dlq"]
 
 
 def test_says_what_to_do(settings: Settings) -> None:

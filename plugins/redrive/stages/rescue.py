@@ -1,4 +1,4 @@
-"""Rescue: which sources nobody has emptied for so long that their messages may expire unread."""
+"""Rescue: which sources hold messages that may expire unread, because nobody has emptied them or gets to their end."""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -13,17 +13,23 @@ SHARE = 0.5
 
 
 class Risk(NamedTuple):
-    """A source that has not been emptied for too long."""
+    """A source that may hold messages for which it gets late."""
 
     route: str
     queue: str
-    unseen: timedelta  # since it was last emptied
+    unseen: timedelta  # since it was last emptied, or since the oldest message was enqueued that may still lie there
     retention: timedelta
+    emptied: bool = True  # which of the two
 
     def __str__(self) -> str:
         hours = self.unseen // timedelta(hours=1)
+        since = (
+            f"was last emptied {hours} hours ago"
+            if self.emptied
+            else f"may hold messages that were enqueued {hours} hours ago, which no drain has reached,"
+        )
         return (
-            f"{self.queue} (route {self.route}) was last emptied {hours} hours ago and keeps messages for "
+            f"{self.queue} (route {self.route}) {since} and keeps messages for "
             f"{format_duration(self.retention)}: run `redrive drain {self.route}`, or find out why its runs don't"
         )
 
@@ -32,9 +38,9 @@ def at_risk(settings: Settings, *, now: datetime, only: str | None = None) -> li
     """The sources of which messages may expire before anybody has staged them, the most urgent first; of all routes,
     or of ``only`` one.
 
-    Counted from when a source was last drained to its end, by what the configuration, or else the broker at the last
-    drain, says of its retention. A source that never was drained to its end, or of whose retention nobody said
-    anything, can't be judged.
+    Counted from when a source was last drained to its end, or where that is longer ago or never happened, from the
+    oldest message that drains may have left there; by what the configuration, or else the broker at the last drain,
+    says of its retention. A source that was never drained, or of whose retention nobody said anything, can't be judged.
     """
     ledger = Ledger(settings.database)
     found = []
@@ -45,11 +51,11 @@ def at_risk(settings: Settings, *, now: datetime, only: str | None = None) -> li
                 known = expiry.of_sources(connection, name)
                 for source in route.sources:
                     emptied = outcomes.drained_to(connection, name, [source.queue])
-                    retention = source.retention or known.get(source.queue, Expiry()).retention
-                    if emptied is None or retention is None:
-                        continue
-                    if now - emptied >= retention * SHARE:
-                        found.append(Risk(name, source.queue, now - emptied, retention))
+                    told = known.get(source.queue, Expiry())
+                    retention = source.retention or told.retention
+                    since = min((at for at in (emptied, told.oldest_at) if at is not None), default=None)
+                    if since is not None and retention is not None and now - since >= retention * SHARE:
+                        found.append(Risk(name, source.queue, now - since, retention, since == emptied))
     finally:
         ledger.close()
     return sorted(found, key=lambda risk: risk.unseen / risk.retention, reverse=True)
