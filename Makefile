@@ -75,18 +75,26 @@ format: setup ## Bring the code into form
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+# Drain3, which the classification is measured against, wants older versions of what Airflow needs.
+.venv-bench/.requirements: requirements-bench.txt .venv/.uv-$(UV_VERSION)
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venv-bench
+	VIRTUAL_ENV='$(CURDIR)/.venv-bench' $(BIN)/uv pip install --quiet -r requirements-bench.txt
+	@touch $@
+
 .PHONY: bench
-bench: setup ## Measure what our own code costs
+bench: setup .venv-bench/.requirements ## Measure what our own code costs
 	$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: setup ## Write docs/configuration.md from the models
+docs: setup ## Write docs/configuration.md and docs/causes.md from the code
 	$(BIN)/python -m redrive.settings > docs/configuration.md
+	$(BIN)/python -m redrive.cause_rules > docs/causes.md
 
 .PHONY: lock
 lock: setup ## Resolve requirements*.in anew
 	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-ministack.in -o requirements-ministack.txt
+	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-bench.in -o requirements-bench.txt
 
 .PHONY: env
 env: ## Write .env with fresh secrets for docker-compose.yml
@@ -94,6 +102,6 @@ env: ## Write .env with fresh secrets for docker-compose.yml
 
 .PHONY: clean
 clean: ## Remove the environments and caches; var/ with the ledger stays
-	rm -rf .venv .venv-ministack .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-ministack .venv-bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		spark-warehouse metastore_db derby.log plugins/*.egg-info
 	find dags plugins spark_jobs sql tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -9,6 +9,8 @@ BENCHMARKS = {
     "What a redelivery does to a slow consumer (simulated)": ["benchmarks.redelivery"],
     "Accuracy of causes": ["benchmarks.accuracy"],
     "Accuracy of groups": ["benchmarks.grouping"],
+    "Speed of causes and groups, beside Drain3 (two cores)": ["benchmarks.classification"],
+    "A small batch, with a Spark that is started for it and with one that is there": ["benchmarks.small_batches"],
 }
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
@@ -31,7 +32,7 @@ from redrive.message import ROW_BITS
 from redrive.selectors import parse as parse_selector
 from redrive.template_mining import KnownGroup
 from transforms.evidence import with_evidence
-from transforms.masking import masked
+from transforms.masking import with_masked
 from transforms.selecting import selected
 
 #: What a session for this job needs; for ``spark-submit`` give them as ``--conf``.
@@ -42,8 +43,22 @@ SESSION_CONF: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "4",
     "spark.sql.files.maxPartitionBytes": "64m",
+    "spark.sql.files.openCostInBytes": "256k",  # staging files are small and many: a task takes dozens
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",  # costs more than the masks; the cache may spill
+    "spark.sql.icu.caseMappings.enabled": "false",  # names of headers are ASCII; ICU takes seconds to load
 }
+_OF_A_QUERY = (
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.session.timeZone",
+    "spark.sql.parquet.outputTimestampType",
+    "spark.sql.parquet.compression.codec",
+    "spark.sql.inMemoryColumnarStorage.compressed",
+    "spark.sql.icu.caseMappings.enabled",
+)
+#: Throughput before pauses, and code is compiled later: most that Spark runs to plan a query is not worth it.
+LARGE_JVM = "-XX:+UseParallelGC -XX:CompileThresholdScaling=4 -XX:-DontCompileHugeMethods"
 #: What can only be said when a local session starts.
 LOCAL_CONF: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -53,6 +68,7 @@ LOCAL_CONF: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.shuffle.compress": "true",
+    "spark.driver.extraJavaOptions": LARGE_JVM,
     "spark.ui.showConsoleProgress": "false",
 }
 
@@ -62,6 +78,27 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FEW_MESSAGES = 20_000
 
 _CASE = ("masked", "broker_reason", "hint")
+_ANSWERS = pa.schema(
+    [(name, pa.string()) for name in (*_CASE, "cause", "rule")]
+    + [("confidence", pa.float32()), ("fingerprint", pa.string())]
+)
+_WANTED = pa.schema(
+    [(name, pa.string()) for name in ("fingerprint", "cause", "template")]
+    + [("messages", pa.int64()), ("message_id", pa.int64())]
+)
+#: No two values are equal, so the attempt to build a dictionary of them is lost time.
+_NO_DICTIONARY = {
+    f"parquet.enable.dictionary#{name}": "false"
+    for name in (
+        "message_id",
+        "broker_message_id",
+        "body_hash",
+        "message_key",
+        "row",
+        "enqueued_at",
+        "dead_lettered_at",
+    )
+}
 _COPIED = (
     "batch_id",
     "row",
@@ -95,11 +132,7 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     The answer has ``messages, delays, groups, cases, causes`` (messages per cause) and ``seconds``.
     """
     started = time.monotonic()
-    for key in (
-        "spark.sql.session.timeZone",
-        "spark.sql.parquet.outputTimestampType",
-        "spark.sql.parquet.compression.codec",
-    ):
+    for key in _OF_A_QUERY:
         spark.conf.set(key, SESSION_CONF[key])
     output = str(manifest["output"]).rstrip("/")
     rules = [explain.RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
@@ -139,20 +172,19 @@ def with_cases(staged: DataFrame, manifest: Mapping[str, Any], rules: Sequence[e
     """One narrow row per message: what is copied to the output, its case, and a text for the example."""
     selectors = [parse_selector(text) for text in manifest.get("evidence") or ()]
     rows = with_evidence(staged, selectors)
-    hint = _hint(manifest, rules)
-    return (
-        rows.withColumn("masked", F.when(F.col("kind") != "delay", masked(F.col("text"))))
-        .withColumn("hint", F.when(F.col("kind") != "delay", hint))
-        .select(
-            (F.shiftleft(F.col("batch_id"), ROW_BITS) + F.col("row")).alias("message_id"),
-            *_COPIED,
-            F.octet_length("body").alias("body_bytes"),
-            _key(manifest.get("message_key")).alias("message_key"),
-            _key(manifest.get("order_key")).alias("order_key"),
-            F.substring("text", 1, classified.MAX_EXAMPLE).alias("text"),
-            *_CASE,
-            F.when(F.col("masked").isNotNull(), F.xxhash64(*_CASE)).alias("case_key"),
-        )
+    failed = F.col("kind") != "delay"
+    rows = with_masked(rows.withColumn("to_mask", F.when(failed, F.col("text"))), "to_mask", "masked")
+    return rows.withColumn("hint", F.when(failed, _hint(manifest, rules))).select(
+        (F.shiftleft(F.col("batch_id"), ROW_BITS) + F.col("row")).alias("message_id"),
+        *_COPIED,
+        F.octet_length("body").alias("body_bytes"),
+        _key(manifest.get("message_key")).alias("message_key"),
+        _key(manifest.get("order_key")).alias("order_key"),
+        F.when(F.octet_length("text") <= classified.MAX_EXAMPLE, F.col("text"))
+        .otherwise(F.substring("text", 1, classified.MAX_EXAMPLE))
+        .alias("text"),
+        *_CASE,
+        F.when(F.col("masked").isNotNull(), F.xxhash64(*_CASE)).alias("case_key"),
     )
 
 
@@ -181,13 +213,11 @@ def _hint(manifest: Mapping[str, Any], rules: Sequence[explain.RouteRule]) -> Co
 
 def _distinct_cases(rows: DataFrame) -> dict[explain.Case | None, tuple[int, int]]:
     """Messages per case, and the first message of each; None stands for delayed messages."""
-    counted = rows.groupBy(*_CASE).agg(F.count("*").alias("n"), F.min("message_id").alias("first")).collect()
+    counted = rows.groupBy(*_CASE).agg(F.count("*").alias("n"), F.min("message_id").alias("first")).toArrow()
+    columns = (counted.column(name).to_pylist() for name in (*_CASE, "n", "first"))
     return {
-        None if row["masked"] is None else explain.Case(row["masked"], row["broker_reason"], row["hint"]): (
-            row["n"],
-            row["first"],
-        )
-        for row in counted
+        None if masked is None else explain.Case(masked, reason, hint): (n, first)
+        for masked, reason, hint, n, first in zip(*columns, strict=True)
     }
 
 
@@ -195,17 +225,24 @@ def _write_messages(
     spark: SparkSession, rows: DataFrame, judgements: Mapping[explain.Case, explain.Judgement], uri: str
 ) -> None:
     answers = spark.createDataFrame(
-        [(*case, j.cause.value, j.rule, j.confidence, j.fingerprint) for case, j in judgements.items()],
-        "masked string, broker_reason string, hint string, "
-        "cause string, rule string, confidence float, fingerprint string",
+        _table(
+            [(*case, j.cause.value, j.rule, j.confidence, j.fingerprint) for case, j in judgements.items()], _ANSWERS
+        )
     ).select(F.xxhash64(*_CASE).alias("case_key"), "cause", "rule", "confidence", "fingerprint")
     (
         rows.join(F.broadcast(answers), "case_key", "left")
         .select(*classified.MESSAGES.names)
         .sortWithinPartitions("message_id")
-        .write.mode("overwrite")
+        .write.options(**_NO_DICTIONARY)
+        .mode("overwrite")
         .parquet(uri)
     )
+
+
+def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    """``rows`` as Arrow: Spark would send tuples of Python one by one."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 
 def _groups(
@@ -225,8 +262,7 @@ def _groups(
 
 def _write_groups(spark: SparkSession, rows: DataFrame, groups: Mapping[str, Mapping[str, Any]], uri: str) -> None:
     wanted = spark.createDataFrame(
-        [(f, g["cause"], g["template"], g["messages"], g["first"]) for f, g in groups.items()],
-        "fingerprint string, cause string, template string, messages long, message_id long",
+        _table([(f, g["cause"], g["template"], g["messages"], g["first"]) for f, g in groups.items()], _WANTED)
     )
     example = F.col("text")
     for pattern, replacement in explain.REDACTIONS:

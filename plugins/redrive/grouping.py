@@ -96,7 +96,8 @@ _CODE_AFTER = (
     "(?![1-5][0-9]{2}[ :-]{1,3}[(]?(?:Bad|Unauth|Payment|Forbidden|Not|Method|Proxy|Request|Conflict|Gone|"
     "Precondition|Payload|Content|URI|Unsupported|Range|Expectation|Unprocessable|Locked|Failed|Too|Internal|"
     "Server|Client|Service|Gateway|HTTP|Insufficient|Network|error|[45][.][0-9]))"
-    "(?![45][0-9]{2}[)\\]] )"
+    # Not after a colon: `log.go:547] ` is a line of code.
+    "(?!(?<!:)[45][0-9]{2}[)\\]] )"
     "(?![0-9]{3,5}, [bu]?[\"'(\u201c\u2018])"
 )
 

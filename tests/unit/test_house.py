@@ -17,7 +17,7 @@ def tracked() -> list[Path]:
     if git and (ROOT / ".git").exists():
         names = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         return [path for name in names.split("\0") if name and (path := ROOT / name).is_file()]
-    hidden = {".venv", ".venv-ministack", "var", "__pycache__"}
+    hidden = {".venv", ".venv-ministack", ".venv-bench", "var", "__pycache__"}
     return [path for path in ROOT.rglob("*") if path.is_file() and not hidden & set(path.relative_to(ROOT).parts)]
 
 
@@ -56,7 +56,7 @@ def test_uv_is_pinned_and_used_for_both_environments() -> None:
     assert "-r requirements-ministack.txt" in MAKEFILE
 
 
-@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-ministack.txt"])
+@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-ministack.txt", "requirements-bench.txt"])
 def test_every_requirement_is_pinned(lock: str) -> None:
     for line in (ROOT / lock).read_text().splitlines():
         if line.strip() and not line.lstrip().startswith("#"):

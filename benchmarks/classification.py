@@ -1,0 +1,271 @@
+"""Speed of the classification: our Spark job against Drain3, on the same failure texts and the same two cores.
+
+``python -m benchmarks.classification [--texts 2000000] [--no-double]``. Texts are made from ``$REDRIVE_DATA``
+(:mod:`benchmarks.failure_texts`) and staged as a drain stages them, before anything is measured.
+
+- Drain3 runs in one process with the masking and the settings of its own documentation; measured is
+  ``add_log_message`` over all texts, which are in memory. It lives in an environment of its own
+  (``requirements-bench.txt``, made by ``make bench``).
+- Ours is ``classify_messages.run`` with ``local[2]``: read staging, evidence, masks, causes, groups, and write the
+  messages and groups as Parquet. The start of the session is not measured, but every class that Spark loads later is.
+- Then twice the texts: the time may grow to 2.1 times at most, and the driver's memory hardly at all.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DRAIN3_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
+BATCH = 5_000  # copies of a staging file: the default of drain.flush_messages
+CORES = 2
+RATIO, SCALING = 3.0, 2.1
+
+#: The example of Drain3's documentation (examples/drain3.ini).
+_DRAIN3_MASKS = (
+    (r"((?<=[^A-Za-z0-9])|^)(([0-9a-f]{2,}:){3,}([0-9a-f]{2,}))((?=[^A-Za-z0-9])|$)", "ID"),
+    (r"((?<=[^A-Za-z0-9])|^)(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})((?=[^A-Za-z0-9])|$)", "IP"),
+    (r"((?<=[^A-Za-z0-9])|^)([0-9a-f]{6,} ?){3,}((?=[^A-Za-z0-9])|$)", "SEQ"),
+    (r"((?<=[^A-Za-z0-9])|^)([0-9A-F]{4} ?){4,}((?=[^A-Za-z0-9])|$)", "SEQ"),
+    (r"((?<=[^A-Za-z0-9])|^)(0x[a-f0-9A-F]+)((?=[^A-Za-z0-9])|$)", "HEX"),
+    (r"((?<=[^A-Za-z0-9])|^)([\-\+]?\d+)((?=[^A-Za-z0-9])|$)", "NUM"),
+    (r"(?<=executed cmd )(\".+?\")", "CMD"),
+)
+
+
+def main() -> int:
+    """Print rates, their ratio and the scaling; 1 when a target was missed."""
+    options = _options()
+    from benchmarks.failure_texts import lines  # noqa: PLC0415
+
+    if not any(lines()):
+        print("no data: set REDRIVE_DATA to a folder with failures/*.jsonl and loghub/*.csv")
+        return 0
+    if not DRAIN3_PYTHON.exists() and not options.drain3_python:
+        print(f"no {DRAIN3_PYTHON.relative_to(ROOT)}: `make bench` makes it")
+        return 1
+    with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
+        once = _stage(Path(folder) / "once", options.texts, seed=1)
+        peer = _child([options.drain3_python or str(DRAIN3_PYTHON), str(Path(__file__)), "drain3", str(once)])
+        ours = _ours(once)
+        print(f"{'':24}{'texts':>12}{'seconds':>10}{'texts/s':>12}{'groups':>9}{'peak memory':>24}")
+        _print("Drain3, one process", peer)
+        _print(f"ours, local[{CORES}]", ours)
+        ratio = ours["texts"] / ours["seconds"] / (peer["texts"] / peer["seconds"])
+        good = ratio >= RATIO
+        scaling = None
+        if options.double:
+            twice = _stage(Path(folder) / "twice", 2 * options.texts, seed=2)
+            double = _ours(twice)
+            _print("ours, twice the texts", double)
+            scaling = double["seconds"] / ours["seconds"]
+            good &= scaling <= SCALING
+    print(f"ratio {ratio:.2f} (goal {RATIO:.0f}, on towards 5)", end="")
+    print(f"  twice the texts take {scaling:.2f} times as long (goal {SCALING})" if scaling else "")
+    return int(not good)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--texts", type=int, default=2_000_000)
+    parser.add_argument("--no-double", dest="double", action="store_false", help="leave out twice the texts")
+    parser.add_argument("--drain3-python", help="a Python that has drain3")
+    return parser.parse_args()
+
+
+def _print(name: str, found: dict[str, Any]) -> None:
+    memory = f"{found['driver_mib']:,.0f} MiB"
+    if "jvm_mib" in found:
+        memory += f" + JVM {found['jvm_mib']:,.0f} MiB"
+    rate = found["texts"] / found["seconds"]
+    print(
+        f"{name:24}{found['texts']:12,}{found['seconds']:10.1f}{rate:12,.0f}{found['groups']:9,}{memory:>24}",
+        flush=True,
+    )
+
+
+def _child(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _ours(folder: Path) -> dict[str, Any]:
+    return _child([sys.executable, "-m", "benchmarks.classification", "ours", str(folder)])
+
+
+# --- the texts, made and staged before anything is measured ---------------------------------------------------
+
+
+def _stage(folder: Path, count: int, seed: int) -> Path:
+    """Staging files, a manifest that names them, and the texts alone as JSON lines."""
+    folder.mkdir(parents=True)
+    numbers = range(1, -(-count // BATCH) + 1)
+    with ProcessPoolExecutor(CORES) as pool:
+        batches = list(
+            pool.map(
+                _stage_batch,
+                [folder] * len(numbers),
+                numbers,
+                [min(BATCH, count - (number - 1) * BATCH) for number in numbers],
+                [seed * 1_000_003 + number for number in numbers],
+                chunksize=4,
+            )
+        )
+    manifest = {
+        "batches": batches,
+        "output": str(folder / "classified"),
+        "route": "orders",
+        "broker": "amazon_sqs",
+        "sources": {"orders-dlq": {"kind": "dead_letter", "lease_seconds": 30}},
+        "evidence": [],
+        "rules": [],
+        "message_key": "attribute:message_id",
+        "order_key": None,
+        "known_groups": [],
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return folder
+
+
+def _stage_batch(folder: Path, number: int, count: int, seed: int) -> dict[str, Any]:
+    from benchmarks.failure_texts import texts  # noqa: PLC0415
+    from redrive.message import DeadLetter, Header  # noqa: PLC0415
+    from redrive.staging import Staging  # noqa: PLC0415
+
+    staging = Staging(str(folder))
+    name = f"batch-{number}.parquet"
+    writer = staging.writer(
+        name, batch_id=number, route="orders", source="orders-dlq", kind="dead_letter", broker="amazon_sqs"
+    )
+    enqueued = 1_750_000_000_000_000 + number * BATCH
+    with (folder / f"texts-{number:06}.jsonl").open("w", encoding="utf-8") as lines:
+        letters = []
+        for row, text in enumerate(texts(count, seed)):
+            lines.write(json.dumps(text) + "\n")
+            letters.append(
+                DeadLetter(
+                    f"{seed:08x}-0000-0000-0000-{row:012x}",
+                    b'{"order": %d, "customer": "c-%d", "lines": [{"sku": "A-%d", "count": 1}]}'
+                    % (number * BATCH + row, seed + row, row),
+                    (Header("message_id", "String", f"order-{number}-{row}"), Header("error", "String", text)),
+                    (("SenderId", "AIDAIENQZJOLO23YVJ4VO"),),
+                    enqueued + row,
+                    first_received_at=enqueued + row + 1_000_000,
+                    deliveries=5,
+                    origin="orders",
+                )
+            )
+        writer.add(letters, enqueued + 600_000_000)
+    writer.close()
+    staging.close()
+    return {"batch_id": number, "uri": str(folder / name), "rows": count}
+
+
+# --- in the measured processes --------------------------------------------------------------------------------
+
+
+def _run_ours(folder: Path) -> dict[str, Any]:
+    sys.path.insert(0, str(ROOT / "spark_jobs"))
+    import classify_messages  # noqa: PLC0415
+
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    spark = classify_messages.local_session(f"local[{CORES}]")
+    spark.sparkContext.setLogLevel("ERROR")
+    jvm = _jvm()
+    watch = _Watch(jvm)
+    started = time.perf_counter()
+    counts = classify_messages.run(manifest, spark)
+    seconds = time.perf_counter() - started
+    found = {
+        "texts": counts["messages"],
+        "seconds": seconds,
+        "groups": counts["groups"],
+        "cases": counts["cases"],
+        "driver_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "jvm_mib": watch.stop(),
+    }
+    spark.stop()
+    return found
+
+
+class _Watch:
+    """The most memory that a process was seen to have."""
+
+    def __init__(self, process: int) -> None:
+        self._status = Path(f"/proc/{process}/status")
+        self._done = threading.Event()
+        self._most = 0.0
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._done.wait(1):
+            self._most = max(self._most, self._peak())
+
+    def _peak(self) -> float:
+        for line in self._status.read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def stop(self) -> float:
+        """MiB."""
+        self._done.set()
+        self._thread.join()
+        return max(self._most, self._peak())
+
+
+def _jvm() -> int:
+    """The process of the JVM that this one started."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    while children:
+        child = children.pop()
+        if Path(f"/proc/{child}/comm").read_text().strip() == "java":
+            return int(child)
+        children += Path(f"/proc/{child}/task/{child}/children").read_text().split()
+    raise RuntimeError("no JVM")
+
+
+def _run_drain3(folder: Path) -> dict[str, Any]:
+    from drain3 import TemplateMiner  # noqa: PLC0415
+    from drain3.masking import MaskingInstruction  # noqa: PLC0415
+    from drain3.template_miner_config import TemplateMinerConfig  # noqa: PLC0415
+
+    texts = [
+        json.loads(line)
+        for file in sorted(folder.glob("texts-*.jsonl"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    config = TemplateMinerConfig()
+    config.drain_sim_th, config.drain_depth, config.drain_max_children = 0.4, 4, 100
+    config.drain_max_clusters, config.drain_extra_delimiters = 1024, ["_"]
+    config.masking_instructions = [MaskingInstruction(pattern, name) for pattern, name in _DRAIN3_MASKS]
+    miner = TemplateMiner(config=config)
+    started = time.perf_counter()
+    for text in texts:
+        miner.add_log_message(text)
+    seconds = time.perf_counter() - started
+    return {
+        "texts": len(texts),
+        "seconds": seconds,
+        "groups": len(miner.drain.clusters),
+        "driver_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["ours"] or sys.argv[1:2] == ["drain3"]:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+        print(json.dumps({"ours": _run_ours, "drain3": _run_drain3}[sys.argv[1]](Path(sys.argv[2]))))
+    else:
+        sys.exit(main())
