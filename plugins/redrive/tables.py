@@ -146,7 +146,7 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
             row["verdict"],
             row["cause"] or "",
             "" if row["group"] is None else str(row["group"]),
-            str(row["when"])[:19] if row["when"] else "",
+            _span(row["when"], row.get("until")),
             Text(row["why"]),
             Text((row["template"] or "")[:60]),
         )
@@ -156,6 +156,12 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
     unseen = plan["not_seen"]
     console.print(Text(f"not seen: {unseen['staged_but_not_classified']:,} staged copies are not classified yet;"
                        f" the sources were {unseen['in_the_sources']}", style="dim"))  # fmt: skip
+
+
+def _span(first: object, last: object) -> str:
+    """When, or from when until when."""
+    begin, end = (str(at)[:19] if at else "" for at in (first, last))
+    return f"{begin} - {end[11:] if end[:10] == begin[:10] else end}" if end and end != begin else begin
 
 
 _SIMULATED = ("redelivered", "returns", "stayed", "escalated", "given_up", "held", "not_known")

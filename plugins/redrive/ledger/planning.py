@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
@@ -399,6 +399,41 @@ def held(connection: Connection, route: str, selection: Selection) -> dict[int, 
         {"route": route, **values},
     )
     return {row.group_id: row.n for row in rows}
+
+
+class WaitingCount(NamedTuple):
+    """Messages of a group that wait with the same verdict to be sent; when the first and the last of them are due."""
+
+    group_id: int | None
+    cause: str | None
+    verdict: str
+    messages: int
+    first_at: datetime
+    last_at: datetime
+
+
+def waiting(connection: Connection, route: str, selection: Selection, now: datetime) -> list[WaitingCount]:
+    """The selected messages that wait to be sent; those that are due already are counted as due ``now``."""
+    where, values = selection.where()
+    rows = connection.execute(
+        sql(
+            "select group_id, cause, verdict, count(*) as n, min(next_attempt_at) as first_at,"
+            " max(next_attempt_at) as last_at from messages where route = :route and state = 'waiting'"
+            f" and verdict in {_SENDS} and {where} group by group_id, cause, verdict"
+        ),
+        {"route": route, **values},
+    )
+    return [
+        WaitingCount(
+            row.group_id,
+            row.cause,
+            row.verdict,
+            row.n,
+            max(now, parse_instant(row.first_at) or now),
+            max(now, parse_instant(row.last_at) or now),
+        )
+        for row in rows
+    ]
 
 
 def set_gate(

@@ -7,7 +7,7 @@ from typing import Any
 from redrive import policy
 from redrive.ledger import batches, consumers, planning, schema, sending
 from redrive.ledger.engine import Ledger
-from redrive.ledger.planning import CaseCount
+from redrive.ledger.planning import CaseCount, WaitingCount
 from redrive.ledger.selecting import Selection, want
 from redrive.policy import Discard, Escalate, Hold, Send
 from redrive.redaction import redactor
@@ -20,7 +20,8 @@ OPEN = "state in ('classified', 'waiting', 'held')"
 
 
 def preview(settings: Settings, route: str, selection: Selection, *, now: datetime) -> dict[str, Any]:
-    """The plan per group (verdict, count, why, when) and what a dry run can't see. Reads the ledger, and for a
+    """The plan per group (verdict, count, why, when; of what waits already, when the first and ``until`` the last are
+    due) and what a dry run can't see. Reads the ledger, and for a
     selection by attributes staged headers.
 
     The broker isn't asked: receiving counts a delivery and hides messages from others, so peeking would change it.
@@ -73,6 +74,19 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
         )
     rows += [
         {
+            "group": waits.group_id,
+            "cause": waits.cause,
+            "template": templates.get(waits.group_id or 0),
+            "messages": waits.messages,
+            "verdict": waits.verdict,
+            "why": "planned already" if waits.last_at <= now else "planned already, waits until it is due",
+            "when": waits.first_at,
+            "until": waits.last_at,
+        }
+        for waits in seen.waiting()
+    ]
+    rows += [
+        {
             "group": gate.group_id,
             "cause": gate.cause,
             "template": templates.get(gate.group_id),
@@ -102,6 +116,7 @@ class _Seen:
         self._cases: dict[tuple[policy.Case, int | None, str], int] = {}
         self.held: Counter[int] = Counter()  # by group
         self.due: Counter[str] = Counter()  # by destination
+        self._waiting: dict[tuple[int | None, str | None, str], WaitingCount] = {}
 
     def look(self, ledger: Ledger, route: str, selection: Selection, now: datetime) -> None:
         """Add what one part takes."""
@@ -112,8 +127,19 @@ class _Seen:
                 key = (one.case, one.group_id, one.source)
                 self._cases[key] = self._cases.get(key, 0) + one.messages
             self.held.update(planning.held(connection, route, selection))
+            for waits in planning.waiting(connection, route, selection, now):
+                before = self._waiting.get(waits[:3], waits._replace(messages=0))
+                self._waiting[waits[:3]] = waits._replace(
+                    messages=before.messages + waits.messages,
+                    first_at=min(before.first_at, waits.first_at),
+                    last_at=max(before.last_at, waits.last_at),
+                )
             for lane in sending.lanes(connection, route, now, selection=selection):
                 self.due[lane.destination] += lane.due
+
+    def waiting(self) -> list[WaitingCount]:
+        """What waits to be sent, by group, cause and verdict."""
+        return list(self._waiting.values())
 
     def cases(self) -> list[CaseCount]:
         """The distinct cases with their counts."""
