@@ -193,7 +193,7 @@ def restore(route: RouteName, as_json: AsJson = False) -> None:
         _print_counts(f"restore {route}", {k: v for k, v in done.items() if k != "problems"})
         for message_id, problem in done["problems"].items():
             typer.echo(f"  message {message_id}: {problem}", err=True)
-    if done["not_restored"] or done["unknown"]:
+    if done["not_restored"] or done["unknown"] or done["suspected"]:
         raise typer.Exit(1)
 
 

@@ -293,3 +293,16 @@ def test_what_was_settled_when_the_run_died_is_put_back_once_its_queue_was_seen_
     found = restore(workshop)
     assert (found["restored"], found["still_there"], found["unknown"]) == (1, 0, 0)
     assert workshop.bodies("orders-dlq") == [b"a"]
+
+
+def test_a_copy_that_may_be_a_second_staging_is_told(unfinished: Workshop) -> None:
+    with unfinished.ledger.write() as connection:
+        connection.execute(
+            sql(
+                "insert into repeat_copies (copy_id, route, source, kind, message_id, broker_message_id, seen_at)"
+                " select message_id + 500, route, source, 'suspected', message_id, broker_message_id, changed_at"
+                " from messages where state = 'waiting'"
+            )
+        )
+    found = restore(unfinished)
+    assert (found["restored"], found["suspected"]) == (3, 1)

@@ -110,6 +110,15 @@ def sent_in_doubt(connection: Connection, route: str) -> int:
     )
 
 
+def suspected(connection: Connection, route: str) -> int:
+    """How many copies may be second stagings of a message, and nobody has decided on them yet."""
+    return int(
+        connection.execute(
+            sql("select count(*) from repeat_copies where route = :route and kind = 'suspected'"), {"route": route}
+        ).scalar_one()
+    )
+
+
 def settle_unfinished_sends(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
     """How many messages an earlier restore may have sent without hearing so; they are left alone and told."""
     with ledger.write() as connection:

@@ -22,7 +22,8 @@ def restore(context: Context) -> dict[str, Any]:
 
     ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy was never
     settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent, or whose queue
-    may have it because only a part of its batch was settled: a second copy would be a guess.
+    may have it because only a part of its batch was settled: a second copy would be a guess. ``suspected`` copies, too:
+    they may be second stagings of messages, and stay under review until somebody decides.
     """
     restored, failed = 0, {}
     classify.load_unclassified(context)
@@ -33,6 +34,7 @@ def restore(context: Context) -> dict[str, Any]:
         leased_for = context.route.drain.lease
         not_taken = restoring.not_taken(context.ledger, connection, context.name, leased_for=leased_for)
         uncertain += not_taken.in_doubt
+        suspected = restoring.suspected(connection, context.name)
     after = -1
     while True:
         with context.ledger.read() as connection:
@@ -53,6 +55,7 @@ def restore(context: Context) -> dict[str, Any]:
         "not_restored": len(failed),
         "still_there": not_taken.still_there,
         "unknown": uncertain,
+        "suspected": suspected,
         "problems": dict(sorted(failed.items())[:20]),
     }
 
