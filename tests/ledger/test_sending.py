@@ -150,6 +150,26 @@ def test_with_order_one_slice_holds_one_message_of_a_key(plant: Plant) -> None:
     assert len(found.messages) == 1
 
 
+def test_claims_of_other_tasks_take_the_room_that_a_depth_could_not_show(plant: Plant) -> None:
+    plant.messages(10)
+    plant.make_due()
+    with plant.ledger.read() as connection:
+        newest, sent_before = sending.seen(connection, plant.route)
+    room = sending.Room(6, 1, newest, sent_before)
+    assert plant.claim(4, room=room) is not None
+    found = plant.claim(4, room=room)
+    assert found is not None
+    assert len(found.messages) == 2
+    with pytest.raises(sending.NoRoom):
+        plant.claim(4, room=room)
+    sending.give_back(plant.ledger, plant.lease, found.slice_id, [m.message_id for m in found.messages], plant.now)
+    again = plant.claim(4, room=room)
+    assert again is not None
+    assert len(again.messages) == 2
+    with plant.ledger.read() as connection:
+        assert sending.seen(connection, plant.route, plant.now)[0] < found.slice_id
+
+
 # --- marks ------------------------------------------------------------------------------------------------
 
 

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from redrive.brokers.base import UNKNOWN_DEPTH, Depth
 from redrive.brokers.memory import MemoryBroker
 from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline
 from redrive.stages.context import Context, Run
+from tests.turns import Turns
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 STRANGE = "the flux capacitor said hm"  # nothing is known of it: a canary first
@@ -78,6 +80,52 @@ def test_a_full_destination_is_waited_for_and_never_overfilled(tmp_path: Path) -
     assert deliver(workshop, run, on_sleep=workshop.consume)["redelivered"] == 30
     assert max(fullest) == 8
     assert len(broker.published) >= 4
+
+
+class Turning(Watched):
+    """Lets the other task work before and after each publish."""
+
+    def __init__(self, workshop: Workshop, turns: Turns, seen: list[int | None]) -> None:
+        super().__init__(workshop, lambda: seen.append(workshop.broker.depth("orders").total))
+        self._turns = turns
+
+    def publish(self, queue: str, messages: Any) -> Any:
+        self._turns.pass_on()
+        results = super().publish(queue, messages)
+        self._turns.pass_on()
+        return results
+
+
+class Silent(Turning):
+    """Tells no depth."""
+
+    def depth(self, queue: str) -> Depth:
+        return UNKNOWN_DEPTH
+
+
+@pytest.mark.parametrize("broker", [Turning, Silent])
+@pytest.mark.parametrize("most", [7, 8])
+def test_tasks_that_deliver_side_by_side_share_the_room_of_the_destination(
+    tmp_path: Path, broker: type[Turning], most: int
+) -> None:
+    workshop = Workshop(tmp_path, rate={"max_in_flight": most}, deliver={"slice": 5, "confirm_window": 2})
+    workshop.die(*bodies(30), error=REFUSED)
+    run = planned(workshop)
+    turns, seen = Turns(), list[int | None]()
+
+    def task(shard: int) -> Any:
+        client = broker(workshop, turns, seen)
+        with Context(workshop.settings, run, clock=workshop.now, broker=client) as context:
+            sleep = lambda seconds: (workshop.advance(seconds=seconds), turns.pass_on())  # noqa: E731
+            return deliver_stage.deliver(
+                context, shard=shard, shards=3, monotonic=lambda: workshop.time.now / 1e6, sleep=sleep
+            )
+
+    counts = turns.run(*[lambda shard=shard: task(shard) for shard in range(3)])
+    assert sum(one["redelivered"] for one in counts) == most
+    assert workshop.states() == {"sent": most, "waiting": 30 - most}
+    if broker is Turning:
+        assert max(one or 0 for one in seen) == most
 
 
 def test_a_destination_that_stays_full_is_given_up_and_the_rest_waits(tmp_path: Path) -> None:

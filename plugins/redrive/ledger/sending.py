@@ -6,7 +6,7 @@ answered, the window is marked. After a crash everything above the mark certainl
 what lies between the last marked window and the mark is ``unknown``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -67,6 +67,24 @@ class Lane(NamedTuple):
     destination: str
     cause: str | None
     due: int
+
+
+class NoRoom(Exception):
+    """The destination is full, with what other tasks of the run have claimed for it; raised by claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a destination had room for when its depth was read, and what could not be seen in that depth.
+
+    The slices after ``newest``, and those that were ``open`` then with how much of them was ``sent``, take of it what
+    was claimed for them and not sent before.
+    """
+
+    free: int
+    least: int  # a claim for less is not worth asking the broker for a depth
+    newest: int
+    sent: Mapping[int, int]  # by slice
 
 
 class Mark(NamedTuple):
@@ -210,10 +228,12 @@ def claim(
     lasts: timedelta,
     after: int = -1,
     ahead: Ahead | None = None,
+    room: Room | None = None,
 ) -> Slice | None:
     """Claim up to ``limit`` due messages for ``destination`` with ids above ``after``; None when there are none, or
     when the run's tasks have sent and claimed together what the ``selection`` limits them to.
-    With ``ahead`` also those that the broker can keep until they are due.
+    With ``ahead`` also those that the broker can keep until they are due. Raises :class:`NoRoom` where tasks that share
+    the ``room`` have filled it meanwhile.
 
     ``causes`` limits the claim to these causes, ``except_causes`` leaves some out: each cause with a rate of its
     own is claimed apart. With ``in_order``, a message with an order key goes only when it is the first one of
@@ -233,6 +253,7 @@ def claim(
         lease.guard(connection, now)
         limit = _within_quota(connection, lease.route, destination, limit)
         limit = _within_limit(connection, lease, selection.limit, limit)
+        limit = _within_room(connection, lease.route, destination, room, limit, now)
         if not limit:
             return None
         want(ledger, connection, selection)
@@ -312,9 +333,11 @@ def claim_resends(
     now: datetime,
     lasts: timedelta,
     dedupes_for: timedelta | None = None,
+    room: Room | None = None,
 ) -> Slice | None:
     """Claim selected unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. What
-    the ``selection`` limits the run to holds for these and for :func:`claim` together; ``in_order`` as there.
+    the ``selection`` limits the run to holds for these and for :func:`claim` together; ``in_order`` and ``room`` as
+    there.
 
     Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
     first claim; None: not at all.
@@ -326,6 +349,7 @@ def claim_resends(
         lease.guard(connection, now)
         limit = _within_quota(connection, lease.route, destination, limit)
         limit = _within_limit(connection, lease, selection.limit, limit)
+        limit = _within_room(connection, lease.route, destination, room, limit, now)
         want(ledger, connection, selection)
         rows = connection.execute(
             sql(
@@ -385,6 +409,51 @@ def claim_resends(
     firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]
     until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
     return Slice(slice_id, destination, now + lasts, messages, until)
+
+
+def seen(connection: Connection, route: str, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
+    """What a depth shows that is read after this call: (newest slice, of each open one how much was sent). Of a depth
+    that the broker told late, with ``as_of`` when it was so: (the last slice before any that ended later, nothing)."""
+    if as_of is not None:
+        newest = connection.execute(
+            sql(
+                "select coalesce((select min(slice_id) - 1 from delivery_slices where route = :route"
+                " and (closed_at is null or closed_at > :as_of_at)),"
+                " (select max(slice_id) from delivery_slices), 0)"
+            ),
+            {"route": route, "as_of_at": as_of},
+        ).scalar_one()
+        return int(newest), {}
+    newest = connection.execute(sql("select coalesce(max(slice_id), 0) from delivery_slices")).scalar_one()
+    rows = connection.execute(
+        sql("select slice_id, sent from delivery_slices where route = :route and closed_at is null"), {"route": route}
+    )
+    return int(newest), {row.slice_id: row.sent for row in rows}
+
+
+def _within_room(
+    connection: Connection, route: str, destination: str, room: Room | None, limit: int, now: datetime
+) -> int:
+    """``limit``, or what the destination has room for; raises :class:`NoRoom` where that isn't worth a claim. The
+    guard before it made this route's claims wait for each other, so two tasks don't fill the same room."""
+    if room is None or not limit:
+        return limit
+    opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(room.sent)}
+    among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
+    rows = connection.execute(
+        sql(
+            # Of an open slice whose time is over nothing more is sent. What was given back has no attempt any more.
+            "select slices.slice_id, count(*) as n from delivery_slices slices inner join redelivery_attempts attempts"
+            " on attempts.slice_id = slices.slice_id where slices.route = :route and slices.destination = :destination"
+            f" and (slices.slice_id > :newest{among}) and (closed_at is not null or deadline_at > :now)"
+            " group by slices.slice_id"
+        ),
+        {"route": route, "destination": destination, "newest": room.newest, "now": now, **opened},
+    )
+    free = room.free - sum(max(0, int(row.n) - room.sent.get(row.slice_id, 0)) for row in rows)
+    if free < min(limit, room.least):
+        raise NoRoom
+    return min(limit, free)
 
 
 def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | None:

@@ -8,6 +8,7 @@ crash leaves at most that window unknown.
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from redrive.errors import (
 from redrive.ledger import batches, destinations, escalations, leases, outcomes, sending
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
-from redrive.ledger.sending import Ahead, Claimed, Lane, Mark, Slice
+from redrive.ledger.sending import Ahead, Claimed, Lane, Mark, NoRoom, Room, Slice
 from redrive.message import (
     MAX_ROWS,
     ROW_BITS,
@@ -45,7 +46,7 @@ from redrive.pacing import TokenBucket
 from redrive.policy import trusted
 from redrive.stages import attributes, consumers
 from redrive.stages.checking import Asked, open_check
-from redrive.stages.context import Context, micros
+from redrive.stages.context import Context, instant, micros
 
 #: Causes that go out at a tenth of the route's rate unless the route says otherwise: whoever was throttled, or
 #: too slow for its lease, is not to be pushed.
@@ -131,6 +132,7 @@ class _Delivery:
     ) -> None:
         self._context = context
         self._shard = shard
+        self._shards = shards
         self._monotonic = monotonic
         self._sleep = sleep
         self._until = monotonic() + context.route.deliver.run_for.total_seconds()
@@ -141,7 +143,7 @@ class _Delivery:
         self._drained_to = self._watermark() if context.route.order_by is not None else None
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
-        self._sent: dict[str, list[tuple[Micros, int]]] = {}  # per destination: when, how many
+        self._sent: Counter[str] = Counter()  # by destination
         self.totals = Totals()
 
     def close(self) -> None:
@@ -239,6 +241,7 @@ class _Delivery:
         if ready < least:
             return None, band.bucket.wait(least, now)
         size = min(size, ready)
+        seen = self._seen()
         try:
             depth = context.broker.depth(destination)
             objection = self._fan_out_objection(destination)
@@ -252,17 +255,30 @@ class _Delivery:
             self._blocked.add(destination)  # the next observation may see them well
             context.progress(f"held: every consumer of {destination} is stuck", 0, None)
             return None, None
+        if depth.total is None:  # nobody sees what the others sent: each task has its own part of the room
+            room = room // self._shards + (self._shard < room % self._shards)
         free = room - self._in_flight(destination, depth)
-        if free < min(size, max(1, room // 10)):
+        least = max(1, room // 10)
+        if free < min(size, least):
             return None, LOOK_AGAIN if depth.total is not None else None
         size = min(size, free)
-        claimed = self._claim(destination, cause, size, after)
+        if depth.as_of is not None:
+            seen = self._seen(instant(depth.as_of))
+        shared = None if depth.total is None else Room(free, least, *seen)
+        try:
+            claimed = self._claim(destination, cause, size, after, shared)
+        except NoRoom:
+            return None, LOOK_AGAIN
         if claimed is None:
             return None, None
         self.totals.slices += 1
         self._send_slice(claimed, band)
         context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
         return claimed, 0.0
+
+    def _seen(self, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
+        with self._context.ledger.read() as connection:
+            return sending.seen(connection, self._context.name, as_of)
 
     def _stopped(self, destination: str) -> bool:
         """Whether the destination's breaker lets nothing through; what it lets through is seen to by the claim."""
@@ -274,20 +290,17 @@ class _Delivery:
         return stopped
 
     def _in_flight(self, destination: str, depth: Depth) -> int:
-        """What the destination still has to work off: what the broker tells, and what it can't have seen yet.
+        """What the destination still has to work off: what the broker tells, and what it keeps for it elsewhere.
 
         Of a destination that tells nothing, all that this task sent there counts as still there.
         """
-        sent = self._sent.get(destination, ())
         if depth.total is None:
-            return sum(count for _, count in sent)
+            return self._sent[destination]
         unseen = 0
         if self._context.route.backoff.native:  # what the broker keeps somewhere else comes all the same
             with self._context.ledger.read() as connection:
                 kept = sending.kept_by_broker(connection, self._context.name, destination, self._context.now())
             unseen = max(0, kept - (depth.delayed or 0))
-        if depth.as_of is not None:
-            unseen += sum(count for at, count in sent if at > depth.as_of)
         return depth.total + unseen
 
     def _share(self, destination: str) -> float:
@@ -312,7 +325,7 @@ class _Delivery:
         several = f"{destination} has {readers} subscriptions" if readers else f"who reads {destination} is not known"
         return f"{several}: all of them would get the message, and fan_out is refuse"
 
-    def _claim(self, destination: str, cause: str | None, size: int, after: int) -> Slice | None:
+    def _claim(self, destination: str, cause: str | None, size: int, after: int, room: Room | None) -> Slice | None:
         context = self._context
         now, lasts = context.now(), context.route.deliver.claim_for
         if cause is None and after < 0:
@@ -328,6 +341,7 @@ class _Delivery:
                     now=now,
                     lasts=lasts,
                     dedupes_for=trusted(context.broker.capabilities_for(destination).native_dedupe),
+                    room=room,
                 )
                 if again is not None:
                     return again
@@ -347,6 +361,7 @@ class _Delivery:
                 lasts=lasts,
                 after=after,
                 ahead=self._ahead(context.broker.capabilities_for(destination)),
+                room=room,
             )
             if claimed is not None:
                 return claimed
@@ -421,7 +436,7 @@ class _Delivery:
             )
             self._count(marks)
             arrived = sum(1 for one in marks if one.status in ("sent", "unknown"))
-            self._sent.setdefault(claimed.destination, []).append((micros(context.now()), arrived))
+            self._sent[claimed.destination] += arrived
             rest = [one.message_id for later in windows[index + 1 :] for one in later]
             if rest and not announced:
                 self.totals.put_back += sending.give_back(
