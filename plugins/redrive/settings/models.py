@@ -248,7 +248,12 @@ class Backoff(Part):
 class Drain(Part):
     """How sources are read into staging."""
 
-    shards: int = Field(default=2, ge=1, le=1024, description="Parallel tasks. 1024 is as far as Airflow maps a task.")
+    shards: int = Field(
+        default=2,
+        ge=1,
+        le=1024,
+        description="Parallel tasks. 1024 is as far as Airflow maps a task. With `order_by` one per source at most.",
+    )
     limit: int = Field(default=100_000, ge=1, description="Messages per run, over all shards and sources.")
     # A message id has 20 bits for the row of its batch.
     flush_messages: int = Field(
