@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from redrive.staging import Staging
 
 
+#: Brokers that keep no reason and whose description of a dead-letter queue says how long its origin leases.
+_TELL_ORIGIN_LEASE = frozenset({"google_pubsub"})
+
+
 def _learned() -> dict[str, str]:
     """The model that this site has trained, so that the job uses it wherever it runs."""
     path = home() / LEARNED
@@ -78,9 +82,7 @@ def prepare(context: Context) -> str | None:
 
 def _origin_lease(context: Context, source: Source) -> timedelta | None:
     """How long the origin leases its messages, where time per delivery is evidence: configured, else asked for."""
-    from redrive.explain import LEASE_BROKERS  # noqa: PLC0415 - its rules take a while to load
-
-    if source.lease is not None or source.kind != "dead_letter" or context.route.broker not in LEASE_BROKERS:
+    if source.lease is not None or source.kind != "dead_letter" or context.route.broker not in _TELL_ORIGIN_LEASE:
         return source.lease
     try:
         return context.broker.describe(source.queue).origin_lease
