@@ -146,6 +146,18 @@ def test_what_a_limit_leaves_in_its_source_is_waited_for(shop: Shop, sources: tu
     assert to_the_end(shop) == ["m0", "m1"]
 
 
+def test_also_where_the_broker_does_not_tell_when_a_message_died(shop: Shop) -> None:
+    enqueued = [micros(shop.now()), micros(shop.now() + timedelta(milliseconds=1))]
+    shop.advance(minutes=1)
+    shop.cycle()  # all sources are empty, and both are enqueued and live
+    dies(shop, "m0", queue="orders-delay", enqueued_at=enqueued[0], dead_lettered_at=None)
+    dies(shop, "m1", enqueued_at=enqueued[1], dead_lettered_at=None)
+    shop.cycle(Selection(sources=("orders-dlq",)))
+    assert consumed(shop) == []
+    shop.advance(minutes=2)
+    assert to_the_end(shop) == ["m0", "m1"]
+
+
 def test_a_delivery_without_a_drain_sends_nothing_that_died_since_the_last_one(shop: Shop) -> None:
     dies(shop, "m0")
     shop.cycle(Selection(sources=("orders-dlq",)))

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from redrive.lifecycle import FINISHED, State
+from redrive.message import MAX_ROWS
 
 #: SQL list of the states in which a message keeps later ones of its key waiting; as in ``ix_messages_order``.
 UNFINISHED = "(" + ", ".join(f"'{state}'" for state in State if state not in FINISHED) + ")"
@@ -26,8 +27,15 @@ def first(table: str) -> str:
 
 
 def staged(table: str) -> str:
-    """A condition: everything that died before this message is staged and loaded; needs :func:`values`."""
-    died = f"coalesce({table}.dead_lettered_at, {table}.first_enqueued_at, {table}.received_at, :drained_at)"
+    """A condition: everything that died before this message is staged and loaded; needs :func:`values`.
+
+    Where the broker doesn't tell when it died, that is everything that had died when the run began that drained it.
+    """
+    began = (
+        "select runs.started_at from staging_batches inner join runs on runs.run_id = staging_batches.run_id"
+        f" where staging_batches.batch_id = {table}.copy_id / {MAX_ROWS}"
+    )
+    died = f"coalesce({table}.dead_lettered_at, ({began}), {table}.received_at, :drained_at)"
     return f"{died} <= :drained_at"
 
 
