@@ -79,6 +79,11 @@ class Totals:
     slices: int = 0
 
 
+def _whole_batches(size: int, batch: int) -> int:
+    """``size`` without the part that would cost a publishing request of its own for less than a batch."""
+    return size - size % batch if size > batch else size
+
+
 @dataclass(frozen=True, slots=True)
 class _Band:
     """The budget of causes that share a rate."""
@@ -261,7 +266,7 @@ class _Delivery:
         least = max(1, room // 10)
         if free < min(size, least):
             return None, LOOK_AGAIN if depth.total is not None else None
-        size = min(size, free)
+        size = _whole_batches(min(size, free), context.broker.capabilities.publish_batch)
         if depth.as_of is not None:
             seen = self._seen(instant(depth.as_of))
         shared = None if depth.total is None else Room(free, least, *seen)
