@@ -43,6 +43,8 @@ class Capabilities:
     #: So long ago the depth that it tells may have been so. A source counts as empty only where receives said so too,
     #: and as drained up to so long before the drain.
     depth_lag: timedelta = timedelta(0)
+    #: Whether describing a dead-letter queue says how long its origin leases: where no reason is given, a hint at one.
+    tells_origin_lease: bool = False
 
 
 class Depth(NamedTuple):

@@ -56,6 +56,7 @@ PUBSUB = Capabilities(
     publish_batch=BATCH,
     failure_headers=FAILURE_ATTRIBUTES,
     max_lease=MAX_LEASE,
+    tells_origin_lease=True,
     untried_rights="pubsub.subscriptions.consume on sources (roles/pubsub.subscriber); pubsub.topics.publish on"
     " destinations (roles/pubsub.publisher)",
 )

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from redrive.staging import Staging
 
 
-#: Brokers that keep no reason and whose description of a dead-letter queue says how long its origin leases.
-_TELL_ORIGIN_LEASE = frozenset({"google_pubsub"})
-
-
 def _learned() -> dict[str, str]:
     """The model that this site has trained, so that the job uses it wherever it runs."""
     path = home() / LEARNED
@@ -82,7 +78,7 @@ def prepare(context: Context) -> str | None:
 
 def _origin_lease(context: Context, source: Source) -> timedelta | None:
     """How long the origin leases its messages, where time per delivery is evidence: configured, else asked for."""
-    if source.lease is not None or source.kind != "dead_letter" or context.route.broker not in _TELL_ORIGIN_LEASE:
+    if source.lease is not None or source.kind != "dead_letter" or not context.broker.capabilities.tells_origin_lease:
         return source.lease
     try:
         return context.broker.describe(source.queue).origin_lease
