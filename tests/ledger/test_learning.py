@@ -88,7 +88,8 @@ def test_a_model_that_answers_better_is_kept(plant: Plant, tmp_path: Path, monke
     monkeypatch.setattr(cause_model, "_EPOCHS", 8)  # enough to learn a few words
     monkeypatch.setattr(learn, "shipped_texts", lambda: iter(texts))
     monkeypatch.setattr(learn, "shipped", lambda: None)
-    for where in ("north", "south", "east", "west", "upper", "lower"):
+    # Of different lengths: what differs in a word of one place only is one group.
+    for where in ("north", "old south", "far old east", "west or north", "upper east and west", "very low and far off"):
         attempts(plant, group(plant, f"zorpulator blinkered in the {where} hall"), "presumed")
         attempts(plant, group(plant, f"glimmerite flanged beyond {where} gantry"), "returned")
     found = learn.learn(plant.ledger, tmp_path)
