@@ -42,6 +42,7 @@ help: ## List the targets
 
 .PHONY: setup
 setup: .venv/.project .venv-ministack/.requirements ## Make the environment in .venv, with the redrive command
+	@$(BIN)/python -m redrive.spark_classes
 	@echo "Ready: $(BIN)/redrive --help"
 
 .PHONY: run

@@ -24,6 +24,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from redrive.settings import SparkSettings
+
 ROOT = Path(__file__).parents[1]
 DRAIN3_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 BATCH = 5_000  # copies of a staging file: the default of drain.flush_messages
@@ -179,7 +181,9 @@ def _run_ours(folder: Path) -> dict[str, Any]:
     import classify_messages  # noqa: PLC0415
 
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    spark = classify_messages.local_session(f"local[{CORES}]")
+    messages = sum(batch["rows"] for batch in manifest["batches"])
+    memory = {"spark.driver.memory": SparkSettings().driver_memory}
+    spark = classify_messages.local_session(messages, f"local[{CORES}]", memory)
     spark.sparkContext.setLogLevel("ERROR")
     jvm = _jvm()
     watch = _Watch(jvm)

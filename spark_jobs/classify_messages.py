@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
-from redrive import classified, explain
+from redrive import classified, explain, spark_session
 from redrive.cause_model import Model
 from redrive.causes import Cause
 from redrive.message import ROW_BITS
@@ -34,48 +34,6 @@ from redrive.template_mining import KnownGroup
 from transforms.evidence import with_evidence
 from transforms.masking import with_masked
 from transforms.selecting import selected
-
-#: What a session for this job needs; for ``spark-submit`` give them as ``--conf``.
-SESSION_CONF: Mapping[str, str] = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "4",
-    "spark.sql.files.maxPartitionBytes": "64m",
-    "spark.sql.files.openCostInBytes": "256k",  # staging files are small and many: a task takes dozens
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",  # costs more than the masks; the cache may spill
-    "spark.sql.icu.caseMappings.enabled": "false",  # names of headers are ASCII; ICU takes seconds to load
-}
-_OF_A_QUERY = (
-    "spark.sql.files.maxPartitionBytes",
-    "spark.sql.files.openCostInBytes",
-    "spark.sql.session.timeZone",
-    "spark.sql.parquet.outputTimestampType",
-    "spark.sql.parquet.compression.codec",
-    "spark.sql.inMemoryColumnarStorage.compressed",
-    "spark.sql.icu.caseMappings.enabled",
-)
-#: Throughput before pauses, and code is compiled later: most that Spark runs to plan a query is not worth it.
-LARGE_JVM = "-XX:+UseParallelGC -XX:CompileThresholdScaling=4 -XX:-DontCompileHugeMethods"
-#: What can only be said when a local session starts.
-LOCAL_CONF: Mapping[str, str] = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "2g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.catalogImplementation": "in-memory",
-    "spark.shuffle.compress": "true",
-    "spark.driver.extraJavaOptions": LARGE_JVM,
-    "spark.ui.showConsoleProgress": "false",
-}
-
-#: For a local session that will see few messages: halves the time of its first queries, costs throughput later.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: Up to so many messages a session of our own is started with :data:`QUICK_JVM`.
-FEW_MESSAGES = 20_000
 
 _CASE = ("masked", "broker_reason", "hint")
 _ANSWERS = pa.schema(
@@ -117,11 +75,12 @@ _COPIED = (
 )
 
 
-def local_session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session in this process; ``conf`` is added to what the job needs."""
+def local_session(messages: int, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session in this process for about so many messages; ``conf`` is added to what the job needs."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("redrive-classify").master(master)
-    for key, value in (SESSION_CONF | LOCAL_CONF | dict(conf or {})).items():
+    ours = {**spark_session.SESSION, **spark_session.LOCAL, **spark_session.for_messages(messages)}
+    for key, value in (ours | dict(conf or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
@@ -132,8 +91,8 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     The answer has ``messages, delays, groups, cases, causes`` (messages per cause) and ``seconds``.
     """
     started = time.monotonic()
-    for key in _OF_A_QUERY:
-        spark.conf.set(key, SESSION_CONF[key])
+    for key in spark_session.OF_A_QUERY:
+        spark.conf.set(key, spark_session.SESSION[key])
     output = str(manifest["output"]).rstrip("/")
     rules = [explain.RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
     known = _known_groups(spark, manifest.get("known_groups"))
@@ -301,12 +260,9 @@ def read_manifest(uri: str, spark: SparkSession | None = None) -> dict[str, Any]
     return manifest
 
 
-def _quick_if_few(manifest_uri: str) -> dict[str, str]:
-    try:
-        rows = sum(int(batch["rows"]) for batch in read_manifest(manifest_uri)["batches"])
-    except ValueError:  # not a local path: nobody can say before there is a session
-        return {}
-    return {"spark.driver.extraJavaOptions": QUICK_JVM} if rows <= FEW_MESSAGES else {}
+def _messages(manifest: Mapping[str, Any] | None) -> int:
+    """How many it names; of one that can't be read before there is a session, many."""
+    return sum(int(batch["rows"]) for batch in manifest["batches"]) if manifest else spark_session.FEW_FOR_JVM + 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -315,15 +271,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--manifest", required=True, help="URI of the JSON that says what to read and write")
     parser.add_argument("--master", default=None, help="start a session here instead of joining the submitted one")
     options = parser.parse_args(arguments)
+    manifest = None if "://" in options.manifest else read_manifest(options.manifest)
     # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     spark = (
         SparkSession.builder.appName("redrive-classify").getOrCreate()
         if submitted and options.master is None
-        else local_session(options.master or "local[*]", _quick_if_few(options.manifest))
+        else local_session(_messages(manifest), options.master or "local[*]")
     )
     try:
-        counts = run(read_manifest(options.manifest, spark), spark)
+        counts = run(manifest or read_manifest(options.manifest, spark), spark)
     finally:
         spark.stop()
     print(json.dumps(counts), flush=True)  # noqa: T201

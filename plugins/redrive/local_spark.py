@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from redrive import spark
+from redrive import spark, spark_session
 from redrive.errors import RedriveError
 from redrive.settings import SparkSettings
 
@@ -39,16 +39,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 _CONF: Mapping[str, str] = {
     "spark.connect.grpc.binding.address": HOST,
-    "spark.driver.bindAddress": HOST,
-    "spark.driver.host": HOST,
-    "spark.ui.enabled": "false",  # would listen on every interface
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "WARN",
-    "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.shuffle.partitions": "4",
     "spark.sql.ui.explainMode": "simple",  # nobody looks at the plans, whose text takes longer than some queries
-    # Small batches: code that is compiled soon is worth more than code that is compiled well.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
@@ -152,8 +143,10 @@ class ConnectServer:
         command = [str(Path(sysconfig.get_path("scripts")) / "spark-submit"), "--master", self._settings.master]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         command += ["--name", "redrive-connect", "--driver-memory", self._settings.driver_memory]
+        ours = {**spark_session.SESSION, **spark_session.LOCAL, **_CONF}
+        ours[spark_session.JVM_OPTIONS] = spark_session.jvm_options(quick=True)
         port = {"spark.connect.grpc.binding.port": str(self._port)}
-        for key, value in {**spark.SESSION, **_CONF, **self._settings.conf, **port}.items():
+        for key, value in (ours | self._settings.conf | port).items():
             command += ["--conf", f"{key}={value}"]
         return [*command, "spark-internal"]
 

@@ -7,6 +7,7 @@ run must not pay for it.
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive import settings as configuration
+from redrive import spark_session
 from redrive.errors import ClassificationFailed, SettingsError, StagingError
 from redrive.settings import Settings, SparkSettings
 
@@ -30,35 +32,6 @@ if TYPE_CHECKING:
     from redrive.connections import Connection
 
 APPLICATION_NAME = "redrive-classify"
-#: What the job needs of its session; a test holds it to the job's own list, which can't be imported here.
-SESSION: Mapping[str, str] = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "4",
-    "spark.sql.files.maxPartitionBytes": "64m",
-    "spark.sql.files.openCostInBytes": "256k",  # staging files are small and many: a task takes dozens
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",  # costs more than the masks; the cache may spill
-    "spark.sql.icu.caseMappings.enabled": "false",  # names of headers are ASCII; ICU takes seconds to load
-}
-_LOCAL: Mapping[str, str] = {
-    "spark.log.level": "WARN",
-    "spark.ui.enabled": "false",  # would listen on every interface
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.shuffle.partitions": "4",
-}
-#: For a session that sees few messages: compiling code for them takes longer than interpreting, and a session of
-#: Spark Connect compiles all of it anew. It saves a fifth of a small batch.
-_INTERPRETED: Mapping[str, str] = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-_FEW_MESSAGES = 2_000
 _LAST_LINES = 20
 _KEPT_LOGS = 100
 _RETRIES = 4  # of a call to Spark Connect, with growing waits: about five seconds
@@ -89,13 +62,40 @@ def arguments(manifest_uri: str) -> list[str]:
 
 def properties(spark: SparkSettings) -> dict[str, str]:
     """Spark properties of a submitted job; the configuration's ``spark.conf`` wins."""
-    ours = dict(SESSION)
+    ours = dict(spark_session.SESSION)
     if spark.runner == "local":
-        ours |= _LOCAL
+        ours |= spark_session.LOCAL
     # The cloud runners have minimum sizes of their own above our default, so there it has to be asked for.
     if spark.runner in ("local", "submit") or "driver_memory" in spark.model_fields_set:
         ours["spark.driver.memory"] = spark.driver_memory
     return ours | spark.conf
+
+
+def properties_for(spark: SparkSettings, manifest_uri: str) -> dict[str, str]:
+    """:func:`properties`, and what suits the number of messages where a session is started here for them alone.
+
+    Raises :class:`StagingError` when the manifest can't be read.
+    """
+    if spark.runner != "local":
+        return properties(spark)
+    return spark_session.for_messages(_messages(read_manifest(manifest_uri))) | properties(spark)
+
+
+def read_manifest(uri: str) -> dict[str, Any]:
+    """What :func:`redrive.stages.classify.prepare` wrote; raises :class:`StagingError` when it can't be read."""
+    from pyarrow import fs  # noqa: PLC0415
+
+    try:
+        source, path = fs.FileSystem.from_uri(uri if "://" in uri else Path(uri).absolute().as_uri())
+        with source.open_input_stream(path) as stream:
+            manifest: dict[str, Any] = json.loads(stream.read())
+    except (OSError, ValueError) as error:
+        raise StagingError(f"{uri}: can't be read: {error}") from error
+    return manifest
+
+
+def _messages(manifest: Mapping[str, Any]) -> int:
+    return sum(batch["rows"] for batch in manifest.get("batches", ()))
 
 
 # --- the code, as one zip whose name tells its content ------------------------------------------------------
@@ -199,7 +199,7 @@ def submit_command(settings: Settings, manifest_uri: str) -> list[str]:
     command += ["--master", master, "--name", APPLICATION_NAME, "--py-files", str(package())]
     if deploy_mode:
         command += ["--deploy-mode", str(deploy_mode)]
-    for key, value in properties(settings.spark).items():
+    for key, value in properties_for(settings.spark, manifest_uri).items():
         command += ["--conf", f"{key}={value}"]
     return [*command, str(application()), *arguments(manifest_uri)]
 
@@ -222,25 +222,14 @@ def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
     Raises :class:`ClassificationFailed`, with the server's address but never its token, when the server isn't there
     (after a few seconds), refuses the token, fails, or takes longer than ``spark.timeout``.
     """
-    import json  # noqa: PLC0415
-
-    from pyarrow import fs  # noqa: PLC0415
-
     remote = settings.spark.remote
     if remote is None:
         raise SettingsError("spark.remote: is required with runner connect")
     run = _job_function()
-    try:
-        source, path = fs.FileSystem.from_uri(
-            manifest_uri if "://" in manifest_uri else Path(manifest_uri).absolute().as_uri()
-        )
-        with source.open_input_stream(path) as stream:
-            manifest = json.loads(stream.read())
-    except (OSError, ValueError) as error:
-        raise StagingError(f"{manifest_uri}: can't be read: {error}") from error
-    few = sum(batch["rows"] for batch in manifest.get("batches", ())) <= _FEW_MESSAGES
+    manifest = read_manifest(manifest_uri)
+    few = _messages(manifest) <= spark_session.FEW_FOR_CODE
     with _remote_session(remote, settings.spark.timeout) as session:
-        for key, value in _INTERPRETED.items() if few else ():
+        for key, value in spark_session.INTERPRETED.items() if few else ():
             session.conf.set(key, value)
         run(manifest, session)
 

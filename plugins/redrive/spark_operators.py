@@ -23,7 +23,7 @@ from airflow.sdk import get_current_context, task
 
 from redrive import connections, spark
 from redrive import settings as configuration
-from redrive.settings import Settings
+from redrive.settings import Settings, SparkSettings
 
 TASK_ID = "classify"
 CLOUD_RUNNERS = frozenset({"emr_serverless", "dataproc_serverless"})
@@ -59,13 +59,14 @@ def classify(settings: Settings) -> Any:
 class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types for mypy
     """``spark-submit`` of the job, on this machine or to a cluster; the code travels as a zip of its own.
 
-    ``connection`` None: to ``master``. A connection that is named and isn't there is an error; the provider
+    Without a connection: to ``master``. A connection that is named and isn't there is an error; the provider
     would quietly submit to ``yarn`` instead.
     """
 
-    def __init__(self, *, master: str, connection: str | None, **kwargs: Any) -> None:
+    def __init__(self, *, chosen: SparkSettings, **kwargs: Any) -> None:
+        connection = chosen.connection if chosen.runner == "submit" else None
         super().__init__(conn_id=connection or _OWN_CONNECTION, **kwargs)
-        self.master = master
+        self.chosen = chosen
         self.connection = connection
 
     def execute(self, context: Any) -> None:
@@ -75,8 +76,9 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
         if shutil.which("spark-submit") is None:
             scripts = sysconfig.get_path("scripts")
             os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+        self.conf = spark.properties_for(self.chosen, self.application_args[-1])
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        if self.master.startswith("local") and self.connection is None:
+        if self.chosen.master.startswith("local") and self.connection is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         with _held(context):
@@ -85,7 +87,7 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
     def _get_hook(self) -> SparkSubmitHook:
         if self.connection is None:
             os.environ[connections.variable_of(_OWN_CONNECTION)] = json.dumps(
-                {"conn_type": "spark", "host": self.master, "extra": {"deploy-mode": "client"}}
+                {"conn_type": "spark", "host": self.chosen.master, "extra": {"deploy-mode": "client"}}
             )
         else:
             connections.get(self.connection)  # raises ConnectionMissing
@@ -104,11 +106,9 @@ def _held(context: Any) -> Iterator[None]:
 
 
 def _submit(settings: Settings) -> ClassifyOperator:
-    connection = settings.spark.connection if settings.spark.runner == "submit" else None
     return ClassifyOperator(
         task_id=TASK_ID,
-        master=settings.spark.master,
-        connection=connection,
+        chosen=settings.spark,
         name=spark.APPLICATION_NAME,
         application_args=spark.arguments(_MANIFEST),
         conf=spark.properties(settings.spark),

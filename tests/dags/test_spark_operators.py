@@ -11,6 +11,7 @@ import jinja2
 import pytest
 
 from redrive import settings as configuration
+from redrive import spark_session
 from redrive.errors import ConnectionMissing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +93,9 @@ class TestLocalAndSubmit:
         with pytest.raises(ConnectionMissing, match="nowhere"):
             the_task("spark: {runner: submit, connection: nowhere}")._get_hook()
 
-    def test_code_and_submit_program_are_found_where_the_task_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_code_and_submit_program_are_found_where_the_task_runs(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
         from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator  # noqa: PLC0415
 
         monkeypatch.setenv("PATH", "/nowhere")
@@ -103,11 +106,16 @@ class TestLocalAndSubmit:
         monkeypatch.setattr(
             SparkSubmitOperator,
             "execute",
-            lambda self, context: seen.update(zip=self.py_files, path=os.environ["PATH"]),
+            lambda self, context: seen.update(zip=self.py_files, path=os.environ["PATH"], **self.conf),
         )
-        the_task("spark: {}").execute({})
+        classify = the_task("spark: {}")
+        manifest = tmp_path / "manifest.json"
+        manifest.write_text('{"batches": [{"rows": 7}]}')
+        classify.application_args = ["--manifest", str(manifest)]
+        classify.execute({})
         assert Path(seen["zip"]).exists()
         assert any(Path(folder, "spark-submit").exists() for folder in seen["path"].split(os.pathsep))
+        assert seen[spark_session.JVM_OPTIONS].startswith(spark_session.QUICK_JVM), "seven messages are few"
 
 
 def held_while_executing(operator: Any, monkeypatch: pytest.MonkeyPatch) -> bool:

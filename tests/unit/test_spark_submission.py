@@ -1,6 +1,5 @@
 """How the Spark job is started: with what arguments, with what code, and what a failure tells."""
 
-import ast
 import json
 import os
 import subprocess
@@ -8,13 +7,14 @@ import sys
 import textwrap
 import threading
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from redrive import connections, spark
+from redrive import connections, spark, spark_classes, spark_session
 from redrive import settings as configuration
-from redrive.errors import ClassificationFailed, ConnectionMissing, SettingsError
+from redrive.errors import ClassificationFailed, ConnectionMissing, SettingsError, StagingError
 from redrive.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +48,12 @@ def spark_submit_is(house: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
     program.chmod(0o755)
     monkeypatch.setattr(spark.sysconfig, "get_path", lambda _name: str(scripts))
     monkeypatch.setattr(spark, "java_missing", lambda: None)
+
+
+def a_manifest(house: Path) -> str:
+    path = house / "m.json"
+    path.write_text('{"batches": [{"rows": 7}]}')
+    return str(path)
 
 
 class TestTheCode:
@@ -134,26 +140,114 @@ class TestTheCommand:
         assert properties["spark.driver.memory"] == "3g"
 
     def test_the_job_gets_the_session_that_it_asks_for(self) -> None:
-        tree = ast.parse((ROOT / "spark_jobs" / "classify_messages.py").read_text())
-        asked = next(
-            ast.literal_eval(node.value)
-            for node in tree.body
-            if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "SESSION_CONF" and node.value
-        )
         given = spark.properties(settings_with("{runner: submit}").spark)
-        assert asked.items() <= given.items()
+        assert spark_session.SESSION.items() <= given.items()
+
+    @pytest.mark.parametrize(
+        ("rows", "jvm", "interpreted"),
+        [
+            pytest.param([7, 8], spark_session.QUICK_JVM, True, id="few"),
+            pytest.param([spark_session.FEW_FOR_CODE, 1], spark_session.QUICK_JVM, False, id="worth compiling"),
+            pytest.param([spark_session.FEW_FOR_JVM, 1], spark_session.LARGE_JVM, False, id="many"),
+        ],
+    )
+    def test_a_spark_of_this_machine_is_started_for_as_many_messages_as_there_are(
+        self, tmp_path: Path, rows: list[int], jvm: str, *, interpreted: bool
+    ) -> None:
+        manifest = tmp_path / "m.json"
+        manifest.write_text(json.dumps({"batches": [{"rows": n} for n in rows]}))
+        given = spark.properties_for(settings_with("{}").spark, str(manifest))
+        assert given[spark_session.JVM_OPTIONS].startswith(jvm)
+        assert (given.get("spark.sql.codegen.wholeStage") == "false") == interpreted
+
+    def test_a_cluster_is_told_nothing_about_its_jvm(self) -> None:
+        assert spark_session.JVM_OPTIONS not in spark.properties_for(
+            settings_with("{runner: submit}").spark, "s3://nowhere/m.json"
+        )
+
+    def test_the_users_own_options_win(self, tmp_path: Path) -> None:
+        chosen = settings_with("{conf: {spark.driver.extraJavaOptions: -Xss8m}}").spark
+        assert spark.properties_for(chosen, a_manifest(tmp_path))[spark_session.JVM_OPTIONS] == "-Xss8m"
+
+    def test_a_manifest_that_is_gone_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(StagingError, match=r"gone\.json"):
+            spark.properties_for(settings_with("{}").spark, str(tmp_path / "gone.json"))
+
+
+class TestTheArchiveOfClasses:
+    @pytest.fixture
+    def java(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A Java of which only the folder is real."""
+        (tmp_path / "jdk" / "bin").mkdir(parents=True)
+        (tmp_path / "jdk" / "bin" / "java").touch()
+        (tmp_path / "jdk" / "release").write_text('JAVA_RUNTIME_VERSION="17.0.1+2"\nOS_ARCH="x86_64"\n')
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+        monkeypatch.setattr(sys, "prefix", str(tmp_path / "env"))
+        return tmp_path / "jdk"
+
+    def test_is_named_by_the_builds_of_spark_and_java(self, java: Path) -> None:
+        archive = spark_session.class_archive()
+        assert archive is not None
+        assert archive.name == f"spark-{metadata.version('pyspark')}-17.0.1+2-x86_64.jsa"
+
+    @pytest.mark.usefixtures("java")
+    def test_is_used_where_it_is(self) -> None:
+        archive = spark_session.class_archive()
+        assert archive is not None
+        assert spark_session.jvm_options(quick=True) == spark_session.QUICK_JVM
+        archive.parent.mkdir(parents=True)
+        archive.touch()
+        assert f"-XX:SharedArchiveFile={archive}" in spark_session.jvm_options(quick=True)
+
+    def test_there_is_none_of_a_java_that_tells_no_version(self, java: Path) -> None:
+        (java / "release").write_text("IMPLEMENTOR=nobody\n")
+        assert spark_session.class_archive() is None
+        (java / "release").unlink()
+        assert spark_session.class_archive() is None
+
+    def test_there_is_none_whose_path_no_option_could_name(self, java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "prefix", str(java / "my env"))
+        assert spark_session.class_archive() is None
+
+    def test_that_fails_leaves_nothing_and_tells_what_was_said(
+        self, java: Path, house: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        spark_submit_is(house, monkeypatch, "raise SystemExit('no room for classes')")
+        assert spark_classes.main() == 0, "nothing depends on it"
+        assert "no room for classes" in capsys.readouterr().err
+        archive = spark_session.class_archive()
+        assert archive is not None
+        assert list(archive.parent.iterdir()) == []
+
+    def test_appears_when_it_is_complete(self, java: Path, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark_submit_is(
+            house,
+            monkeypatch,
+            """
+            import pathlib, re, sys
+            found = re.search("ArchiveClassesAtExit=([^ ]+)", " ".join(sys.argv))
+            pathlib.Path(found.group(1)).write_text("classes")
+            """,
+        )
+        made = spark_classes.make()
+        assert made is not None
+        assert made == spark_session.class_archive()
+        assert made.read_text() == "classes"
+        assert [path.name for path in made.parent.iterdir()] == [made.name]
 
 
 class TestARun:
     def test_waits_for_the_end(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        spark_submit_is(house, monkeypatch, "import sys, pathlib; pathlib.Path(sys.argv[-1]).write_text('classified')")
-        spark.classify(settings_with("{}"), str(house / "seen"))
-        assert (house / "seen").read_text() == "classified"
+        spark_submit_is(
+            house, monkeypatch, "import sys, pathlib; pathlib.Path(sys.argv[-1] + '.seen').write_text('classified')"
+        )
+        spark.classify(settings_with("{}"), a_manifest(house))
+        assert (house / "m.json.seen").read_text() == "classified"
 
     def test_that_fails_tells_its_log_and_its_last_words(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_submit_is(house, monkeypatch, "print('first'); raise SystemExit('no such file: batch-7')")
         with pytest.raises(ClassificationFailed, match="no such file: batch-7") as failure:
-            spark.classify(settings_with("{}"), "m.json")
+            spark.classify(settings_with("{}"), a_manifest(house))
         log = next((house / "var" / "spark" / "logs").iterdir())
         assert str(log) in str(failure.value)
         assert log.stat().st_mode & 0o077 == 0, "error texts of a customer's messages are nobody else's business"
@@ -162,18 +256,22 @@ class TestARun:
         spark_submit_is(
             house,
             monkeypatch,
-            "import os, sys, time, pathlib; pathlib.Path(sys.argv[-1]).write_text(str(os.getpid())); time.sleep(60)",
+            """
+            import os, sys, time, pathlib
+            pathlib.Path(sys.argv[-1] + ".pid").write_text(str(os.getpid()))
+            time.sleep(60)
+            """,
         )
         with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):
-            spark.classify(settings_with("{timeout: 2s}"), str(house / "pid"))
+            spark.classify(settings_with("{timeout: 2s}"), a_manifest(house))
         with pytest.raises(ProcessLookupError):
-            os.kill(int((house / "pid").read_text()), 0)
+            os.kill(int((house / "m.json.pid").read_text()), 0)
 
     def test_without_java_says_so_before_anything_starts(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(house))
         monkeypatch.delenv("JAVA_HOME", raising=False)
         with pytest.raises(ClassificationFailed, match="Java 17"):
-            spark.classify(settings_with("{}"), "m.json")
+            spark.classify(settings_with("{}"), a_manifest(house))
 
     def test_keeps_a_bounded_number_of_logs(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_submit_is(house, monkeypatch, "")
@@ -181,7 +279,7 @@ class TestARun:
         logs.mkdir(parents=True)
         for number in range(150):
             (logs / f"classify-20200101T0000{number:03}-x.log").write_text("")
-        spark.classify(settings_with("{}"), "m.json")
+        spark.classify(settings_with("{}"), a_manifest(house))
         assert len(list(logs.iterdir())) <= 101
 
     @pytest.mark.parametrize(
