@@ -27,7 +27,5 @@ def test_spark_takes_its_classes_from_the_archive_of_the_setup(tmp_path: Path) -
         check=True,
         timeout=120,
     )
-    loaded = [line for line in log.read_text().splitlines() if " org.apache.spark." in line]
-    mapped = [line for line in loaded if "shared objects file (top)" in line]
-    assert len(mapped) > 20
-    assert len(mapped) > 0.9 * len(loaded), "an archive of other jars is ignored, and nobody would notice"
+    mapped = [line for line in log.read_text().splitlines() if "shared objects file (top)" in line]
+    assert len([line for line in mapped if " org.apache.spark." in line]) > 50, "Java ignores an archive of other jars"
