@@ -3,6 +3,8 @@
 import pytest
 from benchmarks import accuracy, grouping
 
+pytestmark = pytest.mark.outside_data
+
 
 def test_causes_are_right_and_safe() -> None:
     measured = accuracy.measure()

@@ -94,9 +94,10 @@ def test_a_skip_is_a_failure_where_nothing_may_skip() -> None:
     [
         (a_report("skipped"), {}),
         (a_report("skipped", wasxfail="known"), REQUIRED),
+        (a_report("skipped", keywords={"outside_data": 1}), REQUIRED),
         (a_report("passed"), REQUIRED),
     ],
-    ids=["on-a-laptop", "expected-failure", "passed"],
+    ids=["on-a-laptop", "expected-failure", "data-that-nothing-installs", "passed"],
 )
 def test_everything_else_is_left_as_it_is(report: pytest.TestReport, environ: dict[str, str]) -> None:
     before = report.outcome
