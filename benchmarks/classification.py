@@ -24,8 +24,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from redrive.settings import SparkSettings
-
 ROOT = Path(__file__).parents[1]
 DRAIN3_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 BATCH = 5_000  # copies of a staging file: the default of drain.flush_messages
@@ -179,6 +177,7 @@ def _stage_batch(folder: Path, number: int, count: int, seed: int) -> dict[str, 
 def _run_ours(folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT / "spark_jobs"))
     import classify_messages  # noqa: PLC0415
+    from redrive.settings import SparkSettings  # noqa: PLC0415
 
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     messages = sum(batch["rows"] for batch in manifest["batches"])

@@ -152,31 +152,31 @@ def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
     manifest = json.loads(Path(pipeline.prepare_classification(settings, run, broker=broker) or "").read_text())
     output = Path(manifest["output"])
     (output / classified.MESSAGES_DIR).mkdir(parents=True)
-    (output / classified.GROUPS_DIR).mkdir(parents=True)
-    fingerprints = [f"{number:016x}" for number in range(GROUPS)]
+    (output / classified.CASES_DIR).mkdir(parents=True)
     with pq.ParquetWriter(output / classified.MESSAGES_DIR / "part-0.parquet", classified.MESSAGES) as writer:
         for batch in manifest["batches"]:
-            staged = pq.read_table(
-                batch["uri"], columns=[n for n in classified.MESSAGES.names if n in classified.STAGED.names]
-            )
-            count, first = staged.num_rows, batch["batch_id"]
-            made = {
-                "message_id": pa.array([message_id_of(first, row) for row in range(count)], pa.int64()),
-                "body_bytes": pa.array([1024] * count, pa.int32()),
-                "message_key": pa.nulls(count, pa.string()),
-                "order_key": pa.nulls(count, pa.string()),
-                "cause": pa.array(["transient_network"] * count),
-                "rule": pa.array(["bench"] * count),
-                "confidence": pa.array([0.9] * count, pa.float32()),
-                "fingerprint": pa.array([fingerprints[row % GROUPS] for row in range(count)]),
-            }
-            columns = [made[n] if n in made else staged.column(n) for n in classified.MESSAGES.names]
+            count = pq.read_metadata(batch["uri"]).num_rows
+            columns = [
+                pa.array([message_id_of(batch["batch_id"], row) for row in range(count)], pa.int64()),
+                pa.array([row % GROUPS for row in range(count)], pa.int64()),
+                pa.nulls(count, pa.string()),
+                pa.nulls(count, pa.string()),
+            ]
             writer.write_table(pa.table(columns, schema=classified.MESSAGES))
-    groups = [
-        {"fingerprint": f, "cause": "transient_network", "template": f, "example": f, "messages": 1}
-        for f in fingerprints
+    cases = [
+        {
+            "case_key": number,
+            "messages": 1,
+            "cause": "transient_network",
+            "rule": "bench",
+            "confidence": 0.9,
+            "fingerprint": f"{number:016x}",
+            "template": f"{number:016x}",
+            "example": f"{number:016x}",
+        }
+        for number in range(GROUPS)
     ]
-    pq.write_table(pa.Table.from_pylist(groups, classified.GROUPS), output / classified.GROUPS_DIR / "part-0.parquet")
+    pq.write_table(pa.Table.from_pylist(cases, classified.CASES), output / classified.CASES_DIR / "part-0.parquet")
 
 
 def _load(folder: Path, size: int) -> Callable[[], Any]:

@@ -3,10 +3,10 @@
     spark-submit --py-files redrive.zip classify_messages.py --manifest s3://…/manifest.json
     python spark_jobs/classify_messages.py --manifest var/…/manifest.json     (starts a local session)
 
-Three Spark jobs, whatever the number of messages: (1) evidence and masks as Columns, cached, and the
-distinct cases counted; (2) messages joined with the judgement of their case and written; (3) one row
-per group. The rules run between (1) and (2) on the driver, in plain Python, over the distinct cases
-only: see docs/adr/0007-spark-classification.md. Running it again overwrites its own output.
+Every message is looked at once: evidence, masks and the key of its case are Columns, and what they find is written.
+Then the keys are counted, and the text of each case is read back from its first message. The rules run on the driver,
+in plain Python, over the distinct cases only: see docs/adr/0007-spark-classification.md. Running it again overwrites
+its own output.
 """
 
 import argparse
@@ -16,16 +16,16 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.storagelevel import StorageLevel
 
-from redrive import classified, explain, spark_session
+from redrive import classified, explain, grouping, spark_session
 from redrive.cause_model import Model
 from redrive.causes import Cause
 from redrive.message import ROW_BITS
@@ -36,43 +36,18 @@ from transforms.masking import with_masked
 from transforms.selecting import selected
 
 _CASE = ("masked", "broker_reason", "hint")
-_ANSWERS = pa.schema(
-    [(name, pa.string()) for name in (*_CASE, "cause", "rule")]
-    + [("confidence", pa.float32()), ("fingerprint", pa.string())]
-)
-_WANTED = pa.schema(
-    [(name, pa.string()) for name in ("fingerprint", "cause", "template")]
-    + [("messages", pa.int64()), ("message_id", pa.int64())]
-)
 #: No two values are equal, so the attempt to build a dictionary of them is lost time.
 _NO_DICTIONARY = {
-    f"parquet.enable.dictionary#{name}": "false"
-    for name in (
-        "message_id",
-        "broker_message_id",
-        "body_hash",
-        "message_key",
-        "row",
-        "enqueued_at",
-        "dead_lettered_at",
-    )
+    f"parquet.enable.dictionary#{name}": "false" for name in ("message_id", "message_key", "order_key", "text")
 }
-_COPIED = (
-    "batch_id",
-    "row",
-    "source",
-    "kind",
-    "broker_message_id",
-    "body_hash",
-    "enqueued_at",
-    "dead_lettered_at",
-    "received_at",
-    "deliveries",
-    "origin",
-    "ordering_key",
-    "redrive_id",
-    "redrive_attempt",
-)
+
+
+class Found(NamedTuple):
+    """A distinct case, how many messages it has, and the failure text of the first of them."""
+
+    case: explain.Case
+    messages: int
+    text: str
 
 
 def local_session(messages: int, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -96,27 +71,25 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     output = str(manifest["output"]).rstrip("/")
     rules = [explain.RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
     known = _known_groups(spark, manifest.get("known_groups"))
-    uris = [batch["uri"] for batch in manifest["batches"]]
+    uris = [str(batch["uri"]) for batch in manifest["batches"]]
+    messages_uri = f"{output}/{classified.MESSAGES_DIR}"
     staged = spark.read.schema(classified.STAGED_DDL).parquet(*uris)
-    rows = with_cases(staged, manifest, rules).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        cases = _distinct_cases(rows)
-        failures = {case: count for case, (count, _) in cases.items() if case is not None}
-        judgements = explain.judge(failures, rules, known, _model(manifest))
-        _write_messages(spark, rows, judgements, f"{output}/{classified.MESSAGES_DIR}")
-        groups = _groups(cases, judgements)
-        _write_groups(spark, rows, groups, f"{output}/{classified.GROUPS_DIR}")
-    finally:
-        rows.unpersist()
-    causes: dict[str, int] = {}
-    for case, judgement in judgements.items():
-        causes[judgement.cause.value] = causes.get(judgement.cause.value, 0) + failures[case]
+    found_out = with_cases(staged, manifest, rules).select(*classified.MESSAGES.names)
+    found_out.sortWithinPartitions("message_id").write.options(**_NO_DICTIONARY).mode("overwrite").parquet(messages_uri)
+    written = spark.read.schema(classified.MESSAGES_DDL).parquet(messages_uri)
+    counted, delays = _counted(written)
+    found = _cases(spark, written, counted)
+    judgements = explain.judge({f.case: f.messages for f in found.values()}, rules, known, _model(manifest))
+    _write_cases(spark, found, judgements, f"{output}/{classified.CASES_DIR}")
+    causes: Counter[str] = Counter()
+    for one in found.values():
+        causes[judgements[one.case].cause.value] += one.messages
     return {
-        "messages": sum(count for count, _ in cases.values()),
-        "delays": cases.get(None, (0, 0))[0],
-        "groups": len(groups),
-        "cases": len(failures),
-        "causes": causes,
+        "messages": causes.total() + delays,
+        "delays": delays,
+        "groups": len({judgement.fingerprint for judgement in judgements.values()}),
+        "cases": len(found),
+        "causes": dict(causes),
         "seconds": round(time.monotonic() - started, 3),
     }
 
@@ -128,22 +101,18 @@ def _model(manifest: Mapping[str, Any]) -> Model | None:
 
 
 def with_cases(staged: DataFrame, manifest: Mapping[str, Any], rules: Sequence[explain.RouteRule]) -> DataFrame:
-    """One narrow row per message: what is copied to the output, its case, and a text for the example."""
+    """One row of ``classified.MESSAGES`` per message, and beside it ``masked``, its text as its case has it."""
     selectors = [parse_selector(text) for text in manifest.get("evidence") or ()]
     rows = with_evidence(staged, selectors)
     failed = F.col("kind") != "delay"
     rows = with_masked(rows.withColumn("to_mask", F.when(failed, F.col("text"))), "to_mask", "masked")
     return rows.withColumn("hint", F.when(failed, _hint(manifest, rules))).select(
         (F.shiftleft(F.col("batch_id"), ROW_BITS) + F.col("row")).alias("message_id"),
-        *_COPIED,
-        F.octet_length("body").alias("body_bytes"),
+        F.when(F.col("masked").isNotNull(), F.xxhash64(*_CASE)).alias("case_key"),
         _key(manifest.get("message_key")).alias("message_key"),
         _key(manifest.get("order_key")).alias("order_key"),
-        F.when(F.octet_length("text") <= classified.MAX_EXAMPLE, F.col("text"))
-        .otherwise(F.substring("text", 1, classified.MAX_EXAMPLE))
-        .alias("text"),
+        F.when(failed, F.col("text")).alias("text"),
         *_CASE,
-        F.when(F.col("masked").isNotNull(), F.xxhash64(*_CASE)).alias("case_key"),
     )
 
 
@@ -170,71 +139,45 @@ def _hint(manifest: Mapping[str, Any], rules: Sequence[explain.RouteRule]) -> Co
     return hint
 
 
-def _distinct_cases(rows: DataFrame) -> dict[explain.Case | None, tuple[int, int]]:
-    """Messages per case, and the first message of each; None stands for delayed messages."""
-    counted = rows.groupBy(*_CASE).agg(F.count("*").alias("n"), F.min("message_id").alias("first")).toArrow()
-    columns = (counted.column(name).to_pylist() for name in (*_CASE, "n", "first"))
+def _counted(written: DataFrame) -> tuple[dict[int, tuple[int, int]], int]:
+    """By case key (how many messages, the first of them), and how many messages have none."""
+    counted = written.groupBy("case_key").agg(F.count("*").alias("n"), F.min("message_id").alias("first")).toArrow()
+    columns = (counted.column(name).to_pylist() for name in ("case_key", "n", "first"))
+    by_key = {key: (n, first) for key, n, first in zip(*columns, strict=True)}
+    delays, _ = by_key.pop(None, (0, 0))
+    return by_key, delays
+
+
+def _cases(spark: SparkSession, written: DataFrame, counted: Mapping[int, tuple[int, int]]) -> dict[int, Found]:
+    """The cases in the order of their first messages, whose texts they take."""
+    firsts = pa.array(sorted(first for _, first in counted.values()), pa.int64())
+    wanted = F.broadcast(spark.createDataFrame(pa.table({"message_id": firsts})))
+    found = written.join(wanted, "message_id", "left_semi").select("case_key", "text", *_CASE[1:]).toArrow()
+    columns = (found.column(name).to_pylist() for name in ("case_key", "text", *_CASE[1:]))
     return {
-        None if masked is None else explain.Case(masked, reason, hint): (n, first)
-        for masked, reason, hint, n, first in zip(*columns, strict=True)
+        # The same masks as above, by the Python whose patterns they are.
+        key: Found(explain.Case(grouping.mask(text), reason, hint), counted[key][0], text)
+        for key, text, reason, hint in sorted(zip(*columns, strict=True), key=lambda row: counted[row[0]][1])
     }
 
 
-def _write_messages(
-    spark: SparkSession, rows: DataFrame, judgements: Mapping[explain.Case, explain.Judgement], uri: str
+def _write_cases(
+    spark: SparkSession, found: Mapping[int, Found], judgements: Mapping[explain.Case, explain.Judgement], uri: str
 ) -> None:
-    answers = spark.createDataFrame(
-        _table(
-            [(*case, j.cause.value, j.rule, j.confidence, j.fingerprint) for case, j in judgements.items()], _ANSWERS
+    shown: set[str] = set()
+    rows = []
+    for key, one in found.items():
+        judged = judgements[one.case]
+        example = (
+            None if judged.fingerprint in shown else explain.without_personal_data(one.text[: classified.MAX_EXAMPLE])
         )
-    ).select(F.xxhash64(*_CASE).alias("case_key"), "cause", "rule", "confidence", "fingerprint")
-    (
-        rows.join(F.broadcast(answers), "case_key", "left")
-        .select(*classified.MESSAGES.names)
-        .sortWithinPartitions("message_id")
-        .write.options(**_NO_DICTIONARY)
-        .mode("overwrite")
-        .parquet(uri)
-    )
-
-
-def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    """``rows`` as Arrow: Spark would send tuples of Python one by one."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
-
-
-def _groups(
-    cases: Mapping[explain.Case | None, tuple[int, int]], judgements: Mapping[explain.Case, explain.Judgement]
-) -> dict[str, dict[str, Any]]:
-    groups: dict[str, dict[str, Any]] = {}
-    for case, judgement in judgements.items():
-        count, first = cases[case]
-        group = groups.setdefault(
-            judgement.fingerprint,
-            {"cause": judgement.cause.value, "template": judgement.template, "messages": 0, "first": first},
-        )
-        group["messages"] += count
-        group["first"] = min(group["first"], first)
-    return groups
-
-
-def _write_groups(spark: SparkSession, rows: DataFrame, groups: Mapping[str, Mapping[str, Any]], uri: str) -> None:
-    wanted = spark.createDataFrame(
-        _table([(f, g["cause"], g["template"], g["messages"], g["first"]) for f, g in groups.items()], _WANTED)
-    )
-    example = F.col("text")
-    for pattern, replacement in explain.REDACTIONS:
-        example = F.regexp_replace(example, F.lit(pattern), F.lit(replacement))
-    (
-        rows.select("message_id", "text")
-        .join(F.broadcast(wanted), "message_id")
-        .withColumn("example", example)
-        .select(*classified.GROUPS.names)
-        .coalesce(1)
-        .write.mode("overwrite")
-        .parquet(uri)
-    )
+        shown.add(judged.fingerprint)
+        answer = (judged.cause.value, judged.rule, judged.confidence, judged.fingerprint, judged.template)
+        rows.append((key, one.messages, *answer, example))
+    columns = zip(*rows, strict=True) if rows else [()] * len(classified.CASES)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, classified.CASES, strict=True)]
+    table = pa.table(arrays, schema=classified.CASES)
+    spark.createDataFrame(table).coalesce(1).write.mode("overwrite").parquet(uri)
 
 
 def _known_groups(spark: SparkSession, known: Any) -> list[KnownGroup]:

@@ -41,34 +41,35 @@ def classify(manifest_uri: str) -> None:
         case_of.append(case)
     known = [KnownGroup(**group) for group in manifest["known_groups"]]
     judged = explain.judge(cases, rules, known)
-    messages = []
-    for (row, letter), case in zip(staged, case_of, strict=True):
-        judgement = judged[case] if case is not None else None
-        messages.append(
-            {name: row.get(name) for name in classified.MESSAGES.names}
-            | {
-                "message_id": message_id_of(row["batch_id"], row["row"]),
-                "body_bytes": len(letter.body),
-                "message_key": _key(manifest["message_key"], letter),
-                "order_key": _key(manifest["order_key"], letter),
-                "cause": judgement.cause.value if judgement else None,
-                "rule": judgement.rule if judgement else None,
-                "confidence": judgement.confidence if judgement else None,
-                "fingerprint": judgement.fingerprint if judgement else None,
+    keys = {case: number for number, case in enumerate(cases)}
+    messages = [
+        {
+            "message_id": message_id_of(row["batch_id"], row["row"]),
+            "case_key": keys[case] if case is not None else None,
+            "message_key": _key(manifest["message_key"], letter),
+            "order_key": _key(manifest["order_key"], letter),
+        }
+        for (row, letter), case in zip(staged, case_of, strict=True)
+    ]
+    answers = []
+    shown: set[str] = set()
+    for case, key in keys.items():
+        judgement = judged[case]
+        answers.append(
+            {
+                "case_key": key,
+                "messages": cases[case],
+                "cause": judgement.cause.value,
+                "rule": judgement.rule,
+                "confidence": judgement.confidence,
+                "fingerprint": judgement.fingerprint,
+                "template": judgement.template,
+                "example": None if judgement.fingerprint in shown else texts[case],
             }
         )
-    groups = {
-        judged[case].fingerprint: {
-            "fingerprint": judged[case].fingerprint,
-            "cause": judged[case].cause.value,
-            "template": judged[case].template,
-            "example": text,
-            "messages": cases[case],
-        }
-        for case, text in texts.items()
-    }
+        shown.add(judgement.fingerprint)
     _write(output / classified.MESSAGES_DIR, messages, classified.MESSAGES)
-    _write(output / classified.GROUPS_DIR, list(groups.values()), classified.GROUPS)
+    _write(output / classified.CASES_DIR, answers, classified.CASES)
 
 
 def _rows(uri: str) -> list[tuple[dict[str, Any], DeadLetter]]:

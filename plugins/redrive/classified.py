@@ -1,7 +1,9 @@
 """The contract between staging, the Spark job and the load: the columns of each file.
 
-``STAGED`` is what the job reads, ``MESSAGES`` and ``GROUPS`` what it writes; each as a pyarrow schema and as
-Spark DDL, so that neither side needs the other's library. Times are UTC, to the microsecond.
+``STAGED`` is what the job reads; ``MESSAGES`` and ``CASES`` are what it writes. The job repeats nothing of what
+staging holds: a message is told by its id, and what was found out about it stands once for all that failed in the
+same way. Each is a pyarrow schema and Spark DDL, so that neither side needs the other's library. Times are UTC, to
+the microsecond.
 """
 
 from typing import Final
@@ -9,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 MESSAGES_DIR: Final = "messages"
-GROUPS_DIR: Final = "groups"
+CASES_DIR: Final = "cases"
 SUCCESS_FILE: Final = "_SUCCESS"  # in both folders once they are complete
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -26,6 +28,7 @@ STAGED: Final = pa.schema(
         ("broker_message_id", pa.string()),
         ("body", pa.binary()),
         ("body_hash", pa.binary()),
+        ("body_bytes", pa.int32()),
         (
             "headers",
             pa.list_(
@@ -60,45 +63,30 @@ STAGED: Final = pa.schema(
 MESSAGES: Final = pa.schema(
     [
         ("message_id", pa.int64()),  # batch_id << 20 | row
-        ("batch_id", pa.int64()),
-        ("row", pa.int32()),
-        ("source", pa.string()),
-        ("kind", pa.string()),
-        ("broker_message_id", pa.string()),
-        ("body_hash", pa.binary()),
-        ("body_bytes", pa.int32()),
-        ("enqueued_at", _TIME),
-        ("dead_lettered_at", _TIME),
-        ("received_at", _TIME),
-        ("deliveries", pa.int32()),
-        ("origin", pa.string()),
-        ("ordering_key", pa.string()),
-        ("redrive_id", pa.string()),
-        ("redrive_attempt", pa.int32()),
+        ("case_key", pa.int64()),  # a row of CASES; null for a message of a delay source
         ("message_key", pa.string()),  # what the manifest's message_key selects
         ("order_key", pa.string()),  # what the manifest's order_key selects
-        ("cause", pa.string()),  # null for a delay source, and so are rule, confidence and fingerprint
+        ("text", pa.string()),  # the failure text, cut; from here on for the job itself, which takes its cases from it
+        ("broker_reason", pa.string()),
+        ("hint", pa.string()),
+    ]
+)
+
+#: One row per distinct case: the messages whose failure is told apart from all others.
+CASES: Final = pa.schema(
+    [
+        ("case_key", pa.int64()),
+        ("messages", pa.int64()),
+        ("cause", pa.string()),
         ("rule", pa.string()),
         ("confidence", pa.float32()),  # 0 to 1
-        ("fingerprint", pa.string()),  # 16 hexadecimal digits; a row of GROUPS
+        ("fingerprint", pa.string()),  # of the group, 16 hexadecimal digits; many cases may share one
+        ("template", pa.string()),  # of the group, whether the ledger knew it before or not
+        ("example", pa.string()),  # a failure text of the group, in one row of each; nothing personal in it
     ]
 )
 
-#: One row per group of this job, whether the ledger knew it before or not.
-GROUPS: Final = pa.schema(
-    [
-        ("fingerprint", pa.string()),
-        ("cause", pa.string()),
-        ("template", pa.string()),
-        (
-            "example",
-            pa.string(),
-        ),  # one failure text, at most 2,000 characters, addresses and card numbers blanked
-        ("messages", pa.int64()),
-    ]
-)
-
-MAX_EXAMPLE: Final = 2000
+MAX_EXAMPLE: Final = 2000  # characters
 
 
 def _ddl_type(kind: pa.DataType) -> str:
@@ -124,4 +112,4 @@ def ddl(schema: pa.Schema) -> str:
 
 STAGED_DDL: Final = ddl(STAGED)
 MESSAGES_DDL: Final = ddl(MESSAGES)
-GROUPS_DDL: Final = ddl(GROUPS)
+CASES_DDL: Final = ddl(CASES)

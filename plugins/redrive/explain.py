@@ -209,9 +209,19 @@ def _attributes(line: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 #: What an example may not show: e-mail addresses, things like card numbers, bearer tokens and passwords.
-REDACTIONS: tuple[tuple[str, str], ...] = (
-    (r"[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++", "<email>"),
-    (r"(?<![0-9A-Za-z.])[0-9](?:[ -]?[0-9]){12,18}(?![0-9A-Za-z.])", "<card>"),
-    (r"(?i)(?<![a-z])(?:bearer|basic) [a-z0-9._~+/=-]{12,}+", "<credentials>"),
-    (r"(?i)(?<=ord=|swd=|pwd=|ret=|key=|ken=)[^ \t\n;&,\"']++", "<secret>"),
+_PERSONAL: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.ASCII), replacement)
+    for pattern, replacement in (
+        (r"[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++", "<email>"),
+        (r"(?<![0-9A-Za-z.])[0-9](?:[ -]?[0-9]){12,18}(?![0-9A-Za-z.])", "<card>"),
+        (r"(?i)(?<![a-z])(?:bearer|basic) [a-z0-9._~+/=-]{12,}+", "<credentials>"),
+        (r"(?i)(?<=ord=|swd=|pwd=|ret=|key=|ken=)[^ \t\n;&,\"']++", "<secret>"),
+    )
 )
+
+
+def without_personal_data(text: str) -> str:
+    """``text`` as it may be shown as the example of its group."""
+    for pattern, replacement in _PERSONAL:
+        text = pattern.sub(replacement, text)
+    return text

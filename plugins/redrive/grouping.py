@@ -30,8 +30,8 @@ class Mask(NamedTuple):
     name: str
     pattern: str
     replacement: str
-    #: Where there are any, the pattern can match only in a text that holds one of them.
-    literals: tuple[str, ...] = ()
+    #: The pattern can match only in a text that holds one literal of each of these.
+    literals: tuple[tuple[str, ...], ...] = ()
 
 
 # Directory names, without quotes, blanks and brackets, so that a path ends where prose goes on.
@@ -105,33 +105,33 @@ _CODE_AFTER = (
 MASKS: tuple[Mask, ...] = (
     # Terminal colours and control characters would tell equal texts apart, and must not reach a terminal again.
     Mask("control", r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029](?:(?<=\x1b)\[[0-9;?]{0,16}[A-Za-z])?", " "),
-    Mask("url", r"://[^ \t\n\"'<>,;()\[\]{}|\\^`]++", "://" + BLANK, ("://",)),
+    Mask("url", r"://[^ \t\n\"'<>,;()\[\]{}|\\^`]++", "://" + BLANK, (("://",),)),
     # Frames of libraries and of the application differ in their directory; the file name is kept.
     Mask(
         "library path",
         _PATH_START + r"(?:" + _SEGMENT + r"{1,80}+[/\\]{1,2}+){0,16}"
         r"(?:site-packages|dist-packages|node_modules|vendor|gems|mod|lib[/\\]python[0-9.]{1,5})[/\\]{1,2}+",
         "<lib>/",
-        ("site-packages", "dist-packages", "node_modules", "vendor", "gems", "mod", "python"),
+        (_SLASHES, ("site-packages", "dist-packages", "node_modules", "vendor", "gems", "mod", "python")),
     ),
     Mask(
         "source path",
         _PATH_START + r"(?:" + _SEGMENT + r"++[/\\]{1,2}+)*+"
         r"(?=[A-Za-z0-9_-]{1,60}+(?:[.][A-Za-z0-9_-]{1,20}){0,2}?[.]" + _SOURCE + r")",
         "<path>/",
-        _SLASHES,
+        (_SLASHES,),
     ),
     Mask(
         "path",
         _PATH_START + r"(?:" + _SEGMENT + r"++[/\\]{1,2}+)++" + _SEGMENT + r"*+(?:[?][^ \t\n\"'<>,;()\[\]{}|]*+)?",
         "<path>",
-        _SLASHES,
+        (_SLASHES,),
     ),
     Mask(
         "address",
         r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++",
         BLANK,
-        ("@",),
+        (("@",),),
     ),
     Mask(
         "value",
@@ -147,7 +147,7 @@ MASKS: tuple[Mask, ...] = (
         r"|0[xX][0-9a-fA-F]++"
         r"|[0-9a-fA-F]{1,4}+(?::{1,2}[0-9a-fA-F]{1,4}+){2,20}(?:[.,][0-9]{1,9}+)?(?![A-Za-z0-9])"
         # hexadecimal ids: at least six characters with a digit among them
-        r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}[^0-9])[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
+        r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}(?![0-9]))[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
         # random ids: letters and digits in turn, at least sixteen
         r"|(?=[A-Za-z]{0,20}+[0-9]{1,20}+[A-Za-z]{1,20}+[0-9]{1,20}+[A-Za-z])[A-Za-z0-9_]{16,}+(?![A-Za-z0-9])"
         r")"
@@ -168,7 +168,7 @@ def mask(text: str) -> str:
     cut (:func:`redrive.failure_text.cut`).
     """
     for pattern, replacement, literals in _COMPILED:
-        if not literals or any(literal in text for literal in literals):
+        if all(any(literal in text for literal in some) for some in literals):
             text = pattern.sub(replacement, text)
     return text
 

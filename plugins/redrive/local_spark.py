@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,10 +37,6 @@ if sys.platform == "linux":
         sys.exit(143)
 os.execv(sys.argv[2], sys.argv[2:])
 """
-_CONF: Mapping[str, str] = {
-    "spark.connect.grpc.binding.address": HOST,
-    "spark.sql.ui.explainMode": "simple",  # nobody looks at the plans, whose text takes longer than some queries
-}
 
 
 class SparkFailed(RedriveError):
@@ -143,7 +139,8 @@ class ConnectServer:
         command = [str(Path(sysconfig.get_path("scripts")) / "spark-submit"), "--master", self._settings.master]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         command += ["--name", "redrive-connect", "--driver-memory", self._settings.driver_memory]
-        ours = {**spark_session.SESSION, **spark_session.LOCAL, **_CONF}
+        ours = {**spark_session.SESSION, **spark_session.LOCAL}
+        ours["spark.connect.grpc.binding.address"] = HOST
         ours[spark_session.JVM_OPTIONS] = spark_session.jvm_options(quick=True)
         port = {"spark.connect.grpc.binding.port": str(self._port)}
         for key, value in (ours | self._settings.conf | port).items():

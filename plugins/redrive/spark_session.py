@@ -44,6 +44,7 @@ LOCAL: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.shuffle.partitions": "4",
+    "spark.sql.ui.explainMode": "simple",  # nobody looks at the plans, whose text takes longer than some queries
 }
 #: For few messages: compiling code for them takes longer than interpreting it.
 INTERPRETED: Mapping[str, str] = {

@@ -51,6 +51,10 @@ _EVIDENCE_COLUMNS = [
     *("row", "source", "broker_message_id", "body_hash", "enqueued_at", "dead_lettered_at", "redelivered"),
     "redrive_id",
 ]
+_DESCRIBING_COLUMNS = [
+    *("batch_id", "row", "source", "kind", "broker_message_id", "body_hash", "body_bytes"),
+    *("enqueued_at", "dead_lettered_at", "received_at", "deliveries", "origin", "redrive_id", "redrive_attempt"),
+]
 
 
 class Staging:
@@ -156,18 +160,10 @@ class Staging:
         return found
 
     def described(self, relative: str) -> pa.Table:
-        """Of every copy of a batch file what the ledger keeps of it, in row order, with ``body_bytes`` for the body."""
-        names = [name for name in SCHEMA.names if name not in ("body", "headers", "properties")]
+        """Of every copy of a batch file what the ledger keeps of it, in row order and without payloads."""
         path = self.full_path(relative)
         with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            file = pq.ParquetFile(stream)
-            sizes = [
-                pc.cast(pc.binary_length(file.read_row_group(group, columns=["body"]).column(0)), pa.int32())
-                for group in range(file.num_row_groups)
-            ]
-            table = file.read(columns=names)
-        body_bytes = pa.chunked_array([chunk for size in sizes for chunk in size.chunks], pa.int32())
-        return table.append_column("body_bytes", body_bytes)
+            return pq.read_table(stream, columns=_DESCRIBING_COLUMNS)
 
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, DeadLetter]]:
         """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory.
@@ -350,6 +346,7 @@ def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict
         _strings(ids),
         pa.array(bodies, pa.binary()),
         pa.array([body_hash(body) for body in bodies], pa.binary()),
+        pa.array([len(body) for body in bodies], pa.int32()),
         _header_column(headers),
         _property_column(properties),
         _times(enqueued),

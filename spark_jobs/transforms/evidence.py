@@ -7,13 +7,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from redrive import failure_text as ft
 from redrive.selectors import Selector
-from transforms.selecting import body_text, selected
+from transforms.selecting import FEW, body_text, selected
 
 _BLANKS = " \t\n\r"
 
 
-#: So many headers of a message are looked at one by one; a message with more takes the way with lambdas.
-_FEW = 12
 _BARE_CODE = ft.BARE_CODE.replace("$", r"\z")
 
 
@@ -47,15 +45,15 @@ def _with_header_text(frame: DataFrame) -> DataFrame:
     Nearly all messages carry none or one such header. Its position is found without lambdas, which Spark
     interprets, element by element, at ten times the price.
     """
-    hits = [f"coalesce(lower(headers[{n}].name) IN ({_names(ft.EVIDENCE_HEADERS)}), false)" for n in range(_FEW)]
-    first = "CASE " + " ".join(f"WHEN hit_{n} THEN {n}" for n in range(_FEW)) + " END"
-    count = " + ".join(f"CAST(hit_{n} AS INT)" for n in range(_FEW))
+    hits = [f"coalesce(lower(headers[{n}].name) IN ({_names(ft.EVIDENCE_HEADERS)}), false)" for n in range(FEW)]
+    first = "CASE " + " ".join(f"WHEN hit_{n} THEN {n}" for n in range(FEW)) + " END"
+    count = " + ".join(f"CAST(hit_{n} AS INT)" for n in range(FEW))
     return (
         frame.withColumns({f"hit_{n}": F.expr(f"size(headers) > {n} AND {hit}") for n, hit in enumerate(hits)})
         .withColumns(
-            {"hit": F.expr(first), "hits": F.expr(f"CASE WHEN size(headers) > {_FEW} THEN 99 ELSE {count} END")}
+            {"hit": F.expr(first), "hits": F.expr(f"CASE WHEN size(headers) > {FEW} THEN 99 ELSE {count} END")}
         )
-        .drop(*(f"hit_{n}" for n in range(_FEW)))
+        .drop(*(f"hit_{n}" for n in range(FEW)))
         .withColumn("only", F.expr("CASE WHEN hits = 1 THEN get(headers, hit) END"))
         .withColumn(
             "said_header",

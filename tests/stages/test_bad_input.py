@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from redrive import staging
@@ -21,6 +22,7 @@ from redrive.errors import (
 from redrive.message import Header
 from redrive.settings import parse
 from redrive.stages import pipeline
+from tests import classifying
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 HOSTILE = {
@@ -294,8 +296,14 @@ def test_spark_output_that_lacks_rows_is_never_loaded(workshop: Workshop) -> Non
     workshop.die("a", "b", error=REFUSED)
     run = workshop.begin()
     pipeline.drain(workshop.settings, run, **workshop.options())
-    pipeline.prepare_classification(workshop.settings, run, **workshop.options())
-    with pytest.raises(ClassificationFailed, match="left no groups"):
+    manifest = pipeline.prepare_classification(workshop.settings, run, **workshop.options())
+    assert manifest is not None
+    with pytest.raises(ClassificationFailed, match="left no messages"):
+        pipeline.load(workshop.settings, run, **workshop.options())
+    classifying.classify(manifest)
+    (file,) = Path(workshop.settings.staging).rglob("classified/*/messages/*.parquet")
+    pq.write_table(pq.read_table(file).slice(1), file)
+    with pytest.raises(ClassificationFailed, match=r"answered for 1 messages of batches 1 to 1, where 2 are staged"):
         pipeline.load(workshop.settings, run, **workshop.options())
     assert workshop.states() == {}
     assert workshop.query("select staged from message_balance") == [(2,)]

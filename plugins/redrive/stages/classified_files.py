@@ -1,4 +1,4 @@
-"""What Spark wrote, as the ledger loads it: groups, and copies column by column from Arrow.
+"""What staging holds and Spark found out, as the ledger loads it: groups, and copies column by column from Arrow.
 
 Apart from :mod:`redrive.stages.classify`, because Arrow's datasets take longer to import than an idle run may last.
 """
@@ -21,52 +21,77 @@ from redrive.redaction import redactor
 from redrive.stages.context import Context
 
 
-def groups(context: Context, output: str) -> dict[str, int]:
-    """Make the groups of the job's ``output`` known to the ledger; fingerprint -> group id."""
-    table = _dataset(context, output, classified.GROUPS_DIR).to_table(
-        columns=["fingerprint", "cause", "template", "example"]
-    )
-    for name in ("template", "example"):
-        clean = pc.replace_substring(table.column(name), "\0", "\ufffd")
-        table = table.set_column(table.schema.get_field_index(name), name, clean)
-    mask = redactor(context.route)
-    found = [Group(**row | {"example": row["example"] and mask(row["example"])}) for row in table.to_pylist()]
-    return loading.ensure_groups(context.ledger, context.lease, found, context.now())
+class Answers:
+    """What the job found out, to be looked up by message; its distinct cases are in memory, its messages are not."""
 
+    def __init__(self, context: Context, output: str) -> None:
+        """Make the job's groups known to the ledger. Raises :class:`ClassificationFailed` when files are missing."""
+        self._messages = _dataset(context, output, classified.MESSAGES_DIR)
+        self._cases = _dataset(context, output, classified.CASES_DIR).to_table(
+            columns=["case_key", "cause", "fingerprint", "template", "example"]
+        )
+        ids = _make_groups(context, self._cases)
+        fingerprints = self._cases.column("fingerprint").to_pylist()
+        self._group_ids = pa.array([ids[fingerprint] for fingerprint in fingerprints], pa.int64())
 
-def messages(context: Context, output: str) -> ds.Dataset:
-    """The job's messages, not yet read."""
-    return _dataset(context, output, classified.MESSAGES_DIR)
+    def of(self, some: Sequence[Batch], message_ids: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+        """``message_key``, ``order_key``, ``cause`` and ``group_id`` of a portion's messages, in the ids' order.
 
-
-def unclassified(context: Context, some: Sequence[Batch]) -> ds.Dataset:
-    """The portion's copies as the job would write them if it found out nothing: no cause, no group, no keys."""
-    tables = []
-    for batch in some:
-        staged = context.staging.described(batch.uri)
-        made = {
-            "message_id": pc.add(pc.shift_left(staged.column("batch_id"), ROW_BITS), staged.column("row")),
-            "body_bytes": staged.column("body_bytes"),
+        Raises :class:`ClassificationFailed` unless the job answered for each of them, once.
+        """
+        first, last = some[0].batch_id, some[-1].batch_id
+        wanted = pc.field("message_id")
+        table = self._messages.to_table(filter=(wanted >= first << ROW_BITS) & (wanted < last + 1 << ROW_BITS))
+        found = table.column("message_id")
+        if not pc.all(pc.less(found[:-1], found[1:])).as_py():
+            table = table.sort_by("message_id")
+            found = table.column("message_id")
+        if not found.equals(message_ids):
+            raise ClassificationFailed(
+                f"the Spark job answered for {len(found)} messages of batches {first} to {last}, "
+                f"where {len(message_ids)} are staged; classify them again"
+            )
+        case = pc.index_in(table.column("case_key"), value_set=self._cases.column("case_key"))
+        return {
+            "message_key": table.column("message_key"),
+            "order_key": table.column("order_key"),
+            "cause": self._cases.column("cause").take(case),
+            "group_id": pa.chunked_array([self._group_ids]).take(case),
         }
-        columns = [
-            made[field.name]
-            if field.name in made
-            else staged.column(field.name)
-            if field.name in staged.column_names
-            else pa.nulls(staged.num_rows, field.type)
-            for field in classified.MESSAGES
-        ]
-        tables.append(pa.table(columns, schema=classified.MESSAGES))
-    return ds.dataset(pa.concat_tables(tables))
 
 
-def copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: dict[str, int]) -> Iterator[Classified]:
-    """The portion's copies, column-wise from Arrow, in message id order."""
-    first, last = some[0].batch_id, some[-1].batch_id
-    table = dataset.to_table(filter=(pc.field("batch_id") >= first) & (pc.field("batch_id") <= last))
-    ids_as_read = table.column("message_id")
-    if not pc.all(pc.less(ids_as_read[:-1], ids_as_read[1:])).as_py():
-        table = table.sort_by("message_id")
+def _make_groups(context: Context, cases: pa.Table) -> dict[str, int]:
+    """Fingerprint -> group id, known to the ledger."""
+    mask = redactor(context.route)
+    found: dict[str, Group] = {}
+    for row in cases.select(["fingerprint", "cause", "template", "example"]).to_pylist():
+        if row["example"] is not None or row["fingerprint"] not in found:
+            # PostgreSQL has no text with a NUL in it.
+            shown = {name: text and text.replace("\0", "\ufffd") for name, text in row.items()}
+            found[row["fingerprint"]] = Group(**shown | {"example": shown["example"] and mask(shown["example"])})
+    return loading.ensure_groups(context.ledger, context.lease, list(found.values()), context.now())
+
+
+def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> Iterator[Classified]:
+    """The portion's copies, in message id order; without ``answers`` with no cause, no group and no keys."""
+    table = pa.concat_tables([context.staging.described(batch.uri) for batch in some])
+    message_ids = pc.add(pc.shift_left(table.column("batch_id"), ROW_BITS), pc.cast(table.column("row"), pa.int64()))
+    found = (
+        answers.of(some, message_ids)
+        if answers is not None
+        else {
+            name: pa.chunked_array([pa.nulls(len(table), kind)])
+            for name, kind in (
+                ("message_key", pa.string()),
+                ("order_key", pa.string()),
+                ("cause", pa.string()),
+                ("group_id", pa.int64()),
+            )
+        }
+    )
+    table = table.append_column("message_id", message_ids)
+    for name, column in found.items():
+        table = table.append_column(name, column)
     # PostgreSQL has no text with a NUL in it, and one such message must not keep the others out.
     for name in ("broker_message_id", "origin", "redrive_id", "message_key", "order_key"):
         texts = table.column(name)
@@ -82,14 +107,13 @@ def copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: di
             for name in (
                 "message_id", "batch_id", "source", "kind", "broker_message_id", "body_hash", "body_bytes",
                 "deliveries", "origin", "redrive_id", "redrive_attempt", "message_key", "order_key", "cause",
-                "fingerprint",
+                "group_id",
             )
         }  # fmt: skip
         destinations = [
             (sources[source].destination if source in sources else None) or fixed or origin
             for source, origin in zip(plain["source"], plain["origin"], strict=True)
         ]
-        group_ids = [ids[fingerprint] if fingerprint is not None else None for fingerprint in plain["fingerprint"]]
         yield from zip(
             plain["message_id"],
             plain["batch_id"],
@@ -108,7 +132,7 @@ def copies(context: Context, dataset: ds.Dataset, some: Sequence[Batch], ids: di
             plain["message_key"],
             plain["order_key"],
             plain["cause"],
-            group_ids,
+            plain["group_id"],
             strict=True,
         )
 

@@ -94,13 +94,12 @@ def load(context: Context) -> dict[str, int]:
     if waiting:
         from redrive.stages import classified_files  # noqa: PLC0415 - see there
 
-        ids = classified_files.groups(context, output_path(context))
+        answers = classified_files.Answers(context, output_path(context))
         stable = context.broker.capabilities.stable_identity
         repeated = None if stable else classified_files.repeated(context, waiting)
-        messages = classified_files.messages(context, output_path(context))
         done = 0
         for some in _portions(waiting):
-            rows = classified_files.copies(context, messages, some, ids)
+            rows = classified_files.copies(context, some, answers)
             loaded = loaded.plus(
                 loading.load(
                     context.ledger,
@@ -140,7 +139,7 @@ def load_unclassified(context: Context) -> int:
     repeated = None if context.broker.capabilities.stable_identity else classified_files.repeated(context, waiting)
     new = 0
     for some in _portions(waiting):
-        rows = classified_files.copies(context, classified_files.unclassified(context, some), some, {})
+        rows = classified_files.copies(context, some, None)
         ids = [batch.batch_id for batch in some]
         new += loading.load(context.ledger, context.lease, ids, rows, context.now(), repeats=repeated).new
     return new
