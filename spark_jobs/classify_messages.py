@@ -36,9 +36,10 @@ from transforms.masking import with_masked
 from transforms.selecting import selected
 
 _CASE = ("masked", "broker_reason", "hint")
-#: No two values are equal, so the attempt to build a dictionary of them is lost time.
-_NO_DICTIONARY = {
-    f"parquet.enable.dictionary#{name}": "false" for name in ("message_id", "message_key", "order_key", "text")
+_WRITE_OPTIONS: Mapping[str, str] = {
+    # No two values are equal, so the attempt to build a dictionary of them is lost time.
+    **{f"parquet.enable.dictionary#{n}": "false" for n in ("message_id", "message_key", "order_key", "text")},
+    "parquet.compression.codec.zstd.level": "1",  # read twice at most, and then removed
 }
 
 
@@ -75,7 +76,7 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     messages_uri = f"{output}/{classified.MESSAGES_DIR}"
     staged = spark.read.schema(classified.STAGED_DDL).parquet(*uris)
     found_out = with_cases(staged, manifest, rules).select(*classified.MESSAGES.names)
-    found_out.sortWithinPartitions("message_id").write.options(**_NO_DICTIONARY).mode("overwrite").parquet(messages_uri)
+    found_out.sortWithinPartitions("message_id").write.options(**_WRITE_OPTIONS).mode("overwrite").parquet(messages_uri)
     written = spark.read.schema(classified.MESSAGES_DDL).parquet(messages_uri)
     counted, delays = _counted(written)
     found = _cases(spark, written, counted)
