@@ -156,12 +156,11 @@ def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
     with pq.ParquetWriter(output / classified.MESSAGES_DIR / "part-0.parquet", classified.MESSAGES) as writer:
         for batch in manifest["batches"]:
             count = pq.read_metadata(batch["uri"]).num_rows
-            columns = [
-                pa.array([message_id_of(batch["batch_id"], row) for row in range(count)], pa.int64()),
-                pa.array([row % GROUPS for row in range(count)], pa.int64()),
-                pa.nulls(count, pa.string()),
-                pa.nulls(count, pa.string()),
-            ]
+            made = {
+                "message_id": pa.array([message_id_of(batch["batch_id"], row) for row in range(count)], pa.int64()),
+                "case_key": pa.array([row % GROUPS for row in range(count)], pa.int64()),
+            }
+            columns = [made.get(field.name, pa.nulls(count, field.type)) for field in classified.MESSAGES]
             writer.write_table(pa.table(columns, schema=classified.MESSAGES))
     cases = [
         {

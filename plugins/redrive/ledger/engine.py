@@ -249,8 +249,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor.execute("pragma synchronous = full")  # recorded means durable, also when the power fails
     cursor.execute("pragma wal_autocheckpoint = 16384")  # 64 MiB: each checkpoint writes every touched page again
     cursor.execute("pragma foreign_keys = on")
-    cursor.execute("pragma temp_store = memory")
-    cursor.execute("pragma cache_size = -65536")  # 64 MiB
+    cursor.execute("pragma temp_store = file")  # what is sorted grows with the messages, memory must not
+    cursor.execute("pragma cache_size = -32768")  # 32 MiB
     cursor.close()
 
 
