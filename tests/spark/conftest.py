@@ -1,5 +1,6 @@
 """One local Spark session for all tests of this folder."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -16,3 +17,5 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+    # It says goodbye when Python ends, and the streams of the tests are closed by then.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
