@@ -1,5 +1,6 @@
 """The doctor: windows that could miss a return, and rights that it can't try."""
 
+import socket
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from redrive import settings as configuration
+from redrive import spark, spark_session
 from redrive.brokers import memory
 from redrive.brokers.base import QueueInfo
 from redrive.brokers.memory import MemoryBroker
@@ -82,3 +85,43 @@ def test_rights_that_can_not_be_tried_are_named_and_not_called_fine(
     [found] = [one for one in examine(workshop, monkeypatch) if one.level == "untried"]
     assert found.subject == "orders: rights"
     assert "to take and to give" in found.text
+
+
+def about_spark(folder: Path, text: str) -> Finding:
+    return doctor.examine(configuration.parse(text, env={}, root=folder), [])[-1]
+
+
+@pytest.mark.parametrize("runner", ["local", "submit"])
+def test_without_java_a_runner_that_needs_one_can_not_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runner: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    found = about_spark(tmp_path, f"spark: {{runner: {runner}, master: 'spark://m:7077'}}")
+    assert (found.level, found.subject) == ("error", "spark")
+    assert "/nowhere" in found.text
+
+
+def test_spark_connect_is_looked_for_where_it_is_configured_and_needs_no_java_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        text = f"spark: {{runner: connect, remote: 'sc://127.0.0.1:{port}/;token=secret'}}"
+        refused = about_spark(tmp_path, text)
+        server.listen()
+        found = about_spark(tmp_path, text)
+    assert (refused.level, f"127.0.0.1:{port}" in refused.text, "secret" in refused.text) == ("error", True, False)
+    assert (found.level, found.text) == ("ok", f"runner connect; 127.0.0.1:{port} answers")
+
+
+def test_a_spark_that_starts_slowly_is_told_how_to_start_sooner(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    archive = tmp_path / "spark.jsa"
+    monkeypatch.setattr(spark_session, "class_archive", lambda: archive)
+    monkeypatch.setattr(spark, "java_missing", lambda: None)
+    assert "redrive.spark_classes" in about_spark(tmp_path, "spark: {runner: local}").text
+    archive.touch()
+    assert about_spark(tmp_path, "spark: {runner: local}").text == "runner local"

@@ -4,21 +4,26 @@ Of permissions it sees those to look at queues. Those to receive, settle and sen
 settling or sending something, so it names them instead.
 """
 
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple, cast
+from urllib.parse import urlsplit
 
-from redrive import connections, notifications, spark
+from redrive import connections, notifications, spark, spark_session
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
-from redrive.errors import QueueMissing, RedriveError, SettingsError
+from redrive.errors import ClassificationFailed, QueueMissing, RedriveError, SettingsError
 from redrive.ledger import outcomes, schema
 from redrive.ledger.engine import Ledger
 from redrive.processed_check import Checker
-from redrive.settings import Route, Settings
+from redrive.settings import Route, Settings, SparkSettings
 from redrive.stages import checking, resolve
 from redrive.staging import Staging
+
+_CONNECT_PORT = 15_002  # Spark Connect's own default
+_REACH_SECONDS = 3.0
 
 
 class Finding(NamedTuple):
@@ -34,13 +39,32 @@ def examine(settings: Settings, routes: Sequence[str]) -> list[Finding]:
     found = [
         _look("ledger", lambda: _ledger(settings)),
         _look("staging", lambda: _staging(settings)),
-        _look("spark", lambda: spark.java_missing() or f"runner {settings.spark.runner}"),
+        _look("spark", lambda: _spark(settings.spark)),
     ]
-    if spark.java_missing():
-        found[-1] = Finding("error", "spark", spark.java_missing() or "")
     for name in routes:
         found += _route(settings, name)
     return found
+
+
+def _spark(chosen: SparkSettings) -> str:
+    """What is at hand for the runner; raises :class:`RedriveError` where it could not run."""
+    match chosen.runner:
+        case "local" | "submit":
+            if trouble := spark.java_missing():
+                raise ClassificationFailed(trouble)
+            archive = spark_session.class_archive() if chosen.runner == "local" else None
+            slow = archive is not None and not archive.exists()
+            return f"runner {chosen.runner}" + ("; starts sooner after python -m redrive.spark_classes" if slow else "")
+        case "connect":
+            place = urlsplit(chosen.remote or "")
+            address = (place.hostname or "localhost", place.port or _CONNECT_PORT)
+            try:
+                socket.create_connection(address, _REACH_SECONDS).close()
+            except OSError as error:
+                raise ClassificationFailed(f"Spark Connect at {address[0]}:{address[1]}: {error}") from error
+            return f"runner connect; {address[0]}:{address[1]} answers"
+        case _:
+            return f"runner {chosen.runner}, started by Airflow"
 
 
 def _route(settings: Settings, name: str) -> Iterator[Finding]:
