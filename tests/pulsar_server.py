@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 import uuid
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -151,16 +152,19 @@ class Pulsar(Server):
             headers={"Content-Type": "application/json", "Authorization": f"Bearer {token('admin')}"},
         )
         # After a kill the bookie's old registration can outlive it and run out later; until the new one is seen,
-        # no topic can be made.
-        deadline = time.monotonic() + 60
+        # no topic can be made. What was refused for that may be done all the same: then it is there the next time.
+        deadline, asked_again = time.monotonic() + 60, False
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=15) as answer:
                     content = answer.read().decode()
                 break
             except urllib.error.HTTPError as error:
+                if asked_again and method == "PUT" and error.code == HTTPStatus.CONFLICT:
+                    return None
                 if error.code != 500 or time.monotonic() > deadline or b"non-faulty bookies" not in error.read():
                     raise
+                asked_again = True
                 time.sleep(0.5)
         if text:
             return content
