@@ -90,7 +90,8 @@ routes:
     destination: {{queue: orders}}
     canary: "off"
     drain: {{limit: 10000000, wait: 0s}}
-    deliver: {{run_for: 1h, slice: 5000}}  # a fifth of a second at the target's rate; 1,000 is for hundreds per second
+    # A fifth of a second at the goal's rate, in five windows; the defaults (1,000 and 200) are for hundreds a second.
+    deliver: {{run_for: 1h, slice: 5000, confirm_window: 1000}}
     rate: {{per_second: 100000000, max_in_flight: 100000000}}
 """,
         env=os.environ,
