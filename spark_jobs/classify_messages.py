@@ -44,7 +44,7 @@ _WRITE_OPTIONS: Mapping[str, str] = {
 
 
 class Found(NamedTuple):
-    """A distinct case, how many messages it has, and the failure text of the first of them."""
+    """A distinct case, how many messages it has, and the failure text of the first of them, cut to an example."""
 
     case: explain.Case
     messages: int
@@ -157,7 +157,7 @@ def _cases(spark: SparkSession, written: DataFrame, counted: Mapping[int, tuple[
     columns = (found.column(name).to_pylist() for name in ("case_key", "text", *_CASE[1:]))
     return {
         # The same masks as above, by the Python whose patterns they are.
-        key: Found(explain.Case(grouping.mask(text), reason, hint), counted[key][0], text)
+        key: Found(explain.Case(grouping.mask(text), reason, hint), counted[key][0], text[: classified.MAX_EXAMPLE])
         for key, text, reason, hint in sorted(zip(*columns, strict=True), key=lambda row: counted[row[0]][1])
     }
 
@@ -169,9 +169,7 @@ def _write_cases(
     rows = []
     for key, one in found.items():
         judged = judgements[one.case]
-        example = (
-            None if judged.fingerprint in shown else explain.without_personal_data(one.text[: classified.MAX_EXAMPLE])
-        )
+        example = None if judged.fingerprint in shown else explain.without_personal_data(one.text)
         shown.add(judged.fingerprint)
         answer = (judged.cause.value, judged.rule, judged.confidence, judged.fingerprint, judged.template)
         rows.append((key, one.messages, *answer, example))
@@ -204,11 +202,6 @@ def read_manifest(uri: str, spark: SparkSession | None = None) -> dict[str, Any]
     return manifest
 
 
-def _messages(manifest: Mapping[str, Any] | None) -> int:
-    """How many it names; of one that can't be read before there is a session, many."""
-    return sum(int(batch["rows"]) for batch in manifest["batches"]) if manifest else spark_session.FEW_FOR_JVM + 1
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job once; the last line on standard output is its counts as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -216,12 +209,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--master", default=None, help="start a session here instead of joining the submitted one")
     options = parser.parse_args(arguments)
     manifest = None if "://" in options.manifest else read_manifest(options.manifest)
+    # Of a manifest that can't be read before there is a session: many.
+    messages = spark_session.messages_of(manifest) if manifest else spark_session.FEW_FOR_JVM + 1
     # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     spark = (
         SparkSession.builder.appName("redrive-classify").getOrCreate()
         if submitted and options.master is None
-        else local_session(_messages(manifest), options.master or "local[*]")
+        else local_session(messages, options.master or "local[*]")
     )
     try:
         counts = run(manifest or read_manifest(options.manifest, spark), spark)

@@ -112,4 +112,3 @@ def ddl(schema: pa.Schema) -> str:
 
 STAGED_DDL: Final = ddl(STAGED)
 MESSAGES_DDL: Final = ddl(MESSAGES)
-CASES_DDL: Final = ddl(CASES)

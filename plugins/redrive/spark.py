@@ -78,7 +78,7 @@ def properties_for(spark: SparkSettings, manifest_uri: str) -> dict[str, str]:
     """
     if spark.runner != "local":
         return properties(spark)
-    return spark_session.for_messages(_messages(read_manifest(manifest_uri))) | properties(spark)
+    return spark_session.for_messages(spark_session.messages_of(read_manifest(manifest_uri))) | properties(spark)
 
 
 def read_manifest(uri: str) -> dict[str, Any]:
@@ -92,10 +92,6 @@ def read_manifest(uri: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StagingError(f"{uri}: can't be read: {error}") from error
     return manifest
-
-
-def _messages(manifest: Mapping[str, Any]) -> int:
-    return sum(batch["rows"] for batch in manifest.get("batches", ()))
 
 
 # --- the code, as one zip whose name tells its content ------------------------------------------------------
@@ -227,7 +223,7 @@ def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
         raise SettingsError("spark.remote: is required with runner connect")
     run = _job_function()
     manifest = read_manifest(manifest_uri)
-    few = _messages(manifest) <= spark_session.FEW_FOR_CODE
+    few = spark_session.messages_of(manifest) <= spark_session.FEW_FOR_CODE
     with _remote_session(remote, settings.spark.timeout) as session:
         for key, value in spark_session.INTERPRETED.items() if few else ():
             session.conf.set(key, value)

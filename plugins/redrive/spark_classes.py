@@ -7,74 +7,52 @@ from. Without it everything works, more slowly.
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from redrive import spark, spark_session
-from redrive.errors import RedriveError
-from redrive.message import DeadLetter, Header
-from redrive.settings import parse
-from redrive.staging import Staging
+from redrive import spark_session
+from redrive.errors import ClassificationFailed, RedriveError
 
 _ERRORS = (
     "ConnectionRefusedError: [Errno 111] Connection refused",
     "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku-1'",
     "java.lang.IllegalStateException: x\n\tat shop.Orders.take(Orders.java:17)\nCaused by: java.io.IOException: y",
 )
-_TIMEOUT_SECONDS = 600
-
-
-class ArchiveFailed(RedriveError):
-    """The archive of Spark's classes could not be made; the text says what Java said."""
+_TIMEOUT = timedelta(minutes=10)
 
 
 def make() -> Path | None:
     """Make the archive unless it is there; returns its path, or None where it is known that there can't be one.
 
-    It appears complete or not at all. Raises :class:`ArchiveFailed` when Spark or Java fails.
+    It appears complete or not at all. Raises :class:`ClassificationFailed` when Spark or Java fails.
     """
+    # Here, because every `make` asks whether there is an archive, and nearly always there is.
+    from redrive import spark  # noqa: PLC0415
+    from redrive.settings import Settings, SparkSettings  # noqa: PLC0415
+
     target = spark_session.class_archive()
     if target is None or target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=target.parent) as beside:
         made = Path(beside) / target.name
-        command = _command(Path(folder), made)
-        done = subprocess.run(  # noqa: S603  our own job
-            command,
-            env=os.environ
-            | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-            | {"SPARK_LOCAL_IP": "127.0.0.1", "REDRIVE_HOME": folder},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-        if done.returncode or not made.exists():
-            last = "\n".join(done.stdout.splitlines()[-20:])
-            raise ArchiveFailed(f"no archive of Spark's classes: the job ended with {done.returncode}\n{last}")
+        # A JVM that writes down which classes it loaded when it ends; what `spark.conf` says wins over our own options.
+        options = f"{spark_session.QUICK_JVM} -XX:ArchiveClassesAtExit={made} -Xlog:cds=error"
+        chosen = SparkSettings(timeout=_TIMEOUT, conf={spark_session.JVM_OPTIONS: options})
+        spark.classify(Settings(spark=chosen), _manifest(Path(folder)))
+        if not made.exists():
+            raise ClassificationFailed(f"Java wrote no archive of Spark's classes to {made}")
         made.replace(target)
     return target
 
 
-def _command(folder: Path, archive: Path) -> list[str]:
-    """The job over a few messages, in a JVM that writes down which classes it loaded when it ends."""
-    manifest = _manifest(folder)
-    settings = parse("spark: {runner: local}", env={}, root=folder)
-    command = spark.submit_command(settings, manifest)
-    wanted = f"{spark_session.JVM_OPTIONS}={spark_session.QUICK_JVM} -XX:ArchiveClassesAtExit={archive} -Xlog:cds=error"
-    at = command.index(str(spark.application()))
-    return [*command[:at], "--conf", wanted, *command[at:]]
-
-
 def _manifest(folder: Path) -> str:
+    from redrive.message import DeadLetter, Header  # noqa: PLC0415
+    from redrive.staging import Staging  # noqa: PLC0415
+
     staging = Staging(str(folder))
     writer = staging.writer(
         "batch.parquet", batch_id=1, route="classes", source="dlq", kind="dead_letter", broker="memory"
@@ -110,7 +88,7 @@ def main() -> int:
     _say("Archiving Spark's classes, so that Spark starts sooner (about 200 MB, half a minute, once)")
     try:
         make()
-    except (RedriveError, OSError, subprocess.TimeoutExpired) as error:
+    except (RedriveError, OSError) as error:
         _say(f"{error}\nSpark works without it, and starts more slowly")
     return 0
 

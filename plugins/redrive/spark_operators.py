@@ -63,6 +63,8 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
     would quietly submit to ``yarn`` instead.
     """
 
+    conf: dict[str, str]
+
     def __init__(self, *, chosen: SparkSettings, **kwargs: Any) -> None:
         connection = chosen.connection if chosen.runner == "submit" else None
         super().__init__(conn_id=connection or _OWN_CONNECTION, **kwargs)
@@ -76,7 +78,7 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
         if shutil.which("spark-submit") is None:
             scripts = sysconfig.get_path("scripts")
             os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
-        self.conf = spark.properties_for(self.chosen, self.application_args[-1])
+        self.conf = spark.properties_for(self.chosen, self.application_args[-1]) | self.conf
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if self.chosen.master.startswith("local") and self.connection is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 #: What the job needs of any session, wherever it runs.
 SESSION: Mapping[str, str] = {
@@ -59,6 +60,11 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LARGE_JVM = "-XX:+UseParallelGC -XX:CompileThresholdScaling=4 -XX:-DontCompileHugeMethods"
 #: Up to so many messages, by measurement (docs/adr/0007-spark-classification.md).
 FEW_FOR_CODE, FEW_FOR_JVM = 2_000, 20_000
+
+
+def messages_of(manifest: Mapping[str, Any]) -> int:
+    """How many messages the job's manifest names."""
+    return sum(batch["rows"] for batch in manifest.get("batches", ()))
 
 
 def for_messages(count: int) -> dict[str, str]:

@@ -19,7 +19,7 @@ from redrive.errors import (
     SettingsError,
     StagingError,
 )
-from redrive.message import Header
+from redrive.message import Header, body_hash
 from redrive.settings import parse
 from redrive.stages import pipeline
 from tests import classifying
@@ -290,6 +290,16 @@ def test_a_damaged_staging_file_is_named_and_no_send_becomes_unknown(workshop: W
     file.write_bytes(whole)
     workshop.deliver(run)
     assert workshop.bodies("orders") == [b"a"]
+
+
+def test_the_ledger_knows_each_body_by_its_size_and_hash(workshop: Workshop) -> None:
+    bodies = ["", "a", "\u00e9" * 7]
+    workshop.die(*bodies, error=REFUSED)
+    workshop.cycle()
+    known = workshop.query("select body_bytes, body_hash from messages order by message_id")
+    assert [(size, bytes(digest)) for size, digest in known] == [
+        (len(body.encode()), body_hash(body.encode())) for body in bodies
+    ]
 
 
 def test_spark_output_that_lacks_rows_is_never_loaded(workshop: Workshop) -> None:

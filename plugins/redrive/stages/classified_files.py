@@ -27,11 +27,12 @@ class Answers:
     def __init__(self, context: Context, output: str) -> None:
         """Make the job's groups known to the ledger. Raises :class:`ClassificationFailed` when files are missing."""
         self._messages = _dataset(context, output, classified.MESSAGES_DIR)
-        self._cases = _dataset(context, output, classified.CASES_DIR).to_table(
+        cases = _dataset(context, output, classified.CASES_DIR).to_table(
             columns=["case_key", "cause", "fingerprint", "template", "example"]
         )
-        ids = _make_groups(context, self._cases)
-        fingerprints = self._cases.column("fingerprint").to_pylist()
+        ids = _make_groups(context, cases)
+        self._cases = cases.select(["case_key", "cause"])  # texts and templates are not needed any more
+        fingerprints = cases.column("fingerprint").to_pylist()
         self._group_ids = pa.array([ids[fingerprint] for fingerprint in fingerprints], pa.int64())
 
     def of(self, some: Sequence[Batch], message_ids: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
