@@ -177,13 +177,11 @@ def _stage_batch(folder: Path, number: int, count: int, seed: int) -> dict[str, 
 def _run_ours(folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT / "spark_jobs"))
     import classify_messages  # noqa: PLC0415
-    from redrive import spark_session  # noqa: PLC0415
     from redrive.settings import SparkSettings  # noqa: PLC0415
 
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    messages = spark_session.messages_of(manifest)
     memory = {"spark.driver.memory": SparkSettings().driver_memory}
-    spark = classify_messages.local_session(messages, f"local[{CORES}]", memory)
+    spark = classify_messages.local_session(f"local[{CORES}]", memory)
     spark.sparkContext.setLogLevel("ERROR")
     jvm = _jvm()
     watch = _Watch(jvm)

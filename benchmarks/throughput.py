@@ -153,16 +153,15 @@ def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
     manifest = json.loads(Path(pipeline.prepare_classification(settings, run, broker=broker) or "").read_text())
     output = Path(manifest["output"])
     (output / classified.MESSAGES_DIR).mkdir(parents=True)
-    (output / classified.CASES_DIR).mkdir(parents=True)
-    with pq.ParquetWriter(output / classified.MESSAGES_DIR / "part-0.parquet", classified.MESSAGES) as writer:
-        for batch in manifest["batches"]:
-            count = pq.read_metadata(batch["uri"]).num_rows
-            made = {
-                "message_id": pa.array([message_id_of(batch["batch_id"], row) for row in range(count)], pa.int64()),
-                "case_key": pa.array([row % GROUPS for row in range(count)], pa.int64()),
-            }
-            columns = [made.get(field.name, pa.nulls(count, field.type)) for field in classified.MESSAGES]
-            writer.write_table(pa.table(columns, schema=classified.MESSAGES))
+    for batch in manifest["batches"]:
+        count = pq.read_metadata(batch["uri"]).num_rows
+        made = {
+            "message_id": pa.array([message_id_of(batch["batch_id"], row) for row in range(count)], pa.int64()),
+            "case_key": pa.array([row % GROUPS for row in range(count)], pa.int64()),
+        }
+        columns = [made.get(field.name, pa.nulls(count, field.type)) for field in classified.MESSAGES]
+        path = output / classified.MESSAGES_DIR / classified.messages_file(batch["batch_id"])
+        pq.write_table(pa.table(columns, schema=classified.MESSAGES), path)
     cases = [
         {
             "case_key": number,
@@ -176,7 +175,7 @@ def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
         }
         for number in range(GROUPS)
     ]
-    pq.write_table(pa.Table.from_pylist(cases, classified.CASES), output / classified.CASES_DIR / "part-0.parquet")
+    pq.write_table(pa.Table.from_pylist(cases, classified.CASES), output / classified.CASES_FILE)
 
 
 def _load(folder: Path, size: int) -> Callable[[], Any]:

@@ -3,59 +3,47 @@
     spark-submit --py-files redrive.zip classify_messages.py --manifest s3://…/manifest.json
     python spark_jobs/classify_messages.py --manifest var/…/manifest.json     (starts a local session)
 
-Every message is looked at once: evidence, masks and the key of its case are Columns, and what they find is written.
-Then the keys are counted, and the text of each case is read back from its first message. The rules run on the driver,
-in plain Python, over the distinct cases only: see docs/adr/0007-spark-classification.md. Running it again overwrites
-its own output.
+The executors look at every message once and write what is their own (:mod:`redrive.staged_cases`); Spark brings what
+they found down to distinct cases, and the driver judges those by the rules: see docs/adr/0007-spark-classification.md.
+Running it again overwrites its own output.
 """
 
 import argparse
 import base64
 import json
 import os
-import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from redrive import classified, explain, grouping, spark_session
+from redrive import classified, explain, files, spark_session, staged_cases
+from redrive.cases import Case, RouteRule
 from redrive.cause_model import Model
 from redrive.causes import Cause
-from redrive.message import ROW_BITS
-from redrive.selectors import parse as parse_selector
+from redrive.staged_cases import Asked, Batch
 from redrive.template_mining import KnownGroup
-from transforms.evidence import with_evidence
-from transforms.masking import with_masked
-from transforms.selecting import selected
 
-_CASE = ("masked", "broker_reason", "hint")
-_WRITE_OPTIONS: Mapping[str, str] = {
-    # No two values are equal, so the attempt to build a dictionary of them is lost time.
-    **{f"parquet.enable.dictionary#{n}": "false" for n in ("message_id", "message_key", "order_key", "text")},
-    "parquet.compression.codec.zstd.level": "1",  # read twice at most, and then removed
-}
+#: How many messages a task is given: enough to be worth its start, few enough that all cores end at about one time.
+LEAST, MOST, TASKS = 5_000, 50_000, 8
+#: Parts in which cases are brought together; each holds some of them.
+PARTITIONS = 16
+_FOUND_DDL = "case_key long, messages long, first long, masked string, reason string, hint string, text string"
 
 
-class Found(NamedTuple):
-    """A distinct case, how many messages it has, and the failure text of the first of them, cut to an example."""
-
-    case: explain.Case
-    messages: int
-    text: str
-
-
-def local_session(messages: int, master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session in this process for about so many messages; ``conf`` is added to what the job needs."""
+def local_session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session that this process starts; ``conf`` is added to what the job needs."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("redrive-classify").master(master)
-    ours = {**spark_session.SESSION, **spark_session.LOCAL, **spark_session.for_messages(messages)}
+    ours = {**spark_session.SESSION, **spark_session.LOCAL, spark_session.JVM_OPTIONS: spark_session.jvm_options()}
     for key, value in (ours | dict(conf or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -66,33 +54,78 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
 
     The answer has ``messages, delays, groups, cases, causes`` (messages per cause) and ``seconds``.
     """
+    return classify(manifest, partial(distinct_cases, spark))
+
+
+def classify(
+    manifest: Mapping[str, Any], distinct: Callable[[Sequence[Sequence[Batch]], Asked, str], pa.Table]
+) -> dict[str, Any]:
+    """:func:`run`, with whoever brings the shares of batches down to one row per case."""
     started = time.monotonic()
-    for key in spark_session.OF_A_QUERY:
-        spark.conf.set(key, spark_session.SESSION[key])
     output = str(manifest["output"]).rstrip("/")
-    rules = [explain.RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
-    known = _known_groups(spark, manifest.get("known_groups"))
-    uris = [str(batch["uri"]) for batch in manifest["batches"]]
-    messages_uri = f"{output}/{classified.MESSAGES_DIR}"
-    staged = spark.read.schema(classified.STAGED_DDL).parquet(*uris)
-    found_out = with_cases(staged, manifest, rules).select(*classified.MESSAGES.names)
-    found_out.sortWithinPartitions("message_id").write.options(**_WRITE_OPTIONS).mode("overwrite").parquet(messages_uri)
-    written = spark.read.schema(classified.MESSAGES_DDL).parquet(messages_uri)
-    counted, delays = _counted(written)
-    found = _cases(spark, written, counted)
-    judgements = explain.judge({f.case: f.messages for f in found.values()}, rules, known, _model(manifest))
-    _write_cases(spark, found, judgements, f"{output}/{classified.CASES_DIR}")
+    filesystem, folder = files.locate(output)
+    filesystem.create_dir(folder, recursive=True)
+    filesystem.delete_dir_contents(folder)  # what an earlier try left says nothing about this one
+    rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
+    found = distinct(shares(manifest), Asked.by(manifest), f"{output}/{classified.MESSAGES_DIR}")
+    rows = sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=lambda row: row[2])
+    delays = sum(messages for key, messages, *_ in rows if key is None)
+    cases = {
+        Case(masked, reason, hint): (key, messages, text)
+        for key, messages, _, masked, reason, hint, text in rows
+        if key is not None
+    }
+    counts = {case: messages for case, (_, messages, _) in cases.items()}
+    judgements = explain.judge(counts, rules, _known_groups(manifest), _model(manifest))
+    with filesystem.open_output_stream(f"{folder}/{classified.CASES_FILE}") as sink:
+        pq.write_table(_answers(cases, judgements), sink)
     causes: Counter[str] = Counter()
-    for one in found.values():
-        causes[judgements[one.case].cause.value] += one.messages
+    for case, messages in counts.items():
+        causes[judgements[case].cause.value] += messages
     return {
         "messages": causes.total() + delays,
         "delays": delays,
         "groups": len({judgement.fingerprint for judgement in judgements.values()}),
-        "cases": len(found),
+        "cases": len(cases),
         "causes": dict(causes),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:
+    """The batches of ``manifest`` in shares, one for a task."""
+    size = min(MOST, max(LEAST, spark_session.messages_of(manifest) // TASKS))
+    found: list[list[Batch]] = []
+    room = 0
+    for batch in manifest["batches"]:
+        if room < batch["rows"] or not found:
+            found.append([])
+            room = max(size, batch["rows"])
+        found[-1].append(Batch(batch["batch_id"], str(batch["uri"])))
+        room -= batch["rows"]
+    return found
+
+
+def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: Asked, output: str) -> pa.Table:
+    """One row of ``staged_cases.FOUND`` per case of all shares, of which every task takes one."""
+
+    def take(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield staged_cases.write(some[number], asked, output)
+
+    if not some:
+        return staged_cases.FOUND.empty_table()
+    for name, value in spark_session.SESSION.items():
+        spark.conf.set(name, value)  # the session may be somebody else's
+    spark.conf.set("spark.sql.shuffle.partitions", str(min(len(some), PARTITIONS)))
+    found = spark.range(0, len(some), 1, numPartitions=len(some)).mapInArrow(take, _FOUND_DDL)
+    if len(some) == 1:
+        return found.toArrow()
+    total, first = F.sum("messages").alias("messages"), F.min("first").alias("first")
+    said = F.min_by(F.struct("masked", "reason", "hint", "text"), "first").alias("said")
+    found = found.groupBy("case_key").agg(total, first, said)
+    return found.select("case_key", "messages", "first", "said.*").toArrow()
 
 
 def _model(manifest: Mapping[str, Any]) -> Model | None:
@@ -101,105 +134,23 @@ def _model(manifest: Mapping[str, Any]) -> Model | None:
     return Model.from_bytes(base64.b64decode(learned)) if learned else None
 
 
-def with_cases(staged: DataFrame, manifest: Mapping[str, Any], rules: Sequence[explain.RouteRule]) -> DataFrame:
-    """One row of ``classified.MESSAGES`` per message, and beside it ``masked``, its text as its case has it."""
-    selectors = [parse_selector(text) for text in manifest.get("evidence") or ()]
-    rows = with_evidence(staged, selectors)
-    failed = F.col("kind") != "delay"
-    rows = with_masked(rows.withColumn("to_mask", F.when(failed, F.col("text"))), "to_mask", "masked")
-    return rows.withColumn("hint", F.when(failed, _hint(manifest, rules))).select(
-        (F.shiftleft(F.col("batch_id"), ROW_BITS) + F.col("row")).alias("message_id"),
-        F.when(F.col("masked").isNotNull(), F.xxhash64(*_CASE)).alias("case_key"),
-        _key(manifest.get("message_key")).alias("message_key"),
-        _key(manifest.get("order_key")).alias("order_key"),
-        F.when(failed, F.col("text")).alias("text"),
-        *_CASE,
-    )
+def _known_groups(manifest: Mapping[str, Any]) -> list[KnownGroup]:
+    groups: Iterable[Mapping[str, str]] = manifest.get("known_groups") or ()
+    return [KnownGroup(group["fingerprint"], group["cause"], group["template"]) for group in groups]
 
 
-def _key(selector: str | None) -> Column:
-    return F.lit(None).cast("string") if selector is None else selected(parse_selector(selector))
-
-
-def _hint(manifest: Mapping[str, Any], rules: Sequence[explain.RouteRule]) -> Column:
-    hint = F.lit("")
-    lease = F.lit(None).cast("double")
-    if manifest.get("broker") in explain.LEASE_BROKERS:
-        for source, facts in (manifest.get("sources") or {}).items():
-            if facts.get("lease_seconds"):
-                lease = F.when(F.col("source") == source, F.lit(float(facts["lease_seconds"]))).otherwise(lease)
-    # SQS does not tell when it moved a message, so the end may be as late as our own receive: then the time is
-    # an upper bound. That errs towards "may have succeeded", whose verdict is the more careful one.
-    end = F.unix_micros(F.coalesce("dead_lettered_at", "received_at"))
-    start = F.unix_micros(F.coalesce("first_received_at", "enqueued_at"))
-    seconds = (end - start) / F.lit(1e6) / F.greatest(F.coalesce("deliveries", F.lit(1)), F.lit(1))
-    silent = (F.col("text") == "") & (F.col("broker_reason") == "")
-    hint = F.when(silent & (seconds >= lease * explain.LEASE_SHARE), explain.LEASE_HINT).otherwise(hint)
-    for number, rule in reversed(list(enumerate(rules, 1))):
-        hint = F.when(F.col("text").rlike(rule.match), f"{explain.ROUTE_HINT}{number}").otherwise(hint)
-    return hint
-
-
-def _counted(written: DataFrame) -> tuple[dict[int, tuple[int, int]], int]:
-    """By case key (how many messages, the first of them), and how many messages have none."""
-    counted = written.groupBy("case_key").agg(F.count("*").alias("n"), F.min("message_id").alias("first")).toArrow()
-    columns = (counted.column(name).to_pylist() for name in ("case_key", "n", "first"))
-    by_key = {key: (n, first) for key, n, first in zip(*columns, strict=True)}
-    delays, _ = by_key.pop(None, (0, 0))
-    return by_key, delays
-
-
-def _cases(spark: SparkSession, written: DataFrame, counted: Mapping[int, tuple[int, int]]) -> dict[int, Found]:
-    """The cases in the order of their first messages, whose texts they take."""
-    firsts = pa.array(sorted(first for _, first in counted.values()), pa.int64())
-    wanted = F.broadcast(spark.createDataFrame(pa.table({"message_id": firsts})))
-    found = written.join(wanted, "message_id", "left_semi").select("case_key", "text", *_CASE[1:]).toArrow()
-    columns = (found.column(name).to_pylist() for name in ("case_key", "text", *_CASE[1:]))
-    return {
-        # The same masks as above, by the Python whose patterns they are.
-        key: Found(explain.Case(grouping.mask(text), reason, hint), counted[key][0], text[: classified.MAX_EXAMPLE])
-        for key, text, reason, hint in sorted(zip(*columns, strict=True), key=lambda row: counted[row[0]][1])
-    }
-
-
-def _write_cases(
-    spark: SparkSession, found: Mapping[int, Found], judgements: Mapping[explain.Case, explain.Judgement], uri: str
-) -> None:
+def _answers(cases: Mapping[Case, tuple[int, int, str]], judgements: Mapping[Case, explain.Judgement]) -> pa.Table:
     shown: set[str] = set()
     rows = []
-    for key, one in found.items():
-        judged = judgements[one.case]
-        example = None if judged.fingerprint in shown else explain.without_personal_data(one.text)
+    for case, (key, messages, text) in cases.items():
+        judged = judgements[case]
+        example = None if judged.fingerprint in shown else explain.without_personal_data(text)
         shown.add(judged.fingerprint)
         answer = (judged.cause.value, judged.rule, judged.confidence, judged.fingerprint, judged.template)
-        rows.append((key, one.messages, *answer, example))
+        rows.append((key, messages, *answer, example))
     columns = zip(*rows, strict=True) if rows else [()] * len(classified.CASES)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, classified.CASES, strict=True)]
-    table = pa.table(arrays, schema=classified.CASES)
-    spark.createDataFrame(table).coalesce(1).write.mode("overwrite").parquet(uri)
-
-
-def _known_groups(spark: SparkSession, known: Any) -> list[KnownGroup]:
-    if not known:
-        return []
-    if isinstance(known, str):
-        reader = spark.read.schema("fingerprint string, cause string, template string")
-        frame = reader.parquet(known) if known.endswith(".parquet") else reader.json(known)
-        return [KnownGroup(*row) for row in frame.select("fingerprint", "cause", "template").collect()]
-    return [KnownGroup(group["fingerprint"], group["cause"], group["template"]) for group in known]
-
-
-def read_manifest(uri: str, spark: SparkSession | None = None) -> dict[str, Any]:
-    """The manifest at ``uri``: a path, ``file://…``, or anything that Spark's filesystems reach."""
-    path = re.sub("^file:/{0,2}(?=/)", "", uri)
-    if "://" not in path:
-        text = Path(path).read_text(encoding="utf-8")
-    elif spark is not None:
-        text = spark.read.text(uri, wholetext=True).collect()[0][0]
-    else:
-        raise ValueError(f"{uri}: needs a Spark session to be read")
-    manifest: dict[str, Any] = json.loads(text)
-    return manifest
+    return pa.table(arrays, schema=classified.CASES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,18 +159,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--manifest", required=True, help="URI of the JSON that says what to read and write")
     parser.add_argument("--master", default=None, help="start a session here instead of joining the submitted one")
     options = parser.parse_args(arguments)
-    manifest = None if "://" in options.manifest else read_manifest(options.manifest)
-    # Of a manifest that can't be read before there is a session: many.
-    messages = spark_session.messages_of(manifest) if manifest else spark_session.FEW_FOR_JVM + 1
+    manifest = files.read_json(options.manifest)
     # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     spark = (
         SparkSession.builder.appName("redrive-classify").getOrCreate()
         if submitted and options.master is None
-        else local_session(messages, options.master or "local[*]")
+        else local_session(options.master or "local[*]")
     )
     try:
-        counts = run(manifest or read_manifest(options.manifest, spark), spark)
+        counts = run(manifest, spark)
     finally:
         spark.stop()
     print(json.dumps(counts), flush=True)  # noqa: T201

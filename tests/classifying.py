@@ -1,6 +1,6 @@
 """Classification without Spark, for tests of everything around it: same rules, same files, one process.
 
-The Spark job's own tests prove that it gives the same answers; here a run takes milliseconds instead of seconds.
+Message by message and as plainly as it can be said; the Spark job's own tests hold the job to the same answers.
 """
 
 import json
@@ -11,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from redrive import cases as case_kinds
 from redrive import classified, explain, failure_text, grouping, selectors
+from redrive.cases import Case, RouteRule
 from redrive.causes import Cause
-from redrive.message import DeadLetter, message_id_of
+from redrive.message import ROW_BITS, DeadLetter, message_id_of
 from redrive.staging import Staging
 from redrive.template_mining import KnownGroup
 
@@ -24,10 +26,10 @@ def classify(manifest_uri: str) -> None:
     output = Path(manifest["output"])
     staged = [row for batch in manifest["batches"] for row in _rows(batch["uri"])]
     evidence = [selectors.parse(text) for text in manifest["evidence"]]
-    rules = [explain.RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest["rules"]]
-    cases: dict[explain.Case, int] = {}
-    case_of: list[explain.Case | None] = []
-    texts: dict[explain.Case, str] = {}
+    rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest["rules"]]
+    cases: dict[Case, int] = {}
+    case_of: list[Case | None] = []
+    texts: dict[Case, str] = {}
     for row, letter in staged:
         if row["kind"] == "delay":
             case_of.append(None)
@@ -35,7 +37,7 @@ def classify(manifest_uri: str) -> None:
         said = failure_text.pick(
             letter.headers, letter.body, description=letter.description, reason=letter.reason, evidence=evidence
         )
-        case = explain.Case(grouping.mask(said.text), said.reason, _hint(manifest, rules, row, letter, said))
+        case = Case(grouping.mask(said.text), said.reason, _hint(manifest, rules, row, letter, said))
         cases[case] = cases.get(case, 0) + 1
         texts.setdefault(case, said.text)
         case_of.append(case)
@@ -68,8 +70,11 @@ def classify(manifest_uri: str) -> None:
             }
         )
         shown.add(judgement.fingerprint)
-    _write(output / classified.MESSAGES_DIR, messages, classified.MESSAGES)
-    _write(output / classified.CASES_DIR, answers, classified.CASES)
+    for batch in manifest["batches"]:
+        own = [one for one in messages if one["message_id"] >> ROW_BITS == batch["batch_id"]]
+        path = output / classified.MESSAGES_DIR / classified.messages_file(batch["batch_id"])
+        _write(path, own, classified.MESSAGES)
+    _write(output / classified.CASES_FILE, answers, classified.CASES)
 
 
 def _rows(uri: str) -> list[tuple[dict[str, Any], DeadLetter]]:
@@ -81,7 +86,7 @@ def _rows(uri: str) -> list[tuple[dict[str, Any], DeadLetter]]:
 
 def _hint(
     manifest: dict[str, Any],
-    rules: list[explain.RouteRule],
+    rules: list[RouteRule],
     row: dict[str, Any],
     letter: DeadLetter,
     said: failure_text.Evidence,
@@ -89,15 +94,15 @@ def _hint(
     """What a route's own rule or the time per delivery points to."""
     for number, rule in enumerate(rules, 1):
         if re.search(rule.match, said.text, re.ASCII):
-            return f"{explain.ROUTE_HINT}{number}"
-    lease = manifest["sources"][row["source"]]["lease_seconds"]
-    if said.text or said.reason or not lease or manifest["broker"] not in explain.LEASE_BROKERS:
+            return f"{case_kinds.ROUTE_HINT}{number}"
+    lease = manifest["sources"].get(row["source"], {}).get("lease_seconds")
+    if said.text or said.reason or not lease or manifest["broker"] not in case_kinds.LEASE_BROKERS:
         return ""
     start = letter.first_received_at or letter.enqueued_at
     end = letter.dead_lettered_at or row["received_at"].timestamp() * 1e6
-    if start is None or (end - start) / 1e6 / max(letter.deliveries, 1) < lease * explain.LEASE_SHARE:
+    if start is None or (end - start) / 1e6 / max(letter.deliveries or 1, 1) < lease * case_kinds.LEASE_SHARE:
         return ""
-    return explain.LEASE_HINT
+    return case_kinds.LEASE_HINT
 
 
 def _key(selector: str | None, letter: DeadLetter) -> str | None:
@@ -108,6 +113,6 @@ def _key(selector: str | None, letter: DeadLetter) -> str | None:
     )
 
 
-def _write(folder: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, schema), folder / "part-0.parquet")
+def _write(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)

@@ -2,17 +2,15 @@
 
 ``STAGED`` is what the job reads; ``MESSAGES`` and ``CASES`` are what it writes. The job repeats nothing of what
 staging holds: a message is told by its id, and what was found out about it stands once for all that failed in the
-same way. Each is a pyarrow schema and Spark DDL, so that neither side needs the other's library. Times are UTC, to
-the microsecond.
+same way. Times are UTC, to the microsecond.
 """
 
 from typing import Final
 
 import pyarrow as pa
 
-MESSAGES_DIR: Final = "messages"
-CASES_DIR: Final = "cases"
-SUCCESS_FILE: Final = "_SUCCESS"  # in both folders once they are complete
+MESSAGES_DIR: Final = "messages"  # one file for each batch: messages_file
+CASES_FILE: Final = "cases.parquet"  # written last: where it is, all is
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -59,16 +57,13 @@ STAGED: Final = pa.schema(
     ]
 )
 
-#: One row per staged message, sorted by ``message_id`` within each file.
+#: One row per staged message, in the order of the staging file.
 MESSAGES: Final = pa.schema(
     [
         ("message_id", pa.int64()),  # batch_id << 20 | row
         ("case_key", pa.int64()),  # a row of CASES; null for a message of a delay source
         ("message_key", pa.string()),  # what the manifest's message_key selects
         ("order_key", pa.string()),  # what the manifest's order_key selects
-        ("text", pa.string()),  # the failure text, cut; from here on for the job itself, which takes its cases from it
-        ("broker_reason", pa.string()),
-        ("hint", pa.string()),
     ]
 )
 
@@ -89,26 +84,6 @@ CASES: Final = pa.schema(
 MAX_EXAMPLE: Final = 2000  # characters
 
 
-def _ddl_type(kind: pa.DataType) -> str:
-    if pa.types.is_list(kind):
-        return f"ARRAY<{_ddl_type(kind.value_type)}>"
-    if pa.types.is_struct(kind):
-        return "STRUCT<" + ", ".join(f"{f.name}: {_ddl_type(f.type)}" for f in kind) + ">"
-    return {
-        pa.int64(): "BIGINT",
-        pa.int32(): "INT",
-        pa.float32(): "FLOAT",
-        pa.bool_(): "BOOLEAN",
-        pa.string(): "STRING",
-        pa.binary(): "BINARY",
-        _TIME: "TIMESTAMP",
-    }[kind]
-
-
-def ddl(schema: pa.Schema) -> str:
-    """``schema`` as Spark writes it."""
-    return ", ".join(f"`{field.name}` {_ddl_type(field.type)}" for field in schema)
-
-
-STAGED_DDL: Final = ddl(STAGED)
-MESSAGES_DDL: Final = ddl(MESSAGES)
+def messages_file(batch_id: int) -> str:
+    """The name of the file, in the folder of messages, that answers for a batch."""
+    return f"batch-{batch_id}.parquet"

@@ -1,8 +1,8 @@
 """From what a message says to its cause and its group: the one path that Spark and ``redrive explain`` share.
 
-Spark brings texts down to distinct :class:`Case` values (masked text, broker reason, hint) and counts;
+Spark brings texts down to distinct :class:`~redrive.cases.Case` values (masked text, broker reason, hint) and counts;
 :func:`judge` gives each its cause, rule, confidence, template and fingerprint. ``explain`` does the same
-with the lines of its input. Parity is by construction: only cutting and masking exist twice.
+with the lines of its input.
 """
 
 import re
@@ -10,35 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from redrive import failure_text, grouping
+from redrive.cases import LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.cause_model import OVERRULES, Model, shipped
 from redrive.cause_rules import HINTS, Finding, find, find_reason
 from redrive.causes import Cause, default_verdict
 from redrive.message import Header
 from redrive.template_mining import KnownGroup
-
-#: A hint that a route's own rule matched: ``route:N``, N counted from 1 in the order of the configuration.
-ROUTE_HINT = "route:"
-#: A hint that the time per delivery points to a lease that ran out.
-LEASE_HINT = "lease"
-#: Time per delivery from this share of the lease on counts as a lease that ran out.
-LEASE_SHARE = 0.9
-#: Brokers that keep no reason, so that time is the only evidence of a message without an error text.
-LEASE_BROKERS = frozenset({"amazon_sqs", "google_pubsub"})
-
-
-class RouteRule(NamedTuple):
-    """One entry of a route's ``rules``: where ``match`` is found in the unmasked text, ``cause`` it is."""
-
-    match: str
-    cause: Cause
-
-
-class Case(NamedTuple):
-    """What is distinct about failures, as far as cause and group go."""
-
-    masked: str  # "" where nothing is said
-    reason: str = ""  # one of failure_text.BROKER_REASONS or ""
-    hint: str = ""  # "", LEASE_HINT or ROUTE_HINT + number
 
 
 class Judgement(NamedTuple):

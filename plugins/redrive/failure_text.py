@@ -5,8 +5,8 @@ the broker's description, an error envelope in the body. What only says "too oft
 broker's reason and counts last. Nothing here decodes more than :data:`MAX_BODY_BYTES` of a body, and
 nothing raises, whatever the message holds.
 
-The Spark job builds Columns from the same tables (``spark_jobs/transforms/evidence.py``); a parity test
-holds the two together.
+The Spark job (:mod:`redrive.staged_cases`) decides the commonest case for whole columns and asks :func:`pick` for the rest;
+a parity test holds the two together.
 """
 
 import json
@@ -20,6 +20,8 @@ from redrive.selectors import Selector
 #: Characters of a failure text that are looked at: its beginning and its end, where root causes are named.
 HEAD = 4096
 TAIL = 4096
+#: Texts up to so many characters are left whole.
+UNCUT = HEAD + TAIL
 MAX_TEXT = HEAD + TAIL + 5
 GAP = "\n...\n"
 #: Characters of one header or field that are looked at, before they are put together and cut.
@@ -188,7 +190,8 @@ GENERIC_DESCRIPTION = (
 _BARE_CODE = re.compile(BARE_CODE.replace("$", r"\Z"), re.ASCII)
 _ENVELOPE_FIELD = re.compile(ENVELOPE_FIELD.encode(), re.ASCII)
 _GENERIC_DESCRIPTION = re.compile(GENERIC_DESCRIPTION.replace("$", r"\Z"), re.ASCII)
-_BLANKS = " \t\n\r"
+#: What is trimmed from the ends of texts.
+BLANKS = " \t\n\r"
 
 
 class Evidence(NamedTuple):
@@ -206,6 +209,7 @@ def pick(
     reason: str | None = None,
     evidence: Sequence[Selector] = (),
     ordering_key: str | None = None,
+    broker_message_id: str = "",
     given: str = "",
 ) -> Evidence:
     """The failure text of a message and the broker's reason.
@@ -214,13 +218,13 @@ def pick(
     ``description``, body. A reason
     that is not one of the broker's own words was written by a consumer, so it heads the text.
     """
-    own = (reason or "")[:MAX_REASON].strip(_BLANKS)
-    text = given[:MAX_PART].strip(_BLANKS)
+    own = (reason or "")[:MAX_REASON].strip(BLANKS)
+    text = given[:MAX_PART].strip(BLANKS)
     for selector in evidence:
         if text:
             break
-        text = (selector.evaluate(headers, body, ordering_key) or "").strip(_BLANKS)
-    said = (description or "")[:MAX_PART].strip(_BLANKS)
+        text = (selector.evaluate(headers, body, ordering_key, broker_message_id) or "").strip(BLANKS)
+    said = (description or "")[:MAX_PART].strip(BLANKS)
     generic = _GENERIC_DESCRIPTION.search(said) is not None
     text = text or _from_headers(headers) or ("" if generic else said) or _from_body(body) or said
     known = own.lower() if own.lower() in BROKER_REASONS else ""
@@ -231,9 +235,9 @@ def pick(
 
 def cut(text: str) -> str:
     """``text`` without what is between its first and last few thousand characters, blanks around it trimmed."""
-    if len(text) > HEAD + TAIL:
+    if len(text) > UNCUT:
         text = text[:HEAD] + GAP + text[-TAIL:]
-    return text.strip(_BLANKS)
+    return text.strip(BLANKS)
 
 
 def _from_headers(headers: Sequence[Header]) -> str:
@@ -245,7 +249,7 @@ def _from_headers(headers: Sequence[Header]) -> str:
         text = _decoded(value)
         if text is None:
             continue
-        text = text[:MAX_PART].strip(_BLANKS)
+        text = text[:MAX_PART].strip(BLANKS)
         if text:
             found[rank] = CODE_WORD + text if rank < len(CODE_HEADERS) and _BARE_CODE.search(text) else text
     return "\n".join(found[rank] for rank in sorted(found))
@@ -256,7 +260,7 @@ def _from_body(body: bytes) -> str:
         return ""
     try:
         # Like Spark's parser: what follows the document does not matter, a doubled field does.
-        document, _ = _DECODER.raw_decode(body.decode("utf-8").lstrip(_BLANKS))
+        document, _ = _DECODER.raw_decode(body.decode("utf-8").lstrip(BLANKS))
     except (ValueError, RecursionError):
         return ""
     parts: list[str] = []
@@ -272,7 +276,7 @@ def _from_body(body: bytes) -> str:
                 break
         # Only texts: an object or a list here is business data or is reached by a longer path.
         if isinstance(value, str):
-            text = value[:MAX_PART].strip(_BLANKS)
+            text = value[:MAX_PART].strip(BLANKS)
             if text and text not in parts:
                 if not text.isprintable() and _has_surrogate(text):
                     return ""

@@ -7,10 +7,9 @@ distinct masked texts those that differ only in words that vary, and gives every
 fingerprint of a group is :func:`fingerprint` of its cause and template, so it is the same on every
 machine and every day.
 
-:data:`MASKS` is the one list of patterns. Spark applies it with ``regexp_replace`` (Java), this module
-with ``re.sub``; the patterns are written in the subset on which the two agree: ASCII classes spelled
-out, no ``.``, ``$``, ``\\b``, ``\\d``, ``\\w`` or ``\\s``, look-behinds of fixed width, every repetition
-possessive or bounded so that hostile text costs linear time, replacements without groups.
+:data:`MASKS` is the one list of patterns: ASCII classes spelled out, every repetition possessive or bounded so that
+hostile text costs linear time, replacements without groups. What they can see of digits and ids is what
+:mod:`redrive.collapsing` rests on.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ BLANK = WILDCARD
 
 
 class Mask(NamedTuple):
-    """One replacement; ``pattern`` means the same in Java and in Python (with ``re.ASCII``)."""
+    """One replacement."""
 
     name: str
     pattern: str
@@ -164,13 +163,31 @@ _COMPILED = tuple((re.compile(mask.pattern, re.ASCII), mask.replacement, mask.li
 def mask(text: str) -> str:
     """``text`` with everything blanked that varies from message to message.
 
-    The same as Spark's ``regexp_replace`` over :data:`MASKS`, character for character. ``text`` is already
-    cut (:func:`redrive.failure_text.cut`).
+    ``text`` is already cut (:func:`redrive.failure_text.cut`).
     """
     for pattern, replacement, literals in _COMPILED:
         if all(any(literal in text for literal in some) for some in literals):
             text = pattern.sub(replacement, text)
     return text
+
+
+def mask_and_places(text: str) -> tuple[str, list[int]]:
+    """:func:`mask`, and of each of its characters the place in ``text``; -1 of one that a mask brought in."""
+    places = [*range(len(text))]
+    for pattern, replacement, literals in _COMPILED:
+        if not all(any(literal in text for literal in some) for some in literals):
+            continue
+        pieces: list[str] = []
+        kept: list[int] = []
+        at = 0
+        for match in pattern.finditer(text):
+            pieces += text[at : match.start()], replacement
+            kept += places[at : match.start()]
+            kept += [-1] * len(replacement)
+            at = match.end()
+        text = "".join([*pieces, text[at:]])
+        places = kept + places[at:]
+    return text, places
 
 
 def fingerprint(cause: str, template: str) -> str:

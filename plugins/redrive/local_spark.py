@@ -141,7 +141,9 @@ class ConnectServer:
         command += ["--name", "redrive-connect", "--driver-memory", self._settings.driver_memory]
         ours = {**spark_session.SESSION, **spark_session.LOCAL}
         ours["spark.connect.grpc.binding.address"] = HOST
-        ours[spark_session.JVM_OPTIONS] = spark_session.jvm_options(quick=True)
+        # The process from which Python workers are forked would outlive its session, one after the other.
+        ours["spark.python.use.daemon"] = "false"
+        ours[spark_session.JVM_OPTIONS] = spark_session.jvm_options()
         port = {"spark.connect.grpc.binding.port": str(self._port)}
         for key, value in (ours | self._settings.conf | port).items():
             command += ["--conf", f"{key}={value}"]

@@ -7,7 +7,6 @@ run must not pay for it.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -44,7 +43,7 @@ _JOBS = _LIBRARY.parents[1] / "spark_jobs"
 
 
 class Code(NamedTuple):
-    """Where a cluster finds the job: the script, and a zip of the packages that it imports."""
+    """Where a cluster finds the job: the script, and a zip of the library that it imports."""
 
     application: str
     py_files: str
@@ -71,24 +70,18 @@ def properties(spark: SparkSettings) -> dict[str, str]:
     return ours | spark.conf
 
 
-def properties_for(spark: SparkSettings, manifest_uri: str) -> dict[str, str]:
-    """:func:`properties`, and what suits the number of messages where a session is started here for them alone.
-
-    Raises :class:`StagingError` when the manifest can't be read.
-    """
-    if spark.runner != "local":
-        return properties(spark)
-    return spark_session.for_messages(spark_session.messages_of(read_manifest(manifest_uri))) | properties(spark)
+def properties_here(spark: SparkSettings) -> dict[str, str]:
+    """:func:`properties`, and what suits the JVM that this machine starts for a runner ``local``."""
+    here = {spark_session.JVM_OPTIONS: spark_session.jvm_options()} if spark.runner == "local" else {}
+    return here | properties(spark)
 
 
 def read_manifest(uri: str) -> dict[str, Any]:
     """What :func:`redrive.stages.classify.prepare` wrote; raises :class:`StagingError` when it can't be read."""
-    from pyarrow import fs  # noqa: PLC0415
+    from redrive import files  # noqa: PLC0415 - Arrow, which an idle run doesn't need
 
     try:
-        source, path = fs.FileSystem.from_uri(uri if "://" in uri else Path(uri).absolute().as_uri())
-        with source.open_input_stream(path) as stream:
-            manifest: dict[str, Any] = json.loads(stream.read())
+        manifest: dict[str, Any] = files.read_json(uri)
     except (OSError, ValueError) as error:
         raise StagingError(f"{uri}: can't be read: {error}") from error
     return manifest
@@ -98,7 +91,7 @@ def read_manifest(uri: str) -> dict[str, Any]:
 
 
 def package() -> Path:
-    """The zip of ``redrive`` and the job's own packages, built into ``var/spark`` unless it is there already.
+    """The zip of ``redrive``, built into ``var/spark`` unless it is there already.
 
     Its name carries the hash of its content, so a job never runs with code of another version, and two
     tasks that build it at the same time write the same file.
@@ -141,19 +134,19 @@ def publish(settings: Settings) -> Code:
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
-    """(name in the archive, file): our library, and the packages beside the script."""
-    packages = [_LIBRARY, *(folder for folder in _JOBS.iterdir() if (folder / "__init__.py").exists())]
-    for folder in packages:
-        for path in folder.rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path.relative_to(folder.parent).as_posix(), path
+    """(name in the archive, file) of our library."""
+    for path in _LIBRARY.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(_LIBRARY.parent).as_posix(), path
 
 
 def _upload(source: Path, uri: str) -> str:
     from pyarrow import ArrowException, fs  # noqa: PLC0415
 
+    from redrive import files  # noqa: PLC0415
+
     try:
-        target, path = fs.FileSystem.from_uri(uri)
+        target, path = files.locate(uri)
         if target.get_file_info(path).type == fs.FileType.NotFound:
             with target.open_output_stream(path) as stream:
                 stream.write(source.read_bytes())
@@ -195,7 +188,7 @@ def submit_command(settings: Settings, manifest_uri: str) -> list[str]:
     command += ["--master", master, "--name", APPLICATION_NAME, "--py-files", str(package())]
     if deploy_mode:
         command += ["--deploy-mode", str(deploy_mode)]
-    for key, value in properties_for(settings.spark, manifest_uri).items():
+    for key, value in properties_here(settings.spark).items():
         command += ["--conf", f"{key}={value}"]
     return [*command, str(application()), *arguments(manifest_uri)]
 
@@ -223,10 +216,8 @@ def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
         raise SettingsError("spark.remote: is required with runner connect")
     run = _job_function()
     manifest = read_manifest(manifest_uri)
-    few = spark_session.messages_of(manifest) <= spark_session.FEW_FOR_CODE
     with _remote_session(remote, settings.spark.timeout) as session:
-        for key, value in spark_session.INTERPRETED.items() if few else ():
-            session.conf.set(key, value)
+        session.addArtifacts(str(package()), pyfile=True)  # the server's Python runs our code
         run(manifest, session)
 
 

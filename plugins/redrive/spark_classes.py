@@ -54,18 +54,21 @@ def _manifest(folder: Path) -> str:
     from redrive.staging import Staging  # noqa: PLC0415
 
     staging = Staging(str(folder))
-    writer = staging.writer(
-        "batch.parquet", batch_id=1, route="classes", source="dlq", kind="dead_letter", broker="memory"
-    )
     now = 1_700_000_000_000_000
     letters = [
         DeadLetter(str(n), b"{}", (Header("error", "String", error),), enqueued_at=now)
         for n, error in enumerate(_ERRORS)
     ]
-    writer.add(letters, now)
-    writer.close()
+    names = {number: f"batch-{number}.parquet" for number in (1, 2)}
+    for number, name in names.items():
+        writer = staging.writer(
+            name, batch_id=number, route="classes", source="dlq", kind="dead_letter", broker="memory"
+        )
+        writer.add(letters, now)
+        writer.close()
     manifest: dict[str, Any] = {
-        "batches": [{"batch_id": 1, "uri": staging.uri("batch.parquet"), "rows": len(letters)}],
+        # As if they were large: then there are two tasks, whose cases are brought together.
+        "batches": [{"batch_id": n, "uri": staging.uri(name), "rows": 1_000_000} for n, name in names.items()],
         "output": staging.uri("classified"),
         "evidence": ["attribute:error"],
     }

@@ -78,7 +78,7 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
         if shutil.which("spark-submit") is None:
             scripts = sysconfig.get_path("scripts")
             os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
-        self.conf = spark.properties_for(self.chosen, self.application_args[-1]) | self.conf
+        self.conf = spark.properties_here(self.chosen) | self.conf
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if self.chosen.master.startswith("local") and self.connection is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from redrive import classified
+from redrive import classified, files
 from redrive.errors import StagingError
 from redrive.message import DeadLetter, Header, Micros, body_hash, read_tracking
 
@@ -63,10 +63,7 @@ class Staging:
     def __init__(self, location: str) -> None:
         self.location = location
         try:
-            if "://" in location:
-                self.filesystem, self.root = pafs.FileSystem.from_uri(location)
-            else:
-                self.filesystem, self.root = pafs.LocalFileSystem(), str(Path(location).resolve())
+            self.filesystem, self.root = files.locate(location)
         except (pa.ArrowInvalid, OSError) as error:
             raise StagingError(f"staging: {location}: {error}") from error
         self.is_local = isinstance(self.filesystem, pafs.LocalFileSystem)

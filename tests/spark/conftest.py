@@ -7,13 +7,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from classify_messages import local_session
-from redrive.spark_session import FEW_FOR_JVM
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    # As for a middling batch: a JVM that starts quickly, and code that is compiled as it is for large ones.
-    session = local_session(FEW_FOR_JVM, "local[2]")
+    session = local_session("local[2]")
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

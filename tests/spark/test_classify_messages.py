@@ -4,7 +4,6 @@ import csv
 import datetime as dt
 import json
 import os
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests import classifying
 from tests.unit.failure_samples import SAMPLES
 from tests.unit.hostile_texts import HOSTILE
 
 from classify_messages import run
-from redrive import classified, failure_text, grouping
+from redrive import classified
 from redrive.explain import explain
-from redrive.message import Header, body_hash
-from redrive.selectors import parse
-from transforms.evidence import with_evidence
-from transforms.masking import with_masked
+from redrive.message import body_hash
 
 pytestmark = pytest.mark.spark
 
@@ -68,19 +65,46 @@ def classify(
     file = folder / "batch.parquet"
     columns = {field.name: [row.get(field.name) for row in rows] for field in classified.STAGED}
     pq.write_table(pa.table(columns, schema=classified.STAGED), file, compression="zstd")
-    run(
-        {
-            "batches": [{"batch_id": 7, "uri": str(file), "rows": len(rows)}],
-            "output": str(folder / "out"),
-            "route": "orders",
-            "broker": "amazon_sqs",
-            "sources": {"orders-dlq": {"kind": "dead_letter", "lease_seconds": 30}, "orders-delay": {"kind": "delay"}},
-            **manifest,
-        },
-        spark,
+    asked = {
+        "batches": [{"batch_id": 7, "uri": str(file), "rows": len(rows)}],
+        "output": str(folder / "out"),
+        "route": "orders",
+        "broker": "amazon_sqs",
+        "sources": {"orders-dlq": {"kind": "dead_letter", "lease_seconds": 30}, "orders-delay": {"kind": "delay"}},
+        "evidence": [],
+        "rules": [],
+        "message_key": None,
+        "order_key": None,
+        "known_groups": [],
+        **manifest,
+    }
+    run(asked, spark)
+    found = answers(folder / "out")
+    assert said(*found) == said(*plainly(asked, folder))
+    return found
+
+
+def plainly(manifest: dict[str, Any], folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What comes of the same manifest message by message, without Spark."""
+    file = folder / "plain.json"
+    file.write_text(json.dumps({**manifest, "output": str(folder / "plain")}))
+    classifying.classify(str(file))
+    return answers(folder / "plain")
+
+
+def said(messages: list[dict[str, Any]], groups: list[dict[str, Any]]) -> tuple[list[Any], set[Any]]:
+    """Everything but the keys of cases and what is done to examples."""
+    names = ("message_id", "message_key", "order_key", "cause", "rule", "confidence", "fingerprint", "template")
+    return (
+        [tuple(message[name] for name in names) for message in messages],
+        {(group["fingerprint"], group["cause"], group["template"], group["messages"]) for group in groups},
     )
-    messages = read(folder / "out" / classified.MESSAGES_DIR, classified.MESSAGES)
-    cases = {case["case_key"]: case for case in read(folder / "out" / classified.CASES_DIR, classified.CASES)}
+
+
+def answers(output: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(messages, each with what its case says; groups) that were written."""
+    messages = read(sorted((output / classified.MESSAGES_DIR).iterdir()), classified.MESSAGES)
+    cases = {case["case_key"]: case for case in read([output / classified.CASES_FILE], classified.CASES)}
     assert None not in cases
     assert Counter(m["case_key"] for m in messages if m["case_key"] is not None) == {
         key: case["messages"] for key, case in cases.items()
@@ -96,16 +120,11 @@ def classify(
     return [{**cases.get(m["case_key"], nothing), **m} for m in messages], list(groups.values())
 
 
-def read(folder: Path, schema: pa.Schema) -> list[dict[str, Any]]:
-    assert (folder / classified.SUCCESS_FILE).exists()
+def read(files: list[Path], schema: pa.Schema) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("*.parquet")):
+    for file in files:
         table = pq.read_table(file)
-        assert table.schema.names == schema.names
-        assert [f.type for f in table.schema] == [f.type for f in schema]
-        if "message_id" in schema.names:
-            ids = table.column("message_id").to_pylist()
-            assert ids == sorted(ids)
+        assert table.schema.equals(schema)
         rows += table.to_pylist()
     return sorted(rows, key=lambda row: row.get("message_id", 0))
 
@@ -176,12 +195,76 @@ def test_a_routes_rules_come_first(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_known_groups_keep_their_fingerprints(spark: SparkSession, tmp_path: Path) -> None:
     known = [{"fingerprint": "feedfeedfeedfeed", "cause": "unclassified", "template": "frobnicated <*> by hand"}]
-    file = tmp_path / "known.json"
-    file.write_text("\n".join(json.dumps(group) for group in known))
     rows = [staged(0, headers=[("error", "frobnicated shelf-12 by hand")])]
-    for given in (known, str(file)):
-        messages, groups = classify(spark, tmp_path, rows, known_groups=given)
-        assert messages[0]["fingerprint"] == groups[0]["fingerprint"] == "feedfeedfeedfeed"
+    messages, groups = classify(spark, tmp_path, rows, known_groups=known)
+    assert messages[0]["fingerprint"] == groups[0]["fingerprint"] == "feedfeedfeedfeed"
+
+
+def test_keys_are_what_selectors_find(spark: SparkSession, tmp_path: Path) -> None:
+    headers = [
+        [("id", "a"), ("error", "x")],
+        [("id", "a"), ("id", "b"), ("ID", "c")],
+        [("id", "")],
+        [("Id", "other")],
+        [],
+        [("id", "nul \0 here")],
+        [("id", b"\xff bytes")],
+        [("id", "a"), ("id", b"\xc3\xa9")],
+        [("id", "\u00e9\u65e5")],
+    ]
+    for some in (headers[:5], headers[8:], headers):
+        rows = [staged(n, headers=own, ordering_key=None if n % 2 else f"k\0{n}") for n, own in enumerate(some)]
+        for message_key, order_key in (
+            ("attribute:id", "key"),
+            ("attribute:gone", "attribute:id"),
+            ("broker_id", "body:$.id"),
+        ):
+            messages, _ = classify(spark, tmp_path, rows, message_key=message_key, order_key=order_key)
+            if message_key == "attribute:id":
+                wanted = ["a", "b", None, None, None, "nul \ufffd here", "\ufffd bytes", "\u00e9", "\u00e9\u65e5"]
+                assert [m["message_key"] for m in messages] == [wanted[headers.index(own)] for own in some]
+
+
+def test_cases_of_many_tasks_come_together(spark: SparkSession, tmp_path: Path) -> None:
+    errors = ["HTTP 429 for order 1", "KeyError: 'sku-1'", "connection refused by 10.0.0.1:5432"]
+    batches = []
+    for number in range(1, 6):
+        rows = [
+            staged(
+                n,
+                batch_id=number,
+                headers=[("error", errors[(n + number) % 3])],
+                kind="delay" if n == 6 else "dead_letter",
+            )
+            for n in range(7)
+        ]
+        columns = {field.name: [row.get(field.name) for row in rows] for field in classified.STAGED}
+        pq.write_table(pa.table(columns, schema=classified.STAGED), tmp_path / f"{number}.parquet", row_group_size=3)
+        # As if they were large: each is a task of its own.
+        batches.append({"batch_id": number, "uri": (tmp_path / f"{number}.parquet").as_uri(), "rows": 1_000_000})
+    counts = run({"batches": batches, "output": str(tmp_path / "out")}, spark)
+    assert (counts["messages"], counts["delays"], counts["cases"], counts["groups"]) == (35, 5, 3, 3)
+    messages, groups = answers(tmp_path / "out")
+    assert [m["message_id"] for m in messages] == [number << 20 | row for number in range(1, 6) for row in range(7)]
+    assert Counter(m["cause"] for m in messages) == Counter({None: 5}) + Counter(
+        {group["cause"]: group["messages"] for group in groups}
+    )
+
+
+def test_what_an_earlier_try_left_is_removed(spark: SparkSession, tmp_path: Path) -> None:
+    classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])])
+    (tmp_path / "out" / classified.MESSAGES_DIR / "batch-9.parquet").write_text("of another manifest")
+    classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])])
+
+
+def test_a_staging_file_that_is_missing_or_damaged_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(b"PAR1 and no more")
+    for path in (damaged, tmp_path / "gone.parquet"):
+        manifest = {"batches": [{"batch_id": 1, "uri": str(path), "rows": 1}], "output": str(tmp_path / "out")}
+        with pytest.raises(Exception, match=path.name):
+            run(manifest, spark)
+        assert not (tmp_path / "out" / classified.CASES_FILE).exists()
 
 
 def test_an_empty_batch_is_no_error(spark: SparkSession, tmp_path: Path) -> None:
@@ -264,32 +347,9 @@ def test_python_and_spark_agree_on_evidence(spark: SparkSession, tmp_path: Path)
     ]
     selectors = ["attribute:route-evidence", "body:$.why.text"]
     rows = [staged(n, **case) for n, case in enumerate(cases)]
-    columns = {field.name: [row.get(field.name) for row in rows] for field in classified.STAGED}
-    pq.write_table(pa.table(columns, schema=classified.STAGED), tmp_path / "x.parquet")
-    frame = spark.read.schema(classified.STAGED_DDL).parquet(str(tmp_path / "x.parquet"))
-    found = {
-        row["row"]: (row["text"], row["broker_reason"])
-        for row in with_evidence(frame, [parse(s) for s in selectors]).select("row", "text", "broker_reason").collect()
-    }
-    for n, case in enumerate(cases):
-        wanted = failure_text.pick(
-            [Header(name, "String", value) for name, value in case.get("headers", [])],
-            case.get("body", b'{"id": 1}'),
-            description=case.get("description"),
-            reason=case.get("reason"),
-            evidence=[parse(s) for s in selectors],
-        )
-        assert found[n] == tuple(wanted), n
-
-
-def test_no_text_is_slow_in_java(spark: SparkSession) -> None:
-    texts = [(name, failure_text.cut(text)) for name, text in HOSTILE.items()]
-    frame = with_masked(spark.createDataFrame(texts, "name string, text string").coalesce(1), "text", "masked")
-    frame.collect()  # compiled and warm
-    started = time.perf_counter()
-    found = {row["name"]: row["masked"] for row in frame.collect()}
-    assert (time.perf_counter() - started) / len(HOSTILE) < 0.25  # a slow case takes seconds; the machine is shared
-    assert found == {name: grouping.mask(text) for name, text in texts}
+    messages, _ = classify(spark, tmp_path, rows, evidence=selectors)
+    assert len({message["fingerprint"] for message in messages}) > len(cases) // 2, "they are told apart"
+    classify(spark, tmp_path, rows)
 
 
 def test_a_poison_message_hurts_only_itself(spark: SparkSession, tmp_path: Path) -> None:

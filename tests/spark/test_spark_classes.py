@@ -22,7 +22,7 @@ def test_spark_takes_its_classes_from_the_archive_of_the_setup(tmp_path: Path) -
         [Path(sysconfig.get_path("scripts")) / "spark-submit", "--version"],
         env=os.environ
         | {"PYSPARK_PYTHON": sys.executable}
-        | {"SPARK_SUBMIT_OPTS": f"{spark_session.jvm_options(quick=True)} -Xlog:class+load:file={log}"},
+        | {"SPARK_SUBMIT_OPTS": f"{spark_session.jvm_options()} -Xlog:class+load:file={log}"},
         capture_output=True,
         check=True,
         timeout=120,

@@ -308,11 +308,15 @@ def test_spark_output_that_lacks_rows_is_never_loaded(workshop: Workshop) -> Non
     pipeline.drain(workshop.settings, run, **workshop.options())
     manifest = pipeline.prepare_classification(workshop.settings, run, **workshop.options())
     assert manifest is not None
-    with pytest.raises(ClassificationFailed, match="left no messages"):
+    with pytest.raises(ClassificationFailed, match=r"left no cases\.parquet"):
         pipeline.load(workshop.settings, run, **workshop.options())
     classifying.classify(manifest)
     (file,) = Path(workshop.settings.staging).rglob("classified/*/messages/*.parquet")
-    pq.write_table(pq.read_table(file).slice(1), file)
+    answers = pq.read_table(file)
+    file.unlink()
+    with pytest.raises(ClassificationFailed, match=r"left no messages/batch-1\.parquet"):
+        pipeline.load(workshop.settings, run, **workshop.options())
+    pq.write_table(answers.slice(1), file)
     with pytest.raises(ClassificationFailed, match=r"answered for 1 messages of batches 1 to 1, where 2 are staged"):
         pipeline.load(workshop.settings, run, **workshop.options())
     assert workshop.states() == {}

@@ -52,7 +52,7 @@ def test_versions_are_those_of_the_requirements() -> None:
     assert base
     assert base[1] == pinned_version("apache-airflow")
     for name in ("spark-master", "spark-worker"):
-        assert SERVICES[name]["image"] == f"apache/spark:{pinned_version('pyspark')}"
+        assert SERVICES[name]["image"] == SERVICES["scheduler"]["image"], "executors run the driver's Python"
 
 
 @each_service

@@ -3,8 +3,9 @@
 import pytest
 from failure_samples import SAMPLES
 
+from redrive.cases import Case, RouteRule
 from redrive.causes import Cause, default_verdict
-from redrive.explain import Case, RouteRule, explain, judge, without_personal_data
+from redrive.explain import explain, judge, without_personal_data
 from redrive.template_mining import KnownGroup
 
 

@@ -29,8 +29,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project root with a library of one module and a job that a test can write."""
     (tmp_path / "plugins" / "redrive").mkdir(parents=True)
     (tmp_path / "plugins" / "redrive" / "__init__.py").write_text("")
-    (tmp_path / "spark_jobs" / "transforms").mkdir(parents=True)
-    (tmp_path / "spark_jobs" / "transforms" / "__init__.py").write_text("")
+    (tmp_path / "spark_jobs").mkdir()
     (tmp_path / "spark_jobs" / "classify_messages.py").write_text("")
     monkeypatch.setenv("REDRIVE_HOME", str(tmp_path))
     monkeypatch.setattr(spark, "_LIBRARY", tmp_path / "plugins" / "redrive")
@@ -57,9 +56,9 @@ def a_manifest(house: Path) -> str:
 
 
 class TestTheCode:
-    def test_travels_as_a_zip_of_the_library_and_the_jobs_packages(self, house: Path) -> None:
+    def test_travels_as_a_zip_of_the_library(self, house: Path) -> None:
         with zipfile.ZipFile(spark.package()) as archive:
-            assert archive.namelist() == ["redrive/__init__.py", "transforms/__init__.py"]
+            assert archive.namelist() == ["redrive/__init__.py"]
 
     def test_is_named_by_its_content(self, house: Path) -> None:
         before = spark.package()
@@ -81,7 +80,7 @@ class TestTheCode:
         archive = spark.package()
         assert archive.parent == tmp_path / "var" / "spark"
         names = set(zipfile.ZipFile(archive).namelist())
-        assert {"redrive/causes.py", "redrive/errors.py", "transforms/__init__.py"} <= names
+        assert {"redrive/causes.py", "redrive/errors.py", "redrive/staged_cases.py"} <= names
 
     def test_is_published_for_the_cloud_runners_once(self, house: Path) -> None:
         bucket = house / "bucket"
@@ -143,35 +142,20 @@ class TestTheCommand:
         given = spark.properties(settings_with("{runner: submit}").spark)
         assert spark_session.SESSION.items() <= given.items()
 
-    @pytest.mark.parametrize(
-        ("rows", "jvm", "interpreted"),
-        [
-            pytest.param([7, 8], spark_session.QUICK_JVM, True, id="few"),
-            pytest.param([spark_session.FEW_FOR_CODE, 1], spark_session.QUICK_JVM, False, id="worth compiling"),
-            pytest.param([spark_session.FEW_FOR_JVM, 1], spark_session.LARGE_JVM, False, id="many"),
-        ],
-    )
-    def test_a_spark_of_this_machine_is_started_for_as_many_messages_as_there_are(
-        self, tmp_path: Path, rows: list[int], jvm: str, *, interpreted: bool
-    ) -> None:
-        manifest = tmp_path / "m.json"
-        manifest.write_text(json.dumps({"batches": [{"rows": n} for n in rows]}))
-        given = spark.properties_for(settings_with("{}").spark, str(manifest))
-        assert given[spark_session.JVM_OPTIONS].startswith(jvm)
-        assert (given.get("spark.sql.codegen.wholeStage") == "false") == interpreted
+    def test_a_spark_of_this_machine_gets_a_jvm_that_is_soon_at_work(self) -> None:
+        given = spark.properties_here(settings_with("{}").spark)
+        assert given[spark_session.JVM_OPTIONS].startswith(spark_session.QUICK_JVM)
 
     def test_a_cluster_is_told_nothing_about_its_jvm(self) -> None:
-        assert spark_session.JVM_OPTIONS not in spark.properties_for(
-            settings_with("{runner: submit}").spark, "s3://nowhere/m.json"
-        )
+        assert spark_session.JVM_OPTIONS not in spark.properties_here(settings_with("{runner: submit}").spark)
 
-    def test_the_users_own_options_win(self, tmp_path: Path) -> None:
+    def test_the_users_own_options_win(self) -> None:
         chosen = settings_with("{conf: {spark.driver.extraJavaOptions: -Xss8m}}").spark
-        assert spark.properties_for(chosen, a_manifest(tmp_path))[spark_session.JVM_OPTIONS] == "-Xss8m"
+        assert spark.properties_here(chosen)[spark_session.JVM_OPTIONS] == "-Xss8m"
 
     def test_a_manifest_that_is_gone_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(StagingError, match=r"gone\.json"):
-            spark.properties_for(settings_with("{}").spark, str(tmp_path / "gone.json"))
+            spark.read_manifest(str(tmp_path / "gone.json"))
 
 
 class TestTheArchiveOfClasses:
@@ -194,10 +178,10 @@ class TestTheArchiveOfClasses:
     def test_is_used_where_it_is(self) -> None:
         archive = spark_session.class_archive()
         assert archive is not None
-        assert spark_session.jvm_options(quick=True) == spark_session.QUICK_JVM
+        assert spark_session.jvm_options() == spark_session.QUICK_JVM
         archive.parent.mkdir(parents=True)
         archive.touch()
-        assert f"-XX:SharedArchiveFile={archive}" in spark_session.jvm_options(quick=True)
+        assert f"-XX:SharedArchiveFile={archive}" in spark_session.jvm_options()
 
     def test_there_is_none_of_a_java_that_tells_no_version(self, java: Path) -> None:
         (java / "release").write_text("IMPLEMENTOR=nobody\n")
@@ -308,14 +292,11 @@ class TestARun:
         assert remote.stopped
         assert (house / "out").read_text() == "classified"
 
-    @pytest.mark.parametrize(("rows", "interpreted"), [(500, True), (100_000, False)])
-    def test_over_connect_compiles_nothing_for_few_messages(
-        self, house: Path, remote: "Remote", rows: int, interpreted: bool
-    ) -> None:
+    def test_over_connect_the_servers_python_gets_our_code(self, house: Path, remote: "Remote") -> None:
         (house / "spark_jobs" / "classify_messages.py").write_text("def run(manifest, spark): pass")
-        (house / "m.json").write_text(json.dumps({"batches": [{"rows": rows}]}))
+        (house / "m.json").write_text("{}")
         spark.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
-        assert bool(remote.options) is interpreted
+        assert remote.artifacts == [str(spark.package())]
 
     def test_over_connect_that_fails_tells_the_server_and_no_token(self, house: Path, remote: "Remote") -> None:
         (house / "spark_jobs" / "classify_messages.py").write_text(
@@ -344,8 +325,8 @@ class Remote:
 
     def __init__(self) -> None:
         self.address, self.stopped, self.interrupted = "", False, threading.Event()
-        self.client = self.conf = self
-        self.options: dict[str, str] = {}
+        self.client = self
+        self.artifacts: list[str] = []
 
     def remote(self, address: str) -> "Remote":
         self.address = address
@@ -354,8 +335,9 @@ class Remote:
     def create(self) -> "Remote":
         return self
 
-    def set(self, key: str, value: str) -> None:
-        self.options[key] = value
+    def addArtifacts(self, path: str, *, pyfile: bool) -> None:  # noqa: N802  PySpark's name
+        assert pyfile
+        self.artifacts.append(path)
 
     def set_retry_policies(self, policies: list[object]) -> None:
         assert policies

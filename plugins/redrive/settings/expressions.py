@@ -28,8 +28,8 @@ _FEW = 3
 def check_expression(text: str) -> str:
     """``text`` itself; ValueError says why a rule can't have it.
 
-    Rules meet hostile texts, in Spark (Java) and in ``redrive explain`` (Python). So a repetition without
-    limit must not contain another one, and what only one of the two dialects knows is refused.
+    Rules meet hostile texts, so a repetition without limit must not contain another one. And what Java reads
+    differently is refused, so that a rule means the same wherever a site applies it, in Spark's SQL for instance.
     """
     if problem := next(_problems(text), None):
         raise ValueError(problem)

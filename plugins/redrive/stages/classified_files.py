@@ -1,6 +1,6 @@
 """What staging holds and Spark found out, as the ledger loads it: groups, and copies column by column from Arrow.
 
-Apart from :mod:`redrive.stages.classify`, because Arrow's datasets take longer to import than an idle run may last.
+Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import than an idle run may last.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from redrive import classified
 from redrive.errors import ClassificationFailed
@@ -26,10 +26,9 @@ class Answers:
 
     def __init__(self, context: Context, output: str) -> None:
         """Make the job's groups known to the ledger. Raises :class:`ClassificationFailed` when files are missing."""
-        self._messages = _dataset(context, output, classified.MESSAGES_DIR)
-        cases = _dataset(context, output, classified.CASES_DIR).to_table(
-            columns=["case_key", "cause", "fingerprint", "template", "example"]
-        )
+        self._staging = context.staging
+        self._output = output
+        cases = self._read(classified.CASES_FILE, ["case_key", "cause", "fingerprint", "template", "example"])
         ids = _make_groups(context, cases)
         self._cases = cases.select(["case_key", "cause"])  # texts and templates are not needed any more
         fingerprints = cases.column("fingerprint").to_pylist()
@@ -40,17 +39,12 @@ class Answers:
 
         Raises :class:`ClassificationFailed` unless the job answered for each of them, once.
         """
-        first, last = some[0].batch_id, some[-1].batch_id
-        wanted = pc.field("message_id")
-        table = self._messages.to_table(filter=(wanted >= first << ROW_BITS) & (wanted < last + 1 << ROW_BITS))
-        found = table.column("message_id")
-        if not pc.all(pc.less(found[:-1], found[1:])).as_py():
-            table = table.sort_by("message_id")
-            found = table.column("message_id")
-        if not found.equals(message_ids):
+        names = [f"{classified.MESSAGES_DIR}/{classified.messages_file(batch.batch_id)}" for batch in some]
+        table = pa.concat_tables([self._read(name, classified.MESSAGES.names) for name in names])
+        if not table.column("message_id").equals(message_ids):
             raise ClassificationFailed(
-                f"the Spark job answered for {len(found)} messages of batches {first} to {last}, "
-                f"where {len(message_ids)} are staged; classify them again"
+                f"the Spark job answered for {len(table)} messages of batches {some[0].batch_id} to "
+                f"{some[-1].batch_id}, where {len(message_ids)} are staged; classify them again"
             )
         case = pc.index_in(table.column("case_key"), value_set=self._cases.column("case_key"))
         return {
@@ -59,6 +53,14 @@ class Answers:
             "cause": self._cases.column("cause").take(case),
             "group_id": pa.chunked_array([self._group_ids]).take(case),
         }
+
+    def _read(self, name: str, columns: list[str]) -> pa.Table:
+        path = self._staging.full_path(f"{self._output}/{name}")
+        try:
+            with self._staging.filesystem.open_input_file(path) as stream:
+                return pq.read_table(stream, columns=columns)
+        except (OSError, pa.ArrowException) as error:
+            raise ClassificationFailed(f"the Spark job left no {name} in {path}: {error}") from error
 
 
 def _make_groups(context: Context, cases: pa.Table) -> dict[str, int]:
@@ -200,11 +202,3 @@ def _evidence(batch_id: int, table: pa.Table) -> list[Copy]:
             strict=True,
         )
     ]
-
-
-def _dataset(context: Context, output: str, folder: str) -> ds.Dataset:
-    path = context.staging.full_path(f"{output}/{folder}")
-    try:
-        return ds.dataset(path, filesystem=context.staging.filesystem, format="parquet")
-    except (OSError, pa.ArrowException) as error:
-        raise ClassificationFailed(f"the Spark job left no {folder} in {path}: {error}") from error
