@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def main() -> int:
         once = _stage(Path(folder) / "once", options.texts, seed=1)
         peer = _child([options.drain3_python or str(DRAIN3_PYTHON), str(Path(__file__)), "drain3", str(once)])
         ours = _ours(once)
-        print(f"{'':24}{'texts':>12}{'seconds':>10}{'texts/s':>12}{'groups':>9}{'peak memory':>24}")
+        print(f"{'':24}{'texts':>12}{'seconds':>10}{'texts/s':>12}{'groups':>9}{'peak memory':>44}")
         _print("Drain3, one process", peer)
         _print(f"ours, local[{CORES}]", ours)
         ratio = ours["texts"] / ours["seconds"] / (peer["texts"] / peer["seconds"])
@@ -84,11 +85,11 @@ def _options() -> argparse.Namespace:
 
 def _print(name: str, found: dict[str, Any]) -> None:
     memory = f"{found['driver_mib']:,.0f} MiB"
-    if "jvm_mib" in found:
-        memory += f" + JVM {found['jvm_mib']:,.0f} MiB"
+    if "java_mib" in found:
+        memory += f" + JVM {found['java_mib']:,.0f} + workers {found['python_mib']:,.0f}"
     rate = found["texts"] / found["seconds"]
     print(
-        f"{name:24}{found['texts']:12,}{found['seconds']:10.1f}{rate:12,.0f}{found['groups']:9,}{memory:>24}",
+        f"{name:24}{found['texts']:12,}{found['seconds']:10.1f}{rate:12,.0f}{found['groups']:9,}{memory:>44}",
         flush=True,
     )
 
@@ -183,8 +184,7 @@ def _run_ours(folder: Path) -> dict[str, Any]:
     memory = {"spark.driver.memory": SparkSettings().driver_memory}
     spark = classify_messages.local_session(f"local[{CORES}]", memory)
     spark.sparkContext.setLogLevel("ERROR")
-    jvm = _jvm()
-    watch = _Watch(jvm)
+    watch = _Watch()
     started = time.perf_counter()
     counts = classify_messages.run(manifest, spark)
     seconds = time.perf_counter() - started
@@ -194,48 +194,54 @@ def _run_ours(folder: Path) -> dict[str, Any]:
         "groups": counts["groups"],
         "cases": counts["cases"],
         "driver_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "jvm_mib": watch.stop(),
+        **{f"{kind}_mib": most for kind, most in watch.stop().items()},
     }
     spark.stop()
     return found
 
 
 class _Watch:
-    """The most memory that a process was seen to have."""
+    """The most memory that the JVM and the Python workers below this process were seen to have, in MiB."""
 
-    def __init__(self, process: int) -> None:
-        self._status = Path(f"/proc/{process}/status")
+    def __init__(self) -> None:
         self._done = threading.Event()
-        self._most = 0.0
+        self._most = {"java": 0.0, "python": 0.0}
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
         while not self._done.wait(1):
-            self._most = max(self._most, self._peak())
+            self._measure()
 
-    def _peak(self) -> float:
-        for line in self._status.read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) / 1024
-        return 0.0
+    def _measure(self) -> None:
+        now = dict.fromkeys(self._most, 0.0)
+        for process in _below(os.getpid()):
+            try:
+                kind = "java" if Path(f"/proc/{process}/comm").read_text().strip() == "java" else "python"
+                # What forked workers share counts once.
+                rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+            except OSError:
+                continue  # it has ended
+            now[kind] += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
+        self._most = {kind: max(most, now[kind]) for kind, most in self._most.items()}
 
-    def stop(self) -> float:
-        """MiB."""
+    def stop(self) -> dict[str, float]:
         self._done.set()
         self._thread.join()
-        return max(self._most, self._peak())
+        self._measure()
+        return self._most
 
 
-def _jvm() -> int:
-    """The process of the JVM that this one started."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    while children:
-        child = children.pop()
-        if Path(f"/proc/{child}/comm").read_text().strip() == "java":
-            return int(child)
-        children += Path(f"/proc/{child}/task/{child}/children").read_text().split()
-    raise RuntimeError("no JVM")
+def _below(process: int) -> Iterator[int]:
+    """The processes that any thread of ``process`` started, and theirs."""
+    for thread in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            children = thread.read_text().split()
+        except OSError:
+            continue  # it has ended
+        for child in map(int, children):
+            yield child
+            yield from _below(child)
 
 
 def _run_drain3(folder: Path) -> dict[str, Any]:

@@ -5,8 +5,8 @@ the broker's description, an error envelope in the body. What only says "too oft
 broker's reason and counts last. Nothing here decodes more than :data:`MAX_BODY_BYTES` of a body, and
 nothing raises, whatever the message holds.
 
-The Spark job (:mod:`redrive.staged_cases`) decides the commonest case for whole columns and asks :func:`pick` for the rest;
-a parity test holds the two together.
+The Spark job (:mod:`redrive.staged_cases`) decides the commonest case for whole columns and asks :func:`pick` for the
+rest; a parity test holds the two together.
 """
 
 import json

@@ -3,8 +3,8 @@
 ``attribute:NAME`` is a header, ``body:$.a.b[0].c`` a place in a JSON body, ``key`` and ``message_group``
 the ordering key under its two usual names, ``broker_id`` the broker's own message id.
 
-The parsed form stays readable (:attr:`Selector.kind`, ``name``, ``path``) because the Spark job evaluates attributes for
-whole columns.
+The parsed form stays readable (:attr:`Selector.kind`, ``name``, ``path``) because the Spark job evaluates attributes
+for whole columns.
 """
 
 import json
