@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -64,8 +65,7 @@ def classify(
     started = time.monotonic()
     output = str(manifest["output"]).rstrip("/")
     filesystem, folder = files.locate(output)
-    filesystem.create_dir(folder, recursive=True)
-    filesystem.delete_dir_contents(folder)  # what an earlier try left says nothing about this one
+    _remove_answers(filesystem, folder)
     rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
     found = distinct(shares(manifest), Asked.by(manifest), f"{output}/{classified.MESSAGES_DIR}")
     rows = sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=lambda row: row[2])
@@ -90,6 +90,18 @@ def classify(
         "causes": dict(causes),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def _remove_answers(filesystem: pafs.FileSystem, folder: str) -> None:
+    """Remove what an earlier try left: it says nothing about this one. What else lies there is not ours."""
+    cases, messages = filesystem.get_file_info(
+        [f"{folder}/{classified.CASES_FILE}", f"{folder}/{classified.MESSAGES_DIR}"]
+    )
+    if cases.type == pafs.FileType.File:
+        filesystem.delete_file(cases.path)
+    if messages.type == pafs.FileType.Directory:
+        filesystem.delete_dir(messages.path)
+    filesystem.create_dir(folder, recursive=True)
 
 
 def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:

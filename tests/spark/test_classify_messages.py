@@ -254,7 +254,9 @@ def test_cases_of_many_tasks_come_together(spark: SparkSession, tmp_path: Path) 
 def test_what_an_earlier_try_left_is_removed(spark: SparkSession, tmp_path: Path) -> None:
     classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])])
     (tmp_path / "out" / classified.MESSAGES_DIR / "batch-9.parquet").write_text("of another manifest")
+    (tmp_path / "out" / "somebody.txt").write_text("else's")
     classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])])
+    assert (tmp_path / "out" / "somebody.txt").exists()
 
 
 def test_a_staging_file_that_is_missing_or_damaged_is_named(spark: SparkSession, tmp_path: Path) -> None:
