@@ -1,0 +1,81 @@
+"""Staging on an object store: the whole loop, Spark's workers among it, on a stand-in for Amazon S3.
+
+Arrow's own S3 client is what is used in production too; the server is ministack, which the tests of SQS run on.
+"""
+
+import uuid
+from pathlib import Path
+
+import boto3
+import pytest
+
+from redrive import spark
+from redrive.errors import StagingError
+from redrive.stages import pipeline
+from redrive.staging import Staging
+from tests import workshop
+from tests.servers import Ministack
+from tests.workshop import KEY_ERROR, REFUSED, Workshop
+
+pytestmark = [pytest.mark.server, pytest.mark.spark]
+
+
+class Bucket:
+    """A fresh bucket."""
+
+    def __init__(self, server: str) -> None:
+        self.name = f"staging-{uuid.uuid4().hex[:12]}"
+        self.uri = f"s3://{self.name}/redrive"
+        self._client = boto3.client("s3", endpoint_url=server, region_name="us-east-1")
+        self._client.create_bucket(Bucket=self.name)
+
+    def objects(self) -> list[str]:
+        """The names of all objects but those that stand for folders."""
+        found = self._client.list_objects_v2(Bucket=self.name).get("Contents", [])
+        return sorted(one["Key"] for one in found if not one["Key"].endswith("/"))
+
+
+@pytest.fixture
+def bucket(ministack: Ministack, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket that Arrow finds by the environment, as it finds Amazon's."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": ministack.url,
+    }.items():
+        monkeypatch.setenv(name, value)
+    return Bucket(ministack.url)
+
+
+def test_a_cycle_leaves_its_payloads_in_the_bucket_and_nothing_else(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Workshop(tmp_path)
+    shop.settings = shop.settings.model_copy(update={"staging": bucket.uri})
+    monkeypatch.setattr(workshop, "classify", lambda manifest: spark.classify(shop.settings, manifest))
+    shop.die(*(f'{{"order": {number}}}' for number in range(20)), error=REFUSED)
+    shop.die(*(f'{{"order": {number}}}' for number in range(20, 30)), error=KEY_ERROR)
+    report = shop.cycle()
+    assert (report["new"], report["redelivered"], report["escalated"]) == (30, 20, 10)
+    assert shop.audit() == []
+    assert [key for key in bucket.objects() if not key.endswith(".parquet")] == []
+    assert [key for key in bucket.objects() if "classified" in key] == [], "what Spark wrote is removed after the load"
+
+    (first, *_) = bucket.objects()
+    staging = Staging(bucket.uri)
+    whole = first.removeprefix("redrive/")
+    assert staging.copies(whole) == 30
+    staging.remove(whole)
+    assert any(whole in problem for problem in shop.audit()), "the audit names what is gone"
+
+
+def test_a_bucket_that_is_not_there_is_named_and_nothing_is_settled(bucket: Bucket, tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.settings = shop.settings.model_copy(update={"staging": "s3://no-such-bucket-at-all/redrive"})
+    shop.die("a", error=REFUSED)
+    run = shop.begin()
+    with pytest.raises(StagingError, match="no-such-bucket-at-all"):
+        pipeline.drain(shop.settings, run, **shop.options())
+    shop.advance(minutes=10)
+    assert shop.bodies("orders-dlq") == [b"a"]
