@@ -137,6 +137,14 @@ class Workshop:
         pipeline.finish(self.settings, run, "succeeded", self.now)
         return report
 
+    def cycle_of_thirty(self) -> None:
+        """A cycle over thirty messages, of which ten are for a person; fails if one goes elsewhere."""
+        self.die(*(f'{{"order": {number}}}' for number in range(20)), error=REFUSED)
+        self.die(*(f'{{"order": {number}}}' for number in range(20, 30)), error=KEY_ERROR)
+        report = self.cycle()
+        assert (report["new"], report["redelivered"], report["escalated"]) == (30, 20, 10)
+        assert self.audit() == []
+
     def review(self) -> dict[str, Any]:
         return pipeline.apply_decisions(self.settings, "orders", clock=self.now)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests import workshop
-from tests.workshop import KEY_ERROR, REFUSED, Workshop
+from tests.workshop import Workshop
 
 from redrive import spark
 
@@ -84,8 +84,4 @@ def test_a_cycle_on_a_cluster_to_which_our_code_travels(
     shop.settings = shop.settings.model_copy(update={"spark": chosen})
     monkeypatch.setenv("SPARK_LOCAL_IP", HOST)
     monkeypatch.setattr(workshop, "classify", lambda manifest: spark.classify(shop.settings, manifest))
-    shop.die(*(f'{{"order": {number}}}' for number in range(20)), error=REFUSED)
-    shop.die(*(f'{{"order": {number}}}' for number in range(20, 30)), error=KEY_ERROR)
-    report = shop.cycle()
-    assert (report["new"], report["redelivered"], report["escalated"]) == (30, 20, 10)
-    assert shop.audit() == []
+    shop.cycle_of_thirty()

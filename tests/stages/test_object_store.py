@@ -15,7 +15,7 @@ from redrive.stages import pipeline
 from redrive.staging import Staging
 from tests import workshop
 from tests.servers import Ministack
-from tests.workshop import KEY_ERROR, REFUSED, Workshop
+from tests.workshop import REFUSED, Workshop
 
 pytestmark = [pytest.mark.server, pytest.mark.spark]
 
@@ -54,11 +54,7 @@ def test_a_cycle_leaves_its_payloads_in_the_bucket_and_nothing_else(
     shop = Workshop(tmp_path)
     shop.settings = shop.settings.model_copy(update={"staging": bucket.uri})
     monkeypatch.setattr(workshop, "classify", lambda manifest: spark.classify(shop.settings, manifest))
-    shop.die(*(f'{{"order": {number}}}' for number in range(20)), error=REFUSED)
-    shop.die(*(f'{{"order": {number}}}' for number in range(20, 30)), error=KEY_ERROR)
-    report = shop.cycle()
-    assert (report["new"], report["redelivered"], report["escalated"]) == (30, 20, 10)
-    assert shop.audit() == []
+    shop.cycle_of_thirty()
     assert [key for key in bucket.objects() if not key.endswith(".parquet")] == []
     assert [key for key in bucket.objects() if "classified" in key] == [], "what Spark wrote is removed after the load"
 
