@@ -15,8 +15,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -34,9 +33,6 @@ from redrive.template_mining import KnownGroup
 
 #: How many messages a task is given: enough to be worth its start, few enough that all cores end at about one time.
 LEAST, MOST, TASKS = 5_000, 50_000, 8
-#: Parts in which cases are brought together; each holds some of them.
-PARTITIONS = 16
-_FOUND_DDL = "case_key long, messages long, first long, masked string, reason string, hint string, text string"
 
 
 def local_session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -55,19 +51,12 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
 
     The answer has ``messages, delays, groups, cases, causes`` (messages per cause) and ``seconds``.
     """
-    return classify(manifest, partial(distinct_cases, spark))
-
-
-def classify(
-    manifest: Mapping[str, Any], distinct: Callable[[Sequence[Sequence[Batch]], Asked, str], pa.Table]
-) -> dict[str, Any]:
-    """:func:`run`, with whoever brings the shares of batches down to one row per case."""
     started = time.monotonic()
     output = str(manifest["output"]).rstrip("/")
     filesystem, folder = files.locate(output)
     _remove_answers(filesystem, folder)
     rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
-    found = distinct(shares(manifest), Asked.by(manifest), f"{output}/{classified.MESSAGES_DIR}")
+    found = distinct_cases(spark, shares(manifest), Asked.by(manifest), f"{output}/{classified.MESSAGES_DIR}")
     rows = sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=lambda row: row[2])
     delays = sum(messages for key, messages, *_ in rows if key is None)
     cases = {
@@ -106,7 +95,7 @@ def _remove_answers(filesystem: pafs.FileSystem, folder: str) -> None:
 
 def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:
     """The batches of ``manifest`` in shares, one for a task."""
-    size = min(MOST, max(LEAST, spark_session.messages_of(manifest) // TASKS))
+    size = min(MOST, max(LEAST, sum(batch["rows"] for batch in manifest["batches"]) // TASKS))
     found: list[list[Batch]] = []
     room = 0
     for batch in manifest["batches"]:
@@ -128,16 +117,18 @@ def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: 
 
     if not some:
         return staged_cases.FOUND.empty_table()
-    for name, value in spark_session.SESSION.items():
-        spark.conf.set(name, value)  # the session may be somebody else's
-    spark.conf.set("spark.sql.shuffle.partitions", str(min(len(some), PARTITIONS)))
-    found = spark.range(0, len(some), 1, numPartitions=len(some)).mapInArrow(take, _FOUND_DDL)
+    found = spark.range(0, len(some), 1, numPartitions=len(some)).mapInArrow(take, _ddl(staged_cases.FOUND))
     if len(some) == 1:
         return found.toArrow()
     total, first = F.sum("messages").alias("messages"), F.min("first").alias("first")
     said = F.min_by(F.struct("masked", "reason", "hint", "text"), "first").alias("said")
     found = found.groupBy("case_key").agg(total, first, said)
     return found.select("case_key", "messages", "first", "said.*").toArrow()
+
+
+def _ddl(schema: pa.Schema) -> str:
+    """``schema``, of integers and texts, as Spark writes it."""
+    return ", ".join(f"{field.name} {'long' if field.type == pa.int64() else 'string'}" for field in schema)
 
 
 def _model(manifest: Mapping[str, Any]) -> Model | None:

@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from redrive import cases as case_kinds
 from redrive import classified, explain, failure_text, grouping, selectors
-from redrive.cases import Case, RouteRule
+from redrive.cases import LEASE_BROKERS, LEASE_HINT, LEASE_SHARE, ROUTE_HINT, Case, RouteRule
 from redrive.causes import Cause
 from redrive.message import ROW_BITS, DeadLetter, message_id_of
 from redrive.staging import Staging
@@ -94,15 +93,15 @@ def _hint(
     """What a route's own rule or the time per delivery points to."""
     for number, rule in enumerate(rules, 1):
         if re.search(rule.match, said.text, re.ASCII):
-            return f"{case_kinds.ROUTE_HINT}{number}"
+            return f"{ROUTE_HINT}{number}"
     lease = manifest["sources"].get(row["source"], {}).get("lease_seconds")
-    if said.text or said.reason or not lease or manifest["broker"] not in case_kinds.LEASE_BROKERS:
+    if said.text or said.reason or not lease or manifest["broker"] not in LEASE_BROKERS:
         return ""
     start = letter.first_received_at or letter.enqueued_at
     end = letter.dead_lettered_at or row["received_at"].timestamp() * 1e6
-    if start is None or (end - start) / 1e6 / max(letter.deliveries or 1, 1) < lease * case_kinds.LEASE_SHARE:
+    if start is None or (end - start) / 1e6 / max(letter.deliveries or 1, 1) < lease * LEASE_SHARE:
         return ""
-    return case_kinds.LEASE_HINT
+    return LEASE_HINT
 
 
 def _key(selector: str | None, letter: DeadLetter) -> str | None:

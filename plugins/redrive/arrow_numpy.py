@@ -43,5 +43,11 @@ def strings(values: Sequence[str | None]) -> pa.Array:
     return pa.Array.from_buffers(text, len(values), buffers).cast(pa.string())
 
 
+def has_nul(texts: pa.Array) -> bool:
+    """Whether a NUL is anywhere in the texts; looks at their bytes as one, which is much faster than text by text."""
+    data = texts.buffers()[2]
+    return data is not None and b"\0" in memoryview(data).tobytes()
+
+
 def _bitmap(valid: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
     return None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))

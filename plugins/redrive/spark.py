@@ -218,6 +218,8 @@ def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
     manifest = read_manifest(manifest_uri)
     with _remote_session(remote, settings.spark.timeout) as session:
         session.addArtifacts(str(package()), pyfile=True)  # the server's Python runs our code
+        for name, value in spark_session.SESSION.items():
+            session.conf.set(name, value)
         run(manifest, session)
 
 

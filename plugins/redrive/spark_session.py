@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 #: What suits the job in any session, wherever it runs. Spark hands out work and brings cases together, some thousand
 #: rows of however many messages: compiling code for that, or planning it anew halfway, takes longer than it saves.
@@ -19,6 +18,7 @@ SESSION: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "16",  # parts in which cases are brought together
 }
 #: A session on this machine: nothing of it can be reached from another one.
 LOCAL: Mapping[str, str] = {
@@ -33,11 +33,6 @@ LOCAL: Mapping[str, str] = {
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
 #: A JVM of this machine runs for one job: code that is compiled soon is worth more than code that is compiled well.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-def messages_of(manifest: Mapping[str, Any]) -> int:
-    """How many messages the job's manifest names."""
-    return sum(batch["rows"] for batch in manifest.get("batches", ()))
 
 
 def jvm_options() -> str:

@@ -12,7 +12,7 @@ Nothing here knows Spark: a task calls :func:`write` with the batches of its sha
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from redrive import classified, failure_text, files
-from redrive.arrow_numpy import Integers, integers, numbers, strings
+from redrive.arrow_numpy import Integers, has_nul, integers, numbers, strings
 from redrive.cases import LEASE_BROKERS, LEASE_HINT, ROUTE_HINT, Case, key_of, lease_ran_out
 from redrive.collapsing import Masked
 from redrive.failure_text import CODE_HEADERS, EVIDENCE_HEADERS, Evidence
@@ -62,7 +62,7 @@ class Asked:
     message_key: Selector | None = None
     order_key: Selector | None = None
     rules: tuple[str, ...] = ()  # patterns of the route's own rules
-    leases: tuple[tuple[str, float], ...] = ()  # seconds, of the sources where time is evidence
+    leases: Mapping[str, float] = field(default_factory=dict)  # seconds, of the sources where time is evidence
 
     @classmethod
     def by(cls, manifest: Mapping[str, Any]) -> "Asked":
@@ -74,11 +74,9 @@ class Asked:
             message_key=parse_selector(message_key) if message_key else None,
             order_key=parse_selector(order_key) if order_key else None,
             rules=tuple(rule["match"] for rule in manifest.get("rules") or ()),
-            leases=tuple(
-                (source, float(facts["lease_seconds"]))
-                for source, facts in sources.items()
-                if facts.get("lease_seconds")
-            ),
+            leases={
+                source: float(facts["lease_seconds"]) for source, facts in sources.items() if facts.get("lease_seconds")
+            },
         )
 
 
@@ -147,7 +145,7 @@ class _Rows:
         self._number = number
         self.count: int = file.metadata.row_group(number).num_rows
         self._arrays: dict[str, pa.Array] = {}
-        self._lists: dict[str, list[Any]] = {}
+        self._values: dict[str, list[Any]] = {}
 
     def array(self, name: str) -> pa.Array:
         """A column, as one array; times as microseconds."""
@@ -157,12 +155,12 @@ class _Rows:
             self._arrays[name] = array.view(pa.int64()) if pa.types.is_timestamp(array.type) else array
         return self._arrays[name]
 
-    def list(self, name: str) -> list[Any]:
+    def values(self, name: str) -> list[Any]:
         """A column's values."""
-        if name not in self._lists:
+        if name not in self._values:
             array = self.array(name)
-            self._lists[name] = [None] * self.count if array.null_count == self.count else array.to_pylist()
-        return self._lists[name]
+            self._values[name] = [None] * self.count if array.null_count == self.count else array.to_pylist()
+        return self._values[name]
 
 
 class _Headers:
@@ -212,8 +210,7 @@ class _Headers:
         if name not in self.names:
             return self._placed(np.zeros(0, np.int64))
         found = self._placed(np.flatnonzero(self.name_of == self.names.index(name)))
-        data = found.buffers()[2]
-        closer = self._data.null_count < len(self._data) or (data is not None and b"\0" in memoryview(data).tobytes())
+        closer = self._data.null_count < len(self._data) or has_nul(found)
         return None if closer else found
 
     def _placed(self, at: Integers) -> pa.Array:
@@ -228,7 +225,6 @@ class _Look:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._leases = dict(asked.leases)
         self._rules = [re.compile(pattern, re.ASCII) for pattern in asked.rules]
         self._found: dict[tuple[str, str, str], _Found] = {}
         self._delays = 0
@@ -265,7 +261,7 @@ class _Look:
     def _case_keys(self, rows: _Rows, headers: _Headers, ids: Integers) -> pa.Array:
         evidence = self._evidence(rows, headers)
         masked = _MASKED.all([text for text, _ in evidence])
-        kinds = rows.list("kind")
+        kinds = rows.values("kind")
         found, certain = self._found, not self._rules
         keys: list[int] = []
         for number, ((text, reason), mask, kind) in enumerate(zip(evidence, masked, kinds, strict=True)):
@@ -284,7 +280,7 @@ class _Look:
 
     def _evidence(self, rows: _Rows, headers: _Headers) -> list[tuple[str, str]]:
         """(failure text, broker's reason) of each message; both "" of one that has not failed."""
-        kinds, reasons = rows.list("kind"), rows.list("reason")
+        kinds, reasons = rows.values("kind"), rows.values("reason")
         # By far the most messages have one header that says it all.
         alone: list[str | None] = [None] * rows.count if self._asked.evidence else headers.only_texts()
         found: list[tuple[str, str]] = []
@@ -301,30 +297,30 @@ class _Look:
         selectors = self._asked.evidence
         return failure_text.pick(
             own,
-            rows.list("body")[number] or b"",
-            description=rows.list("description")[number],
+            rows.values("body")[number] or b"",
+            description=rows.values("description")[number],
             reason=reason,
             evidence=selectors,
-            ordering_key=rows.list("ordering_key")[number] if selectors else None,
-            broker_message_id=(rows.list("broker_message_id")[number] or "") if selectors else "",
+            ordering_key=rows.values("ordering_key")[number] if selectors else None,
+            broker_message_id=(rows.values("broker_message_id")[number] or "") if selectors else "",
         )
 
     def _hint(self, rows: _Rows, number: int, text: str, reason: str) -> str:
         for n, rule in enumerate(self._rules, 1):
             if rule.search(text):
                 return f"{ROUTE_HINT}{n}"
-        if text or reason or not self._leases:
+        if text or reason or not self._asked.leases:
             return ""
-        lease = self._leases.get(rows.list("source")[number])
+        lease = self._asked.leases.get(rows.values("source")[number])
         if lease is None:
             return ""
         # SQS does not tell when it moved a message, so the end may be as late as our own receive: then the time is
         # an upper bound. That errs towards "may have succeeded", whose verdict is the more careful one.
         start, end = (
-            next((value for name in names if (value := rows.list(name)[number]) is not None), None)
+            next((value for name in names if (value := rows.values(name)[number]) is not None), None)
             for names in (("first_received_at", "enqueued_at"), ("dead_lettered_at", "received_at"))
         )
-        return LEASE_HINT if lease_ran_out(lease, start, end, rows.list("deliveries")[number]) else ""
+        return LEASE_HINT if lease_ran_out(lease, start, end, rows.values("deliveries")[number]) else ""
 
     def _keys(self, rows: _Rows, headers: _Headers, selector: Selector | None) -> pa.Array:
         if selector is None:
@@ -336,11 +332,11 @@ class _Look:
                     return _none_if_empty(texts)
                 keys = [selector.evaluate(headers.of(number), b"") for number in range(rows.count)]
             case Kind.BODY:
-                keys = [selector.evaluate((), body or b"") for body in rows.list("body")]
+                keys = [selector.evaluate((), body or b"") for body in rows.values("body")]
             case Kind.KEY | Kind.MESSAGE_GROUP:
-                keys = [selector.evaluate((), b"", key) for key in rows.list("ordering_key")]
+                keys = [selector.evaluate((), b"", key) for key in rows.values("ordering_key")]
             case Kind.BROKER_ID:
-                keys = [selector.evaluate((), b"", None, one or "") for one in rows.list("broker_message_id")]
+                keys = [selector.evaluate((), b"", None, one or "") for one in rows.values("broker_message_id")]
         return strings(keys)
 
 

@@ -251,6 +251,19 @@ def test_cases_of_many_tasks_come_together(spark: SparkSession, tmp_path: Path) 
     )
 
 
+def test_what_a_session_was_told_is_not_overruled(spark: SparkSession, tmp_path: Path) -> None:
+    told = {"spark.sql.shuffle.partitions": "3", "spark.sql.adaptive.enabled": "true"}
+    before = {name: spark.conf.get(name) for name in told}
+    try:
+        for name, value in told.items():
+            spark.conf.set(name, value)
+        classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])])
+        assert {name: spark.conf.get(name) for name in told} == told, "the configuration's spark.conf wins over ours"
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value or "")
+
+
 def test_what_an_earlier_try_left_is_removed(spark: SparkSession, tmp_path: Path) -> None:
     classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])])
     (tmp_path / "out" / classified.MESSAGES_DIR / "batch-9.parquet").write_text("of another manifest")

@@ -297,6 +297,7 @@ class TestARun:
         (house / "m.json").write_text("{}")
         spark.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
         assert remote.artifacts == [str(spark.package())]
+        assert remote.options == spark_session.SESSION, "the session is the server's until then"
 
     def test_over_connect_that_fails_tells_the_server_and_no_token(self, house: Path, remote: "Remote") -> None:
         (house / "spark_jobs" / "classify_messages.py").write_text(
@@ -325,7 +326,8 @@ class Remote:
 
     def __init__(self) -> None:
         self.address, self.stopped, self.interrupted = "", False, threading.Event()
-        self.client = self
+        self.client = self.conf = self
+        self.options: dict[str, str] = {}
         self.artifacts: list[str] = []
 
     def remote(self, address: str) -> "Remote":
@@ -334,6 +336,9 @@ class Remote:
 
     def create(self) -> "Remote":
         return self
+
+    def set(self, key: str, value: str) -> None:
+        self.options[key] = value
 
     def addArtifacts(self, path: str, *, pyfile: bool) -> None:  # noqa: N802  PySpark's name
         assert pyfile

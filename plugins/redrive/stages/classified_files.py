@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from redrive import classified
+from redrive.arrow_numpy import has_nul
 from redrive.errors import ClassificationFailed
 from redrive.ledger import loading, repeats
 from redrive.ledger.batches import Batch
@@ -98,7 +99,7 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
     # PostgreSQL has no text with a NUL in it, and one such message must not keep the others out.
     for name in ("broker_message_id", "origin", "redrive_id", "message_key", "order_key"):
         texts = table.column(name)
-        if _has_nul(texts):
+        if any(map(has_nul, texts.chunks)):
             clean = pc.replace_substring(texts, "\0", "\ufffd")
             table = table.set_column(table.schema.get_field_index(name), name, clean)
     sources = {source.queue: source for source in context.route.sources}
@@ -138,12 +139,6 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
             plain["group_id"],
             strict=True,
         )
-
-
-def _has_nul(texts: pa.ChunkedArray) -> bool:
-    """Whether a NUL is anywhere in the texts; looks at their bytes as one, which is much faster than text by text."""
-    data = (chunk.buffers()[2] for chunk in texts.chunks)
-    return any(buffer is not None and b"\0" in memoryview(buffer).tobytes() for buffer in data)
 
 
 def _instants(context: Context, column: pa.Array) -> list[Any]:
