@@ -5,6 +5,7 @@ because millions of them go straight into Arrow columns.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ ATTEMPT_HEADER = "x-redrive-attempt"
 #: ``id;attempt`` in one header, for brokers that allow only a few (SQS: ten attributes).
 COMPACT_HEADER = "x-redrive"
 TRACKING_HEADERS = frozenset({ID_HEADER, ATTEMPT_HEADER, COMPACT_HEADER})
+
+_PLAIN = re.compile(r"[!-~]{1,64}")
 
 #: Rows of one staging batch: a message id is ``batch << ROW_BITS | row``.
 ROW_BITS = 20
@@ -66,10 +69,9 @@ class Outgoing(NamedTuple):
     properties: tuple[tuple[str, str], ...] = ()
     ordering_key: str | None = None
     content_type: str | None = None
-    dedup_id: str | None = None  # for brokers with native dedupe; None: the adapter makes one per attempt
+    dedup_id: str | None = None  # for brokers with native dedupe; None: that of the attempt (send_id)
     delay_seconds: float = 0.0  # native delay; 0: at once
     claimed_at: Micros | None = None  # of the attempt, the same for every try of it
-    enqueued_at: Micros | None = None  # when the original was sent: its dedup id was last used then
 
 
 class Tracking(NamedTuple):
@@ -105,6 +107,31 @@ def redrive_id_of(ledger_id: str, message_id: int) -> str:
     message id, so an index over it grows at one end only.
     """
     return f"{ledger_id}-{message_id:0{REDRIVE_ID_DIGITS}x}"
+
+
+def plain_id(redrive_id: str) -> str:
+    """``redrive_id`` where a broker takes printable ASCII only: one from outside may be anything, then it is hashed."""
+    if _PLAIN.fullmatch(redrive_id):
+        return redrive_id
+    return hashlib.blake2b(redrive_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def send_id(message: Outgoing) -> str:
+    """What a broker with native dedupe knows a send by: the same for each try of an attempt, another for anything else.
+
+    A producer's own id is never used again: other messages may share it, and a broker that has seen it within its
+    window answers "sent" and drops the message. The moment of the claim tells attempts apart whose numbers are
+    given twice, as by a ledger that was restored from a backup. At most 96 characters of printable ASCII.
+    """
+    if message.dedup_id is not None:
+        return message.dedup_id
+    made = f"{plain_id(message.redrive_id)}.{message.attempt}"
+    return made if message.claimed_at is None else f"{made}.{message.claimed_at}"
+
+
+def restore_id(redrive_id: str, fence: int, at: Micros) -> str:
+    """As :func:`send_id`, of a message that the run with ``fence`` puts back: no two restores share one."""
+    return f"{plain_id(redrive_id)}.restored.{fence}.{at}"
 
 
 def read_tracking(headers: Iterable[Header]) -> Tracking | None:

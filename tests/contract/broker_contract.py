@@ -397,6 +397,24 @@ class BrokerContract:
 
         assert seen == {key: [n for n, k in enumerate(keys) if k == key] for key in ("a", "b")}
 
+    def test_no_send_is_taken_for_another(self, broker: Broker, make_queue: Callable[..., str]) -> None:
+        """Messages of one body and one id of their producer's: all go back, and so does a second attempt of each."""
+        queue = make_queue(ordered=True)
+        self.send(broker, queue, outgoing(b"tick", ordering_key="a", dedup_id="tick"))
+        [dead] = self.take(broker, queue, 1)
+        broker.settle(queue, [dead.receipt])
+        again = [
+            outgoing(b"tick", n, ordering_key="a", properties=dead.letter.properties, claimed_at=7) for n in range(3)
+        ]
+        self.send(broker, queue, *again)
+        self.send(broker, queue, *(one._replace(attempt=2) for one in again))
+
+        came = []
+        while got := self.take(broker, queue, 6):
+            came += [received.letter.body for received in got]
+            broker.settle(queue, [received.receipt for received in got])
+        assert came == [b"tick"] * 6
+
     def test_behind_a_message_that_was_not_sent_its_key_waits(
         self, broker: Broker, make_queue: Callable[..., str]
     ) -> None:

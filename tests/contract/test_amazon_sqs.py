@@ -10,7 +10,7 @@ import pytest
 
 from redrive.brokers import open_broker
 from redrive.brokers.amazon_sqs import AmazonSqs
-from redrive.brokers.sqs_message import FAILURE_ATTRIBUTES, MAX_BYTES, dedup_id
+from redrive.brokers.sqs_message import FAILURE_ATTRIBUTES, MAX_BYTES
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
@@ -602,38 +602,21 @@ def test_a_wrong_connection_says_what_is_wrong(value: str, words: str, monkeypat
 # --- deduplication ids and failure attributes --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("original", "attempt", "last_used", "expected"),
-    [
-        ("order-17", 1, 94 * MINUTE, "order-17"),
-        ("order-17", 1, 95 * MINUTE, "r-1.1"),
-        ("order-17", 1, None, "r-1.1"),
-        ("order-17", 2, 0, "r-1.2"),
-        (None, 1, 0, "r-1.1"),
-    ],
-    ids=["forgotten", "still-remembered", "unknown", "second-attempt", "none"],
-)
-def test_a_deduplication_id_is_never_one_that_sqs_remembers(
-    original: str | None, attempt: int, last_used: int | None, expected: str
-) -> None:
-    made = dedup_id(original, "r-1", attempt, last_used=last_used, claimed_at=100 * MINUTE)
-
-    assert made == expected
-
-
-@pytest.mark.parametrize(
-    ("age", "expected"), [(6 * MINUTE, "order-17"), (4 * MINUTE, "k3v9q2-00000000000001.1")], ids=["old", "new"]
-)
-def test_the_adapter_makes_the_id_of_an_attempt(
-    script: ScriptedSqs, broker: AmazonSqs, age: int, expected: str
-) -> None:
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_producers_deduplication_id_is_never_sent_again(script: ScriptedSqs, broker: AmazonSqs, attempt: int) -> None:
     kept = (("MessageDeduplicationId", "order-17"),)
-    broker.publish(
-        "orders.fifo",
-        [outgoing(ordering_key="a", properties=kept, enqueued_at=100 * MINUTE, claimed_at=100 * MINUTE + age)],
-    )
+    broker.publish("orders.fifo", [outgoing(properties=kept, claimed_at=7)._replace(attempt=attempt)])
 
-    assert script.requests("SendMessageBatch")[0]["Entries"][0]["MessageDeduplicationId"] == expected
+    [made] = script.requests("SendMessageBatch")[0]["Entries"]
+    assert made["MessageDeduplicationId"] == f"k3v9q2-00000000000001.{attempt}.7"
+
+
+def test_an_id_from_outside_makes_no_request_that_sqs_refuses(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    broker.publish("orders.fifo", [outgoing()._replace(redrive_id="not plain, größer")])
+
+    [made] = script.requests("SendMessageBatch")[0]["Entries"]
+    for name in ("MessageDeduplicationId", "MessageGroupId"):
+        assert re.fullmatch(r"[!-~]{1,128}", made[name])
 
 
 def test_failure_attributes_go_and_business_attributes_stay() -> None:

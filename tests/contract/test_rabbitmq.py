@@ -519,8 +519,14 @@ def test_a_time_to_live_counts_for_the_queue_that_it_was_set_for() -> None:
     assert sent_properties(delayed, keep_expiration=True)["expiration"] == "60000"
 
 
-def test_headers_that_would_route_to_more_queues_stay_behind() -> None:
-    message = outgoing(headers=(Header("CC", "array", '["audit"]'), Header("a", "longstr", "b")))
+def test_headers_that_would_route_to_more_queues_or_to_none_stay_behind() -> None:
+    message = outgoing(
+        headers=(
+            Header("CC", "array", '["audit"]'),
+            Header("x-deduplication-header", "longstr", "tick"),
+            Header("a", "longstr", "b"),
+        )
+    )
 
     assert decode(encode(message, queue="orders", user="app"))[1] == (Header("a", "longstr", "b"),)
 

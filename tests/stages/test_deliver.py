@@ -1,5 +1,7 @@
 """Redelivery under control: rates, room at the destination, pauses, canaries and breakers."""
 
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,18 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
         until_then = sum(count for at, count in broker.published if at <= moment)
         assert until_then <= 10 + 10 * (moment - start) + 1, "at most a second's worth ahead"
     assert broker.published[-1][0] - start <= 6
+
+
+def test_a_broker_that_deduplicates_drops_no_message_for_another(tmp_path: Path) -> None:
+    """They have one body and one id of their producer's, and die together; so do their second tries."""
+    workshop = Workshop(tmp_path)
+    workshop.world.capabilities = replace(workshop.world.capabilities, native_dedupe=timedelta(hours=1))
+    workshop.broker = MemoryBroker(workshop.world)
+    workshop.die(*(["tick"] * 3), properties=(("dedup_id", "0f3c9a"),))
+    for attempt in (1, 2):
+        assert workshop.cycle()["redelivered"] == 3, attempt
+        assert workshop.consume(lambda _: REFUSED) == 3, attempt
+        workshop.advance(minutes=2)
 
 
 def test_a_full_destination_is_waited_for_and_never_overfilled(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Deduping(MemoryBroker):
 
     def publish(self, queue: str, messages: Sequence[Outgoing]) -> list[Publication]:
         self.asked += len(messages)
-        found = super().publish(queue, [m._replace(dedup_id=f"{m.redrive_id}.{m.attempt}") for m in messages])
+        found = super().publish(queue, messages)
         self.slow()
         return found
 

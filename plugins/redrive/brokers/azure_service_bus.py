@@ -24,7 +24,6 @@ from redrive.brokers.service_bus_facts import Administration, Facts, NoAdministr
 from redrive.brokers.service_bus_links import Receiver, Sender
 from redrive.brokers.service_bus_message import (
     FAILURE_PROPERTIES,
-    LONGEST_WINDOW,
     MAX_LOCK,
     STANDARD_BYTES,
     Address,
@@ -548,12 +547,12 @@ class _Sending:
             facts = broker._known(self._target)
         except QueueMissing as error:
             raise QueueMissing(f"publish on queue {self._queue}: {error.detail}") from None
-        # Where nobody may ask, duplicates may be detected over the longest window there is.
-        window = facts.duplicate_window if facts else LONGEST_WINDOW
+        # Where nobody may ask, and behind a forward, duplicates may be detected.
+        detects = facts is None or facts.duplicate_window is not None or facts.forwards
         now, found = broker._now(), []
         for place, message in enumerate(messages):
             self._places[place] = message.ordering_key
-            made = entry(place, message, window=window, sessions=facts.requires_session if facts else None, now=now)
+            made = entry(place, message, detects=detects, sessions=facts.requires_session if facts else None, now=now)
             if isinstance(made, str):
                 self._note(place, Publication("refused", detail=made))
             else:

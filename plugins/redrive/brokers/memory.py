@@ -18,7 +18,7 @@ from typing import Literal
 
 from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
-from redrive.message import DeadLetter, Header, Micros, Outgoing, Received
+from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, send_id
 
 #: What a memory broker can do unless it is told otherwise.
 MEMORY_CAPABILITIES = Capabilities(
@@ -467,17 +467,19 @@ class MemoryWorld:
             return Publication("refused", detail=detail)
         sequence = next(self._sequence)
         broker_id = f"m-{sequence}"
-        if message.dedup_id is not None and self.capabilities.native_dedupe is not None:
+        dedup_id = message.dedup_id
+        if self.capabilities.native_dedupe is not None:
+            dedup_id = send_id(message)
             known = queue.dedup
             horizon = now - _micros(self.capabilities.native_dedupe)
             while known and next(iter(known.values()))[0] <= horizon:
                 known.popitem(last=False)
-            if message.dedup_id in known:
-                return Publication("sent", known[message.dedup_id][1], "dropped as a duplicate")
-            known[message.dedup_id] = (now, broker_id)
+            if dedup_id in known:
+                return Publication("sent", known[dedup_id][1], "dropped as a duplicate")
+            known[dedup_id] = (now, broker_id)
         properties = message.properties
-        if message.dedup_id is not None:
-            properties = (*(p for p in properties if p[0] != "dedup_id"), ("dedup_id", message.dedup_id))
+        if dedup_id is not None:
+            properties = (*(p for p in properties if p[0] != "dedup_id"), ("dedup_id", dedup_id))
         letter = DeadLetter(
             broker_id,
             message.body,

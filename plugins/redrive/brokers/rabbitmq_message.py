@@ -34,6 +34,9 @@ FAILURE_HEADERS = frozenset(
 )
 #: RabbitMQ routes to these as well as to the routing key, which would reach more than the queue that failed.
 ROUTING_HEADERS = frozenset({"CC", "BCC"})
+#: With the plugin for message deduplication a queue confirms and drops what shares this with a message that it holds.
+DEDUPLICATION_HEADER = "x-deduplication-header"
+_NOT_SENT = ROUTING_HEADERS | {DEDUPLICATION_HEADER}
 #: Property names of a letter that are ours: where the message was and what the broker took off it.
 EXCHANGE, ROUTING_KEY, DRAINED_FROM = "exchange", "routing_key", "drained_from"
 
@@ -360,7 +363,7 @@ def encode(message: Outgoing, *, queue: str, user: str | None, keep_expiration: 
     kept.setdefault("delivery_mode", "2")
     if message.content_type is not None:
         kept["content_type"] = message.content_type
-    headers = [header for header in message.headers if header.name not in ROUTING_HEADERS]
+    headers = [header for header in message.headers if header.name not in _NOT_SENT]
     flags, parts = 0, []
     for bit, (name, kind) in enumerate(_PROPERTIES):
         if name == "headers":

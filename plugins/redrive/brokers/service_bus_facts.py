@@ -30,6 +30,7 @@ class Facts(NamedTuple):
     requires_session: bool = False
     duplicate_window: timedelta | None = None
     partitioned: bool = False
+    forwards: bool = False  # it, or a subscription of the topic, passes on to another entity what comes
     forward_dead_letters_to: str | None = None
     max_bytes: int | None = None
     active: int = 0
@@ -99,6 +100,7 @@ class AtomApi:
             duplicate_window=_window(rules),
             partitioned=bool(rules.enable_partitioning),
             max_bytes=_bytes(rules),
+            forwards=bool(rules.forward_to),
             scheduled=counts.scheduled_message_count or 0,
         )
 
@@ -121,6 +123,7 @@ class AtomApi:
             duplicate_window=_window(rules),
             partitioned=bool(rules.enable_partitioning),
             max_bytes=_bytes(rules),
+            forwards=any(one.forward_to for one in self._client.list_subscriptions(name)),
             active=max(backlogs, default=0),  # of the slowest subscriber
             subscribers=len(backlogs),
         )

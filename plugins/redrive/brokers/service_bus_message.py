@@ -10,7 +10,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, Amq
 
 from redrive.brokers import amqp_values
 from redrive.brokers.amqp_values import STRING, Encoded, Section, Typed, Unreadable
-from redrive.message import DeadLetter, Header, Micros, Outgoing
+from redrive.message import DeadLetter, Header, Micros, Outgoing, send_id
 
 #: What the standard tier takes; the premium tier's bound is told by the link.
 STANDARD_BYTES = 256 * 1024
@@ -18,8 +18,6 @@ STANDARD_BYTES = 256 * 1024
 MAX_PROPERTY_BYTES = 64 * 1024
 MAX_ID = 128
 MAX_LOCK = timedelta(minutes=5)
-#: The longest history that duplicate detection can keep.
-LONGEST_WINDOW = timedelta(days=7)
 
 REASON = "DeadLetterReason"
 DESCRIPTION = "DeadLetterErrorDescription"
@@ -265,37 +263,26 @@ class Entry(NamedTuple):
     key: str | None  # messages with one key keep their order
 
 
-def message_id_of(message: Outgoing, window: timedelta | None) -> tuple[str, str | None]:
-    """The MessageId of an attempt, and the message's own one where that is another.
+def message_id_of(message: Outgoing, *, detects: bool) -> tuple[str, str | None]:
+    """The MessageId of an attempt, and the message's own one where it has one.
 
-    Service Bus accepts and drops a MessageId that it has seen within its ``window`` (None: it detects no duplicates).
-    So the own one is used where nothing is detected, or on the first attempt when it was last sent longer ago than
-    that; otherwise the id is ``redrive id.attempt``, the same for every try of the attempt.
+    Where duplicates may be detected on its way (``detects``), Service Bus accepts and drops a MessageId that it has
+    seen within its window, and several messages may share their own: then it is always the attempt's.
     """
     kept = next((h.value for h in message.headers if h.name == MESSAGE_ID_HEADER), None)
     own = _as_text(kept) if kept else dict(message.properties).get("MessageId")
-    made = message.dedup_id or f"{message.redrive_id}.{message.attempt}"
-    if own is None:
-        return made, None
-    if message.dedup_id is None:
-        if window is None:
-            return own, own
-        sent, claimed = message.enqueued_at, message.claimed_at
-        forgotten = sent is not None and claimed is not None and claimed - sent > window // timedelta(microseconds=1)
-        if message.attempt == 1 and forgotten:
-            return own, own
-    return made, own
+    if own is None or detects or message.dedup_id is not None:
+        return send_id(message), own
+    return own, own
 
 
-def entry(
-    place: int, message: Outgoing, *, window: timedelta | None, sessions: bool | None, now: datetime
-) -> Entry | str:
+def entry(place: int, message: Outgoing, *, detects: bool, sessions: bool | None, now: datetime) -> Entry | str:
     """``message`` as the SDK sends it, or why Service Bus will never take it.
 
-    ``sessions`` says whether the entity requires sessions (None: not known).
+    ``detects``: see :func:`message_id_of`. ``sessions`` says whether the entity requires sessions (None: not known).
     """
     properties = dict(message.properties)
-    message_id, own = message_id_of(message, window)
+    message_id, own = message_id_of(message, detects=detects)
     headers = [header for header in message.headers if header.name != MESSAGE_ID_HEADER]
     if own is not None and own != message_id:
         headers.append(Header(MESSAGE_ID_HEADER, STRING, own))

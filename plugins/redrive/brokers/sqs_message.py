@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from redrive.message import DeadLetter, Header, Micros, Outgoing, Received
+from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, plain_id, send_id
 
 BATCH = 10
 MAX_ATTRIBUTES = 10
@@ -58,28 +58,6 @@ class Entry(NamedTuple):
     group: str | None  # on FIFO queues
 
 
-def dedup_id(
-    original: str | None,
-    redrive_id: str,
-    attempt: int,
-    *,
-    last_used: Micros | None,
-    claimed_at: Micros | None,
-) -> str:
-    """The deduplication id of one attempt: the same for each of its tries, never one that SQS remembers.
-
-    The first attempt keeps the ``original`` id where that was last sent (``last_used``) longer than SQS's
-    window before the attempt was claimed; otherwise, where a time is not known, and for later attempts, the
-    id is ``redrive_id.attempt``. All arguments belong to the attempt, none to the moment of the try: a resend
-    after an unknown outcome must give the same ``claimed_at``.
-    """
-    window = DEDUPE_WINDOW // timedelta(microseconds=1)
-    forgotten = last_used is not None and claimed_at is not None and claimed_at - last_used > window
-    if attempt == 1 and original and forgotten:
-        return original
-    return f"{redrive_id}.{attempt}"
-
-
 def received(message: Mapping[str, Any]) -> Received:
     """A message of a receive request's answer."""
     system = message.get("Attributes", {})
@@ -125,15 +103,9 @@ def entry(place: int, message: Outgoing, *, fifo: bool) -> Entry | str:
     group = message.ordering_key
     if fifo:
         # A message without a group has no order to keep: a group of its own.
-        group = group or message.redrive_id
-        # Never left to content-based deduplication: that would drop an honest second attempt.
-        fields["MessageDeduplicationId"] = message.dedup_id or dedup_id(
-            dict(message.properties).get("MessageDeduplicationId"),
-            message.redrive_id,
-            message.attempt,
-            last_used=message.enqueued_at,
-            claimed_at=message.claimed_at,
-        )
+        group = group or plain_id(message.redrive_id)
+        # Neither the producer's id nor content-based deduplication: two messages may share those, and SQS drops one.
+        fields["MessageDeduplicationId"] = send_id(message)
     if group:
         fields["MessageGroupId"] = group
     if message.delay_seconds > 0:

@@ -558,10 +558,9 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
                 letter.properties,
                 letter.ordering_key,
                 letter.content_type,
-                None,  # dedup_id: the adapter makes one
+                None,  # dedup_id: that of the attempt
                 0.0 if one.due_at is None else _delay(one.due_at, context.now(), capabilities),
                 claimed_at[one.claimed_at],
-                letter.enqueued_at,
             )
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing, StagingError
 from redrive.ledger import batches, restoring
 from redrive.ledger.restoring import Unfinished
-from redrive.message import DeadLetter, Outgoing, batch_and_row
+from redrive.message import DeadLetter, Outgoing, batch_and_row, restore_id
 from redrive.stages import classify
 from redrive.stages.context import Context, micros
 
@@ -109,7 +109,5 @@ def _as_it_was(context: Context, one: Unfinished, letter: DeadLetter) -> Outgoin
         properties=letter.properties,
         ordering_key=letter.ordering_key,
         content_type=letter.content_type,
-        claimed_at=micros(context.now()),
-        enqueued_at=letter.enqueued_at,
-        dedup_id=f"{one.redrive_id}.restored.{one.attempts}",
+        dedup_id=restore_id(one.redrive_id, context.lease.fence, micros(context.now())),
     )
