@@ -10,6 +10,7 @@ SHELL := /bin/bash
 
 UV_VERSION := 0.13.8
 PORT ?= 8080
+MINUTES ?= 60
 BIN := .venv/bin
 # The pins were made for 3.11, so it is preferred where several are installed.
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
@@ -85,6 +86,10 @@ format: setup ## Bring the code into form
 .PHONY: bench
 bench: setup .venv-bench/.requirements ## Measure what our own code costs
 	$(BIN)/python -m benchmarks
+
+.PHONY: soak
+soak: setup ## Simulate new seeds for $MINUTES (60) and print the account
+	$(BIN)/python -m tests.simulation soak --minutes '$(MINUTES)'
 
 .PHONY: docs
 docs: setup ## Write docs/configuration.md and docs/causes.md from the code

@@ -1,0 +1,287 @@
+"""Consumers, producers and people: all who act besides Redrive."""
+
+import random
+from typing import Any
+
+from tests.simulation.sql import Sql
+from tests.simulation.world import Copy, System, World
+from tests.simulation.world.systems import ATTEMPT, COMPACT, ID, Header, shown
+
+MARKS = (ID, ATTEMPT, COMPACT)
+
+
+class Illness:
+    """Why a message fails, and how often still."""
+
+    def __init__(self, text: str, fails: int) -> None:
+        self.text = text
+        self.fails = fails
+
+
+class Actors:
+    """All consumers and producers of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.ill: dict[bytes, Illness] = {}
+        self.bodies = 0
+        self.healed = False
+        self.kept: list[tuple[System, str, Copy]] = []  # what consumers finished and may still fail with
+
+    # --- producers ------------------------------------------------------------------------------------------
+
+    def new_body(self, word: str = "n") -> bytes:
+        self.bodies += 1
+        return b'{"%s": %d}' % (word.encode(), self.bodies)
+
+    def produce(self, step: dict[str, Any], dice: random.Random) -> None:
+        """Messages come to lie in a live queue."""
+        system, queue = self.world.systems[step["system"]], step["queue"]
+        self.world.tell(f"produce {step['count']} into {system.name}/{queue}: {step['error'].splitlines()[-1]}")
+        body = None
+        for _ in range(step["count"]):
+            if body is None or not step["same_body"]:
+                body = self.new_body()
+            self.ill.setdefault(body, Illness(step["error"], step["fails"]))
+            headers: list[Header] = [("tenant", "String", dice.choice(["acme", "bolt"]))]
+            customer = dice.choice([None, "ana", "ben"])
+            if customer:
+                headers.append(("customer", "String", customer))
+            self.world.clock.now += 1000
+            self.world.book.owe((system.name, queue), body, self.world.clock.now)
+            self.world.book.numbers["messages"] += 1
+            system.send(
+                queue, body, tuple(headers), by="producer",
+                key=dice.choice(["k1", "k2"]) if system.traits.ordered else None,
+                publisher_id=f"p-{self.bodies}" if dice.random() < 0.5 and not step["same_body"] else "",
+            )  # fmt: skip
+
+    # --- consumers --------------------------------------------------------------------------------------------
+
+    def consume(self, step: dict[str, Any], dice: random.Random) -> None:
+        """The consumer of a queue works for a while, in its own way."""
+        system, queue, style = self.world.systems[step["system"]], step["queue"], step["style"]
+        taken = system.receive(queue, step["count"], system.queues[queue].lease, by="consumer")
+        if taken:
+            self.world.tell(f"consume {len(taken)} of {system.name}/{queue}, {style}")
+        for copy, receipt in taken:
+            self.world.clock.now += 1000
+            self.one(system, queue, copy, receipt, style, dice)
+        if style == "late" and self.kept:
+            where, its, copy = self.kept.pop(dice.randrange(len(self.kept)))
+            self.world.tell(f"    fails after all: {shown(copy.body)}")
+            self.world.book.excuse((where.name, its), copy.body, "it failed after it had been finished")
+            self.dead_letter(where, its, copy, REFUSED_LATE)
+
+    def work_off(self, system: System, queue: str) -> int:
+        """Everything, well."""
+        count = 0
+        while taken := system.receive(queue, 1000, 60, by="consumer"):
+            for copy, _ in taken:
+                self.finish(system, queue, copy)
+            system.settle(queue, [receipt for _, receipt in taken], by="consumer")
+            count += len(taken)
+        return count
+
+    def one(self, system: System, queue: str, copy: Copy, receipt: int, style: str, dice: random.Random) -> None:
+        place = (system.name, queue)
+        if style == "mixed":
+            style = dice.choice(["reject", "own", "bare", "leave", "well", "slow", "asks", "derives", "twice"])
+        sick = self.ill.get(copy.body)
+        fails = sick is not None and sick.fails > 0 and not self.healed and style != "well"
+        text = sick.text if sick else ""
+        if style == "slow":
+            # Its work is done, and its lease is over before it says so: the message comes again.
+            self.finish(system, queue, copy)
+            self.world.book.excuse(place, copy.body, "a slow consumer")
+            system.release(queue, [receipt], by="consumer")
+            return
+        if fails and style not in ("asks", "derives", "forwards", "late"):
+            assert sick is not None
+            if style == "leave":
+                system.release(queue, [receipt], by="consumer")
+                last = system.queues[queue].max_deliveries
+                if last is None or copy.deliveries >= last:
+                    sick.fails -= 1
+                return
+            sick.fails -= 1
+            self.world.book.numbers["failures"] += 1
+            if style in {"reject", "well"}:
+                self.world.tell(f"    rejects {shown(copy.body)}")
+                system.reject(queue, receipt, "Rejected", text)
+                return
+            self.world.tell(f"    dead-letters {shown(copy.body)} itself ({style})")
+            for _ in range(2 if style == "twice" else 1):
+                self.dead_letter(system, queue, copy, text, bare=style == "bare", forge=style == "forges", dice=dice)
+            if style == "twice":
+                self.world.book.excuse(place, copy.body, "dead-lettered twice by its consumer")
+            system.settle(queue, [receipt], by="consumer")
+            return
+        if style == "asks" and f"{queue}-delay" in system.queues:
+            self.world.tell(f"    asks for later: {shown(copy.body)}")
+            self.world.book.numbers["asks"] += 1
+            self.copy_to(system, f"{queue}-delay", copy, self.without_error(copy), failed_at=place)
+            system.settle(queue, [receipt], by="consumer")
+            return
+        self.finish(system, queue, copy)
+        if style == "derives" and dice.random() < 0.5:
+            body = self.new_body("derived")
+            self.world.tell(f"    derives {shown(body)} of {shown(copy.body)}, headers copied")
+            self.ill[body] = Illness(text or "derived: hm", 1)
+            self.world.book.owe(place, body, self.world.clock.now)
+            child = Copy(self.world.number(), body, parent=copy, key=copy.key)
+            self.dead_letter(system, queue, child, text or "derived: hm", headers=copy.headers, fresh=True)
+        elif style == "forwards":
+            self.forward(system, queue, copy, dice)
+        elif style == "late":
+            self.kept.append((system, queue, copy))
+        system.settle(queue, [receipt], by="consumer")
+
+    def forward(self, system: System, queue: str, copy: Copy, dice: random.Random) -> None:
+        """It goes on to another queue with all its headers: from there on it is another message."""
+        others = [name for name, one in system.queues.items() if one.dead_letters and name != queue]
+        if not others or self.world.book.owed[(system.name, others[0]), copy.body]:
+            return
+        to = others[0]
+        headers = copy.headers if dice.random() < 0.7 and self.may_forward_marks else self.unmarked(copy.headers)
+        self.world.tell(f"    forwards {shown(copy.body)} to {to}" + (" with our headers" if copy.mark else ""))
+        self.world.book.owe((system.name, to), copy.body, self.world.clock.now)
+        self.ill[copy.body] = Illness(dice.choice(["ConnectionResetError: [Errno 104]", "KeyError: 'x'"]), 1)
+        system.send(to, copy.body, headers, by="consumer", key=copy.key, parent=copy, fresh=True)
+
+    may_forward_marks = True
+
+    def finish(self, system: System, queue: str, copy: Copy) -> None:
+        self.world.book.finish(self.world.clock.now, (system.name, queue), copy)
+
+    def dead_letter(
+        self,
+        system: System,
+        queue: str,
+        copy: Copy,
+        text: str,
+        *,
+        bare: bool = False,
+        forge: bool = False,
+        fresh: bool = False,
+        headers: tuple[Header, ...] | None = None,
+        dice: random.Random | None = None,
+    ) -> None:
+        """The consumer itself lays a copy into the dead-letter queue."""
+        target = system.queues[queue].dead_letters
+        if target is None:
+            return
+        kept = self.without_error(copy) if headers is None else tuple(one for one in headers if one[0] != "error")
+        if bare:
+            kept = self.unmarked(kept)
+        if forge and dice is not None:
+            kept = self.forged(kept, dice)
+        made = (*kept, ("error", "String", text))
+        self.copy_to(system, target, copy, made, failed_at=(system.name, queue), fresh=fresh)
+
+    def copy_to(
+        self,
+        system: System,
+        target: str,
+        copy: Copy,
+        headers: tuple[Header, ...],
+        *,
+        failed_at: tuple[str, str],
+        fresh: bool = False,
+    ) -> None:
+        system.send(
+            target, copy.body, headers, by="consumer", key=copy.key, content_type=copy.content_type,
+            publisher_id=copy.publisher_id, parent=copy, fresh=fresh, failed_at=failed_at,
+            origin=failed_at[1] if system.traits.tells_origin else None,
+        )  # fmt: skip
+
+    def forged(self, headers: tuple[Header, ...], dice: random.Random) -> tuple[Header, ...]:
+        """Marks that Redrive didn't make."""
+        kept = self.unmarked(headers)
+        marks = [one.mark for one in self.world.book.arrivals if one.mark is not None]
+        kinds = ["made up", "nonsense", "huge", "nul"] + (["another's"] if marks else [])
+        match dice.choice(kinds):
+            case "made up":
+                return (*kept, (ID, "String", "zzzzzzzz-00000000000007"), (ATTEMPT, "Number", "3"))
+            case "nonsense":
+                attempt = dice.choice(["-1", "²", "9999999999", "", "1e3"])
+                return (*kept, (ID, "String", "simulate-1"), (ATTEMPT, "Number", attempt))
+            case "huge":
+                return (*kept, (ID, "String", "x" * 6000), (ATTEMPT, "Number", "1"))
+            case "nul":
+                return (*kept, (ID, "String", "a\0b"), (ATTEMPT, "Number", "1"))
+        mark = dice.choice(marks)
+        return (*kept, (ID, "String", mark[0]), (ATTEMPT, "Number", str(mark[1])))
+
+    @staticmethod
+    def without_error(copy: Copy) -> tuple[Header, ...]:
+        return tuple(one for one in copy.headers if one[0] != "error")
+
+    @staticmethod
+    def unmarked(headers: tuple[Header, ...]) -> tuple[Header, ...]:
+        return tuple(one for one in headers if one[0] not in MARKS)
+
+
+REFUSED_LATE = "ConnectionRefusedError: [Errno 111] Connection refused"
+
+
+class People:
+    """They know SQL and the documentation."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def decide(self, sql: Sql, how: str, dice: random.Random) -> None:
+        """Decisions on open rows, as README.md says."""
+        rows = sql.rows(
+            "select escalation_id, group_id, payload from escalated_messages"
+            " where status in ('open', 'refused', 'reopened') order by escalation_id"
+        )
+        if not rows:
+            return
+        chosen = dice.choice(rows)
+        decision = dice.choice(["redeliver"] * 6 + ["discard", "edit"])
+        if how == "one" or (how == "group" and chosen[1] is None):
+            where = f"escalation_id = {chosen[0]}"
+        elif how == "group":
+            where = f"group_id = {chosen[1]}"
+        else:
+            where = "1 = 1"
+        if decision == "edit":
+            where = f"escalation_id = {chosen[0]}"
+            edited = f"{chosen[2]} " if chosen[2] is not None else '{"edited": true}'
+            if chosen[2] is not None:
+                self.world.book.edited[chosen[2].encode()].add(edited.encode())
+            self.world.tell(f"ana edits {chosen[2]}")
+            sql.do(
+                "update escalated_messages set decision = 'edit', decided_by = 'ana', note = 'mended',"
+                f" corrected_body = {sql.quoted(edited)} where {where} and status in ('open', 'refused', 'reopened')"
+            )
+        else:
+            self.world.tell(f"ana decides {decision} where {where}")
+            sql.do(
+                f"update escalated_messages set decision = '{decision}', decided_by = 'ana', note = 'fixed'"
+                f" where {where} and status in ('open', 'refused', 'reopened')"
+            )
+        if dice.random() < 0.7:
+            sql.do("update escalated_messages set approved_by = 'ben' where status = 'decided' and decided_by = 'ana'")
+        if dice.random() < 0.1:
+            self.world.tell("ana changes her mind")
+            sql.do(
+                "update escalated_messages set decision = null"
+                f" where escalation_id = {chosen[0]} and status = 'decided'"
+            )
+
+    def decide_all(self, sql: Sql) -> int:
+        """At the end everything that is open is decided: what is suspected isn't sent."""
+        self.world.tell("people decide about all that is open")
+        suspected = "exists (select 1 from repeat_copies r where r.copy_id = escalated_messages.message_id)"
+        open_ = "status in ('open', 'refused', 'reopened')"
+        count = sql.value(f"select count(*) from escalated_messages where {open_}")
+        for decision, which in (("discard", suspected), ("redeliver", f"not {suspected}")):
+            sql.do(
+                f"update escalated_messages set decision = '{decision}', decided_by = 'ana', note = 'all is well now'"
+                f" where {open_} and {which}"
+            )
+        sql.do("update escalated_messages set approved_by = 'ben' where status = 'decided' and approved_by is null")
+        return int(count)

@@ -1,0 +1,409 @@
+"""What must hold, checked by one who sees only producers, consumers, queues, and what Redrive shows by SQL and files.
+
+Nothing of the product is imported here. The book (``world/book.py``) says what really happened; the ledger's public
+tables and views say what Redrive believes.
+"""
+
+import hashlib
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.sql import Sql
+from tests.simulation.world import Copy, System, World
+from tests.simulation.world.book import Mark, Place
+from tests.simulation.world.systems import SECOND, shown
+
+#: States in which Redrive has let go of a message: it has to be elsewhere.
+LET_GO = ("sent", "presumed", "confirmed")
+#: States in which nothing more happens by itself, and people have what they need.
+AT_REST = ("presumed", "confirmed", "suppressed", "discarded", "escalated")
+
+
+class Broken(AssertionError):
+    """Something that must hold doesn't."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(f"{rule}: {detail}")
+        self.rule = rule
+        self.detail = detail
+
+
+def body_hash(body: bytes) -> bytes:
+    """As the ledger's ``body_hash`` is documented: 16 bytes of BLAKE2b."""
+    return hashlib.blake2b(body, digest_size=16).digest()
+
+
+class Checker:
+    """Looks at one world. ``routes`` is the configuration as it was written."""
+
+    def __init__(self, world: World, routes: dict[str, Any], staging: Path | None = None) -> None:
+        self.world = world
+        self.book = world.book
+        self.routes = routes
+        self.staging = staging
+        self.presumed: set[tuple[int, int]] = set()
+        self.broken: list[Broken] = []  # found where nothing may be raised: inside of the product's calls
+        self.exact_bounds = True  # nothing else worked while a delivery did
+        self.group_sends: dict[tuple[str, int], list[tuple[int, Mark]]] = defaultdict(list)
+        self.sql: Sql | None = None
+        world.watchers.append(self.sent)
+
+    # --- at every send --------------------------------------------------------------------------------------
+
+    def sent(self, system: System, queue: str, copy: Copy) -> None:
+        """A send of Redrive's is about to lie in ``queue``."""
+        try:
+            self._goes_where_it_may(system, queue)
+            self._depth_is_kept(system, queue)
+            if self.sql is not None and copy.mark is not None:
+                self._canary_is_kept(self.sql, system, queue, copy)
+                self._order_is_kept(self.sql, system, queue, copy)
+        except Broken as broken:
+            self.broken.append(broken)
+
+    def _routes_of(self, system: System) -> list[dict[str, Any]]:
+        return [route for route in self.routes.values() if route["connection"] == system.name]
+
+    def _goes_where_it_may(self, system: System, queue: str) -> None:
+        """A destination is configured, or dead-letters into a source; a source gets back what is restored."""
+        allowed: set[str] = set()
+        for route in self._routes_of(system):
+            if "destination" in route:
+                allowed.add(route["destination"]["queue"])
+            for source in route["sources"]:
+                allowed.add(source["queue"])
+                if "destination" in source:
+                    allowed.add(source["destination"])
+                allowed.update(one.name for one in system.queues.values() if one.dead_letters == source["queue"])
+        if queue not in allowed:
+            raise Broken("nothing is sent where nobody said so", f"{system.name}/{queue}")
+
+    def _depth_is_kept(self, system: System, queue: str) -> None:
+        most = [route["rate"]["max_in_flight"] for route in self._routes_of(system) if "rate" in route]
+        others = [route for route in self._routes_of(system) if "rate" not in route]
+        found = system.queues[queue]
+        if most and not others and self.exact_bounds and found.dead_letters and system.traits.depth == "exact":
+            depth = len(found.copies()) + 1
+            if depth > max(most):
+                raise Broken(
+                    "a destination is not filled beyond max_in_flight", f"{queue} holds {depth}, {max(most)} allowed"
+                )
+
+    def _canary_is_kept(self, sql: Sql, system: System, queue: str, copy: Copy) -> None:
+        mark = copy.mark
+        assert mark is not None
+        if not system.queues[queue].dead_letters:
+            return  # restored
+        rows = sql.rows(
+            "select m.route, m.group_id, g.stage, g.allowed, g.stage_at, m.kind from messages m"
+            " inner join group_state g on g.route = m.route and g.group_id = m.group_id where m.redrive_id = "
+            + sql.quoted(mark[0])
+        )
+        if not rows:
+            return
+        route, group, stage, allowed, stage_at, kind = rows[0]
+        if kind == "delay":
+            return
+        sends = self.group_sends[route, group]
+        if mark not in [one for _, one in sends]:
+            sends.append((self.world.clock.now, mark))
+        since = _micros(stage_at)
+        if stage not in ("canary", "ramp") or not self.exact_bounds:
+            return
+        count = sum(1 for at, _ in sends if at >= since)
+        # Who asks for more time has not failed, and makes room; so does a send of which nobody knows.
+        room = allowed + self.book.numbers["asks"] + self._unknown_sends(sql, route, group)
+        if count > room:
+            raise Broken(
+                "a canary sends no more than its stage allows", f"group {group} of {route}: {count} of {allowed}"
+            )
+
+    def _unknown_sends(self, sql: Sql, route: str, group: int) -> int:
+        return int(
+            sql.value(
+                "select count(*) from redelivery_attempts where unknown_at is not null and group_id ="
+                f" {group} and route = {sql.quoted(route)}"
+            )
+        ) + sum(self.book.numbers[f"fault publish {how}"] for how in ("lost", "error", "retry", "refused"))
+
+    def _order_is_kept(self, sql: Sql, system: System, queue: str, copy: Copy) -> None:
+        route = next((one for one in self._routes_of(system) if "order_by" in one), None)
+        mark = copy.mark
+        if route is None or mark is None or not system.queues[queue].dead_letters:
+            return
+        earlier = sql.rows(
+            "select e.message_id, e.state from messages m inner join messages e on e.order_key = m.order_key"
+            " and e.route = m.route and (e.first_enqueued_at, e.message_id) < (m.first_enqueued_at, m.message_id)"
+            " and e.state in ('classified', 'waiting', 'held', 'sending', 'unknown', 'returned', 'escalated',"
+            " 'expired')"
+            f" where m.redrive_id = {sql.quoted(mark[0])}"
+        )
+        if earlier:
+            raise Broken("messages of a key go in order", f"{shown(copy.body)} was sent before {earlier}")
+
+    # --- after every step -------------------------------------------------------------------------------------
+
+    def after_step(self, sql: Sql) -> None:
+        """What holds at any moment."""
+        if self.broken:
+            raise self.broken[0]
+        self.it_adds_up(sql)
+        self.no_attempt_arrives_twice(sql)
+        self.nothing_is_over_its_cap(sql)
+        self.nothing_is_done_twice_in_silence(sql)
+
+    def it_adds_up(self, sql: Sql) -> None:
+        for row in sql.rows(
+            "select route, copies_difference, messages_difference, settled_difference from message_balance"
+        ):
+            if any(row[1:]):
+                raise Broken("it adds up", f"message_balance of {row[0]}: {row[1:]}")
+
+    def no_attempt_arrives_twice(self, sql: Sql) -> None:
+        """The same attempt reaches a consumer's queue more than once only if the first was known to be unknown."""
+        arrived: Counter[Mark] = Counter()
+        for one in self.book.arrivals:
+            if one.mark is not None and one.copy is not None and self._is_live(one.place):
+                arrived[one.mark] += 1
+        twice = {mark: count for mark, count in arrived.items() if count > 1}
+        if not twice:
+            return
+        unknown = {
+            (row[0], row[1])
+            for row in sql.rows(
+                "select m.redrive_id, a.attempt from redelivery_attempts a inner join messages m"
+                " on m.message_id = a.message_id where a.unknown_at is not null"
+            )
+        }
+        for mark, count in twice.items():
+            lost = sum(1 for one in self.book.arrivals if one.mark == mark and not one.known)
+            if count > 1 + max(lost, 1 if mark in unknown else 0):
+                raise Broken("an attempt is sent once, unless it was unknown before", f"{mark} arrived {count} times")
+
+    def nothing_is_over_its_cap(self, sql: Sql) -> None:
+        caps = {
+            name: route.get("requeue_attempts", 2) + route.get("delay_attempts", 5)
+            for name, route in self.routes.items()
+        }
+        for route, message, releases, released, others in sql.rows(
+            "select m.route, m.message_id, m.releases, sum(case when a.mode = 'release' then 1 else 0 end),"
+            " sum(case when a.mode <> 'release' then 1 else 0 end) from redelivery_attempts a"
+            " inner join messages m on m.message_id = a.message_id group by m.route, m.message_id, m.releases"
+        ):
+            # One whose cause is not known goes once, as a canary, whatever the caps are.
+            if released > releases or others > max(caps[route], 1) + 1:
+                raise Broken(
+                    "no message is sent more often than its caps allow", f"{message} of {route}: {others}, {released}"
+                )
+
+    def nothing_is_done_twice_in_silence(self, sql: Sql) -> None:
+        """A second processing was announced, or the world is its cause."""
+        over = [
+            (key, count) for key, count in self.book.done.items()
+            if count > self.book.owed[key] + len(self.book.excused[key]) and self.book.owed[key]
+        ]  # fmt: skip
+        for (place, body), count in over:
+            announced = self.announced(sql, body)
+            allowed = self.book.owed[place, body] + len(self.book.excused[place, body])
+            if count > allowed + announced:
+                raise Broken(
+                    "every second processing is announced",
+                    f"{shown(body)} was processed {count} times at {'/'.join(place)}; {allowed} have a cause,"
+                    f" {announced} announced",
+                )
+
+    def announced(self, sql: Sql, body: bytes) -> int:
+        """How often Redrive has said that this may be done twice."""
+        digest = body_hash(body)
+        literal = f"x'{digest.hex()}'" if sql.sqlite else f"'\\x{digest.hex()}'::bytea"
+        unknown = sql.value(
+            "select count(*) from redelivery_attempts a inner join messages m on m.message_id = a.message_id"
+            f" where a.unknown_at is not null and m.body_hash = {literal}"
+        )
+        suspected = sql.value(
+            "select count(*) from repeat_copies r inner join messages m on m.message_id = r.message_id"
+            f" where r.kind = 'suspected' and m.body_hash = {literal}"
+        )
+        return int(unknown) + int(suspected)
+
+    def after_stage(self, stage: str, sql: Sql) -> None:
+        """Within a run: words are honest when they are said."""
+        if stage == "resolve":
+            self.presumed_has_left(sql)
+        if stage == "load":
+            self.returned_came_back(sql)
+
+    def presumed_has_left(self, sql: Sql) -> None:
+        """What is presumed good has at least been given to a consumer, and didn't lie dead in a source by then."""
+        rows = sql.rows(
+            "select a.message_id, a.attempt, m.redrive_id, m.route from redelivery_attempts a inner join messages m"
+            " on m.message_id = a.message_id where a.outcome = 'presumed'"
+        )
+        new = [row for row in rows if (row[0], row[1]) not in self.presumed]
+        self.presumed |= {(row[0], row[1]) for row in new}
+        if not new:
+            return
+        lying = self.world.copies()
+        for _, attempt, redrive_id, route in new:
+            system = self.routes[route]["connection"]
+            mark = (redrive_id, attempt)
+            for place, copy in lying:
+                if place[0] != system or copy.mark != mark:
+                    continue
+                if copy.by == "redrive" and self._is_live(place) and not copy.seen_by_consumer:
+                    raise Broken(
+                        "presumed means that a consumer had it", f"{shown(copy.body)} still lies in {place[1]}"
+                    )
+
+    def returned_came_back(self, sql: Sql) -> None:
+        """What is called returned has come back from where it was sent."""
+        places: dict[Mark, set[Place]] = defaultdict(set)
+        for one in self.book.arrivals:
+            if one.mark is not None and self._is_live(one.place):
+                places[one.mark].add(one.place)
+        back: set[Mark] = set()
+        for _, failed_at, copy in self.book.deaths:
+            for sent in copy.sends():
+                if sent.by == "redrive" and sent.mark is not None and failed_at in places[sent.mark]:
+                    back.add(sent.mark)
+            if copy.mark is not None and failed_at in places[copy.mark] and not copy.fresh:
+                back.add(copy.mark)  # the marks, the place: nobody could tell
+        for redrive_id, attempt in sql.rows(
+            "select m.redrive_id, a.attempt from redelivery_attempts a inner join messages m"
+            " on m.message_id = a.message_id where a.outcome = 'returned'"
+        ):
+            if (redrive_id, attempt) not in back and (redrive_id, attempt) in places:
+                raise Broken("returned means that it came back", f"{redrive_id};{attempt} did not")
+
+    # --- at the end -------------------------------------------------------------------------------------------
+
+    def unrest(self, sql: Sql) -> list[str]:
+        """What is not at rest yet."""
+        found = [
+            f"{count} {state} on {route}"
+            for route, state, count in sql.rows("select route, state, count(*) from messages group by route, state")
+            if state not in AT_REST and not (state in ("sent", "held") and self._never_knows(route))
+        ]
+        found += [
+            f"{count} copies staged and not loaded"
+            for (count,) in sql.rows(
+                "select sum(copies) from staging_batches where state in ('recorded', 'settled') and loaded_at is null"
+            )
+            if count
+        ]
+        drained = {(r["connection"], source["queue"]) for r in self.routes.values() for source in r["sources"]}
+        lying = Counter(place for place, _ in self.world.copies() if place in drained or self._is_live(place))
+        found += [f"{count} in {place[0]}/{place[1]}" for place, count in lying.items()]
+        return found
+
+    def _never_knows(self, route: str) -> bool:
+        """Where nobody tells how many messages a queue holds, a send that doesn't come back stays just that: sent."""
+        return self.world.systems[self.routes[route]["connection"]].traits.depth == "unknown"
+
+    def at_the_end(self, sql: Sql) -> None:
+        """Everything came to rest: nothing is missing, nothing was sent that was not received."""
+        self.after_step(sql)
+        self.returned_came_back(sql)
+        self.nothing_is_missing(sql)
+        self.nothing_is_made_up(sql)
+        self.escalated_can_be_decided(sql)
+        self.confirmed_was_processed(sql)
+
+    def _places(self, system: str, source: str, body: bytes) -> list[Place]:
+        """Where copies of ``body`` in this source had failed."""
+        found = [failed_at for _, failed_at, copy in self.book.deaths if copy.body == body and failed_at[0] == system]
+        return list(dict.fromkeys(found))
+
+    def nothing_is_missing(self, sql: Sql) -> None:
+        bodies = {body_hash(body): body for _, body in self.book.owed}
+        kept: Counter[tuple[Place, bytes]] = Counter()
+        for route, source, destination, digest, count in sql.rows(
+            "select route, source, destination, body_hash, count(*) from messages"
+            f" where state not in {LET_GO} group by route, source, destination, body_hash"
+        ):
+            body = bodies.get(bytes(digest))
+            if body is None:
+                continue
+            system = self.routes[route]["connection"]
+            known = destination is not None and (system, destination) in {place for place, _ in self.book.owed}
+            for place in [(system, destination)] if known else self._places(system, source, body):
+                kept[place, body] += count
+        # Suspected copies lie before a person with their payload.
+        for route, digest, source in sql.rows(
+            "select r.route, m.body_hash, r.source from repeat_copies r inner join messages m"
+            " on m.message_id = r.message_id where r.kind = 'suspected'"
+        ):
+            body = bodies.get(bytes(digest))
+            if body is not None:
+                for place in self._places(self.routes[route]["connection"], source, body):
+                    kept[place, body] += 1
+        for place, copy in self.world.copies():
+            for one in [place] if self._is_live(place) else self._places(place[0], place[1], copy.body):
+                kept[one, copy.body] += 1
+        for (place, body), owed in self.book.owed.items():
+            done = sum(self.book.done[place, one] for one in (body, *self.book.edited[body]))
+            found = done + kept[place, body] + self.book.lost[place, body]
+            if found < owed:
+                state = sql.rows(
+                    "select message_id, state, route, destination, attempts from messages where body_hash = "
+                    + (f"x'{body_hash(body).hex()}'" if sql.sqlite else f"'\\x{body_hash(body).hex()}'::bytea")
+                )
+                raise Broken(
+                    "nothing is lost",
+                    f"{shown(body)} of {'/'.join(place)}: {owed} made, {done} processed, {kept[place, body]} kept;"
+                    f" the ledger says {state}",
+                )
+
+    def nothing_is_made_up(self, sql: Sql) -> None:
+        """What came into a source is what went out, what is kept, and what was announced as uncertain."""
+        sources = {(r["connection"], s["queue"]) for r in self.routes.values() for s in r["sources"]}
+        came: Counter[bytes] = Counter(copy.body for place, copy in self.book.entries if place in sources)
+        went: Counter[bytes] = Counter()
+        for one in self.book.arrivals:
+            if one.copy is not None:
+                went[one.body] += 1
+        kept = {
+            bytes(digest): count
+            for digest, count in sql.rows(
+                f"select body_hash, count(*) from messages where state not in {LET_GO} group by body_hash"
+            )
+        }
+        for body, count in went.items():
+            if body not in came:
+                continue  # edited
+            allowed = came[body] + self.announced(sql, body)
+            if count + kept.get(body_hash(body), 0) > allowed:
+                raise Broken(
+                    "each copy that came in goes out once",
+                    f"{shown(body)}: {came[body]} came in, {count} went out, {kept.get(body_hash(body), 0)} kept",
+                )
+
+    def escalated_can_be_decided(self, sql: Sql) -> None:
+        lonely = sql.rows(
+            "select message_id from messages m where state = 'escalated' and not exists (select 1 from"
+            " escalated_messages e where e.message_id = m.message_id and e.status <> 'applied')"
+        )
+        if lonely:
+            raise Broken("what is escalated lies before a person", f"{lonely} have no row")
+
+    def confirmed_was_processed(self, sql: Sql) -> None:
+        digests = {body_hash(one.body) for one in self.book.processed}
+        for message, digest in sql.rows("select message_id, body_hash from messages where state = 'confirmed'"):
+            if bytes(digest) not in digests:
+                raise Broken("confirmed means that it was processed", str(message))
+
+    def _is_live(self, place: Place) -> bool:
+        """A queue that consumers read: it dead-letters."""
+        found = self.world.systems[place[0]].queues.get(place[1])
+        return found is not None and found.dead_letters is not None
+
+
+def _micros(moment: Any) -> int:
+    """A stored time, of either database."""
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    if moment is None:
+        return 0
+    when = datetime.fromisoformat(moment).replace(tzinfo=UTC) if isinstance(moment, str) else moment
+    return round(when.timestamp() * SECOND)

@@ -1,0 +1,168 @@
+"""The simulation's own adapter: Redrive's broker port over a :class:`~tests.simulation.world.System`.
+
+Other clients (stand-ins for client libraries under the real adapters) are registered in :data:`CLIENTS` under the name
+that :attr:`Traits.client <tests.simulation.world.Traits>` says: the name that ``broker:`` has in the configuration,
+and what connects to a system.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from redrive.brokers.base import UNKNOWN_DEPTH, Broker, Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.errors import BrokerUnavailable, QueueMissing
+from redrive.message import DeadLetter, Header, Outgoing, Received
+from tests.simulation.world import Copy, System
+
+
+class PlainClient:
+    """Fills :class:`redrive.brokers.base.Broker`."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        able = system.traits
+        self.capabilities = Capabilities(
+            knows_empty=able.depth in ("exact", "late"),
+            stable_identity=able.ids != "none",
+            gives_reason=able.tells_reason,
+            single_target=able.subscribers == 1,
+            native_dedupe=None if able.dedupe is None else timedelta(seconds=able.dedupe),
+            native_delay=None if able.native_delay is None else timedelta(seconds=able.native_delay),
+            max_headers=able.max_headers,
+            max_message_bytes=None,
+            publish_batch=able.publish_batch,
+            failure_headers=frozenset({"x-failure-reason", "x-failure-text"}),
+            settles_whole=able.ids == "none",
+            consumer_ids="kept" if able.ids == "kept" else None,
+            depth_lag=timedelta(seconds=able.lag if able.depth == "late" else 0),
+        )
+
+    def capabilities_for(self, _queue: str) -> Capabilities:
+        return self.capabilities
+
+    def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
+        if self._begins("receive", queue) == "lost":
+            self.system.receive(queue, limit, lease.total_seconds(), by="redrive")
+            raise BrokerUnavailable(f"receive on {queue}: the answer was lost")
+        taken = self.system.receive(queue, min(limit, 10), lease.total_seconds(), by="redrive")
+        return [Received(self.letter(copy), receipt) for copy, receipt in taken]
+
+    def letter(self, copy: Copy) -> DeadLetter:
+        return DeadLetter(
+            broker_message_id=copy.publisher_id if self.system.traits.ids == "none" else copy.broker_id,
+            body=copy.body,
+            headers=tuple(Header(*one) for one in copy.headers),
+            properties=copy.properties,
+            enqueued_at=copy.enqueued_at,
+            dead_lettered_at=copy.died_at,
+            first_received_at=copy.first_received_at,
+            deliveries=copy.deliveries,
+            origin=copy.origin,
+            ordering_key=copy.key,
+            content_type=copy.content_type,
+            reason=copy.reason,
+            description=copy.description,
+            redelivered=copy.redelivered,
+        )
+
+    def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
+        fate = self._begins("settle", queue)
+        if fate == "lost":
+            self.system.settle(queue, list(receipts), by="redrive")  # type: ignore[arg-type]
+            raise BrokerUnavailable(f"settle on {queue}: the answer was lost")
+        some = list(receipts)
+        if fate == "part" and not self.capabilities.settles_whole:
+            some = some[: len(some) // 2]
+        late = self.system.settle(queue, some, by="redrive")  # type: ignore[arg-type]
+        failed = [*late, *receipts[len(some) :]]
+        return Settled(len(receipts) - len(failed), tuple((receipt, "not settled") for receipt in failed))
+
+    def release(self, queue: str, receipts: Sequence[object]) -> None:
+        self._begins("release", queue)
+        self.system.release(queue, list(receipts), by="redrive")  # type: ignore[arg-type]
+
+    def extend(self, queue: str, receipts: Sequence[object], lease: timedelta) -> None:
+        self._begins("extend", queue)
+        self.system.extend(queue, list(receipts), lease.total_seconds())  # type: ignore[arg-type]
+
+    def publish(self, queue: str, messages: Sequence[Outgoing]) -> list[Publication]:
+        self._exists(queue)
+        results: list[Publication] = []
+        blocked: set[str] = set()
+        for message in messages:
+            if message.ordering_key is not None and message.ordering_key in blocked:
+                results.append(Publication("retry", None, "an earlier message of its key was not sent"))
+                continue
+            results.append(self._publish(queue, message))
+            if results[-1].status != "sent" and message.ordering_key is not None:
+                blocked.add(message.ordering_key)
+        return results
+
+    def _publish(self, queue: str, message: Outgoing) -> Publication:
+        fate = self.system.fate("publish")
+        if fate in ("retry", "down"):
+            return Publication("retry", None, "throttled")
+        if fate == "error":
+            return Publication("unknown", None, "no answer")
+        if fate == "refused":
+            return Publication("refused", None, "the broker will never take it")
+        broker_id = self.system.send(
+            queue,
+            message.body,
+            tuple((one.name, one.type, one.value) for one in message.headers),
+            by="redrive",
+            key=message.ordering_key,
+            properties=message.properties,
+            content_type=message.content_type,
+            dedup_id=message.dedup_id or f"{message.redrive_id}.{message.attempt}",
+            delay=message.delay_seconds,
+            known=fate == "ok",
+        )
+        return Publication("unknown", None, "the answer was lost") if fate == "lost" else Publication("sent", broker_id)
+
+    def depth(self, queue: str) -> Depth:
+        self._begins("depth", queue)
+        told = self.system.depth(queue)
+        return UNKNOWN_DEPTH if told is None else Depth(*told)
+
+    def describe(self, queue: str) -> QueueInfo:
+        self._exists(queue)
+        found = self.system.queues[queue]
+        feeding = [one for one in self.system.queues.values() if one.dead_letters == queue]
+        return QueueInfo(
+            lease=timedelta(seconds=found.lease),
+            max_deliveries=min((one.max_deliveries for one in feeding if one.max_deliveries), default=None),
+            ordered=self.system.traits.ordered,
+            dead_letter_queue=found.dead_letters,
+            subscribers=self.system.traits.subscribers,
+            own_max_deliveries=found.max_deliveries if found.dead_letters else None,
+        )
+
+    def close(self) -> None:
+        pass
+
+    def _exists(self, queue: str) -> None:
+        if not self.system.exists(queue):
+            raise QueueMissing(f"queue {queue} does not exist")
+
+    def _begins(self, action: str, queue: str) -> str:
+        self._exists(queue)
+        fate = self.system.fate(action)
+        if fate in ("down", "retry", "error"):
+            raise BrokerUnavailable(f"{action} on {queue}: {fate}")
+        return fate
+
+
+class Client(NamedTuple):
+    """What stands between Redrive and a system."""
+
+    broker: str  # what a route says
+    connect: Callable[[System], Broker]
+
+
+CLIENTS: dict[str, Client] = {"plain": Client("memory", PlainClient)}
+
+
+def connect(system: System, **_: Any) -> Broker:
+    """A new client of ``system``."""
+    return CLIENTS[system.traits.client].connect(system)

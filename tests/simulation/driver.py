@@ -1,0 +1,359 @@
+"""Runs the product in a world: settings, ledger, staging, all stages, with the world's clock and dice.
+
+This, ``life.py`` and ``client.py`` are the only modules here that know Redrive's code.
+"""
+
+import atexit
+import contextlib
+import os
+import random
+import re
+import shutil
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+import yaml
+
+from redrive import staging
+from redrive.errors import RedriveError, RouteBusy, RoutePaused
+from redrive.ledger import engine, leases, planning, schema
+from redrive.ledger.engine import Ledger
+from redrive.settings import Settings, parse
+from redrive.stages import deliver as deliver_stage
+from redrive.stages import notify, pipeline
+from redrive.stages.context import Run
+from tests.classifying import classify
+from tests.simulation import life
+from tests.simulation.client import connect
+from tests.simulation.life import Died, Life, Mortal, living
+from tests.simulation.world import World
+from tests.simulation.world.systems import EPOCH, MINUTE
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Errors of the product that a run may end with while things go wrong; anything else is a defect.
+EXPECTED = RedriveError
+
+
+def _place() -> Path:
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="redrive-simulation-", dir=shared))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+class Place:
+    """Where this process keeps its ledgers and files: one folder, in memory where possible."""
+
+    folder: Path | None = None
+    template: Path | None = None
+    made = 0
+
+    @classmethod
+    def fresh(cls) -> Path:
+        cls.folder = cls.folder or _place()
+        cls.made += 1
+        made = cls.folder / f"{os.getpid()}-{cls.made}"
+        made.mkdir()
+        return made
+
+    @classmethod
+    def empty_ledger(cls, path: Path) -> None:
+        """A copy of an empty, migrated SQLite ledger."""
+        if cls.template is None:
+            cls.template = cls.fresh() / "empty.db"
+            ledger = Ledger(f"sqlite:///{cls.template}")
+            schema.upgrade(ledger, _moment(EPOCH))
+            with ledger.write() as connection:
+                connection.exec_driver_sql("update ledger_identity set ledger_id = 'simulate'")
+            ledger.engine.dispose()
+            _really_close(ledger)
+            for name in ("-wal", "-shm"):
+                Path(f"{cls.template}{name}").unlink(missing_ok=True)
+        shutil.copyfile(cls.template, path)
+
+
+def _really_close(ledger: Ledger) -> None:
+    with contextlib.suppress(KeyError):
+        _engines.pop(str(ledger.engine.url)).pool.dispose()
+
+
+def _moment(now: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=now)
+
+
+_engines: dict[str, Any] = {}
+_create_engine = sa.create_engine
+
+
+def _one_engine(url: Any, **how: Any) -> Any:
+    """One engine per ledger, which stays open: stages open theirs again and again, and that costs more than they do."""
+    key = str(url)
+    if key not in _engines:
+        made = _engines[key] = _create_engine(url, **how)
+        made.dispose = lambda close=True: None
+    return _engines[key]
+
+
+@contextlib.contextmanager
+def simulated(world: World, seed: int) -> Iterator[None]:
+    """All that is random or takes time in the product comes from the world, in here."""
+    dice = random.Random(seed)
+    clock = world.clock
+    fake_uuid = types.SimpleNamespace(uuid4=lambda: types.SimpleNamespace(hex=f"{dice.getrandbits(128):032x}"))
+    fake_time = types.SimpleNamespace(monotonic=clock.monotonic, sleep=clock.sleep, time=lambda: clock.now / 1e6)
+    prepare = engine._prepare_sqlite
+
+    def unsynced(connection: Any, record: Any) -> None:
+        prepare(connection, record)
+        connection.execute("pragma synchronous = off")
+
+    with contextlib.ExitStack() as stack:
+
+        def put(owner: Any, name: str, value: Any) -> None:
+            before = getattr(owner, name)
+            setattr(owner, name, value)
+            stack.callback(setattr, owner, name, before)
+
+        put(pipeline, "uuid", fake_uuid)
+        put(pipeline, "time", fake_time)
+        put(notify, "time", fake_time)
+        put(
+            deliver_stage.deliver,
+            "__kwdefaults__",
+            (deliver_stage.deliver.__kwdefaults__ or {}) | {"monotonic": clock.monotonic, "sleep": clock.sleep},
+        )
+        put(engine, "_prepare_sqlite", unsynced)
+        put(staging, "_fsync", lambda *_paths: life.life().reach("fsync"))
+        put(sa, "create_engine", _one_engine)
+        stack.enter_context(life.mortality())
+        yield
+
+
+#: Folders have other names when a seed is played again.
+_PATHS = re.compile(r"\S*/redrive-simulation-[^/]+/[^/]+/|\S*postgresql\S+")
+
+
+class Outcome:
+    """How a run or another command ended."""
+
+    def __init__(self, status: str, error: BaseException | None = None, report: dict[str, Any] | None = None) -> None:
+        self.status = status  # done | paused | busy | died | failed
+        self.error = error
+        self.report = report or {}
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"{self.status}: {type(self.error).__name__}: {_PATHS.sub('…', str(self.error))[:300]}"
+        kept = ("new", "returned", "duplicates", "suspected", "redelivered", "escalated", "unknown", "waiting", "held")
+        counts = ", ".join(f"{name} {self.report[name]}" for name in kept if self.report.get(name))
+        return self.status + (f" ({counts})" if counts else "")
+
+
+class Product:
+    """Redrive, configured for one world."""
+
+    def __init__(self, world: World, config: dict[str, Any], database: str | None = None) -> None:
+        self.world = world
+        self.folder = Place.fresh()
+        self.config = config
+        if database is None:
+            Place.empty_ledger(self.folder / "redrive.db")
+        self.database = database or f"sqlite:///{self.folder}/redrive.db"
+        self.skew = 0  # microseconds by which the next process's clock differs
+        self.settings: Settings = self.configure()
+        self.backups: list[Path] = []
+
+    def configure(self) -> Settings:
+        """Read the configuration again, as the next process will."""
+        text = yaml.safe_dump({"database": self.database, "staging": str(self.folder / "staging"), **self.config})
+        self.settings = parse(text, env=os.environ, root=self.folder)
+        return self.settings
+
+    def close(self) -> None:
+        found = _engines.pop(next((key for key in _engines if str(self.folder) in key), ""), None)
+        if found is not None:
+            found.pool.dispose()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def now(self) -> datetime:
+        return _moment(self.world.clock.now + self.skew)
+
+    def broker(self, route: str) -> Any:
+        return Mortal(connect(self.world.systems[self.config["routes"][route]["connection"]]))
+
+    # --- commands -----------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        route: str,
+        one: Life | None = None,
+        *,
+        retries: int = 0,
+        twice: str = "",
+        shards: int = 1,
+        even_if_paused: bool = False,
+        watch: Callable[[str, dict[str, Any]], None] = lambda _stage, _counts: None,
+    ) -> Outcome:
+        """A whole run, task by task; a task that fails is tried again ``retries`` times, and task ``twice`` is cleared
+        and runs once more when it is done."""
+        settings, common = self.settings, {"clock": self.now, "broker": self.broker(route)}
+
+        def sharded(stage: Callable[..., dict[str, Any]]) -> Callable[[Run], dict[str, Any]]:
+            def all_of_them(run: Run) -> dict[str, Any]:
+                counts: dict[str, Any] = {}
+                for number in range(shards):
+                    counts = stage(settings, run, shard=number, shards=shards, **common)
+                return counts
+
+            return all_of_them
+
+        def classified(run: Run) -> dict[str, Any]:
+            manifest = pipeline.prepare_classification(settings, run, **common)
+            if manifest is not None:
+                classify(manifest)
+            return {}
+
+        tasks: dict[str, Callable[[Run], dict[str, Any]]] = {
+            "observe": lambda run: pipeline.observe(settings, run, **common),
+            "drain": sharded(pipeline.drain),
+            "classify": classified,
+            "load": lambda run: pipeline.load(settings, run, **common),
+            "resolve": lambda run: pipeline.resolve(settings, run, **common),
+            "plan": lambda run: pipeline.plan(settings, run, **common),
+            "deliver": sharded(pipeline.deliver),
+            "escalate": lambda run: pipeline.escalate(settings, run, **common),
+            "report": lambda run: pipeline.report(settings, run, **common),
+        }
+
+        def whole() -> dict[str, Any]:
+            run = pipeline.begin(
+                settings,
+                route,
+                trigger="simulation",
+                holder=f"process {self.world.number()}",
+                clock=self.now,
+                even_if_paused=even_if_paused,
+            )
+            status, counts, left = "failed", {}, retries
+            try:
+                for name, task in tasks.items():
+                    while True:
+                        try:
+                            counts = task(run)
+                            break
+                        except EXPECTED as error:
+                            if not left:
+                                raise
+                            left -= 1
+                            self.world.tell(f"    {name} is tried again after {type(error).__name__}: {error}")
+                    if name == twice:
+                        self.world.tell(f"    {name} is cleared and runs again")
+                        counts = task(run)
+                    watch(name, counts)
+                status = "succeeded"
+                return counts
+            finally:
+                if not life.life().dead:
+                    with contextlib.suppress(EXPECTED):
+                        pipeline.finish(settings, run, status, self.now)
+
+        return self._in_a_process(whole, one)
+
+    def review(self, route: str, one: Life | None = None) -> Outcome:
+        """Apply decisions."""
+        return self._in_a_process(lambda: pipeline.apply_decisions(self.settings, route, clock=self.now), one)
+
+    def restore(self, route: str, one: Life | None = None) -> Outcome:
+        """The way out."""
+
+        def whole() -> dict[str, Any]:
+            settings = self.settings
+            run = pipeline.begin(
+                settings, route, trigger="restore", holder="restore", clock=self.now, even_if_paused=True
+            )
+            status = "failed"
+            try:
+                counts = pipeline.restore(settings, run, clock=self.now, broker=self.broker(route))
+                status = "succeeded"
+                return counts
+            finally:
+                if not life.life().dead:
+                    with contextlib.suppress(EXPECTED):
+                        pipeline.finish(settings, run, status, self.now)
+
+        return self._in_a_process(whole, one)
+
+    def audit(self) -> list[str]:
+        return list(pipeline.audit(self.settings, now=self.now())["problems"])
+
+    def retention(self, one: Life | None = None) -> Outcome:
+        return self._in_a_process(lambda: pipeline.retention(self.settings, self.now()), one)
+
+    def pause(self, route: str) -> None:
+        self._with_ledger(lambda ledger: leases.pause(ledger, route, by="ana", reason="simulation", now=self.now()))
+
+    def resume(self, route: str) -> None:
+        self._with_ledger(lambda ledger: leases.resume(ledger, route, by="ana", now=self.now()))
+
+    def release(self, route: str, group: int) -> None:
+        canary = self.settings.route(route).canary
+        first = canary.first if canary else None
+        self._with_ledger(lambda ledger: planning.release(ledger, route, group, first=first, by="ana", now=self.now()))
+
+    def backup(self) -> None:
+        """A copy of the ledger as it is, for later."""
+        path = self.folder / f"backup-{len(self.backups)}.db"
+        source = _engines[self._key()].raw_connection() if self._key() in _engines else None
+        if source is None:
+            shutil.copyfile(self.folder / "redrive.db", path)
+        else:
+            import sqlite3  # noqa: PLC0415
+
+            with contextlib.closing(sqlite3.connect(path)) as target:
+                source.driver_connection.backup(target)
+            source.close()
+        self.backups.append(path)
+
+    def restore_backup(self, number: int) -> None:
+        """The ledger is lost and comes back as it was; staging stays as it is."""
+        found = _engines.pop(self._key(), None)
+        if found is not None:
+            found.pool.dispose()
+        for name in ("", "-wal", "-shm"):
+            (self.folder / f"redrive.db{name}").unlink(missing_ok=True)
+        shutil.copyfile(self.backups[number], self.folder / "redrive.db")
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _key(self) -> str:
+        return f"sqlite:///{self.folder}/redrive.db"
+
+    def _with_ledger(self, work: Callable[[Ledger], Any]) -> Any:
+        with living(Life()):
+            ledger = Ledger(self.settings.database)
+            try:
+                return work(ledger)
+            finally:
+                ledger.close()
+
+    def _in_a_process(self, work: Callable[[], dict[str, Any]], one: Life | None) -> Outcome:
+        """Errors that are not the product's own go through: they are defects."""
+        with living(one or Life()):
+            try:
+                return Outcome("done", report=work())
+            except Died as died:
+                return Outcome("died", died)
+            except RoutePaused:
+                return Outcome("paused")
+            except RouteBusy as busy:
+                return Outcome("busy", busy)
+            except EXPECTED as error:
+                return Outcome("failed", error)
+
+
+LEASE = 2 * MINUTE

@@ -1,0 +1,299 @@
+"""Everything that is random, made from the seed before anything happens: systems, configuration and a list of steps.
+
+Each step carries dice of its own, so that leaving one out changes nothing in the others: that is what makes a failing
+seed shrink. What is switched off in :data:`KNOWN` waits for a mend.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.world import Traits
+
+#: Behaviours that show a defect that is known and not mended yet: name -> which.
+KNOWN: dict[str, str] = {
+    "forge-next-id": "an id that the ledger will give next, from outside, stops every later load",
+    "forward-with-headers": "a copy that a consumer forwards with our headers is taken for a return of the first send",
+    "same-names": "observations of a queue are mixed with those of its namesake on another system",
+    "late-depth": "an emptiness that is older than the send counts as having been worked past",
+    "approximate-depth": "a depth that wobbles adds up to having been worked past",
+    "restore": "a restore and a decision both send",
+    "backup": "a ledger restored from a backup overwrites staging files",
+    "no-identity": "a return is taken for a second staging where the broker gives no identity",
+    "small-limit": "a canary waits until a backlog beyond the limit is drained to its last message",
+    "mistyped-destination": "a mistyped destination stays with the messages for ever",
+    "delete-review-rows": "a deleted review row stops the route",
+    "long-keys": "a key of 6,000 characters stops the route on PostgreSQL",
+    "huge-numbers": "a delivery count beyond an integer stops the drain",
+}
+
+REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
+KEY_ERROR = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
+THROTTLED = "HTTP Error 429: Too Many Requests"
+STRANGE = "the flux capacitor said hm"
+ODD = "gate 7 does not open"
+ERRORS = (REFUSED, REFUSED, REFUSED, REFUSED, THROTTLED, KEY_ERROR, STRANGE, ODD)
+CUSTOMERS = ("ana", "ben", "cem")
+
+
+@dataclass
+class Plan:
+    """A whole story before it is played."""
+
+    seed: int
+    systems: dict[str, dict[str, Any]]  # traits, and queues with how they are made
+    config: dict[str, Any]
+    steps: list[dict[str, Any]]
+    traits: dict[str, Traits] = field(default_factory=dict)
+    on_postgresql: bool = False
+
+    def flavour(self) -> list[str]:
+        """What is special about it, for the account."""
+        found = [f"{name}: {able}" for name, able in self.traits.items()]
+        return found + [f"{route}: {how}" for route, how in self.config["routes"].items()]
+
+
+def make(seed: int, *, known: bool = False) -> Plan:
+    """The plan of ``seed``; with ``known`` also what :data:`KNOWN` names."""
+    dice = random.Random(f"plan {seed}")
+
+    def allowed(name: str) -> bool:
+        return known or name not in KNOWN
+
+    systems: dict[str, dict[str, Any]] = {}
+    traits: dict[str, Traits] = {}
+    routes: dict[str, Any] = {}
+    several = allowed("same-names") and dice.random() < 0.2
+    for name in ("east", "west")[: 2 if several else 1]:
+        able = _traits(dice, allowed)
+        traits[name] = able
+        queues, made = _queues(dice, able)
+        systems[name] = queues
+        for number, sources in enumerate(made):
+            routes[f"{name}{number}"] = _route(dice, name, able, sources, allowed)
+    steps = _steps(dice, systems, list(routes), routes, allowed)
+    return Plan(seed, systems, {"routes": routes}, steps, traits)
+
+
+def _traits(dice: random.Random, allowed: Any) -> Traits:
+    depths = ["exact"] * 9 + ["unknown"]
+    depths += ["late"] * 2 if allowed("late-depth") else []
+    depths += ["about"] * 2 if allowed("approximate-depth") else []
+    depth = dice.choice(depths)
+    ids = dice.choice(["kept", "kept", "new", "new"] + (["none", "none"] if allowed("no-identity") else []))
+    return Traits(
+        depth=depth,  # type: ignore[arg-type]
+        lag=60 if depth == "late" else 0,
+        ids=ids,  # type: ignore[arg-type]
+        dedupe=dice.choice([None, None, None, 300, 1200]),
+        death_times=dice.random() < 0.7,
+        tells_origin=dice.random() < 0.8,
+        tells_reason=dice.random() < 0.6,
+        ordered=dice.random() < 0.2,
+        shuffles=dice.random() < 0.3,
+        max_headers=dice.choice([None, None, None, 10, 2, 1]),
+        publish_batch=dice.choice([1, 2, 10, 100]),
+        native_delay=dice.choice([None, 900]),
+    )
+
+
+def _queues(dice: random.Random, able: Traits) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+    """Queues by name, and the sources of each route: (dead-letter queue, the queues that die into it)."""
+    lease, deliveries = dice.choice([2, 30]), dice.choice([1, 2, 3])
+    shape = dice.choice(["one", "one", "two", "shared" if able.tells_origin else "two"])
+    mains = ["orders"] if shape == "one" else ["orders", "billing"]
+    queues: dict[str, Any] = {}
+    made: list[list[dict[str, Any]]] = []
+    for main in mains:
+        dead = "dead" if shape == "shared" else f"{main}-dlq"
+        queues.setdefault(dead, {"lease": 60})
+        queues[main] = {"lease": lease, "max_deliveries": deliveries, "dead_letters": dead}
+        if shape != "shared" or not made:
+            made.append([{"queue": dead, "origins": [main], "lease": lease, "deliveries": deliveries}])
+        else:
+            made[0][0]["origins"].append(main)
+    if dice.random() < 0.4 and shape != "shared":
+        main = dice.choice(mains)
+        queues[f"{main}-delay"] = {"lease": 60}
+        one = next(sources for sources in made if main in sources[0]["origins"])
+        one.append({"queue": f"{main}-delay", "origins": [main], "kind": "delay"})
+    if len(made) == 2 and dice.random() < 0.4 and able.tells_origin:  # one route of both
+        made = [[*made[0], *made[1]]]
+    return queues, made
+
+
+def _route(
+    dice: random.Random, system: str, able: Traits, sources: list[dict[str, Any]], allowed: Any
+) -> dict[str, Any]:
+    mains = sorted({origin for source in sources for origin in source["origins"]})
+    listed = []
+    for source in sources:
+        if source.get("kind") == "delay":
+            listed.append(
+                {"queue": source["queue"], "kind": "delay", "delay": "1m", "destination": source["origins"][0]}
+            )
+        else:
+            one = {"queue": source["queue"], "retention": "14d"}
+            if dice.random() < 0.7:
+                one |= {"lease": f"{source['lease']}s", "max_deliveries": source["deliveries"]}
+            listed.append(one)
+    route: dict[str, Any] = {
+        "broker": "memory",
+        "connection": system,
+        "sources": listed,
+        "evidence": ["attribute:error"],
+        "drain": {"wait": "0s", "flush_messages": dice.choice([2, 4, 50]), "lease": dice.choice(["30s", "5m"])},
+        "deliver": {"slice": dice.choice([2, 4, 50]), "confirm_window": dice.choice([1, 2, 10])},
+        "requeue_attempts": dice.choice([0, 1, 2]),
+        "delay_attempts": dice.choice([0, 1, 2]),
+        "backoff": {"first": "1m", "factor": 2, "max": "5m", "native": dice.random() < 0.2},
+        "on_unknown": dice.choice(["auto", "auto", "resend", "review"]),
+        "breaker": {"return_rate": 0.6, "min_samples": dice.choice([3, 20]), "cool_down": "2m"},
+        "approvals": dice.choice([1, 1, 1, 2]),
+    }
+    if len(mains) == 1 and (dice.random() < 0.6 or not able.tells_origin):
+        route["destination"] = {"queue": mains[0]}
+    if dice.random() < 0.5:
+        route["canary"] = {
+            "first": dice.choice([1, 2, 3]), "grow": 2, "pass": 0.6, "observe": dice.choice(["10s", "2m", "auto"]),
+        }  # fmt: skip
+    else:
+        route["canary"] = "off"
+    if dice.random() < 0.15 and not route["backoff"]["native"]:
+        route["order_by"] = dice.choice(["attribute:customer", "key"] if able.ordered else ["attribute:customer"])
+    if dice.random() < 0.2:
+        route["rate"] = {"per_second": dice.choice([1, 5]), "max_in_flight": dice.choice([2, 5, 20])}
+    if allowed("small-limit") and dice.random() < 0.2:
+        route["drain"]["limit"] = dice.choice([2, 5])
+    if dice.random() < 0.2:
+        route["rules"] = [{"match": "gate \\d+ does not open", "cause": "dependency_unavailable"}]
+    return route
+
+
+#: What may happen in a step, and how often.
+OPS = {
+    "produce": 14,
+    "consume": 22,
+    "run": 20,
+    "run_troubled": 14,
+    "review": 8,
+    "trouble": 8,
+    "advance": 4,
+    "peek": 3,
+    "restart": 2,
+    "heal": 3,
+    "pause": 1,
+    "resume": 1,
+    "release": 2,
+    "retention": 1,
+    "limit": 1,
+}
+
+
+def _steps(
+    dice: random.Random, systems: dict[str, Any], routes: list[str], config: dict[str, Any], allowed: Any
+) -> list[dict[str, Any]]:
+    names, weights = list(OPS), list(OPS.values())
+    if allowed("restore"):
+        names, weights = [*names, "restore"], [*weights, 2]
+    if allowed("backup"):
+        names, weights = [*names, "backup", "restore_backup"], [*weights, 1, 1]
+    if allowed("mistyped-destination"):
+        names, weights = [*names, "mistype"], [*weights, 1]
+    mains = [
+        (system, queue) for system, queues in systems.items() for queue, how in queues.items() if "dead_letters" in how
+    ]
+    steps: list[dict[str, Any]] = []
+
+    def add(op: str, **how: Any) -> None:
+        steps.append({"op": op, "dice": dice.getrandbits(32), **how})
+
+    def produce() -> None:
+        system, queue = dice.choice(mains)
+        add(
+            "produce", system=system, queue=queue, count=dice.randint(1, 5), error=dice.choice(ERRORS),
+            fails=dice.choice([1, 1, 2, 4, 99]), same_body=dice.random() < 0.08,
+        )  # fmt: skip
+
+    def consume(style: str | None = None) -> None:
+        system, queue = dice.choice(mains)
+        add(
+            "consume", system=system, queue=queue, count=dice.randint(2, 10),
+            style=style or dice.choice(STYLES), known=allowed("forward-with-headers"),
+        )  # fmt: skip
+
+    for _ in range(2):
+        produce()
+    for system, queue in mains:
+        add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=REFUSED, fails=1, same_body=False)
+        add("consume", system=system, queue=queue, count=20, style=dice.choice(["reject", "own"]), known=True)
+    for _ in range(dice.randint(4, 12)):
+        op = dice.choices(names, weights)[0]
+        route = dice.choice(routes)
+        match op:
+            case "produce":
+                produce()
+            case "consume":
+                consume()
+            case "run":
+                add("run", route=route, minutes=dice.choice([0, 1, 3, 7, 40]), shards=dice.choice([1, 1, 2]))
+                consume()
+            case "run_troubled":
+                add("run", route=route, minutes=dice.choice([0, 1, 7, 40]), shards=dice.choice([1, 1, 2]),
+                    trouble=_trouble(dice, routes))  # fmt: skip
+                if dice.random() < 0.6:
+                    consume()
+            case "review":
+                add("review", apply=dice.random() < 0.7, how=dice.choice(["one", "group", "all"]), route=route)
+            case "trouble":
+                system = dice.choice(list(systems))
+                action, fates = dice.choice(
+                    [
+                        ("publish", ["lost", "error", "retry", "refused", "ok"]),
+                        ("publish", ["lost", "lost", "error", "retry", "ok"]),
+                        ("settle", ["lost", "error", "part"]),
+                        ("receive", ["lost", "error"]),
+                        ("depth", ["error"]),
+                    ]
+                )
+                add("trouble", system=system, action=action, fates=dice.choices(fates, k=dice.randint(1, 3)))
+            case "advance":
+                add("advance", minutes=dice.choice([1, 5, 30, 120]))
+            case "peek":
+                system = dice.choice(list(systems))
+                dead = dice.choice([name for name, how in systems[system].items() if "dead_letters" not in how])
+                add("peek", system=system, queue=dead, count=dice.randint(1, 4), back=dice.random() < 0.7)
+            case "restart":
+                add("restart", system=dice.choice(list(systems)))
+            case "limit":
+                add("configure", route=route, key="canary", value=dice.choice(["off", {"first": 2, "observe": "30s"}]))
+            case "mistype":
+                add("configure", route=route, key="destination", value={"queue": "oders"})
+            case _:
+                add(op, route=route)
+    return steps
+
+
+#: How a consumer deals with what it gets; see actors.py.
+STYLES = ("reject", "reject", "own", "own", "own", "leave", "bare", "mixed", "mixed", "well", "slow", "twice", "asks",
+          "derives", "forwards", "forges", "late")  # fmt: skip
+
+
+def _trouble(dice: random.Random, routes: list[str]) -> dict[str, Any]:
+    kind = dice.choice(["die", "die", "die", "meet", "meet", "ledger", "ledger", "disk", "retry", "twice", "skew"])
+    match kind:
+        case "die":
+            return {"die_at": int(dice.triangular(0, 260, 60))}
+        case "meet":
+            other = dice.choice(["take over", "take over", "person", "consume", "produce", "pause"])
+            return {"meet": int(dice.triangular(0, 160, 40)), "who": other, "dice": dice.getrandbits(32)}
+        case "ledger":
+            how = dice.choice(["lost before commit", "lost after commit", "serialization"])
+            return {"ledger": dice.randint(0, 40), "how": how, "retries": dice.choice([0, 1])}
+        case "disk":
+            return {"disk": dice.randint(0, 4), "retries": dice.choice([0, 1])}
+        case "retry":
+            return {"die_at": int(dice.triangular(0, 200, 60)), "again": True}
+        case "skew":
+            return {"skew": dice.choice([-90, -20, 20, 90])}
+    return {"twice": dice.choice(["observe", "drain", "load", "resolve", "plan", "deliver", "escalate"])}

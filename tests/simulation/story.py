@@ -1,0 +1,312 @@
+"""Plays a plan: every step, and then the end, at which all is well and everything must come to rest."""
+
+import random
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation import plan as planning
+from tests.simulation.actors import Actors, People
+from tests.simulation.checker import Broken, Checker
+from tests.simulation.driver import Outcome, Product, simulated
+from tests.simulation.life import Life
+from tests.simulation.plan import Plan
+from tests.simulation.sql import Sql
+from tests.simulation.world import System, World
+from tests.simulation.world.systems import MINUTE, SECOND
+
+#: Runs of each route after which everything is at rest, once faults have ended and consumers are well.
+BOUND = 14
+
+
+@dataclass
+class Told:
+    """How a story ended."""
+
+    seed: int
+    rule: str = ""  # what is broken, in words; "": nothing
+    detail: str = ""
+    log: list[str] = field(default_factory=list)
+    numbers: Counter[str] = field(default_factory=Counter)
+    step: int = -1  # at which it broke; -1: at the end
+    trace: str = ""
+
+    @property
+    def broken(self) -> bool:
+        return bool(self.rule)
+
+    def line(self) -> str:
+        """One line for a failure."""
+        return f"seed {self.seed}: {self.rule}: {self.detail}  (python -m tests.simulation replay {self.seed})"
+
+
+class Story:
+    """One plan in play."""
+
+    def __init__(self, plan: Plan, database: str | None = None) -> None:
+        self.plan = plan
+        self.world = World(random.Random(f"world {plan.seed}"))
+        for name, queues in plan.systems.items():
+            system = System(self.world, name, plan.traits[name])
+            for queue, how in queues.items():
+                system.create(queue, **how)
+        self.actors = Actors(self.world)
+        self.people = People(self.world)
+        self.config = {"routes": {name: dict(route) for name, route in plan.config["routes"].items()}}
+        self.database = database
+        self.told = Told(plan.seed)
+
+    def play(self, steps: list[int] | None = None) -> Told:
+        """All steps, or those with these numbers, and the end."""
+        told = self.told
+        told.log, told.numbers = self.world.log, self.world.book.numbers
+        number = -1
+        with simulated(self.world, self.plan.seed):
+            self.product = Product(self.world, self.config, self.database)
+            self.sql = Sql(self.product.database)
+            self.checker = Checker(self.world, self.plan.config["routes"], self.product.folder / "staging")
+            self.checker.sql = self.sql
+            try:
+                for number, step in enumerate(self.plan.steps):
+                    if steps is not None and number not in steps:
+                        continue
+                    self.world.log.append(f"            [{number}]")
+                    self.step(step)
+                    self.checker.after_step(self.sql)
+                number = -1
+                self.end()
+            except Broken as broken:
+                told.rule, told.detail, told.step = broken.rule, broken.detail, number
+            except Exception as error:
+                told.rule, told.step = "the product doesn't fall over", number
+                told.detail = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
+                told.trace = traceback.format_exc()
+            finally:
+                self.sql.close()
+                self.product.close()
+        if told.broken:
+            self.world.tell(f"BROKEN: {told.rule}: {told.detail}")
+        return told
+
+    # --- steps ------------------------------------------------------------------------------------------------
+
+    def step(self, step: dict[str, Any]) -> None:
+        dice, world = random.Random(step["dice"]), self.world
+        match step["op"]:
+            case "produce":
+                self.actors.produce(step, dice)
+            case "consume":
+                self.actors.may_forward_marks = step.get("known", True)
+                self.actors.consume(step, dice)
+            case "run":
+                world.clock.now += step["minutes"] * MINUTE
+                self.run(step, dice)
+            case "review":
+                self.people.decide(self.sql, step["how"], dice)
+                if step["apply"]:
+                    world.tell(f"review of {step['route']}: {self.product.review(step['route'])}")
+            case "advance":
+                world.tell(f"{step['minutes']} minutes pass")
+                world.clock.now += step["minutes"] * MINUTE
+            case "trouble":
+                world.systems[step["system"]].troubles.setdefault(step["action"], []).extend(step["fates"])
+            case "peek":
+                self.peek(step)
+            case "restart":
+                world.tell(f"{step['system']} restarts")
+                world.systems[step["system"]].restart()
+            case "heal":
+                world.tell("what was wrong is mended")
+                for sick in self.actors.ill.values():
+                    sick.fails = 0
+            case "pause":
+                world.tell(f"ana pauses {step['route']}")
+                self.product.pause(step["route"])
+            case "resume":
+                world.tell(f"ana resumes {step['route']}")
+                self.product.resume(step["route"])
+            case "release":
+                self.release(step["route"])
+            case "retention":
+                world.tell(f"retention: {self.product.retention()}")
+            case "restore":
+                world.tell(f"restore of {step['route']}: {self.product.restore(step['route'])}")
+            case "configure":
+                self.configure(step)
+            case "backup":
+                world.tell("a backup of the ledger")
+                self.product.backup()
+            case "restore_backup":
+                self.restore_backup()
+
+    def run(self, step: dict[str, Any], dice: random.Random) -> Outcome:
+        route, trouble = step["route"], step.get("trouble", {})
+        one = Life(
+            die_at=trouble.get("die_at"),
+            ledger={trouble["ledger"]: trouble["how"]} if "ledger" in trouble else None,
+            disk={trouble["disk"]} if "disk" in trouble else None,
+            tell=self.world.tell,
+        )
+        if "meet" in trouble:
+            one.meet[trouble["meet"]] = lambda: self.meet(trouble, step)
+        self.world.tell(f"run of {route}" + (f", {_words(trouble)}" if trouble else ""))
+        self.checker.exact_bounds = not trouble and self.product.skew == 0
+        self.product.skew = trouble.get("skew", 0) * SECOND
+        self.world.book.numbers["runs"] += 1
+
+        def watch(stage: str, counts: dict[str, Any]) -> None:
+            told = {name: n for name, n in counts.items() if n and name not in ("seconds", "window_seconds", "shards")}
+            self.world.tell(f"    {stage}" + (f" {told}" if told and stage != "report" else ""))
+            self.checker.after_stage(stage, self.sql)
+
+        outcome = self.product.run(
+            route,
+            one,
+            retries=trouble.get("retries", 0),
+            twice=trouble.get("twice", ""),
+            shards=step.get("shards", 1),
+            watch=watch,
+        )
+        self.product.skew = 0
+        self.world.tell(f"    run of {route}: {outcome}")
+        self.world.book.numbers[f"runs {outcome.status}"] += 1
+        if outcome.status == "died":
+            self.world.book.numbers["deaths"] += 1
+        if trouble.get("again") or (outcome.status == "died" and dice.random() < 0.5):
+            self.world.clock.now += 3 * MINUTE
+        return outcome
+
+    def meet(self, trouble: dict[str, Any], step: dict[str, Any]) -> None:
+        """Others work while a run stands still."""
+        dice, route = random.Random(trouble["dice"]), step["route"]
+        exact, self.checker.exact_bounds = self.checker.exact_bounds, False
+        match trouble["who"]:
+            case "take over":
+                self.world.clock.now += 5 * MINUTE  # its lease is over
+                self.run({"route": route, "shards": 1}, dice)
+            case "person":
+                self.people.decide(self.sql, "all", dice)
+                if dice.random() < 0.5:
+                    self.world.tell(f"review of {route}: {self.product.review(route)}")
+            case "consume":
+                for name, queue in self._live():
+                    self.actors.consume({"system": name, "queue": queue, "count": 10, "style": "own"}, dice)
+            case "produce":
+                name, queue = dice.choice(self._live())
+                self.actors.produce(
+                    {
+                        "system": name,
+                        "queue": queue,
+                        "count": 2,
+                        "error": planning.REFUSED,
+                        "fails": 1,
+                        "same_body": False,
+                    },
+                    dice,
+                )
+                self.actors.consume({"system": name, "queue": queue, "count": 10, "style": "reject"}, dice)
+            case "pause":
+                self.product.pause(route)
+        self.checker.exact_bounds = exact
+
+    def peek(self, step: dict[str, Any]) -> None:
+        system = self.world.systems[step["system"]]
+        taken = system.receive(step["queue"], step["count"], 600, by="person")
+        self.world.tell(f"somebody looks at {len(taken)} in {system.name}/{step['queue']}")
+        if step["back"]:
+            system.release(step["queue"], [receipt for _, receipt in taken], by="person")
+
+    def release(self, route: str) -> None:
+        for (group,) in self.sql.rows(
+            f"select group_id from group_state where route = '{route}' and stage in ('failed', 'tripped')"
+        ):
+            self.world.tell(f"ana releases group {group} of {route}")
+            self.product.release(route, group)
+
+    def configure(self, step: dict[str, Any]) -> None:
+        self.world.tell(f"configuration: {step['route']}.{step['key']} = {step['value']}")
+        self.config["routes"][step["route"]][step["key"]] = step["value"]
+        self.product.config = self.config
+        self.product.configure()
+
+    def restore_backup(self) -> None:
+        if not self.product.backups or self.database is not None:
+            return
+        self.world.tell("the ledger is lost and comes back from its last backup")
+        self.sql.close()
+        self.product.restore_backup(-1)
+        self.sql = Sql(self.product.database)
+        self.checker.sql = self.sql
+
+    def _live(self) -> list[tuple[str, str]]:
+        return [
+            (system.name, queue.name)
+            for system in self.world.systems.values()
+            for queue in system.queues.values()
+            if queue.dead_letters
+        ]
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Faults end, consumers are well, people resume and decide: within :data:`BOUND` runs everything is at rest."""
+        world, product = self.world, self.product
+        world.tell("from here on all is well")
+        self.actors.healed = True
+        for system in world.systems.values():
+            system.troubles.clear()
+        self.checker.exact_bounds = False
+        if self.config["routes"] != self.plan.config["routes"]:
+            self.config = {"routes": {name: dict(route) for name, route in self.plan.config["routes"].items()}}
+            product.config = self.config
+            product.configure()
+        world.clock.now += 30 * MINUTE  # leases of the dead, looks of the curious
+        unrest: list[str] = []
+        for number in range(BOUND):
+            for route in self.config["routes"]:
+                world.clock.now += 20 * MINUTE
+                product.resume(route)
+                if number > 0:
+                    self.release(route)
+                review = product.review(route)
+                self.must_be_done(route, review)
+                world.tell(f"run {number + 1} of {route}")
+                self.must_be_done(route, self.quiet_run(route))
+            for name, queue in self._live():
+                self.actors.work_off(world.systems[name], queue)
+            self.checker.after_step(self.sql)
+            unrest = self.checker.unrest(self.sql)
+            open_ = self.people.decide_all(self.sql) if number < 2 else 0
+            if not unrest and not open_ and number >= 2:
+                break
+        else:
+            raise Broken("everything comes to rest", f"after {BOUND} runs: {'; '.join(unrest)}")
+        world.book.numbers["rounds to rest"] = max(world.book.numbers["rounds to rest"], number + 1)
+        self.checker.at_the_end(self.sql)
+        problems = product.audit()
+        if problems:
+            raise Broken("the audit is clean", str(problems[0])[:300])
+
+    def quiet_run(self, route: str) -> Outcome:
+        def watch(stage: str, _counts: dict[str, Any]) -> None:
+            self.checker.after_stage(stage, self.sql)
+
+        self.world.book.numbers["runs"] += 1
+        outcome = self.product.run(route, watch=watch)
+        self.world.tell(f"    {outcome}")
+        return outcome
+
+    def must_be_done(self, route: str, outcome: Outcome) -> None:
+        # A route may pause itself once more when it finds most of what it has behind stopped gates.
+        if outcome.status not in ("done", "paused"):
+            raise Broken("once all is well no run fails", f"{route}: {outcome}")
+
+
+def _words(trouble: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in trouble.items() if name != "dice")
+
+
+def play(seed: int, steps: list[int] | None = None, *, known: bool = False, database: str | None = None) -> Told:
+    """The story of ``seed``."""
+    return Story(planning.make(seed, known=known), database).play(steps)
