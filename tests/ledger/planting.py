@@ -20,12 +20,12 @@ MINUTE = timedelta(minutes=1)
 class Plant:
     """One route's ledger and the lease of its present run."""
 
-    def __init__(self, ledger: Ledger, route: str = "orders") -> None:
+    def __init__(self, ledger: Ledger, route: str = "orders", **options: Any) -> None:
         self.ledger = ledger
         self.route = route
         self.now = NOW
         self.runs = 0
-        self.lease = self.begin()
+        self.lease = self.begin(**options)
 
     def begin(self, **options: Any) -> RouteLease:
         """Begin a run; one that still holds the route is over."""

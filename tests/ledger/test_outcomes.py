@@ -5,9 +5,11 @@ from typing import Any, Literal
 
 import pytest
 
-from redrive.ledger import observations, outcomes
+from redrive.ledger import leases, observations, outcomes, planning
+from redrive.ledger.engine import Ledger
 from redrive.ledger.observations import Observation
-from tests.ledger.planting import MINUTE, Plant
+from redrive.ledger.outcomes import Look, Sends
+from tests.ledger.planting import MINUTE, NOW, Plant
 
 WINDOW = 5 * MINUTE
 SOURCES = ["orders-dlq", "orders-delay"]
@@ -170,3 +172,102 @@ def test_times_to_return_are_known_from_twenty_on(plant: Plant) -> None:
     with plant.ledger.read() as connection:
         assert outcomes.return_times(connection, "orders") == pytest.approx(20)
         assert outcomes.return_times(connection, "orders", quantile=0.5) == pytest.approx(11)
+
+
+# --- what looks prove -------------------------------------------------------------------------------------
+
+
+def at(minute: float) -> datetime:
+    return NOW + timedelta(minutes=minute)
+
+
+def looks(*depths: int, lag: float = 0, exact: bool = True) -> list[Look]:
+    """One a minute, the first a minute after the send."""
+    return [Look(at(n + 1), depth, timedelta(minutes=lag), exact) for n, depth in enumerate(depths)]
+
+
+SENT = Sends(1, at(0), at(0.5), 5, None)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_emptiness_after_the_send_is_worked_past(exact: bool) -> None:
+    assert outcomes.worked_past([SENT], looks(7, 0, exact=exact)) == {1: at(2)}
+
+
+def test_a_look_is_as_old_as_the_broker_may_be_late() -> None:
+    """Told at minute 1 and 2 it may have been so before the send; at minute 3 it was after it, if only by then."""
+    assert outcomes.worked_past([SENT], looks(0, lag=1)) == {}
+    assert outcomes.worked_past([SENT], looks(0, 0, lag=1.5)) == {}
+    assert outcomes.worked_past([SENT], looks(0, 0, 0, lag=1.5)) == {1: at(2 if 2 - 1.5 > 0.5 else 3)}
+
+
+def test_own_sends_that_a_late_count_may_not_show_yet_have_not_left() -> None:
+    later = Sends(2, at(1.2), at(1.8), 100, None)
+    seen = [Look(at(1), 10, exact=True), Look(at(2), 10, timedelta(minutes=1), exact=True)]
+    assert outcomes.worked_past([SENT, later], seen) == {}
+    assert outcomes.worked_past([SENT, later], [seen[0], Look(at(2), 10, exact=True)]) == {1: at(2)}
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2, 0.3])
+@pytest.mark.parametrize("depth", [1, 3, 7, 100, 5_000])
+def test_a_depth_that_only_wavers_never_adds_up_to_everything_having_left(depth: int, share: float) -> None:
+    low = round(depth * (1 - share)) if depth > 10 else max(1, depth - 3)
+    assert outcomes.worked_past([SENT], looks(*[depth, low] * 500, exact=False)) == {}
+
+
+def test_where_counts_are_exact_a_destination_that_others_fill_without_end_is_worked_past() -> None:
+    assert outcomes.worked_past([SENT], looks(*[100, 95] * 25, exact=True)) == {1: at(40)}
+
+
+def test_where_counts_are_approximate_only_great_swings_count() -> None:
+    worked = outcomes.worked_past([SENT], looks(*[100, 10] * 50, exact=False))
+    assert at(2) < worked[1] <= at(20), "ninety leave each time, of which what can't be the count's wavering counts"
+
+
+def test_a_fall_that_began_before_the_send_counts_from_the_first_look_after_it() -> None:
+    before = [Look(at(-1), 1_000, exact=False), Look(at(0.2), 600, exact=False)]
+    assert outcomes.worked_past([SENT], [*before, *looks(500, 400, 300, exact=False)]) == {}
+
+
+def test_looks_are_rationed_by_those_of_the_same_broker(ledger: Ledger) -> None:
+    """A look costs each message of the queue a delivery; elsewhere it costs nothing, and its emptiness is no news."""
+    plants = [Plant(ledger, name, system=system) for name, system in ROUTES]
+    seen = Observation("orders", "destination", 0, 0, 0, oldest_visible_age_method="sample")
+    observations.observe(ledger, plants[0].lease, [seen], NOW)
+    with ledger.read() as connection:
+        counted = [observations.looks(connection, name, "orders", NOW) for name, _ in ROUTES]
+        long_ago = NOW - timedelta(days=1)
+        nothing_older = [observations.nothing_older_than(connection, name, "orders", long_ago) for name, _ in ROUTES]
+    assert counted == [1, 1, 0]
+    assert nothing_older == [NOW - observations.COUNTS_LAG] * 2 + [long_ago]
+
+
+ROUTES = [("orders", "memory:eu"), ("orders_too", "memory:eu"), ("orders_us", "memory:us")]
+
+
+def test_a_ledger_from_before_systems_were_known_takes_its_sends_for_the_present_one(sent: Plant) -> None:
+    sent.now += timedelta(hours=2)
+    leases.release(sent.ledger, sent.lease, status="succeeded", now=sent.now)
+    sent.begin(system="memory:eu")
+    assert sent.rows("select system from delivery_slices") == [("memory:eu",)]
+    see_destination(sent, sent.now)
+    drain(sent, sent.now + WINDOW)
+    assert presume(sent) == 2
+
+
+def test_what_was_known_of_queues_is_forgotten_where_the_route_moves(sent: Plant) -> None:
+    group = sent.group()
+    for number, stage in enumerate(("open", "ramp", "failed")):
+        sent.change("insert into group_state (route, group_id, stage, allowed, sent, stage_at) values"
+                    " ('orders', :g, :stage, 100, 10, :now)", g=group + number, stage=stage, now=sent.now)  # fmt: skip
+    sent.begin(system="memory:eu")
+    drain(sent, sent.now)
+    sent.begin(system="memory:us")
+    assert sent.rows("select * from source_state") == []
+    assert sent.rows("select stage, allowed, sent from group_state order by group_id") == [
+        ("canary", 0, 0), ("canary", 0, 0), ("failed", 100, 10),
+    ]  # fmt: skip
+    planning.open_gates(sent.ledger, sent.lease, first=20, now=sent.now)
+    assert sent.rows("select stage, allowed from group_state order by group_id") == [
+        ("canary", 20), ("canary", 20), ("failed", 100),
+    ]  # fmt: skip

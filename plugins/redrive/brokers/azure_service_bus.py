@@ -155,6 +155,7 @@ class AzureServiceBus:
         return replace(
             SERVICE_BUS,
             knows_empty=facts is not None,
+            exact_depth=facts is not None,
             single_target=single,
             native_dedupe=target.duplicate_window if target else None,
             max_message_bytes=(target.max_bytes if target else None) or STANDARD_BYTES,

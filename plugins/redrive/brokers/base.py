@@ -41,8 +41,11 @@ class Capabilities:
     #: which hurts nothing but costs each one delivery. None: not at all.
     oldest_age: Literal["sample"] | None = None
     #: So long ago the depth that it tells may have been so. A source counts as empty only where receives said so too,
-    #: and as drained up to so long before the drain.
+    #: and as drained up to so long before the drain; a destination as worked off up to so long before the look.
     depth_lag: timedelta = timedelta(0)
+    #: Whether a depth counts every message at one moment, so that whatever it goes down by has left. Where it doesn't,
+    #: it may waver by itself, and only emptiness and great swings say that a destination works.
+    exact_depth: bool = False
     #: Whether describing a dead-letter queue says how long its origin leases: where no reason is given, a hint at one.
     tells_origin_lease: bool = False
 

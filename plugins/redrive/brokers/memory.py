@@ -35,6 +35,7 @@ MEMORY_CAPABILITIES = Capabilities(
     oldest_age="sample",
     consumer_statistics=True,
     closes_connections=True,
+    exact_depth=True,
 )
 
 Status = Literal["sent", "refused", "retry", "unknown"]

@@ -52,8 +52,9 @@ def acquire(
     selection: Mapping[str, Any] | None = None,
     airflow_run_id: str | None = None,
     even_if_paused: bool = False,
+    system: str = "",
 ) -> RouteLease:
-    """Take the route for ``run_id``.
+    """Take the route for ``run_id``, which works with the broker and connection ``system``.
 
     Raises :class:`RouteBusy` (naming the holder and until when) while another run's lease lasts, and
     :class:`RoutePaused` when people paused the route. A lease that ran out is taken over: its run is marked
@@ -66,7 +67,7 @@ def acquire(
         )
         row = connection.execute(
             sql(
-                "select run_id, holder, lease_until, paused_at, paused_by, pause_reason, fence from route_state"
+                "select run_id, holder, lease_until, paused_at, paused_by, pause_reason, fence, system from route_state"
                 " where route = :route" + ("" if ledger.is_sqlite else " for update")
             ),
             {"route": route},
@@ -119,7 +120,35 @@ def acquire(
                 "airflow_run_id": airflow_run_id,
             },
         )
+        if system and system != row.system:
+            _move(connection, route, run_id, row.system, system, now)
     return RouteLease(route, run_id, fence, ttl)
+
+
+def _move(connection: Connection, route: str, run_id: str, before: str, system: str, now: datetime) -> None:
+    """From this run on the route's queues are on another ``system``: what is known of queues, consumers and failures
+    there is nothing, whatever the queues are called. What was sent before is judged by what is seen where it went.
+    """
+    values = {"route": route, "before": before, "system": system, "now": now}
+    connection.execute(sql("update route_state set system = :system where route = :route"), values)
+    if not before:  # the ledger is older than this column: it was there all the time
+        connection.execute(
+            sql("update delivery_slices set system = :system where route = :route and system = ''"), values
+        )
+        return
+    for table in ("source_state", "destination_state", "destination_outcomes", "consumer_health"):
+        connection.execute(sql(f"delete from {table} where route = :route"), values)
+    # With nothing allowed, the plan lets each of them begin as a new one.
+    reason = f"the route moved from {before} to {system}"
+    connection.execute(
+        sql(
+            "update group_state set stage = 'canary', allowed = 0, sent = 0, stayed = 0, returned = 0,"
+            " cool_down_until = null, reason = :reason, stage_at = :now, began_at = :now"
+            " where route = :route and stage in ('canary', 'ramp', 'open')"
+        ),
+        {**values, "reason": reason},
+    )
+    tell(connection, at=now, action="move route", route=route, run_id=run_id, reason=reason)
 
 
 def predecessor_died(ledger: Ledger, lease: RouteLease) -> bool:

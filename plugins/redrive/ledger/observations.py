@@ -36,6 +36,12 @@ class Observation(NamedTuple):
     oldest_enqueued_at: datetime | None = None
     oldest_seen_at: datetime | None = None
     oldest_deliveries: int | None = None
+    lag_seconds: float = 0.0  # so long before ``observed_at`` the depth may have been so
+    exact: bool = False  # the depth counts every message; no estimate
+
+
+#: SQL: of the queues that the route's runs work with now. Those of another broker may have the same names.
+_HERE = "system = (select system from route_state where route = :route)"
 
 
 class Oldest(NamedTuple):
@@ -55,11 +61,13 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                 sql(
                     "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight,"
                     " delayed, consumers, oldest_age_seconds, oldest_age_method, oldest_visible_age_seconds,"
-                    " oldest_visible_age_method, coverage, oldest_enqueued_at, oldest_seen_at, oldest_deliveries)"
+                    " oldest_visible_age_method, coverage, oldest_enqueued_at, oldest_seen_at, oldest_deliveries,"
+                    " lag_seconds, exact, system)"
                     " values (:route, :run_id, :queue, :role, :observed_at,"
                     " :visible, :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
                     " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage, :oldest_enqueued_at,"
-                    " :oldest_seen_at, :oldest_deliveries)"
+                    " :oldest_seen_at, :oldest_deliveries, :lag_seconds, :exact,"
+                    " (select system from route_state where route = :route))"
                 ),
                 {
                     "route": lease.route,
@@ -88,7 +96,7 @@ def last_oldest(connection: Connection, route: str, queue: str) -> Oldest | None
         sql(
             "select oldest_enqueued_at, oldest_seen_at, oldest_deliveries from queue_observations where"
             " observation_id = (select max(observation_id) from queue_observations where route = :route"
-            " and queue = :queue and role = 'destination' and oldest_age_method <> 'unknown')"
+            f" and queue = :queue and {_HERE} and role = 'destination' and oldest_age_method <> 'unknown')"
         ),
         {"route": route, "queue": queue},
     ).first()
@@ -101,23 +109,25 @@ def last_oldest(connection: Connection, route: str, queue: str) -> Oldest | None
     )
 
 
-def looks(connection: Connection, queue: str, since: datetime) -> int:
-    """How often messages of ``queue`` were received only to look at them; each look has each message at most once.
+def looks(connection: Connection, route: str, queue: str, since: datetime) -> int:
+    """How often messages of the ``route``'s ``queue`` were received only to look at them; each look has each message
+    at most once.
 
-    Over all routes: a queue may be the destination of several.
+    Over all routes of the same broker: a queue may be the destination of several.
     """
     row = connection.execute(
         sql(
-            "select count(*) as looks from queue_observations where queue = :queue and observed_at >= :since_at"
-            " and oldest_visible_age_method = 'sample'"
+            f"select count(*) as looks from queue_observations where queue = :queue and {_HERE}"
+            " and observed_at >= :since_at and oldest_visible_age_method = 'sample'"
         ),
-        {"queue": queue, "since_at": since},
+        {"route": route, "queue": queue, "since_at": since},
     ).one()
     return int(row.looks)
 
 
-def nothing_older_than(connection: Connection, queue: str, since: datetime) -> datetime:
-    """No message of ``queue`` was put there before this moment, as far as ``since`` and observations after it tell.
+def nothing_older_than(connection: Connection, route: str, queue: str, since: datetime) -> datetime:
+    """No message of the ``route``'s ``queue`` was put there before this moment, as far as ``since`` and observations
+    after it tell.
 
     They do when it was empty, and when a look saw all that was in it.
     """
@@ -125,9 +135,9 @@ def nothing_older_than(connection: Connection, queue: str, since: datetime) -> d
         sql(
             "select max(case when visible = 0 and in_flight = 0 and delayed = 0 then observed_at end) as empty_at,"
             " max(case when coverage >= 1 and oldest_age_method = 'sample' then oldest_enqueued_at end) as all_seen_at"
-            " from queue_observations where queue = :queue and observed_at >= :since_at"
+            f" from queue_observations where queue = :queue and {_HERE} and observed_at >= :since_at"
         ),
-        {"queue": queue, "since_at": since},
+        {"route": route, "queue": queue, "since_at": since},
     ).one()
     found = (parse_instant(one) for one in (row.empty_at, row.all_seen_at))
     return max([since, *(one - COUNTS_LAG for one in found if one is not None)])

@@ -4,11 +4,15 @@ A send is *presumed* good only when a return could have been seen: the destinati
 slice, the observation window has passed since then, and every source of the route was drained and loaded beyond the
 window's end.
 
-A destination has *worked past* a slice when it was seen empty after the last send (and after
-the broker had let go of what it delayed); or when at least as many messages
-have left it since as it held when it was first seen after the send; or when a later send of ours has come back from
-there, or was proved to be processed. How many have left can't be seen where others send too, but it is no fewer than
-the sum of what the depth went down by between two looks, our own sends in between added.
+A destination has *worked past* a slice when it was seen empty after the last send (and after the broker had let go of
+what it delayed); or when at least as many messages have left it since as it held when it was first seen after the send;
+or when a later send of ours has come back from there, or was proved to be processed. It is the destination at the
+broker and connection that the slice went by: a queue of the same name elsewhere says nothing. A look counts as one of
+after the send only if the depth that the broker told, which may be late, was that of after the send.
+
+How many have left can't be seen where others send too. Where the broker counts exactly, it is no fewer than the sum of
+what the depth went down by between two looks, our own sends in between added. Where it estimates, a depth wavers with
+nobody working, and small falls would add up to everything: there only what a fall goes beyond :data:`WAVER` counts.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,18 +30,26 @@ from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move
 from redrive.lifecycle import State
 
-#: What a depth goes down by is counted from this share of it on: some brokers' counts waver by themselves.
-NOISE = 0.02
+#: An estimated depth may be off by a third, and by a few more: of a fall only what goes below half of where it began,
+#: and these few, has surely left.
+WAVER, FEW = 0.5, 10
 
 #: SQL: the attempt was sent since its group's gate is at its stage, so that its outcome is this stage's.
 OF_THIS_STAGE = "attempts.sent_at >= group_state.stage_at"
 
 
 class Look(NamedTuple):
-    """A destination's depth at a moment."""
+    """A destination's depth at a moment, or up to ``lag`` before; ``exact``: no estimate."""
 
     at: datetime
     depth: int
+    lag: timedelta = timedelta(0)
+    exact: bool = False
+
+    @property
+    def since(self) -> datetime:
+        """It was not so any earlier."""
+        return self.at - self.lag
 
 
 class Sends(NamedTuple):
@@ -122,14 +134,14 @@ def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Se
     """Close the observation of every slice whose window could have shown a return; returns the presumed messages."""
     with ledger.write() as connection:
         lease.guard(connection, now)
-        _note_worked_past(ledger, connection, lease.route)
+        _note_worked_past(ledger, connection, lease.route, window)
         horizon = drained_to(connection, lease.route, sources)
         if horizon is None:
             return 0
+        # What went by another broker came back to sources that this route doesn't drain any more.
         closable = (
             "select slice_id from delivery_slices where route = :route and observed_at is null"
-            f" and observed_from is not null and {ledger.later('observed_from', str(window.total_seconds()))}"
-            " <= :horizon_at"
+            " and window_ends_at <= :horizon_at and system = (select system from route_state where route = :route)"
         )
         values = {"route": lease.route, "horizon_at": horizon}
         connection.execute(
@@ -174,45 +186,58 @@ def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Se
     return presumed
 
 
-def _note_worked_past(ledger: Ledger, connection: Connection, route: str) -> None:
-    """Give every slice of the route the moment from which its destination is known to have worked past it."""
+def _note_worked_past(ledger: Ledger, connection: Connection, route: str, window: timedelta) -> None:
+    """Give every slice of the route the moment from which its destination is known to have worked past it, and the end
+    of its observation ``window``."""
     rows = connection.execute(
         sql(
-            "select slice_id, destination, claimed_at, last_sent_at, sent, (select min(outcome_at)"
+            "select slice_id, system, destination, claimed_at, last_sent_at, sent, (select min(outcome_at)"
             " from redelivery_attempts where redelivery_attempts.slice_id = delivery_slices.slice_id"
             " and outcome in ('returned', 'confirmed')) as first_outcome_at from delivery_slices where route = :route"
             " and closed_at is not null and observed_at is null and observed_from is null and sent > 0"
         ),
         {"route": route},
     ).all()
-    slices: dict[str, list[Sends]] = defaultdict(list)
+    slices: dict[tuple[str, str], list[Sends]] = defaultdict(list)
     for row in rows:
         claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
         if claimed is not None and last is not None:
-            slices[row.destination].append(Sends(row.slice_id, claimed, last, row.sent, outcome))
-    for destination, sends in slices.items():
+            slices[row.system, row.destination].append(Sends(row.slice_id, claimed, last, row.sent, outcome))
+    for (system, destination), sends in slices.items():
         looks = connection.execute(
             sql(
-                "select observed_at, visible + in_flight + delayed as depth from queue_observations"
-                " where queue = :queue and role = 'destination' and observed_at > :since_at"
+                "select observed_at, visible + in_flight + delayed as depth, lag_seconds, exact from queue_observations"
+                " where queue = :queue and system = :system and role = 'destination' and observed_at > :since_at"
                 " and visible + in_flight + delayed is not null"
                 " order by observed_at"
             ),
-            {"queue": destination, "since_at": min(one.last_sent_at for one in sends)},
+            {"queue": destination, "system": system, "since_at": min(one.last_sent_at for one in sends)},
         )
-        seen = [Look(at, row.depth) for row in looks if (at := parse_instant(row.observed_at)) is not None]
+        seen = [
+            Look(at, row.depth, timedelta(seconds=row.lag_seconds), bool(row.exact))
+            for row in looks
+            if (at := parse_instant(row.observed_at)) is not None
+        ]
         ledger.many(
             connection,
             "update delivery_slices set observed_from = ? where slice_id = ?",
             [(ledger.stored(at), slice_id) for slice_id, at in worked_past(sends, seen).items()],
         )
+    connection.execute(
+        sql(
+            f"update delivery_slices set window_ends_at = {ledger.later('observed_from', str(window.total_seconds()))}"
+            " where route = :route and observed_at is null and observed_from is not null"
+        ),
+        {"route": route},
+    )
 
 
 def worked_past(slices: Sequence[Sends], looks: Sequence[Look]) -> dict[int, datetime]:
     """From when one destination is known to have worked past each of these slices; those of which it isn't are left
-    out. ``looks`` are in the order of their time."""
-    times = [look.at for look in looks]
-    left = _left_since_first(slices, looks)
+    out. ``looks`` may be in any order."""
+    looks = sorted(looks, key=lambda look: (look.since, look.at))
+    times = [look.since for look in looks]
+    flow = _Flow(slices, looks)
     empty = [number for number, look in enumerate(looks) if look.depth == 0]
     ordered = sorted(slices, key=lambda one: one.claimed_at)
     # The earliest outcome of the n-th and of every later slice.
@@ -229,27 +254,67 @@ def worked_past(slices: Sequence[Sends], looks: Sequence[Look]) -> dict[int, dat
             moments.append(later)
         first = bisect_right(times, one.last_sent_at)
         if first < len(looks):
-            gone = bisect_left(left, left[first] + looks[first].depth, lo=first)
             zero = bisect_left(empty, first)
-            numbers = [gone, *empty[zero : zero + 1]]
-            moments += [times[number] for number in numbers if number < len(looks)]
+            # By the time of a look it was surely so, be its depth late or not.
+            moments += [
+                looks[number].at for number in (flow.gone_by(first), *empty[zero : zero + 1]) if number is not None
+            ]
         if moments:
             found[one.slice_id] = min(moments)
     return found
 
 
-def _left_since_first(slices: Sequence[Sends], looks: Sequence[Look]) -> list[int]:
-    """At each look, how many messages at least have left the destination since the first one."""
-    left = [0] if looks else []
-    by_end = sorted(slices, key=lambda one: one.last_sent_at)
-    ends = [one.last_sent_at for one in by_end]
-    for before, look in pairwise(looks):
-        # Only slices that were wholly sent in between: of others a part was there already.
-        between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.at)]
-        own = sum(one.sent for one in between if one.claimed_at > before.at)
-        gone = before.depth + own - look.depth
-        left.append(left[-1] + (gone if gone > NOISE * before.depth else 0))
-    return left
+class _Flow:
+    """How many messages at least have left a destination between looks at it."""
+
+    def __init__(self, slices: Sequence[Sends], looks: Sequence[Look]) -> None:
+        self._looks = looks
+        self._known: dict[int, int | None] = {}
+        by_end = sorted(slices, key=lambda one: one.last_sent_at)
+        ends = [one.last_sent_at for one in by_end]
+        #: What we sent between each look and the one before: only slices that wholly lie in between, so that no part
+        #: of them is in the one count or missing in the other.
+        self._own = [0]
+        for before, look in pairwise(looks):
+            between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.since)]
+            self._own.append(sum(one.sent for one in between if one.claimed_at > before.at))
+        self._left = self._exactly()
+        #: From each look on all counts are exact.
+        self._exact_from = next((n + 1 for n in reversed(range(len(looks))) if not looks[n].exact), 0)
+
+    def gone_by(self, first: int) -> int | None:
+        """The look by which as many have left as there were at the ``first``; None if there is none."""
+        if first not in self._known:
+            self._known[first] = self._exact_by(first) if first >= self._exact_from else self._estimated_by(first)
+        return self._known[first]
+
+    def _exactly(self) -> list[int]:
+        left = [0] if self._looks else []
+        for (before, look), own in zip(pairwise(self._looks), self._own[1:], strict=True):
+            left.append(left[-1] + max(0, before.depth + own - look.depth))
+        return left
+
+    def _exact_by(self, first: int) -> int | None:
+        found = bisect_left(self._left, self._left[first] + self._looks[first].depth, lo=first)
+        return found if found < len(self._looks) else None
+
+    def _estimated_by(self, first: int) -> int | None:
+        """A fall goes on until the depth rises again by more than it may waver; then another may begin."""
+        top = bottom = self._looks[first].depth
+        wanted = top * (1 + WAVER) + FEW
+        left = counted = 0.0
+        for number in range(first + 1, len(self._looks)):
+            top += self._own[number]
+            depth = self._looks[number].depth
+            if depth * (1 - WAVER) - FEW > bottom:
+                top, counted = depth, 0.0
+            top, bottom = max(top, depth), depth if counted == 0 else min(bottom, depth)
+            gone = top * (1 - WAVER) - FEW - depth
+            if gone > counted:
+                left, counted = left + gone - counted, gone
+                if left >= wanted:
+                    return number
+        return None
 
 
 def any_under_observation(connection: Connection, route: str) -> bool:
@@ -399,12 +464,16 @@ def decide_unknown(
 
 def return_times(connection: Connection, route: str, quantile: float = 0.99, least: int = 20) -> float | None:
     """Seconds from send (or from when the broker let go of what it delayed) to return that ``quantile`` of the
-    route's newest 10,000 returns stayed below; None while there are fewer than ``least``."""
+    route's newest 10,000 returns, of what went by its present broker, stayed below; None while there are fewer than
+    ``least``."""
     rows = connection.execute(
         sql(
             "select coalesce(due_at, sent_at) as sent_at, outcome_at from redelivery_attempts"
             " where route = :route and outcome = 'returned'"
-            " and return_kind = 'dead_letter' and sent_at is not null order by message_id desc limit 10000"
+            " and return_kind = 'dead_letter' and sent_at is not null and exists (select 1 from delivery_slices went"
+            "   where went.slice_id = redelivery_attempts.slice_id"
+            "   and went.system = (select system from route_state where route = :route))"
+            " order by message_id desc limit 10000"
         ),
         {"route": route},
     ).all()

@@ -329,9 +329,17 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
 
 
 def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
-    """Give every group of the route that has no gate yet one: a canary of ``first``, or open when None."""
+    """Give every group of the route that has no gate yet one: a canary of ``first``, or open when None. So begins also
+    a canary that is allowed nothing yet."""
     with ledger.write() as connection:
         lease.guard(connection, now)
+        connection.execute(
+            sql(
+                "update group_state set stage = :stage, allowed = :allowed"
+                " where route = :route and stage = 'canary' and allowed = 0"
+            ),
+            {"stage": "open" if first is None else "canary", "allowed": first or 0, "route": lease.route},
+        )
         return int(
             connection.execute(
                 sql(

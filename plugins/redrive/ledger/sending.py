@@ -259,8 +259,9 @@ def claim(
         want(ledger, connection, selection)
         slice_id = connection.execute(
             sql(
-                "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at)"
-                " values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at) returning slice_id"
+                "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at,"
+                " system) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at,"
+                " (select system from route_state where route = :route)) returning slice_id"
             ),
             {
                 "route": lease.route,
@@ -374,8 +375,8 @@ def claim_resends(
         slice_id = connection.execute(
             sql(
                 "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at,"
-                " claimed) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at, :claimed)"
-                " returning slice_id"
+                " claimed, system) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at, :claimed,"
+                " (select system from route_state where route = :route)) returning slice_id"
             ),
             {
                 "route": lease.route,

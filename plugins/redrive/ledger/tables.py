@@ -71,6 +71,8 @@ route_state = Table(
     Column("paused_at", Instant),
     Column("paused_by", sa.Text),
     Column("pause_reason", sa.Text),
+    # The broker and connection that its last run used ('': none did yet): what was seen elsewhere proves nothing.
+    Column("system", sa.Text, nullable=False, server_default=""),
 )
 
 source_state = Table(
@@ -240,6 +242,8 @@ delivery_slices = Table(
     Column("last_sent_at", Instant),  # or, where it is later, when the broker lets go of the last that it delays
     Column("observed_from", Instant),  # the destination had worked past the slice by then
     Column("observed_at", Instant),  # the observation window closed: what had not returned is presumed
+    Column("system", sa.Text, nullable=False, server_default=""),  # the broker and connection that it went by
+    Column("window_ends_at", Instant),  # as far as is known now: a return could be seen up to then
     Index("ix_delivery_slices_route_closed_at", "route", "closed_at"),
     sqlite_autoincrement=True,
 )
@@ -462,10 +466,13 @@ queue_observations = Table(
     Column("oldest_enqueued_at", Instant),  # of the oldest message: what its age counts from
     Column("oldest_seen_at", Instant),  # when it was last seen: now for a sample, earlier for what is remembered
     Column("oldest_deliveries", sa.Integer),  # how often others had received it by then
+    Column("system", sa.Text, nullable=False, server_default=""),  # the broker and connection that the queue is on
+    Column("lag_seconds", sa.Float, nullable=False, server_default="0"),  # so long before observed_at it may have been
+    Column("exact", sa.Boolean, nullable=False, server_default=text("false")),  # it counts every message, no estimate
     _one_of("role", "source", "destination"),
     _one_of("oldest_age_method", "broker", "ledger", "sample", "unknown"),
     _one_of("oldest_visible_age_method", "broker", "ledger", "sample", "unknown"),
-    Index("ix_queue_observations_queue_observed_at", "queue", "observed_at"),
+    Index("ix_queue_observations_seen", "queue", "system", "observed_at"),
     sqlite_autoincrement=True,
 )
 

@@ -670,6 +670,11 @@ class Route(Part):
             raise _problem("isolation.action", f"close_connection is not possible with broker {self.broker}")
         return self
 
+    @property
+    def system(self) -> str:
+        """Which broker the route's queues are on: a queue's name says nothing of one on another."""
+        return f"{self.broker}:{self.connection or ''}"
+
     def destination_of(self, source: str) -> str | None:
         """Where messages of the queue ``source`` go by configuration; None: where each came from."""
         own = next((s.destination for s in self.sources if s.queue == source), None)

@@ -67,8 +67,8 @@ def look(context: Context, queue: str, depth: Depth) -> Ages:
         known = observations.last_oldest(connection, context.name, queue)
         if known is not None and observations.drained_since(connection, context.name, known.enqueued_at, known.seen_at):
             known = None
-        since = observations.nothing_older_than(connection, queue, now - (info.retention or RETENTION))
-        had = observations.looks(connection, queue, since)
+        since = observations.nothing_older_than(connection, context.name, queue, now - (info.retention or RETENTION))
+        had = observations.looks(connection, context.name, queue, since)
     seen = _sample(context, queue, wanted) if may_look(had, info.own_max_deliveries) else None
     keep = max(REMEMBERED, (info.own_max_deliveries or DELIVERIES) * (info.lease or LEASE))
     return judge(depth, seen, known, keep=keep, now=context.now())
@@ -128,7 +128,7 @@ def _sample(context: Context, queue: str, wanted: int) -> list[Oldest]:
             if letter.enqueued_at is None:
                 continue
             sent = instant(letter.enqueued_at)
-            ours = observations.looks(connection, queue, sent) + 1
+            ours = observations.looks(connection, context.name, queue, sent) + 1
             found.append(Oldest(min(sent, firsts.get(redrive_id, sent)), now, max(0, letter.deliveries - ours)))
     return found
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker
+from redrive.errors import SettingsError
 from redrive.ledger.engine import Ledger
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.selecting import Selection
@@ -42,6 +43,7 @@ class Run:
     started_at: datetime
     selection: Selection = field(default_factory=Selection)
     dry_run: bool = False
+    system: str = ""  # the broker and connection that it began with; '': whichever the settings say
 
     def to_json(self) -> dict[str, Any]:
         """A form that travels through XCom; :meth:`from_json` reads it."""
@@ -53,6 +55,7 @@ class Run:
             "started_at": self.started_at.isoformat(),
             "selection": self.selection.to_json(),
             "dry_run": self.dry_run,
+            "system": self.system,
         }
 
     @classmethod
@@ -66,6 +69,7 @@ class Run:
             started_at=datetime.fromisoformat(data["started_at"]),
             selection=Selection.from_json(data["selection"]),
             dry_run=data["dry_run"],
+            system=data.get("system", ""),
         )
 
     @property
@@ -89,6 +93,11 @@ class Context:
         self.settings = settings
         self.run = run
         self.route: Route = settings.route(run.route)
+        if run.system and run.system != self.route.system:
+            raise SettingsError(
+                f"routes.{run.route}: its queues were on {run.system} when the run began and are on {self.route.system}"
+                " now: what the run has seen holds for the former; the next run begins at the latter"
+            )
         self.lease = run.lease
         self.selection = run.selection
         self.now = clock

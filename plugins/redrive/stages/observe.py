@@ -20,7 +20,7 @@ def observe(context: Context) -> dict[str, int]:
     refuse_broker_id(context)
     more = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0, "refused_looks": 0}
     seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
-    _write(context, [_observation(*one, UNKNOWN) for one in seen])
+    _write(context, [_observation(context, *one, UNKNOWN) for one in seen])
     for queue in destinations(context):
         try:
             depth = context.broker.depth(queue)
@@ -30,7 +30,7 @@ def observe(context: Context) -> dict[str, int]:
                 age = UNKNOWN
                 more["refused_looks"] += 1
             # At once: what a look has cost must be known although the next queue may fail.
-            _write(context, [_observation(queue, "destination", depth, age)])
+            _write(context, [_observation(context, queue, "destination", depth, age)])
             seen.append((queue, "destination", depth))
             stuck, isolated, closed = consumers.look(context, queue)
         except QueueMissing:
@@ -55,7 +55,8 @@ def _write(context: Context, found: list[Observation]) -> None:
     observations.observe(context.ledger, context.lease, found, context.now())
 
 
-def _observation(queue: str, role: str, depth: Depth, age: Ages) -> Observation:
+def _observation(context: Context, queue: str, role: str, depth: Depth, age: Ages) -> Observation:
+    capabilities = context.broker.capabilities_for(queue)
     return Observation(
         queue,
         role,
@@ -65,6 +66,8 @@ def _observation(queue: str, role: str, depth: Depth, age: Ages) -> Observation:
         depth.consumers,
         observed_at=None if depth.as_of is None else instant(depth.as_of),
         **age._asdict(),
+        lag_seconds=capabilities.depth_lag.total_seconds(),
+        exact=capabilities.exact_depth,
     )
 
 

@@ -54,11 +54,11 @@ def begin(
     """
     selection = selection or Selection()
     selection.refuse_unknown_sources(source.queue for source in settings.route(route).sources)
-    now = clock()
+    now, system = clock(), settings.route(route).system
     # A task that is tried again must meet its own lease, not somebody else's: its run id is that of the DAG run.
     run_id = f"{route}.{dag_run_id}" if dag_run_id else f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
     if dry_run:
-        return Run(route, run_id, 0, lease, now, selection, dry_run=True)
+        return Run(route, run_id, 0, lease, now, selection, dry_run=True, system=system)
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
@@ -73,6 +73,7 @@ def begin(
             selection=selection.to_json(),
             airflow_run_id=dag_run_id,
             even_if_paused=even_if_paused,
+            system=system,
         )
         try:
             recover(settings, ledger, held, now)
@@ -81,7 +82,7 @@ def begin(
             raise
     finally:
         ledger.close()
-    return Run(route, run_id, held.fence, lease, now, selection)
+    return Run(route, run_id, held.fence, lease, now, selection, system=system)
 
 
 def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:
