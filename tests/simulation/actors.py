@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+from tests.simulation import clients
 from tests.simulation.sql import Sql
 from tests.simulation.world import Copy, System, World
 from tests.simulation.world.systems import ATTEMPT, COMPACT, ID, Header, shown
@@ -48,13 +49,21 @@ class Actors:
             if customer:
                 headers.append(("customer", "String", customer))
             self.world.clock.now += 1000
-            self.world.book.owe((system.name, queue), body, self.world.clock.now)
-            self.world.book.numbers["messages"] += 1
+            chosen = f"p-{self.bodies}" if dice.random() < 0.5 and not step["same_body"] else None
+            if system.traits.client == "sqs_fifo" and dice.random() < 0.5:
+                chosen = f"order-{dice.randrange(2)}"  # what it is about, and not which message it is
+            fields: dict[str, Any] = {"publisher_id": chosen or ""}
+            if system.traits.client != "plain":
+                fields = clients.producer_fields(system.traits.client, body, dice, chosen=chosen)
+            swallowed = self.world.book.numbers["swallowed"]
             system.send(
                 queue, body, tuple(headers), by="producer",
-                key=dice.choice(["k1", "k2"]) if system.traits.ordered else None,
-                publisher_id=f"p-{self.bodies}" if dice.random() < 0.5 and not step["same_body"] else "",
+                key=dice.choice(["k1", "k2"]) if system.traits.ordered else None, **fields,
             )  # fmt: skip
+            if self.world.book.numbers["swallowed"] > swallowed:
+                continue  # the producer repeats itself, as far as the broker can see
+            self.world.book.owe((system.name, queue), body, self.world.clock.now)
+            self.world.book.numbers["messages"] += 1
 
     # --- consumers --------------------------------------------------------------------------------------------
 
@@ -266,11 +275,11 @@ class People:
         if dice.random() < 0.7:
             sql.do("update escalated_messages set approved_by = 'ben' where status = 'decided' and decided_by = 'ana'")
         if dice.random() < 0.1:
-            self.world.tell("ana changes her mind")
-            sql.do(
+            no = sql.refused(
                 "update escalated_messages set decision = null"
                 f" where escalation_id = {chosen[0]} and status = 'decided'"
             )
+            self.world.tell("ana changes her mind" + (f": {no}" if no else ""))
 
     def decide_all(self, sql: Sql) -> int:
         """At the end everything that is open is decided: what is suspected isn't sent."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from redrive.brokers.base import UNKNOWN_DEPTH, Broker, Capabilities, Depth, Publication, QueueInfo, Settled
 from redrive.errors import BrokerUnavailable, QueueMissing
 from redrive.message import DeadLetter, Header, Outgoing, Received
+from tests.simulation import clients
 from tests.simulation.world import Copy, System
 
 
@@ -160,7 +161,9 @@ class Client(NamedTuple):
     connect: Callable[[System], Broker]
 
 
-CLIENTS: dict[str, Client] = {"plain": Client("memory", PlainClient)}
+CLIENTS: dict[str, Client] = {"plain": Client("memory", PlainClient)} | {
+    name: Client(broker, connect) for name, (broker, connect) in clients.CONNECT.items()
+}
 
 
 def connect(system: System, **_: Any) -> Broker:

@@ -103,6 +103,7 @@ def _one_engine(url: Any, **how: Any) -> Any:
 def simulated(world: World, seed: int) -> Iterator[None]:
     """All that is random or takes time in the product comes from the world, in here."""
     dice = random.Random(seed)
+    random.seed(seed)  # tenacity's jitter
     clock = world.clock
     fake_uuid = types.SimpleNamespace(uuid4=lambda: types.SimpleNamespace(hex=f"{dice.getrandbits(128):032x}"))
     fake_time = types.SimpleNamespace(monotonic=clock.monotonic, sleep=clock.sleep, time=lambda: clock.now / 1e6)

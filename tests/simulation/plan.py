@@ -5,9 +5,10 @@ seed shrink. What is switched off in :data:`KNOWN` waits for a mend.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.simulation import clients
 from tests.simulation.world import Traits
 
 #: Behaviours that show a defect that is known and not mended yet: name -> which.
@@ -25,6 +26,7 @@ KNOWN: dict[str, str] = {
     "delete-review-rows": "a deleted review row stops the route",
     "long-keys": "a key of 6,000 characters stops the route on PostgreSQL",
     "huge-numbers": "a delivery count beyond an integer stops the drain",
+    "sqs": "a 503 that SQS did not sign is taken for a throttled request, and the send repeated",
 }
 
 REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
@@ -65,7 +67,7 @@ def make(seed: int, *, known: bool = False) -> Plan:
     routes: dict[str, Any] = {}
     several = allowed("same-names") and dice.random() < 0.2
     for name in ("east", "west")[: 2 if several else 1]:
-        able = _traits(dice, allowed)
+        able = _on_a_client(dice, _traits(dice, allowed), allowed)
         traits[name] = able
         queues, made = _queues(dice, able)
         systems[name] = queues
@@ -97,22 +99,37 @@ def _traits(dice: random.Random, allowed: Any) -> Traits:
     )
 
 
+def _on_a_client(dice: random.Random, able: Traits, allowed: Any) -> Traits:
+    """Two systems in five are reached through the stand-in of a client library, with the real adapter above it."""
+    if dice.random() > 0.4:
+        return able
+    found = ["service_bus", "service_bus", "pubsub"]
+    found += ["sqs", "sqs_fifo", "sqs_fifo"] if allowed("sqs") else []
+    found += ["rabbitmq", "rabbitmq"] if allowed("no-identity") else []
+    client = dice.choice(found)
+    return replace(able, **clients.TRAITS[client], client=client)  # type: ignore[arg-type]
+
+
 def _queues(dice: random.Random, able: Traits) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
     """Queues by name, and the sources of each route: (dead-letter queue, the queues that die into it)."""
     lease, deliveries = dice.choice([2, 30]), dice.choice([1, 2, 3])
     shape = dice.choice(["one", "one", "two", "shared" if able.tells_origin else "two"])
-    mains = ["orders"] if shape == "one" else ["orders", "billing"]
+    if shape == "shared" and able.client == "service_bus":  # each has its own there
+        shape = "two"
+    names = ["orders"] if shape == "one" else ["orders", "billing"]
+    mains = [clients.queue_name(able.client, name) for name in names]
     queues: dict[str, Any] = {}
     made: list[list[dict[str, Any]]] = []
-    for main in mains:
-        dead = "dead" if shape == "shared" else f"{main}-dlq"
+    for name, main in zip(names, mains, strict=True):
+        dead = "dead" if shape == "shared" else f"{name}-dlq"
+        dead = clients.queue_name(able.client, dead, dead_letters_of=main)
         queues.setdefault(dead, {"lease": 60})
         queues[main] = {"lease": lease, "max_deliveries": deliveries, "dead_letters": dead}
         if shape != "shared" or not made:
             made.append([{"queue": dead, "origins": [main], "lease": lease, "deliveries": deliveries}])
         else:
             made[0][0]["origins"].append(main)
-    if dice.random() < 0.4 and shape != "shared":
+    if dice.random() < 0.4 and shape != "shared" and able.client != "sqs_fifo":
         main = dice.choice(mains)
         queues[f"{main}-delay"] = {"lease": 60}
         one = next(sources for sources in made if main in sources[0]["origins"])
@@ -138,7 +155,7 @@ def _route(
                 one |= {"lease": f"{source['lease']}s", "max_deliveries": source["deliveries"]}
             listed.append(one)
     route: dict[str, Any] = {
-        "broker": "memory",
+        "broker": clients.CONNECT[able.client][0] if able.client in clients.CONNECT else "memory",
         "connection": system,
         "sources": listed,
         "evidence": ["attribute:error"],

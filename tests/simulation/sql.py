@@ -31,6 +31,14 @@ class Sql:
     def do(self, statement: str) -> None:
         self._connection.execute(statement)
 
+    def refused(self, statement: str) -> str:
+        """Why the database doesn't take this statement (a trigger says no); "" if it did."""
+        try:
+            self._connection.execute(statement)
+        except (sqlite3.Error, psycopg.Error) as error:
+            return str(error).splitlines()[0]
+        return ""
+
     @staticmethod
     def quoted(text: str) -> str:
         return "'" + text.replace("'", "''") + "'"

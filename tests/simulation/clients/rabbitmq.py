@@ -1,0 +1,313 @@
+"""RabbitMQ's AMQP link over a simulated system: channels, deliveries, acks and confirms, with headers on the wire.
+
+Content headers are written and read by pika, which shares no code with the adapter. There is no management API, so the
+depth tells what is ready and nothing more. A client whose messages went to others finds its connection closed.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pika
+
+from redrive.brokers import rabbitmq as adapter
+from redrive.brokers.rabbitmq_link import Delivery
+from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
+from tests.simulation.world import Copy, System
+from tests.simulation.world.systems import Header
+
+TRAITS: dict[str, object] = {
+    "depth": "unknown",
+    "ids": "none",
+    "death_times": True,
+    "tells_origin": True,
+    "tells_reason": True,
+    "ordered": False,
+    "shuffles": False,
+    "dedupe": None,
+    "max_headers": None,
+    "publish_batch": 1,
+    "native_delay": None,
+    "subscribers": 1,
+}
+#: RabbitMQ notices that a client is gone when its heartbeats stop.
+HEARTBEAT = 120.0
+_DELAY = "redrive.delay."
+_REASONS = {"MaxDeliveryCountExceeded": "delivery_limit"}
+
+
+def connect(system: System) -> "RabbitMQ":
+    """The real adapter, on such a link."""
+    return RabbitMQ(system)
+
+
+class RabbitMQ(adapter.RabbitMQ):
+    """The adapter, but for where its link comes from."""
+
+    def __init__(self, system: System) -> None:
+        clock = system.world.clock
+        super().__init__(
+            [pika.ConnectionParameters("simulated")], subject=system.name, sleep=clock.sleep, monotonic=clock.monotonic
+        )
+        self._system = system
+
+    def _connected(self, subject: str) -> Any:
+        if self._link is None or not self._link.is_open:
+            self._forget_link()
+            if self._system.fate("connect") == "down":
+                raise BrokerUnavailable(f"{subject}: no connection")
+            self._link = Link(self._system)  # type: ignore[assignment]
+            self._ever_connected = True
+        return self._link
+
+
+class Link:
+    """See :class:`redrive.brokers.rabbitmq_link.Link`."""
+
+    timeout = 30.0
+    blocked = False
+    frame_max = 131_072
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.error: BaseException | None = None
+        self.channels: list[Channel] = []
+        self.words: list[Callable[[], None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self.error is None
+
+    def wait(self, until: Callable[[], bool], seconds: float) -> bool:
+        while self.words and not until():
+            self.words.pop(0)()
+        if not until() and self.error is None:
+            self.system.world.clock.sleep(seconds)
+        return until()
+
+    def serve(self) -> None:
+        """Nothing comes by itself."""
+
+    def channel(self) -> "Channel":
+        made = Channel(self)
+        self.channels.append(made)
+        return made
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        """What is unacked goes back at once."""
+        if self.error is None:
+            self.error = pika.exceptions.StreamLostError("simulated")
+        self.words.clear()
+        for channel in self.channels:
+            channel.give_back()
+
+
+class Channel:
+    """See :class:`redrive.brokers.rabbitmq_link.Channel`."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.reason: BaseException | None = None
+        self.published = 0
+        self._tag = 0
+        self._held: dict[int, tuple[str, int]] = {}  # tag -> queue, receipt
+        self._word: Callable[[int, bool, bool], None] | None = None
+        self._return: Callable[[int, str, bytes, bytes], None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.reason is None and self.link.is_open
+
+    def count(self, queue: str, action: str) -> tuple[int, int]:
+        self._alive(f"{action} on queue {queue}")
+        if queue.startswith(_DELAY):
+            return 0, 0
+        self._exists(queue, action)
+        if self.link.system.fate("depth") in ("down", "error"):
+            self._break(f"{action} on queue {queue}")
+        # Of its traits a system tells no depth here; what is ready AMQP counts all the same.
+        return len(self.link.system._at(queue).ready), 0
+
+    def declare(self, queue: str, arguments: dict[str, object]) -> None:
+        self._alive(f"queue.declare on queue {queue}")
+
+    def consume(self, queue: str, *, prefetch: int, first: float, idle: float, expected: int) -> list[Delivery]:
+        system, subject = self.link.system, f"basic.consume on queue {queue}"
+        self._alive(subject)
+        self._exists(queue, "basic.consume")
+        fate = system.fate("receive")
+        if fate in ("down", "error", "retry"):
+            self._break(subject)
+        taken = system.receive(queue, prefetch, HEARTBEAT, by="redrive")
+        found = []
+        for copy, receipt in taken:
+            self._tag += 1
+            self._held[self._tag] = (queue, receipt)
+            found.append(Delivery(self._tag, copy.redelivered, "", queue, content_header(copy), copy.body))
+        if fate == "lost":
+            self._break(subject)
+        if not found:
+            system.world.clock.sleep(first)
+        return found
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        self._finish(tag, multiple, "settle")
+
+    def requeue(self, tag: int, *, multiple: bool) -> None:
+        self._finish(tag, multiple, "release")
+
+    def reject(self, tag: int) -> None:
+        raise NotImplementedError("drains don't reject")
+
+    def confirm(
+        self, on_word: Callable[[int, bool, bool], None], on_return: Callable[[int, str, bytes, bytes], None]
+    ) -> None:
+        self._word, self._return = on_word, on_return
+
+    def publish(self, queue: str, raw: bytes, body: bytes) -> int:
+        """Confirmed, nacked or returned when somebody waits; after a link is lost, nobody says anything."""
+        self.published += 1
+        tag, link, system = self.published, self.link, self.link.system
+        if not self.is_open:
+            return tag
+        word, back = self._word, self._return
+        assert word is not None  # it publishes in confirm mode
+        assert back is not None
+        target, delay = queue, 0.0
+        if queue.startswith(_DELAY):
+            seconds, _, target = queue.removeprefix(_DELAY).partition(".")
+            delay = float(seconds)
+        if not system.exists(target):
+            link.words.append(lambda: back(312, "NO_ROUTE", raw, body))
+            link.words.append(lambda: word(tag, False, True))
+            return tag
+        fate = system.fate("publish")
+        if fate in ("error", "down"):
+            link.error = pika.exceptions.StreamLostError("simulated")
+            return tag
+        if fate in ("retry", "refused", "part"):
+            link.words.append(lambda: word(tag, False, False))
+            return tag
+        fields = pika.BasicProperties().decode(raw)
+        system.send(
+            target,
+            body,
+            headers_of(fields.headers or {}),
+            by="redrive",
+            publisher_id=fields.message_id or "",
+            content_type=fields.content_type,
+            delay=delay,
+            enqueued_at=None if fields.timestamp is None else int(fields.timestamp) * 1_000_000,
+            known=fate == "ok",
+        )
+        if fate == "lost":
+            link.error = pika.exceptions.StreamLostError("simulated")
+        else:
+            link.words.append(lambda: word(tag, False, True))
+        return tag
+
+    def close(self) -> None:
+        self.reason = self.reason or pika.exceptions.ChannelClosedByClient(200, "closed")
+        self.give_back()
+
+    def give_back(self) -> None:
+        """What it holds returns to its queues."""
+        for queue, receipt in reversed(self._held.values()):
+            self.link.system.release(queue, [receipt], by="redrive")
+        self._held.clear()
+
+    def _finish(self, tag: int, multiple: bool, what: str) -> None:
+        if not self.is_open:
+            return
+        system = self.link.system
+        tags = [one for one in self._held if one <= tag] if multiple else [tag]
+        fate = system.fate(what)
+        if fate in ("error", "down", "retry"):
+            self.link.abort()
+            return
+        held = [self._held.pop(one) for one in tags if one in self._held]
+        late = False
+        for queue, receipt in held if what == "settle" else reversed(held):
+            if what == "settle":
+                late = bool(system.settle(queue, [receipt], by="redrive")) or late
+            else:
+                system.release(queue, [receipt], by="redrive")
+        if fate == "lost" or late:
+            self.link.abort()
+
+    def _alive(self, subject: str) -> None:
+        if not self.is_open:
+            raise BrokerUnavailable(f"{subject}: the connection is lost")
+
+    def _exists(self, queue: str, action: str) -> None:
+        if not self.link.system.exists(queue):
+            self.reason = pika.exceptions.ChannelClosedByBroker(404, "NOT_FOUND")
+            raise QueueMissing(f"{action} on queue {queue}: 404 NOT_FOUND")
+
+    def _break(self, subject: str) -> None:
+        self.link.abort()
+        problem: BrokerError = BrokerUnavailable(f"{subject}: the connection is lost")
+        raise problem
+
+
+def content_header(copy: Copy) -> bytes:
+    """What the broker hands over with a copy, as bytes on the wire, with the story of its death."""
+    headers: dict[str, Any] = {name: _value(kind, value) for name, kind, value in copy.headers}
+    if copy.failed_at is not None and copy.died_at is not None and copy.origin is not None:
+        reason = _REASONS.get(copy.reason or "", "rejected")
+        death = {
+            "count": 1,
+            "reason": reason,
+            "queue": copy.origin,
+            "time": datetime.fromtimestamp(copy.died_at // 1_000_000, UTC),
+            "exchange": "",
+            "routing-keys": [copy.origin],
+        }
+        before = headers.get("x-death")
+        headers["x-death"] = [death, *(before if isinstance(before, list) else [])]
+        headers.setdefault("x-first-death-queue", copy.origin)
+        headers.setdefault("x-first-death-reason", reason)
+        headers.setdefault("x-first-death-exchange", "")
+    fields = pika.BasicProperties(
+        headers=headers or None,
+        delivery_mode=2,
+        message_id=copy.publisher_id[:255] or None,
+        content_type=copy.content_type,
+        timestamp=copy.enqueued_at // 1_000_000 if copy.publisher_id else None,
+    )
+    return b"".join(fields.encode())
+
+
+def headers_of(table: dict[str, Any]) -> tuple[Header, ...]:
+    """A table of headers as the world keeps it."""
+    found: list[Header] = []
+    for name, value in table.items():
+        if isinstance(value, bytes):
+            found.append((name, "binary", value))
+        elif isinstance(value, bool):
+            found.append((name, "bool", "true" if value else "false"))
+        elif isinstance(value, int):
+            found.append((name, "long", str(value)))
+        elif isinstance(value, str):
+            found.append((name, "longstr", value))
+        else:
+            found.append((name, "json", json.dumps(value, default=str)))
+    return tuple(found)
+
+
+def _value(kind: str, value: str | bytes) -> Any:
+    """A header's value as pika takes it; ``json`` becomes tables and arrays, as a forged ``x-death`` has them."""
+    if isinstance(value, bytes):
+        return value
+    if kind == "json":
+        return json.loads(value)
+    if kind == "bool":
+        return value == "true"
+    if kind.startswith(("long", "Number")) and value.isascii() and value.lstrip("-").isdigit():
+        number = int(value)
+        return number if -(2**63) <= number < 2**63 else value
+    return value
