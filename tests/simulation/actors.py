@@ -240,6 +240,11 @@ class People:
     def __init__(self, world: World) -> None:
         self.world = world
 
+    def write(self, sql: Sql, statement: str) -> None:
+        """Somebody types this; the ledger may refuse it, as of what was taken up already."""
+        if no := sql.refused(statement):
+            self.world.tell(f"    the ledger refuses it: {no}")
+
     def decide(self, sql: Sql, how: str, dice: random.Random) -> None:
         """Decisions on open rows, as README.md says."""
         rows = sql.rows(
@@ -262,18 +267,22 @@ class People:
             if chosen[2] is not None:
                 self.world.book.edited[chosen[2].encode()].add(edited.encode())
             self.world.tell(f"ana edits {chosen[2]}")
-            sql.do(
+            self.write(
+                sql,
                 "update escalated_messages set decision = 'edit', decided_by = 'ana', note = 'mended',"
-                f" corrected_body = {sql.quoted(edited)} where {where} and status in ('open', 'refused', 'reopened')"
+                f" corrected_body = {sql.quoted(edited)} where {where} and status in ('open', 'refused', 'reopened')",
             )
         else:
             self.world.tell(f"ana decides {decision} where {where}")
-            sql.do(
+            self.write(
+                sql,
                 f"update escalated_messages set decision = '{decision}', decided_by = 'ana', note = 'fixed'"
-                f" where {where} and status in ('open', 'refused', 'reopened')"
+                f" where {where} and status in ('open', 'refused', 'reopened')",
             )
         if dice.random() < 0.7:
-            sql.do("update escalated_messages set approved_by = 'ben' where status = 'decided' and decided_by = 'ana'")
+            self.write(
+                sql, "update escalated_messages set approved_by = 'ben' where status = 'decided' and decided_by = 'ana'"
+            )
         if dice.random() < 0.1:
             no = sql.refused(
                 "update escalated_messages set decision = null"

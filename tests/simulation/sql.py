@@ -5,6 +5,8 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
+
 
 class Sql:
     """One connection to a ledger, ``sqlite:///path`` or ``postgresql://…``."""
@@ -14,8 +16,6 @@ class Sql:
         if self.sqlite:
             self._connection: Any = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=5, isolation_level=None)
         else:
-            import psycopg  # noqa: PLC0415
-
             self._connection = psycopg.connect(
                 url.replace("postgresql+psycopg", "postgresql"),
                 autocommit=True,
