@@ -198,6 +198,37 @@ def restore(route: RouteName, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def adopt(
+    route: RouteName,
+    ledger: Annotated[
+        list[str] | None,
+        typer.Option(help="Also files of this ledger, which is lost; `redrive audit` names it. May be repeated."),
+    ] = None,
+    restored: Annotated[
+        bool,
+        typer.Option("--restored", help="The ledger comes from a backup: ask people about all that it says is unsent."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take in ROUTE's staging files that the ledger doesn't know, each once; what is in them goes to people.
+
+    For after a restore of the ledger from a backup: what was drained since then is in such files only, and nobody
+    knows what was redelivered since. The next run classifies it and puts it under review, with that reason.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    with _running(settings, route, _selection(), as_json, trigger="adopt", even_if_paused=True) as (current, progress):
+        done = pipeline.adopt(settings, current, of_ledgers=ledger or (), restored=restored, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({"route": route, **done}))
+    else:
+        _print_counts(f"adopt {route}", done)
+    if done["unreadable"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def simulate(
     route: RouteName,
     policy: Annotated[

@@ -92,6 +92,10 @@ class StagingError(RedriveError):
     """Staged data can't be written or read."""
 
 
+class PathTaken(StagingError):
+    """Something lies already where a staging file was to be written; nothing of it was touched."""
+
+
 class BalanceBroken(LedgerError):
     """Copies, messages and states do not add up; the text says where and by how much."""
 

@@ -4,15 +4,20 @@ A batch file holds every byte of every copy (bodies are bytes, headers keep thei
 :meth:`BatchWriter.close` returns, and only then may it be recorded in the ledger. Memory stays flat: rows are
 written in row groups of at most :data:`GROUP_ROWS` rows or :data:`GROUP_BYTES` bytes of bodies, and read
 row group by row group.
+
+Nothing that lies there is ever overwritten. The name of a batch file has a random part, because the number of its batch
+is no promise: a ledger that was restored from a backup counts anew, and two ledgers may share a folder.
 """
 
 import os
+import re
+import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +25,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from redrive import classified, files
-from redrive.errors import StagingError
+from redrive.errors import PathTaken, StagingError
 from redrive.message import DeadLetter, Header, Micros, body_hash, read_tracking
 
 GROUP_ROWS = 5_000
@@ -57,6 +62,22 @@ _DESCRIBING_COLUMNS = [
 ]
 
 
+#: What a Parquet file ends with.
+_END = b"PAR1"
+#: A batch file: its number, the ledger that wrote it, and what makes the name one of its kind. Names had no more than
+#: the number once.
+_BATCH_FILE = re.compile(r"batch-(\d{12,19})(?:-([0-9a-z]+)-[0-9a-f]+)?\.parquet")
+
+
+class BatchFile(NamedTuple):
+    """A file that is named like a batch's."""
+
+    path: str  # relative to the staging folder
+    route: str
+    batch_id: int  # when it was written
+    ledger_id: str  # of the ledger that wrote it; "" where the name is too old to say
+
+
 class Staging:
     """A folder of staging files: a local path, or a URI such as ``s3://bucket/prefix`` or ``gs://…``."""
 
@@ -69,10 +90,30 @@ class Staging:
         self.is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
         self._open: _OpenFile | None = None
 
-    def path_of_batch(self, route: str, source: str, batch_id: int) -> str:
-        """Where batch ``batch_id`` lives, relative to the staging folder; source names are made safe for paths."""
-        safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in source).strip(".") or "source"
-        return f"{route}/{safe}/batch-{batch_id:012d}.parquet"
+    def new_path(self, route: str, source: str, batch_id: int, ledger_id: str) -> str:
+        """A path for batch ``batch_id`` that was never given before, relative to the staging folder."""
+        return f"{_folder(route, source)}/batch-{batch_id:012d}-{ledger_id}-{secrets.token_hex(8)}.parquet"
+
+    def batch_files(self, route: str | None = None, source: str | None = None) -> Iterator[BatchFile]:
+        """Every batch file of a route's source, of a route, or of all, folder by folder."""
+        if route is None:
+            for name in self.names(""):
+                if name.endswith("/"):
+                    yield from self.batch_files(name.rstrip("/"))
+            return
+        if source is None:
+            folders = [f"{route}/{name.rstrip('/')}" for name in self.names(route) if name.endswith("/")]
+        else:
+            folders = [_folder(route, source)]
+        for folder in folders:
+            for name in self.names(folder):
+                if match := _BATCH_FILE.fullmatch(name):
+                    yield BatchFile(f"{folder}/{name}", route, int(match[1]), match[2] or "")
+
+    def newest_batch(self, ledger_id: str, route: str | None = None, source: str | None = None) -> int:
+        """The greatest number of a batch that ``ledger_id`` may have written there; 0 when it has written none."""
+        files = self.batch_files(route, source)
+        return max((file.batch_id for file in files if file.ledger_id in (ledger_id, "")), default=0)
 
     def uri(self, relative: str) -> str:
         """``relative`` as Spark and people name it."""
@@ -116,7 +157,7 @@ class Staging:
 
     def names(self, relative: str) -> list[str]:
         """What lies directly in a folder: names, those of folders with a ``/`` at the end; [] when it isn't there."""
-        path = self.full_path(relative)
+        path = self.full_path(relative).rstrip("/")
         with _staging_errors(path):
             found = self.filesystem.get_file_info(pafs.FileSelector(path, allow_not_found=True))
         return sorted(
@@ -128,6 +169,54 @@ class Staging:
         path = self.full_path(relative)
         with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
             return int(pq.read_metadata(stream).num_rows)
+
+    def exists(self, relative: str) -> bool:
+        """Whether a file lies there."""
+        path = self.full_path(relative)
+        with _staging_errors(path):
+            return bool(self.filesystem.get_file_info(path).type == pafs.FileType.File)
+
+    def finished(self, relative: str) -> "Written | None":
+        """What a batch file holds that was written to its end; None for one that wasn't, or isn't there.
+
+        Raises :class:`StagingError` where that can't be told: it was written to its end and can't be read.
+        """
+        path = self.full_path(relative)
+        with _staging_errors(path):
+            if not self.exists(relative):
+                return None
+            with self.filesystem.open_input_file(path) as stream:
+                size = stream.size()
+                stream.seek(max(0, size - len(_END)))
+                if size <= 2 * len(_END) or stream.read(len(_END)) != _END:  # it begins with the same letters
+                    return None  # whoever wrote it died
+                file = pq.ParquetFile(stream)
+                sizes = file.read(columns=["body_bytes"]).column("body_bytes")
+                return Written(file.metadata.num_rows, pc.sum(sizes).as_py() or 0)
+
+    def source_of(self, relative: str) -> tuple[str, str]:
+        """The queue that a batch file was drained from, and its kind; raises :class:`StagingError` if it is empty."""
+        path = self.full_path(relative)
+        with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
+            file = pq.ParquetFile(stream)
+            if not file.metadata.num_rows:
+                raise StagingError(f"{path}: holds no copies")
+            (row,) = file.read_row_group(0, columns=["source", "kind"]).slice(0, 1).to_pylist()
+            return str(row["source"]), str(row["kind"])
+
+    def copy_batch(self, old: str, new: str, batch_id: int) -> "Written":
+        """Write the copies of one batch file to another, as batch ``batch_id``; it is durable when this returns."""
+        path = self.full_path(old)
+        with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
+            file = pq.ParquetFile(stream)
+            writer = BatchWriter(self, new, {"batch_id": batch_id})
+            try:
+                for group in range(file.num_row_groups):
+                    writer.add_table(file.read_row_group(group))
+                return writer.close()
+            except BaseException:
+                writer.abort(remove=False)
+                raise
 
     def evidence(self, relative: str) -> pa.Table:
         """Of every copy of a batch file what tells it from others, in row order and without payloads."""
@@ -247,6 +336,7 @@ class BatchWriter:
         self._folders = _folders_to_sync(folder, staging.root) if staging.is_local else []
         with _staging_errors(self._path):
             staging.filesystem.create_dir(folder, recursive=True)
+            _take(staging, self._path)
             self._stream = staging.filesystem.open_output_stream(self._path)
             self._writer = pq.ParquetWriter(
                 self._stream,
@@ -275,6 +365,19 @@ class BatchWriter:
         self._pending_bytes += size
         if len(self._letters) >= GROUP_ROWS or self._pending_bytes >= GROUP_BYTES:
             self._write_group()
+
+    def add_table(self, table: pa.Table) -> None:
+        """Add a row group of another batch file; its copies get the next row numbers, and this batch's id."""
+        count = len(table)
+        for name, values in (
+            ("batch_id", pa.repeat(pa.scalar(self._constants["batch_id"], pa.int64()), count)),
+            ("row", pa.array(range(self.copies, self.copies + count), pa.int32())),
+        ):
+            table = table.set_column(table.schema.get_field_index(name), SCHEMA.field(name), values)
+        self.copies += count
+        self.bytes += pc.sum(table.column("body_bytes")).as_py() or 0
+        with _staging_errors(self._path):
+            self._writer.write_table(table.select(SCHEMA.names).cast(SCHEMA))
 
     def close(self) -> Written:
         """Finish the file and make it durable: fsync of the file and of the folders that lead to it, or the end of the
@@ -471,6 +574,25 @@ def _properties(struct: pa.StructArray) -> list[tuple[str, str]]:
 
 
 _LISTS: dict[str, Callable[[Any], list[Any]]] = {"headers": _headers, "properties": _properties}
+
+
+def _folder(route: str, source: str) -> str:
+    """Where the batches of a source are; its name is made safe for paths."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in source).strip(".") or "source"
+    return f"{route}/{safe}"
+
+
+def _take(staging: Staging, path: str) -> None:
+    """Make sure that ``path`` is ours: raises :class:`PathTaken` when something lies there."""
+    if not staging.is_local:
+        # An object store can't be asked for more through Arrow; the name's random part is what keeps files apart.
+        if staging.filesystem.get_file_info(path).type != pafs.FileType.NotFound:
+            raise PathTaken(f"{path}: there is a file already")
+        return
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    except FileExistsError as error:
+        raise PathTaken(f"{path}: there is a file already") from error
 
 
 def _folders_to_sync(folder: str, root: str) -> list[str]:

@@ -60,7 +60,7 @@ class Plant:
         """A batch that is recorded with so many copies."""
         batch_id, _ = batches.open_batch(
             self.ledger, self.lease, source=source, kind=kind, shard=0,
-            path_of=lambda route, source, batch_id: f"{route}/{source}/{batch_id}.parquet", now=self.now,
+            path_of=lambda route, source, batch_id, _: f"{route}/{source}/{batch_id}.parquet", now=self.now,
         )  # fmt: skip
         batches.record(self.ledger, self.lease, batch_id, copies=copies, size=100, now=self.now)
         batches.settled(self.ledger, batch_id, count=copies, now=self.now)

@@ -10,6 +10,7 @@ import pytest
 
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
 from redrive.ledger import (
+    adopting,
     batches,
     consumers,
     destinations,
@@ -231,6 +232,7 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
     ),
     "adopt": lambda p, z, s: suspects.adopt(p.ledger, z, p.now),
+    "doubt_unsent": lambda p, z, s: adopting.doubt_unsent(p.ledger, z, p.now),
     "begin_restore": lambda p, z, s: restoring.begin(p.ledger, z, [1 << 20], p.now),
     "undo_restore": lambda p, z, s: restoring.undo(p.ledger, z, [UNFINISHED], p.now),
     "finish_restore": lambda p, z, s: restoring.finish(p.ledger, z, [1 << 20], "q", p.now),
@@ -273,8 +275,8 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
-        batches, consumers, destinations, escalations, expiry, loading, observations, outcomes, planning, restoring,
-        sending, standing, suspects,
+        adopting, batches, consumers, destinations, escalations, expiry, loading, observations, outcomes, planning,
+        restoring, sending, standing, suspects,
     )  # fmt: skip
     takes_lease = {
         function
@@ -284,7 +286,7 @@ def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
         and "lease" in inspect.signature(function).parameters
     }  # fmt: skip
     called = {name for operation in GUARDED.values() for name in _names(operation.__code__)}
-    within_a_transaction_of_others = {"set_gate", "prove"}
+    within_a_transaction_of_others = {"set_gate", "prove", "hold_for_people"}
     not_called = {f.__name__ for f in takes_lease} - called - within_a_transaction_of_others
     only_look = {"settle_unfinished_sends", "open_of", "left"}
     assert not_called <= only_look

@@ -96,7 +96,7 @@ def test_every_folder_that_leads_to_a_file_is_durable_with_it(tmp_path: Path, sy
     root = tmp_path / "var" / "staging"
     staging = Staging(str(root))
     for batch in (1, 2):
-        path = staging.path_of_batch("orders", "orders-dlq", batch)
+        path = staging.new_path("orders", "orders-dlq", batch, "l")
         writer = staging.writer(
             path, batch_id=batch, route="orders", source="orders-dlq", kind="dead_letter", broker=""
         )

@@ -1,8 +1,11 @@
 """Staging batches in the ledger: open, recorded, settled, abandoned; each step a compare-and-set.
 
 open -> recorded happens only after the file is durable, and only while the run still holds the route; nothing
-is settled before it. An open batch whose writer vanished is abandoned by the same compare-and-set, so a writer
-that comes back to life finds its row gone and settles nothing.
+is settled before it. An open batch whose writer vanished is recorded for it where its file is complete, and else
+abandoned, by the same compare-and-set, so a writer that comes back to life finds its row gone and settles nothing.
+
+A complete file is never thrown away on the word of an open row: the row may be older than the truth, in a ledger that
+was restored from a backup or went on on a replica that was behind, and then the file alone holds what was settled.
 """
 
 from collections.abc import Callable
@@ -15,10 +18,12 @@ from redrive.errors import BatchLost
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
+from redrive.ledger.schema import ledger_id
 from redrive.message import MAX_ROWS
 
-#: (route, source, batch id) -> where the batch is written, relative to the staging folder.
-PathOf = Callable[[str, str, int], str]
+#: (route, source, batch id, ledger id) -> where the batch is written, relative to the staging folder; a path that was
+#: never given before.
+PathOf = Callable[[str, str, int, str], str]
 
 
 class Batch(NamedTuple):
@@ -34,16 +39,31 @@ class Batch(NamedTuple):
 
 
 def open_batch(
-    ledger: Ledger, lease: RouteLease, *, source: str, kind: str, shard: int, path_of: PathOf, now: datetime
+    ledger: Ledger,
+    lease: RouteLease,
+    *,
+    source: str,
+    kind: str,
+    shard: int,
+    path_of: PathOf,
+    now: datetime,
+    beyond: int = 0,
+    adopted_from: str | None = None,
 ) -> tuple[int, str]:
-    """Announce a batch before its file is begun; returns its id and path."""
+    """Announce a batch before its file is begun; returns its id, greater than ``beyond``, and its path.
+
+    ``adopted_from`` is the path of a file without a row, of which this batch will be a copy.
+    """
     with ledger.write() as connection:
         lease.guard(connection, now)
+        if beyond:
+            _count_on_from(connection, ledger, beyond)
         batch_id = int(
             connection.execute(
                 sql(
-                    "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, opened_at)"
-                    " values (:route, :source, :kind, :shard, :run_id, :fence, 'open', '', :now) returning batch_id"
+                    "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, opened_at,"
+                    " adopted_from) values (:route, :source, :kind, :shard, :run_id, :fence, 'open', '', :now,"
+                    " :adopted_from) returning batch_id"
                 ),
                 {
                     "route": lease.route,
@@ -53,10 +73,11 @@ def open_batch(
                     "run_id": lease.run_id,
                     "fence": lease.fence,
                     "now": now,
+                    "adopted_from": adopted_from,
                 },
             ).scalar_one()
         )
-        path = path_of(lease.route, source, batch_id)
+        path = path_of(lease.route, source, batch_id, ledger_id(connection))
         connection.execute(
             sql("update staging_batches set uri = :uri where batch_id = :batch_id"),
             {"uri": path, "batch_id": batch_id},
@@ -95,52 +116,83 @@ def settled(ledger: Ledger, batch_id: int, *, count: int, now: datetime) -> None
         )
 
 
-def abandon(
-    ledger: Ledger,
-    *,
-    route: str | None,
-    before_fence: int | None,
-    opened_before: datetime | None,
-    now: datetime,
+def left_open(
+    connection: Connection, *, route: str | None, before_fence: int | None, opened_before: datetime | None
 ) -> list[Batch]:
-    """Give up open batches whose writer is gone: of an older fence of the route, or opened too long ago.
+    """Open batches whose writer is gone: of an older fence of the route, or opened too long ago; oldest first."""
+    values = {"route": route, "fence": before_fence, "opened_at": opened_before}
+    rows = connection.execute(
+        sql(
+            "select batch_id, route, source, kind, uri, copies, state from staging_batches where state = 'open'"
+            + (" and route = :route" if route else "")
+            + (" and fence < :fence" if before_fence is not None else "")
+            + (" and opened_at < :opened_at" if opened_before else "")
+            + " order by batch_id"
+        ),
+        {name: value for name, value in values.items() if value is not None},
+    ).all()
+    return [Batch(*row) for row in rows]
 
-    Returns every abandoned batch whose file may still be there, also those of which a process died before it had
-    removed the file; the caller removes the files, then calls :func:`removed`.
+
+def record_left(ledger: Ledger, batch: Batch, *, copies: int, size: int, now: datetime) -> bool:
+    """An open batch whose writer is gone has a complete file, so its copies count; False when somebody was faster.
+
+    From here it is as if the writer had died before it settled anything: what is still at the broker comes again.
     """
     with ledger.write() as connection:
-        rows = connection.execute(
+        changed = connection.execute(
             sql(
-                "update staging_batches set state = 'abandoned' where state = 'open'"
-                + (" and route = :route" if route else "")
-                + (" and fence < :fence" if before_fence is not None else "")
-                + (" and opened_at < :opened_at" if opened_before else "")
-                + " returning batch_id, route, source, kind, uri, copies, state"
+                "update staging_batches set state = 'recorded', copies = :copies, bytes = :size, recorded_at = :now"
+                " where batch_id = :batch_id and state = 'open'"
             ),
-            {"route": route, "fence": before_fence, "opened_at": opened_before}
-            if opened_before
-            else {"route": route, "fence": before_fence},
-        ).all()
-        for row in rows:
+            {"copies": copies, "size": size, "now": now, "batch_id": batch.batch_id},
+        ).rowcount
+        if changed:
+            tell(
+                connection,
+                at=now,
+                action="record batch",
+                route=batch.route,
+                count=copies,
+                selection={"batch_id": batch.batch_id},
+                reason="its writer is gone; its file is complete, and may be all that there is of its copies",
+            )
+    return bool(changed)
+
+
+def abandon(ledger: Ledger, batch: Batch, now: datetime) -> bool:
+    """Give up an open batch whose writer is gone and whose file is not complete; False when somebody was faster."""
+    with ledger.write() as connection:
+        changed = connection.execute(
+            sql("update staging_batches set state = 'abandoned' where batch_id = :batch_id and state = 'open'"),
+            {"batch_id": batch.batch_id},
+        ).rowcount
+        if changed:
             tell(
                 connection,
                 at=now,
                 action="abandon batch",
-                route=row.route,
+                route=batch.route,
                 count=1,
-                selection={"batch_id": row.batch_id},
+                selection={"batch_id": batch.batch_id},
                 reason="its writer is gone; nothing of it was recorded or settled",
             )
-        left = connection.execute(
-            sql(
-                "select batch_id, route, source, kind, uri, copies, state from staging_batches"
-                " where state = 'abandoned' and removed_at is null"
-                + (" and route = :route" if route else "")
-                + " order by batch_id"
-            ),
-            {"route": route} if route else {},
-        ).all()
-    return [Batch(*row) for row in left]
+    return bool(changed)
+
+
+def abandoned(connection: Connection, route: str | None) -> list[Batch]:
+    """Every abandoned batch whose file may still be there, also those of which a process died before it had removed
+    the file; the caller removes the files, then calls :func:`removed`."""
+    rows = connection.execute(
+        sql(
+            "select batch_id, route, source, kind, uri, copies, state from staging_batches"
+            " where state = 'abandoned' and removed_at is null"
+            + (" and route = :route" if route else "")
+            + " order by batch_id"
+        ),
+        {"route": route} if route else {},
+    ).all()
+    return [Batch(*row) for row in rows]
 
 
 def abandon_one(ledger: Ledger, batch_id: int) -> bool:
@@ -172,6 +224,34 @@ def open_of(ledger: Ledger, lease: RouteLease, *, source: str, shard: int) -> in
             {"route": lease.route, "fence": lease.fence, "source": source, "shard": shard},
         ).scalar()
     return None if found is None else int(found)
+
+
+def newest(connection: Connection) -> int:
+    """The greatest batch id that this ledger knows of; 0 when it knows none."""
+    return int(connection.execute(sql("select coalesce(max(batch_id), 0) from staging_batches")).scalar_one())
+
+
+def _count_on_from(connection: Connection, ledger: Ledger, batch_id: int) -> None:
+    """The next batch gets a greater id than ``batch_id``: a counter that went back must not give an id twice."""
+    values = {"batch_id": batch_id}
+    if ledger.is_sqlite:
+        where = "name = 'staging_batches'"
+        connection.execute(sql(f"update sqlite_sequence set seq = max(seq, :batch_id) where {where}"), values)
+        connection.execute(
+            sql(
+                "insert into sqlite_sequence (name, seq) select 'staging_batches', :batch_id"
+                f" where not exists (select 1 from sqlite_sequence where {where})"
+            ),
+            values,
+        )
+        return
+    counter = connection.execute(sql("select pg_get_serial_sequence('staging_batches', 'batch_id')")).scalar_one()
+    last = connection.execute(sql(f"select case when is_called then last_value else 0 end from {counter}")).scalar_one()
+    # Counted on and not set: others may be counting at this moment, and a counter that is set may go back.
+    connection.execute(
+        sql("select count(nextval(cast(:counter as regclass))) from generate_series(1, :missing)"),
+        {"counter": counter, "missing": max(0, batch_id - last)},
+    )
 
 
 def removed(ledger: Ledger, batch_ids: list[int], now: datetime) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 
 from redrive import grouping, lifecycle
 from redrive.errors import ClassificationFailed
-from redrive.ledger import destinations
+from redrive.ledger import adopting, destinations
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -232,6 +232,7 @@ def load(
         if repeated:
             _apply_returns(connection, lease, now)
             _keep_repeats(connection, lease.route, now)
+        adopting.hold_for_people(connection, lease, list(pending), now)
         return _count(ledger, connection, lease, now)
 
 

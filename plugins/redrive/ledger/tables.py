@@ -115,11 +115,20 @@ staging_batches = Table(
     Column("settled_at", Instant),
     Column("loaded_at", Instant),
     Column("removed_at", Instant),  # the file is gone: abandoned, or past retention
+    # The file without a row that this batch is a copy of: what is in it may have been redelivered since.
+    Column("adopted_from", sa.Text),
     # open: being written, settles nothing.  recorded: durable, may be settled.  settled: the source is done
     # with it.  abandoned: its writer vanished or was too slow; its rows were never recorded.
     _one_of("state", "open", "recorded", "settled", "abandoned"),
     _one_of("kind", "dead_letter", "delay", "import"),
     Index("ix_staging_batches_route_state", "route", "state"),
+    Index(
+        "ix_staging_batches_adopted_from",
+        "adopted_from",
+        unique=True,
+        sqlite_where=text("adopted_from is not null and state <> 'abandoned'"),
+        postgresql_where=text("adopted_from is not null and state <> 'abandoned'"),
+    ),
     sqlite_autoincrement=True,  # a batch id is never given twice, also after retention
 )
 

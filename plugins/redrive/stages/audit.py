@@ -4,6 +4,8 @@ Retention removes whole batches, and only those of which every message is finish
 adds up.
 """
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -12,7 +14,9 @@ from redrive.errors import StagingError
 from redrive.ledger import balance, batches, retention
 from redrive.ledger.balance import Problem
 from redrive.ledger.engine import Ledger
+from redrive.ledger.schema import ledger_id
 from redrive.settings import Settings
+from redrive.stages import adopt
 from redrive.stages.context import Progress, silent
 
 if TYPE_CHECKING:
@@ -41,9 +45,10 @@ def audit(settings: Settings, *, route: str | None = None, now: datetime, progre
     found = Audited()
     try:
         longest = max([ABANDON_AFTER, *(one.drain.lease for one in settings.routes.values())])
-        gone = batches.abandon(ledger, route=route, before_fence=None, opened_before=now - longest, now=now)
-        remove_files(ledger, staging, gone, now)
-        found.abandoned = len(gone)
+        with ledger.read() as connection:
+            left = batches.left_open(connection, route=route, before_fence=None, opened_before=now - longest)
+            left += batches.abandoned(connection, route)
+        found.abandoned = close_left_open(ledger, staging, left, now)
         with ledger.read() as connection:
             recorded = batches.recorded(connection, route)
             found.problems += balance.problems(connection, route, thorough=True)
@@ -65,9 +70,34 @@ def audit(settings: Settings, *, route: str | None = None, now: datetime, progre
                 )
             if found.batches % 100 == 0:
                 progress("auditing", found.batches, len(recorded))
+        found.problems += _without_row(ledger, staging, route)
     finally:
         ledger.close()
     return found
+
+
+def _without_row(ledger: Ledger, staging: "Staging", route: str | None) -> Iterator[Problem]:
+    """Files that the ledger doesn't know, one by one those of this ledger, and together those of each other one."""
+    with ledger.read() as connection:
+        mine = ledger_id(connection)
+    others: Counter[tuple[str, str]] = Counter()
+    for file in adopt.without_row(ledger, staging, route):
+        if file.ledger_id not in (mine, ""):
+            others[file.route, file.ledger_id] += 1
+            continue
+        yield Problem(
+            f"{staging.uri(file.path)} is a staging file of route {file.route} that the ledger doesn't know: it may"
+            " hold all that is left of messages that were settled, as after a restore of the ledger from a backup;"
+            f" `redrive adopt {file.route}` takes it in, and people decide",
+            file.route,
+        )
+    for (name, other), count in sorted(others.items()):
+        yield Problem(
+            f"{count} staging files in the folder of route {name} were written by another ledger, {other}: if it is in"
+            " use, give each ledger a staging folder of its own; if it is lost,"
+            f" `redrive adopt {name} --ledger {other}` takes them in, and people decide",
+            name,
+        )
 
 
 def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
@@ -94,8 +124,27 @@ def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
     return totals
 
 
-def remove_files(ledger: Ledger, staging: "Staging", gone: list[batches.Batch], now: datetime) -> None:
-    """Remove the files of abandoned batches; their rows say so afterwards."""
-    for batch in gone:
-        staging.remove(batch.uri)
-    batches.removed(ledger, [batch.batch_id for batch in gone], now)
+def close_left_open(ledger: Ledger, staging: "Staging", left: list[batches.Batch], now: datetime) -> int:
+    """Batches that a writer left open are recorded where their file is complete, and abandoned where it is not; the
+    files of abandoned ones are removed, and their rows say so. Returns how many are abandoned.
+
+    One whose file can't be read now stays as it is, for the next to look.
+    """
+    gone = []
+    for batch in left:
+        if batch.state == "open":
+            try:
+                written = staging.finished(batch.uri) if batch.uri else None
+            except StagingError:
+                continue
+            if written is not None:
+                batches.record_left(ledger, batch, copies=written.copies, size=written.bytes, now=now)
+                continue
+            if not batches.abandon(ledger, batch, now):
+                continue
+        if batch.uri:
+            staging.remove(batch.uri)
+        gone.append(batch.batch_id)
+    if gone:
+        batches.removed(ledger, gone, now)
+    return len(gone)

@@ -1,7 +1,8 @@
 """Classify: tell Spark what to read, and take in what it found.
 
-The manifest names the batches; the output path carries the run and its fence, so that a run which was replaced
-writes where nobody reads. Loading inserts if absent, so doing any of this twice changes nothing.
+The manifest names the batches; the output path carries the ledger, the run, its fence and its beginning, so that a run
+which was replaced writes where nobody reads, and what a ledger wrote before it was restored from a backup is not taken
+for its answer now. Loading inserts if absent, so doing any of this twice changes nothing.
 """
 
 import base64
@@ -16,9 +17,10 @@ from redrive.ledger import batches, leases, loading, outcomes
 from redrive.ledger.batches import Batch
 from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.loading import Loaded
+from redrive.ledger.schema import ledger_id
 from redrive.settings import Source
 from redrive.settings.file import home
-from redrive.stages.context import Context
+from redrive.stages.context import Context, micros
 
 if TYPE_CHECKING:
     from redrive.staging import Staging
@@ -32,17 +34,20 @@ def _learned() -> dict[str, str]:
 
 def output_path(context: Context) -> str:
     """Where this run's classified files go, relative to the staging folder."""
-    return f"{context.name}/classified/{context.run.run_id}-{context.run.fence}"
+    with context.ledger.read() as connection:
+        mine = ledger_id(connection)
+    run = context.run
+    return f"{context.name}/classified/{mine}-{run.run_id}-{run.fence}-{micros(run.started_at)}"
 
 
-def remove_leftovers(staging: "Staging", route: str) -> None:
-    """Remove what runs that died before their load left; nobody reads it. The route must be held.
+def remove_leftovers(staging: "Staging", route: str, mine: str) -> None:
+    """Remove what runs of ledger ``mine`` that died before their load left; nobody reads it. The route must be held.
 
-    Only folders and manifests: a source may have the same name as the folder.
+    Only folders and manifests: a source may have the same name as the folder, and another ledger may be at work there.
     """
     folder = f"{route}/classified"
     for name in staging.names(folder):
-        if name.endswith(("/", ".json")):
+        if name.startswith(f"{mine}-") and name.endswith(("/", ".json")):
             staging.remove(f"{folder}/{name.rstrip('/')}")
 
 
@@ -53,10 +58,10 @@ def prepare(context: Context) -> str | None:
         known = loading.known_groups(connection) if waiting else []
     if not waiting:
         return None
-    route, staging = context.route, context.staging
+    route, staging, output = context.route, context.staging, output_path(context)
     manifest: dict[str, Any] = {
         "batches": [{"batch_id": b.batch_id, "uri": staging.uri(b.uri), "rows": b.copies} for b in waiting],
-        "output": staging.uri(output_path(context)),
+        "output": staging.uri(output),
         "route": context.name,
         "broker": route.broker,
         "sources": {
@@ -73,7 +78,7 @@ def prepare(context: Context) -> str | None:
         **_learned(),
         "known_groups": [{"fingerprint": g.fingerprint, "cause": g.cause, "template": g.template} for g in known],
     }
-    return staging.write_bytes(f"{output_path(context)}.json", json.dumps(manifest).encode())
+    return staging.write_bytes(f"{output}.json", json.dumps(manifest).encode())
 
 
 def _origin_lease(context: Context, source: Source) -> timedelta | None:
@@ -94,7 +99,8 @@ def load(context: Context) -> dict[str, int]:
     if waiting:
         from redrive.stages import classified_files  # noqa: PLC0415 - see there
 
-        answers = classified_files.Answers(context, output_path(context))
+        output = output_path(context)
+        answers = classified_files.Answers(context, output)
         stable = context.broker.capabilities.stable_identity
         repeated = None if stable else classified_files.repeated(context, waiting)
         done = 0
@@ -112,8 +118,8 @@ def load(context: Context) -> dict[str, int]:
             )
             done += sum(b.copies for b in some)
             context.progress("loading", done, sum(b.copies for b in waiting))
-        context.staging.remove(output_path(context))
-        context.staging.remove(f"{output_path(context)}.json")
+        context.staging.remove(output)
+        context.staging.remove(f"{output}.json")
     _note_drained(context)
     return {
         "classified": loaded.new + loaded.returned,

@@ -4,6 +4,7 @@ Of permissions it sees those to look at queues. Those to receive, settle and sen
 settling or sending something, so it names them instead.
 """
 
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -120,8 +121,9 @@ def _ledger(settings: Settings) -> str:
 
 def _staging(settings: Settings) -> str:
     staging = Staging(settings.staging)
-    staging.write_bytes("doctor.probe", b"can be written")
-    staging.remove("doctor.probe")
+    probe = f"doctor-{secrets.token_hex(8)}.probe"  # nobody else's file, and nobody else's doctor
+    staging.write_bytes(probe, b"can be written")
+    staging.remove(probe)
     return f"{settings.staging} can be written"
 
 

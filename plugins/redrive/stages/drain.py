@@ -20,11 +20,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from redrive.brokers.base import Depth
-from redrive.errors import BrokerError, LedgerError, RedriveError, SettlementFailed
+from redrive.errors import BrokerError, LedgerError, PathTaken, RedriveError, SettlementFailed
 from redrive.ledger import batches, observations, outcomes, repeats
 from redrive.ledger import expiry as expiry_ledger
 from redrive.ledger.expiry import Expiry
 from redrive.ledger.observations import Observation
+from redrive.ledger.schema import ledger_id
 from redrive.message import Micros, Received
 from redrive.settings import Source
 from redrive.stages.ages import first_enqueued
@@ -153,8 +154,11 @@ class _SourceDrain:
         self._wait = context.route.drain.wait if source.poll is None else source.poll
         longest = context.broker.capabilities_for(source.queue).max_lease
         self._lease = min(context.route.drain.lease, longest or timedelta.max)
+        with context.ledger.read() as connection:
+            self._mine = ledger_id(connection)
         self._batch_id: int | None = None
         self._path = ""
+        self._recorded = False  # the batch is; what is left of it is to settle it
         self._writer: BatchWriter | None = None
         self._receipts: list[object] = []
         self._leased_at: datetime | None = None  # of the oldest receipt, or of the last extension
@@ -209,8 +213,8 @@ class _SourceDrain:
                 self.complete = snapshot is not None and self.drained >= snapshot
                 self.complete = self.complete and self._has_nothing_more(limit)
             self._flush()
-        except BaseException:
-            self._give_up()
+        except BaseException as error:
+            self._give_up(ours=not isinstance(error, PathTaken))
             raise
         self._write_age(depth)
         self._note_expiry(started)
@@ -313,8 +317,9 @@ class _SourceDrain:
                 source=self._source.queue,
                 kind=self._source.kind,
                 shard=self._shard,
-                path_of=context.staging.path_of_batch,
+                path_of=context.staging.new_path,
                 now=now,
+                beyond=0 if self.batches else self._newest_staged(),
             )
             self._writer = context.staging.writer(
                 self._path,
@@ -331,6 +336,17 @@ class _SourceDrain:
         oldest = first_enqueued(context, letters)
         if oldest is not None:
             self._oldest = oldest if self._oldest is None else min(self._oldest, oldest)
+
+    def _newest_staged(self) -> int:
+        """The greatest batch id that this ledger gave as far as staging tells, whatever became of the ledger since.
+
+        Only where this source has one that the ledger doesn't know of are all files looked at.
+        """
+        context = self._context
+        found = context.staging.newest_batch(self._mine, context.name, self._source.queue)
+        with context.ledger.read() as connection:
+            known = batches.newest(connection)
+        return context.staging.newest_batch(self._mine) if found > known else found
 
     def _is_full(self, now: datetime) -> bool:
         assert self._writer is not None  # noqa: S101 - something was staged
@@ -358,8 +374,9 @@ class _SourceDrain:
             size=written.bytes,
             now=context.now(),
         )
-        # From here the copies are ours whatever happens: nothing below may remove the file.
+        # From here the copies are ours whatever happens: nothing below may remove the file, whatever the ledger says.
         self._writer = None
+        self._recorded = True
         self.batches += 1
         receipts, self._receipts = self._receipts, []
         settled = 0
@@ -375,6 +392,7 @@ class _SourceDrain:
         batches.settled(context.ledger, batch_id, count=settled, now=context.now())
         self.settled += settled
         self._batch_id = None
+        self._recorded = False
         self._leased_at = None
         if problem is not None:
             raise SettlementFailed(
@@ -388,8 +406,9 @@ class _SourceDrain:
             self._context.broker.extend(self._source.queue, receipts, self._lease)
             self._leased_at = now
 
-    def _give_up(self) -> None:
-        """After an error: the copies go back to their queue, and the file goes unless the ledger counts on it."""
+    def _give_up(self, *, ours: bool) -> None:
+        """After an error: the copies go back to their queue, and the file, if it is ours, goes unless the ledger counts
+        on it."""
         context, gone = self._context, False
         try:
             if self._batch_id is None:  # interrupted before it was known here
@@ -397,15 +416,18 @@ class _SourceDrain:
                     context.ledger, context.lease, source=self._source.queue, shard=self._shard
                 )
             # Only a row that is still open may lose its file: a commit can succeed though its answer was lost.
-            gone = self._batch_id is not None and batches.abandon_one(context.ledger, self._batch_id)
+            if self._batch_id is not None and not self._recorded:
+                gone = batches.abandon_one(context.ledger, self._batch_id)
         except LedgerError:
-            pass  # the next run abandons the batch and removes its file
+            pass  # the next run looks at the batch and its file
         if self._writer is not None:
             self._writer.abort(remove=gone)
         if gone and self._batch_id is not None:
             try:
-                path_of = context.staging.path_of_batch
-                context.staging.remove(path_of(context.name, self._source.queue, self._batch_id))
+                if ours:
+                    with context.ledger.read() as connection:
+                        path = batches.paths(connection, {self._batch_id})[self._batch_id]
+                    context.staging.remove(path)
                 batches.removed(context.ledger, [self._batch_id], context.now())
             except RedriveError:
                 pass  # the next run removes what is left

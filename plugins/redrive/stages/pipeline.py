@@ -7,7 +7,7 @@ them. A run travels between tasks as :class:`Run`: names and numbers, no payload
 import gc
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from redrive.ledger import batches, leases, outcomes, schema, sending
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.settings import Settings
+from redrive.stages import adopt as adopt_stage
 from redrive.stages import audit as audit_stage
 from redrive.stages import classify as classify_stage
 from redrive.stages import deliver as deliver_stage
@@ -86,15 +87,18 @@ def begin(
 
 
 def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:
-    """What dead runs left: open batches are abandoned, open slices settled, half-known drains forgotten."""
-    gone = batches.abandon(ledger, route=held.route, before_fence=held.fence, opened_before=None, now=now)
+    """What dead runs left: open batches are recorded or abandoned, open slices settled, half-known drains forgotten."""
+    with ledger.read() as connection:
+        left = batches.left_open(connection, route=held.route, before_fence=held.fence, opened_before=None)
+        left += batches.abandoned(connection, held.route)
+        mine = schema.ledger_id(connection)
     died = leases.predecessor_died(ledger, held)
-    if gone or died:
+    if left or died:
         from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which a run after a good one does not need
 
         staging = Staging(settings.staging)
-        audit_stage.remove_files(ledger, staging, gone, now)
-        classify_stage.remove_leftovers(staging, held.route)
+        audit_stage.close_left_open(ledger, staging, left, now)
+        classify_stage.remove_leftovers(staging, held.route, mine)
     sending.recover(ledger, held, now)
     outcomes.forget_pending(ledger, held, now)
 
@@ -178,6 +182,19 @@ def report(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
 def restore(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     """Put every unfinished message back where it came from."""
     return _stage(settings, run, "restore", restore_stage.restore, **options)
+
+
+def adopt(
+    settings: Settings, run: Run, *, of_ledgers: Collection[str] = (), restored: bool = False, **options: Any
+) -> dict[str, Any]:
+    """Take in the route's files that the ledger doesn't know."""
+    return _stage(
+        settings,
+        run,
+        "adopt",
+        lambda context: adopt_stage.adopt(context, of_ledgers=of_ledgers, restored=restored),
+        **options,
+    )
 
 
 def review(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:

@@ -1,0 +1,109 @@
+"""Files without a row, taken in: what is in them goes to people, because nobody knows what became of it.
+
+A file without a row was written by a ledger that is lost: this one was restored from a backup, or another one is gone.
+Its copies were settled at their source, so the file may be all that is left of them; or they were redelivered and
+processed long ago. The same holds for what waited to be sent when the backup was taken.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move, tell
+from redrive.lifecycle import State
+from redrive.message import ROW_BITS
+
+OF_A_FILE = "taken in from a file that the ledger didn't know: it may have been redelivered since, and processed"
+OF_A_BACKUP = "the ledger was restored from a backup: it may have been redelivered since, and processed"
+
+
+def paths(connection: Connection, route: str | None) -> tuple[set[str], set[str]]:
+    """Of a route or all: the files that batches have, and those that batches are copies of and need no more."""
+    rows = connection.execute(
+        sql("select uri, adopted_from, state from staging_batches" + (" where route = :route" if route else "")),
+        {"route": route} if route else {},
+    ).all()
+    own = {row.uri for row in rows} | {row.adopted_from for row in rows if row.state == "open" and row.adopted_from}
+    return own, {row.adopted_from for row in rows if row.state in ("recorded", "settled") and row.adopted_from}
+
+
+def hold_for_people(connection: Connection, lease: RouteLease, batch_ids: Sequence[int], now: datetime) -> int:
+    """What was loaded from those of these batches that are copies of files without a row is held for people."""
+    marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)  # ints only
+    adopted = connection.execute(
+        sql(f"select batch_id from staging_batches where adopted_from is not null and batch_id in ({marks or 'null'})")
+    ).scalars()
+    return sum(
+        move(
+            connection,
+            State.CLASSIFIED,
+            State.HELD,
+            now=now,
+            where="route = :route and copy_id >= :low and copy_id < :high",
+            values={
+                "route": lease.route,
+                "low": batch_id << ROW_BITS,
+                "high": (batch_id + 1) << ROW_BITS,
+                "why": OF_A_FILE,
+            },
+            set_="verdict = 'escalate', reason = :why",
+            route=lease.route,
+            run_id=lease.run_id,
+            action="hold for people",
+            reason=OF_A_FILE,
+        )
+        for batch_id in list(adopted)
+    )
+
+
+def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
+    """The ledger was restored from a backup: what it says waits to be sent, or is to be, is held for people.
+
+    Decisions that were not carried out are asked again. Returns how many messages are held.
+    """
+    held = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        values = {"route": lease.route, "why": OF_A_BACKUP}
+        for state in (State.CLASSIFIED, State.WAITING):
+            held += move(
+                connection,
+                state,
+                State.HELD,
+                now=now,
+                where="route = :route",
+                values=values,
+                set_="verdict = 'escalate', reason = :why, next_attempt_at = null",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="hold for people",
+                reason=OF_A_BACKUP,
+            )
+        held += connection.execute(
+            sql(
+                "update messages set verdict = 'escalate', reason = :why"
+                " where route = :route and state = 'held' and coalesce(verdict, '') <> 'escalate'"
+            ),
+            values,
+        ).rowcount
+        asked_again = connection.execute(
+            sql(
+                "update escalated_messages set status = 'reopened', decision = null, decided_at = null,"
+                " approved_by = null, refusal = :why where status = 'decided' and route = :route and message_id in"
+                " (select message_id from messages where route = :route and state = 'escalated')"
+            ),
+            values,
+        ).rowcount
+        tell(
+            connection,
+            at=now,
+            action="doubt what was not sent",
+            route=lease.route,
+            run_id=lease.run_id,
+            count=held + asked_again,
+            reason=OF_A_BACKUP,
+        )
+    return held + asked_again

@@ -1,0 +1,233 @@
+"""The ledger is older than its staging: restored from a backup, gone, or one of two that share a folder."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from redrive.errors import PathTaken
+from redrive.ledger import batches
+from redrive.ledger.engine import Ledger, sql
+from redrive.stages import pipeline
+from redrive.staging import Staging
+from tests.workshop import KEY_ERROR, REFUSED, Workshop
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    workshop = Workshop(tmp_path)
+    yield workshop
+    workshop.ledger.close()
+
+
+def back_up(workshop: Workshop) -> None:
+    with sqlite3.connect(workshop.folder / "redrive.db") as source:
+        with sqlite3.connect(workshop.folder / "backup.db") as target:
+            source.backup(target)
+        target.close()
+    source.close()
+
+
+def restore_backup(workshop: Workshop) -> None:
+    workshop.ledger.close()
+    for name in ("redrive.db", "redrive.db-wal", "redrive.db-shm"):
+        (workshop.folder / name).unlink(missing_ok=True)
+    shutil.copy(workshop.folder / "backup.db", workshop.folder / "redrive.db")
+    workshop.ledger = Ledger(workshop.settings.database)
+
+
+def files(workshop: Workshop) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in Path(workshop.settings.staging).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def rewound(workshop: Workshop) -> Workshop:
+    """A ledger that knows of one batch, where two more were drained and settled since its backup."""
+    workshop.die("before")
+    workshop.cycle()
+    workshop.consume()
+    back_up(workshop)
+    workshop.advance(minutes=30)
+    workshop.die("paid order 4711", error=KEY_ERROR)
+    workshop.cycle()
+    workshop.advance(minutes=30)
+    workshop.die("retry me", error=REFUSED)
+    workshop.cycle()
+    workshop.consume()
+    restore_backup(workshop)
+    workshop.advance(minutes=30)
+    return workshop
+
+
+def adopt(workshop: Workshop, **options: object) -> dict[str, int]:
+    run = workshop.begin(even_if_paused=True)
+    found = pipeline.adopt(workshop.settings, run, **workshop.options(), **options)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    return {name: count for name, count in found.items() if name != "seconds" and count}
+
+
+def test_what_was_staged_since_the_backup_is_never_overwritten_and_no_batch_id_is_given_twice(
+    rewound: Workshop,
+) -> None:
+    before = files(rewound)
+    rewound.die("something new")
+    rewound.cycle()
+    assert before.items() <= files(rewound).items()
+    assert rewound.query("select max(batch_id) from staging_batches") == [(4,)]
+
+
+def test_the_audit_names_each_file_that_the_ledger_does_not_know_and_what_takes_it_in(rewound: Workshop) -> None:
+    problems = rewound.audit()
+    assert len(problems) == 2
+    for number, problem in enumerate(problems, 2):
+        assert f"batch-{number:012d}" in problem
+        assert "`redrive adopt orders`" in problem
+
+
+def test_a_file_without_a_row_is_taken_in_once_and_people_decide_about_what_is_in_it(rewound: Workshop) -> None:
+    assert adopt(rewound) == {"adopted": 2, "copies": 2}
+    assert adopt(rewound) == {}
+    rewound.cycle()
+    assert rewound.audit() == []
+    assert rewound.bodies("orders") == [], "nothing of it is sent unasked"
+    found = rewound.query("select payload, reason from escalated_messages where status = 'open' order by message_id")
+    assert [payload for payload, _ in found] == ["paid order 4711", "retry me"]
+    assert all("may have been redelivered since" in reason for _, reason in found)
+    assert rewound.query("select count(distinct redrive_id) from messages") == [(3,)]
+    assert len(files(rewound)) == 3
+
+
+def test_a_crash_between_taking_in_and_removing_takes_nothing_in_twice(
+    rewound: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "remove", die)
+        with pytest.raises(KeyboardInterrupt):
+            adopt(rewound)
+    rewound.advance(minutes=30)
+    assert rewound.audit() == []
+    assert adopt(rewound) == {}
+    assert rewound.query("select sum(copies) from staging_batches where adopted_from is not null") == [(2,)]
+    assert len(files(rewound)) == 3
+
+
+def test_what_waited_at_the_time_of_the_backup_is_asked_about(workshop: Workshop) -> None:
+    workshop.die("waits", error=REFUSED)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    back_up(workshop)
+    workshop.deliver(run)
+    workshop.consume()
+    restore_backup(workshop)
+    workshop.advance(minutes=30)
+    assert adopt(workshop, restored=True) == {"doubted": 1}
+    workshop.cycle()
+    assert workshop.bodies("orders") == []
+    assert workshop.states() == {"escalated": 1}
+    assert workshop.audit() == []
+
+
+def test_a_decision_that_was_not_carried_out_at_the_time_of_the_backup_is_asked_again(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    with workshop.ledger.write() as connection:
+        connection.execute(sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'x'"))
+    assert adopt(workshop, restored=True) == {"doubted": 1}
+    workshop.review()
+    workshop.cycle()
+    assert workshop.bodies("orders") == []
+    assert workshop.query("select status from escalated_messages") == [("reopened",)]
+
+
+def test_a_row_that_was_open_in_the_backup_does_not_cost_the_file_that_was_settled_since(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup was taken while a batch was written; afterwards it was recorded and settled."""
+    record = batches.record
+
+    def back_up_and_record(*args: object, **options: object) -> None:
+        back_up(workshop)
+        record(*args, **options)  # type: ignore[arg-type]
+
+    workshop.die("a", "b")
+    monkeypatch.setattr(batches, "record", back_up_and_record)
+    workshop.cycle()
+    workshop.consume()
+    monkeypatch.undo()
+    restore_backup(workshop)
+    assert workshop.query("select state from staging_batches") == [("open",)]
+    workshop.advance(hours=2)
+    assert workshop.audit() == [] or "not loaded" in workshop.audit()[0]
+    workshop.cycle()
+    assert workshop.query("select state, new_copies from staging_batches") == [("recorded", 2)]
+
+
+def test_a_settled_batch_keeps_its_file_though_the_ledger_forgot_that_it_was_recorded(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes on on a replica that was behind, between the record and the mark."""
+    settled = batches.settled
+
+    def fail_over(ledger: Ledger, *args: object, **options: object) -> None:
+        with ledger.write() as connection:
+            connection.execute(sql("update staging_batches set state = 'open', copies = 0"))
+        raise KeyboardInterrupt
+
+    workshop.die("a")
+    monkeypatch.setattr(batches, "settled", fail_over)
+    run = workshop.begin()
+    with pytest.raises(KeyboardInterrupt):
+        workshop.drain(run)
+    monkeypatch.setattr(batches, "settled", settled)
+    workshop.advance(minutes=30)
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"a"]
+
+
+def test_a_path_at_which_something_lies_is_refused_and_left_alone(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = "orders/orders-dlq/batch-000000000001-other-00.parquet"
+    theirs = Path(workshop.settings.staging) / taken
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"somebody else's")
+    monkeypatch.setattr(Staging, "new_path", lambda *_: taken)
+    workshop.die("a")
+    with pytest.raises(PathTaken, match="there is a file already"):
+        workshop.drain(workshop.begin())
+    monkeypatch.undo()
+    assert theirs.read_bytes() == b"somebody else's"
+    workshop.advance(minutes=30)
+    workshop.cycle()
+    assert theirs.read_bytes() == b"somebody else's"
+    assert workshop.bodies("orders") == [b"a"]
+
+
+def test_ledgers_that_share_a_folder_leave_each_other_alone_and_are_told(workshop: Workshop, tmp_path: Path) -> None:
+    other = Workshop(tmp_path, f"sqlite:///{tmp_path}/other.db")
+    workshop.die("mine")
+    run = workshop.begin()
+    workshop.drain(run)
+    manifest = pipeline.prepare_classification(workshop.settings, run, **workshop.options())
+    assert manifest is not None
+    other.die("theirs")
+    died = other.begin()
+    other.drain(died)
+    other.advance(minutes=30)
+    other.cycle()  # cleans up after its own dead run
+    assert Path(manifest).exists()
+    assert {body for (body,) in other.query("select count(*) from messages")} == {1}
+    (problem,) = other.audit()
+    assert "1 staging files in the folder of route orders were written by another ledger" in problem
+    with workshop.ledger.read() as connection:
+        theirs = connection.execute(sql("select ledger_id from ledger_identity")).scalar_one()
+    assert f"`redrive adopt orders --ledger {theirs}`" in problem
+    assert adopt(other) == {"of_other_ledgers": 1}
+    other.ledger.close()
