@@ -11,6 +11,10 @@ from typing import NamedTuple
 
 Micros = int
 
+#: The years 1 to 9999: beyond them there is no datetime, so nothing could read what is stored.
+FIRST_MOMENT: Micros = -62_135_596_800_000_000
+LAST_MOMENT: Micros = 253_402_300_799_999_999
+
 ID_HEADER = "x-redrive-id"
 ATTEMPT_HEADER = "x-redrive-attempt"
 #: ``id;attempt`` in one header, for brokers that allow only a few (SQS: ten attributes).

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from redrive import classified, files
 from redrive.errors import PathTaken, StagingError
-from redrive.message import DeadLetter, Header, Micros, body_hash, read_tracking
+from redrive.message import FIRST_MOMENT, LAST_MOMENT, DeadLetter, Header, Micros, body_hash, read_tracking
 
 GROUP_ROWS = 5_000
 GROUP_BYTES = 8 * 1024 * 1024
@@ -357,6 +357,8 @@ class BatchWriter:
 
     def add(self, letters: Sequence[DeadLetter], received_at: Micros) -> None:
         """Add copies received at ``received_at``; they get the next row numbers."""
+        if not all(type(letter.body) is bytes for letter in letters):
+            letters = [letter if type(letter.body) is bytes else as_far_as_possible(letter) for letter in letters]
         self._letters.extend(letters)
         self._received.extend([received_at] * len(letters))
         size = sum([len(letter.body) for letter in letters])
@@ -409,8 +411,13 @@ class BatchWriter:
         letters, self._letters = self._letters, []
         received, self._received = self._received, []
         self._pending_bytes = 0
+        first = self.copies - len(letters)
+        try:
+            table = _to_table(letters, received, self._constants, first)
+        except _NOT_CONVERTED:  # of thousands, most often one: what it is keeps neither the others nor itself out
+            table = _one_by_one(letters, received, self._constants, first)
         with _staging_errors(self._path):
-            self._writer.write_table(_to_table(letters, received, self._constants, self.copies - len(letters)))
+            self._writer.write_table(table)
 
 
 def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict[str, Any], first: int) -> pa.Table:
@@ -466,6 +473,93 @@ def _to_table(letters: list[DeadLetter], received: list[Micros], constants: dict
     return pa.table(columns, schema=SCHEMA)
 
 
+#: What Arrow and Python say of a value that can't become one of a column.
+_NOT_CONVERTED = (pa.ArrowException, ArithmeticError, LookupError, TypeError, ValueError, AttributeError)
+#: A property of a copy that could not be staged as it came: it names what was changed.
+CHANGED = "redrive-staged-without"
+_MOST_DELIVERIES = 2**31 - 1
+
+
+def _one_by_one(
+    letters: Sequence[DeadLetter], received: Sequence[Micros], constants: dict[str, Any], first: int
+) -> pa.Table:
+    """As :func:`_to_table`, copy by copy: those that can't be converted as they are, as far as possible."""
+    rows = []
+    for number, (letter, moment) in enumerate(zip(letters, received, strict=True), first):
+        try:
+            rows.append(_to_table([letter], [moment], constants, number))
+        except _NOT_CONVERTED:
+            rows.append(_to_table([as_far_as_possible(letter)], [moment], constants, number))
+    return pa.concat_tables(rows).combine_chunks()
+
+
+def as_far_as_possible(letter: DeadLetter) -> DeadLetter:
+    """The copy with every value in a form that can be staged: the body byte for byte, numbers and times within their
+    bounds, texts as texts; what had to be changed is named in a property."""
+    changed: list[str] = []
+
+    def kept(name: str, before: Any, after: Any) -> Any:
+        if after != before or type(after) is not type(before):
+            changed.append(name)
+        return after
+
+    def text(name: str, value: Any) -> Any:
+        return kept(name, value, value if value is None or isinstance(value, str) else _text(value))
+
+    def moment(name: str) -> Any:
+        value = getattr(letter, name)
+        fits = isinstance(value, int) and FIRST_MOMENT <= value <= LAST_MOMENT
+        return kept(name, value, value if fits else None)
+
+    headers = [
+        Header(_text(name), _text(kind), value if isinstance(value, str | bytes) else _text(value))
+        for name, kind, value in _each(letter.headers, 3)
+    ]
+    if tuple(headers) != letter.headers:
+        changed.append("headers")
+    properties = [(_text(name), _text(value)) for name, value in _each(letter.properties, 2)]
+    if tuple(properties) != letter.properties:
+        changed.append("properties")
+    deliveries = letter.deliveries if isinstance(letter.deliveries, int) else 0
+    whole = letter._replace(
+        broker_message_id=kept("broker_message_id", letter.broker_message_id, _text(letter.broker_message_id)),
+        body=kept("body", letter.body, letter.body if isinstance(letter.body, bytes) else _bytes(letter.body)),
+        headers=tuple(headers),
+        enqueued_at=moment("enqueued_at"),
+        dead_lettered_at=moment("dead_lettered_at"),
+        first_received_at=moment("first_received_at"),
+        deliveries=kept("deliveries", letter.deliveries, max(0, min(deliveries, _MOST_DELIVERIES))),
+        origin=text("origin", letter.origin),
+        ordering_key=text("ordering_key", letter.ordering_key),
+        content_type=text("content_type", letter.content_type),
+        reason=text("reason", letter.reason),
+        description=text("description", letter.description),
+        redelivered=kept("redelivered", letter.redelivered, bool(letter.redelivered)),
+    )
+    return whole._replace(properties=(*properties, (CHANGED, ", ".join(dict.fromkeys(changed)))))
+
+
+def _each(values: Any, width: int) -> list[tuple[Any, ...]]:
+    """Those of ``values`` that have so many parts."""
+    those = values if isinstance(values, tuple | list) else ()
+    return [tuple(one) for one in those if isinstance(one, tuple | list) and len(one) == width]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    try:
+        return "" if value is None else str(value)
+    except Exception:  # whatever an object from outside says of itself
+        return f"<{type(value).__name__}>"
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    return _text(value).encode("utf-8", "surrogatepass")
+
+
 def _strings(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.string())
@@ -474,7 +568,11 @@ def _strings(values: list[Any]) -> pa.Array:
 
 
 def _times(values: Sequence[Micros | None]) -> pa.Array:
-    return pa.array(values, pa.int64()).cast(_TIME)
+    array = pa.array(values, pa.int64())
+    bounds = pc.min_max(array).as_py()
+    if bounds["min"] is not None and not FIRST_MOMENT <= bounds["min"] <= bounds["max"] <= LAST_MOMENT:
+        raise ValueError("a time beyond the year 9999")  # nothing could read it
+    return array.cast(_TIME)
 
 
 def _header_column(rows: list[tuple[Header, ...]]) -> pa.Array:
@@ -484,13 +582,12 @@ def _header_column(rows: list[tuple[Header, ...]]) -> pa.Array:
         offsets.append(total)
     flat = [header for row in rows for header in row]
     values = [header[2] for header in flat]
+    texts = _strings([value if isinstance(value, str) else None for value in values])
+    data = pa.array([value if isinstance(value, bytes) else None for value in values], pa.binary())
+    if texts.null_count + data.null_count != len(values):
+        raise TypeError("a header that is neither text nor bytes")  # its value would be lost
     struct = pa.StructArray.from_arrays(
-        [
-            _strings([header[0] for header in flat]),
-            _strings([header[1] for header in flat]),
-            _strings([value if isinstance(value, str) else None for value in values]),
-            pa.array([value if isinstance(value, bytes) else None for value in values], pa.binary()),
-        ],
+        [_strings([header[0] for header in flat]), _strings([header[1] for header in flat]), texts, data],
         fields=list(_HEADER),
     )
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), struct)

@@ -26,7 +26,7 @@ from redrive.ledger import expiry as expiry_ledger
 from redrive.ledger.expiry import Expiry
 from redrive.ledger.observations import Observation
 from redrive.ledger.schema import ledger_id
-from redrive.message import Micros, Received
+from redrive.message import FIRST_MOMENT, LAST_MOMENT, Micros, Received
 from redrive.settings import Source
 from redrive.stages.ages import first_enqueued
 from redrive.stages.context import Context, instant, micros
@@ -140,6 +140,14 @@ def _all_after(started: Micros, received: Sequence[Received]) -> bool:
     return all(moment is not None and moment > started for moment in entered)
 
 
+def _tells_times(one: Received) -> bool:
+    """Its times are times, or not told."""
+    entered, dead = one.letter.enqueued_at, one.letter.dead_lettered_at
+    return (entered is None or (type(entered) is int and FIRST_MOMENT <= entered <= LAST_MOMENT)) and (
+        dead is None or (type(dead) is int and FIRST_MOMENT <= dead <= LAST_MOMENT)
+    )
+
+
 class _SourceDrain:
     """The drain of one source by one shard."""
 
@@ -220,9 +228,14 @@ class _SourceDrain:
         self._note_expiry(started)
 
     def _receive(self, room: int, wait: timedelta) -> list[Received]:
-        return self._context.broker.receive(
+        received = self._context.broker.receive(
             self._source.queue, limit=min(RECEIVE_AT_ONCE, room, self._room()), wait=wait, lease=self._lease
         )
+        if all(map(_tells_times, received)):
+            return received
+        from redrive.staging import as_far_as_possible  # noqa: PLC0415 - Arrow, which an idle run does not need
+
+        return [one if _tells_times(one) else one._replace(letter=as_far_as_possible(one.letter)) for one in received]
 
     def _has_nothing_more(self, limit: int) -> bool:
         """All that was counted has come: whether receives say too that this was all, where the count may be late.
