@@ -90,6 +90,19 @@ def body_hash(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
+def headers_hash(headers: Iterable[Header], strip: frozenset[str]) -> bytes:
+    """16 bytes over what producer and consumer wrote into the headers, whatever their order: without failure headers
+    (``strip``) and without our marks."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, kind, value in sorted(
+        (name, kind, value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value)
+        for name, kind, value in clean_headers(headers, strip)
+    ):
+        for part in (name.encode("utf-8", "surrogatepass"), kind.encode("utf-8", "surrogatepass"), value):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
 def message_id_of(batch_id: int, row: int) -> int:
     """The ledger's id of row ``row`` of staging batch ``batch_id``: the same however often it is loaded."""
     return (batch_id << ROW_BITS) | row
@@ -100,6 +113,8 @@ def batch_and_row(message_id: int) -> tuple[int, int]:
     return message_id >> ROW_BITS, message_id & (MAX_ROWS - 1)
 
 
+#: A copy's own word on how often it was redelivered counts up to here.
+MAX_CARRIED_ATTEMPTS = 1_000
 #: Hexadecimal digits of the message id in a redrive id.
 REDRIVE_ID_DIGITS = 14
 
@@ -152,6 +167,8 @@ def read_tracking(headers: Iterable[Header]) -> Tracking | None:
         redrive_id
         and attempt
         and len(redrive_id) <= 64
+        and redrive_id.isascii()
+        and redrive_id.isprintable()
         and attempt.isascii()
         and attempt.isdigit()
         and len(attempt) <= 6

@@ -245,11 +245,26 @@ class Staging:
             raise StagingError(f"{path}: has no row {rows[-1]}")
         return found
 
-    def described(self, relative: str) -> pa.Table:
+    def headers(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, tuple[Header, ...]]]:
+        """The headers of the copies at ``rows`` (ascending); bodies are not read, and at most the headers of one row
+        group are in memory."""
+        path, start = self.full_path(relative), 0
+        with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
+            file = pq.ParquetFile(stream)
+            for group in range(file.num_row_groups):
+                end = start + file.metadata.row_group(group).num_rows
+                picked = rows[bisect_left(rows, start) : bisect_left(rows, end)]
+                if picked:
+                    column = file.read_row_group(group, columns=["headers"]).column("headers")
+                    wanted = column.take(pa.array([row - start for row in picked], pa.int64()))
+                    yield from zip(picked, _lists(wanted, _headers), strict=True)
+                start = end
+
+    def described(self, relative: str, columns: Sequence[str] = _DESCRIBING_COLUMNS) -> pa.Table:
         """Of every copy of a batch file what the ledger keeps of it, in row order and without payloads."""
         path = self.full_path(relative)
         with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            return pq.read_table(stream, columns=_DESCRIBING_COLUMNS)
+            return pq.read_table(stream, columns=list(columns))
 
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, DeadLetter]]:
         """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory.

@@ -455,6 +455,8 @@ class BrokerContract:
 
         [received] = self.take(broker, dead, 1)
         assert received.letter.origin == live
+        assert broker.leads_to(live, live)
+        assert not broker.leads_to(dead, live)
         assert received.letter.body == b"fails"
         assert clean_headers(received.letter.headers, broker.capabilities.failure_headers) == (
             Header("a", self.text_type, "b"),

@@ -139,6 +139,9 @@ class SqsContract(BrokerContract):
 
         assert sqs.depth(url).visible == 1
         assert sqs.depth(f"arn:aws:sqs:us-east-1:000000000000:{name}").visible == 1
+        for queue in (url, f"arn:aws:sqs:us-east-1:000000000000:{name}"):
+            assert sqs.leads_to(queue, name) is True
+            assert sqs.leads_to(queue, "another") is False
 
     def test_fifo_ids_come_back_and_a_used_one_is_dropped(self, sqs: AmazonSqs, create: Callable[..., str]) -> None:
         queue = create(ordered=True)

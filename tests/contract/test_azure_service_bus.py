@@ -626,6 +626,11 @@ def test_a_subscription_is_reached_through_its_topic_only(bus: ServiceBusStandIn
         assert (able.single_target, able.native_dedupe) == (False, timedelta(minutes=1))
         assert broker.describe(queue).subscribers == 2
         assert broker.depth(queue).visible == 1
+        assert broker.leads_to(queue, "NEWS/Subscriptions/Mail") is True
+        assert broker.leads_to(queue, "news/Subscriptions/push") is (queue == "news")
+        assert broker.leads_to(queue, "orders") is None, "a subscription may forward to it"
+    bus.queue("orders")
+    assert broker.leads_to("orders", "news/Subscriptions/mail") is False
 
 
 def test_a_topic_is_taken_for_one_where_nobody_may_ask(bus: ServiceBusStandIn) -> None:

@@ -415,6 +415,9 @@ def test_a_subscription_is_restored_through_its_topic(
 ) -> None:
     assert statuses(pubsub, name, 2) == ["sent", "sent"]
     assert len(world.peek(subscription("orders-dlq"))) == 2
+    topic = str(pubsub._get_subscription(name, subscription("orders-dlq")).topic).rpartition("/")[2]
+    assert pubsub.leads_to(name, topic) is True
+    assert pubsub.leads_to(name, "another") is False
 
 
 def test_an_ack_that_came_too_late_is_not_reported_as_settled(

@@ -88,6 +88,7 @@ class Plant:
             "order_key": None,
             "cause": "transient_network",
             "group_id": None,
+            "headers_hash": b"h" * 16,
         }
         return Classified(**values | fields)
 

@@ -8,7 +8,7 @@ import pytest
 from redrive.errors import ClassificationFailed, LeaseLost
 from redrive.ledger import batches, loading
 from redrive.ledger.loading import Group, Loaded
-from redrive.message import body_hash, redrive_id_of
+from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, redrive_id_of
 from tests.ledger.planting import Plant, unchanged
 
 NEW, RETURNED, DUPLICATE, SURPLUS = Loaded(new=1), Loaded(returned=1), Loaded(duplicates=1), Loaded(surplus=1)
@@ -201,6 +201,101 @@ def test_an_id_of_another_route_is_not_taken_from_it(plant: Plant) -> None:
     assert loaded == NEW
     assert other.rows("select route, attempts from messages where message_id = :id", id=copy) == [("billing", 1)]
     assert plant.rows("select state from messages where message_id = :id", id=one) == [("sent",)]
+
+
+def test_an_id_of_this_ledger_that_it_has_not_given_is_not_kept(plant: Plant) -> None:
+    """Every consumer sees our ids, and can write the next one."""
+    prefix = plant.value("select ledger_id from ledger_identity")
+    forged = {"redrive_id": redrive_id_of(prefix, 2 << 20), "redrive_attempt": 3}  # of the first copy of the next batch
+    _, (one, two) = plant.load(forged, forged)
+    assert plant.rows("select message_id, redrive_id, attempts, parent_id from messages") == [
+        (one, redrive_id_of(prefix, one), 3, None),
+        (two, redrive_id_of(prefix, two), 3, one),
+    ]
+    assert plant.rows("select action, count from audit_events where action = 'give another id'") == [
+        ("give another id", 1)
+    ]
+    assert plant.load({}, {})[0] == Loaded(new=2), "and what comes next is taken in as ever"
+
+
+def test_an_id_that_is_taken_already_stops_no_load(plant: Plant) -> None:
+    """As an earlier release kept it, in a ledger that is older than the rule above."""
+    plant.load({})
+    prefix = plant.value("select ledger_id from ledger_identity")
+    plant.change("update messages set redrive_id = :next", next=redrive_id_of(prefix, 2 << 20))
+    loaded, ids = plant.load({}, {})
+    assert loaded == Loaded(new=2)
+    first, second = (plant.redrive_id(one) for one in ids)
+    assert first.startswith(redrive_id_of(prefix, ids[0]) + "-")
+    assert second == redrive_id_of(prefix, ids[1])
+
+
+def test_what_a_copy_says_of_its_attempts_is_bounded(plant: Plant) -> None:
+    """One more attempt has to fit into the header that comes back."""
+    plant.load({"redrive_id": "another-0001", "redrive_attempt": 999_999})
+    assert plant.rows("select attempts from messages") == [(MAX_CARRIED_ATTEMPTS,)]
+
+
+# --- elsewhere, or with other headers ---------------------------------------------------------------------
+
+
+def load(plant: Plant, *copies: dict[str, Any], elsewhere: set[tuple[str, str]]) -> tuple[Loaded, list[int]]:
+    batch = plant.batch(len(copies))
+    staged = [plant.copy(batch, row, **one) for row, one in enumerate(copies)]
+    loaded = loading.load(plant.ledger, plant.lease, [batch], staged, plant.now, elsewhere=elsewhere)
+    return loaded, [one.message_id for one in staged]
+
+
+def test_a_copy_that_failed_elsewhere_is_a_message_of_its_own(plant: Plant) -> None:
+    """A consumer passed the redelivered message on, headers and all; who got it then failed."""
+    (one,) = plant.messages(1)
+    plant.send()
+    back = coming_back(plant, one, origin="billing")
+    loaded, (copy,) = load(plant, back, elsewhere={("orders", "billing")})
+    assert loaded == NEW
+    assert parents(plant) == [(one, None), (copy, one)]
+    assert plant.rows("select state, attempts from messages order by message_id") == [("sent", 1), ("classified", 1)]
+
+
+def test_what_failed_elsewhere_does_not_take_the_place_of_the_return(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    copies = [coming_back(plant, one, origin=origin) for origin in ("billing", "orders", "billing")]
+    loaded, ids = load(plant, *copies, elsewhere={("orders", "billing")})
+    assert loaded == Loaded(new=2, returned=1)
+    assert plant.rows("select return_copy from redelivery_attempts") == [(ids[1],)]
+    assert load(plant, copies[0], elsewhere={("orders", "billing")})[0] == NEW
+
+
+@pytest.mark.parametrize("origin", [None, "orders", "another"])
+def test_a_copy_whose_origin_proves_nothing_is_a_return(plant: Plant, origin: str | None) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    back = coming_back(plant, one, origin=origin)
+    assert load(plant, back, elsewhere={("orders", "billing"), ("billing", "another")})[0] == RETURNED
+
+
+def test_a_return_may_have_other_headers(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    assert plant.load(coming_back(plant, one, headers_hash=b"another"))[0] == RETURNED
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one-load", "two-loads"])
+@pytest.mark.parametrize("other", [b"other", None])
+def test_the_same_attempt_again_with_other_headers_is_for_people(
+    plant: Plant, other: bytes | None, together: bool
+) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    first, second = coming_back(plant, one, headers_hash=b"first"), coming_back(plant, one, headers_hash=other)
+    if together:
+        assert plant.load(first, second)[0] == Loaded(returned=1, suspected=1)
+    else:
+        plant.load(first)
+        assert plant.load(second)[0] == Loaded(suspected=1)
+    assert plant.rows("select kind, message_id from repeat_copies where kind = 'suspected'") == [("suspected", one)]
+    assert balance(plant) == (0, 0)
 
 
 @pytest.mark.parametrize(

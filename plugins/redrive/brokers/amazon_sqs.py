@@ -409,6 +409,10 @@ class AmazonSqs:
 
     # --- looking --------------------------------------------------------------------------------------
 
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        """See :class:`~redrive.brokers.base.Broker`; an origin is a name, and a URL or an ARN ends with one."""
+        return queue.rstrip("/").rpartition("/")[2].rpartition(":")[2] == origin
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`; SQS's numbers are approximate and lag up to a minute."""
         names = [

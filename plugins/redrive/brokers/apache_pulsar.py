@@ -470,6 +470,14 @@ class ApachePulsar:
 
     # --- looking --------------------------------------------------------------------------------------
 
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        """See :class:`~redrive.brokers.base.Broker`; of what a retry topic held, its consumer's topic is the origin."""
+        mine = f"persistent://{self._place.namespace}/"
+        to, failed = queue.removeprefix(mine), origin.removeprefix(mine)
+        if to.endswith(_RETRY):
+            return None
+        return to == failed or base_topic(to) == failed or to == base_topic(failed)
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`.
 

@@ -352,6 +352,19 @@ class AzureServiceBus:
 
     # --- looking --------------------------------------------------------------------------------------
 
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        """See :class:`~redrive.brokers.base.Broker`; what goes to a topic may fail in a queue to which one of its
+        subscriptions forwards. What fails at another subscription than the one it is meant for is another's copy."""
+        to, failed = Address.parse(queue), Address.parse(origin)
+        if to.entity.lower() == failed.entity.lower():
+            return not (to.subscription and failed.subscription) or to.origin.lower() == failed.origin.lower()
+        try:
+            facts = self._known(Address(to.entity))
+        except BrokerError:
+            return None
+        forwards = facts is not None and (facts.forward_to is not None or facts.subscribers is not None)
+        return None if forwards else False
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`.
 

@@ -153,6 +153,13 @@ class Broker(Protocol):
         """
         ...
 
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        """Whether what is sent to ``queue`` fails at ``origin`` if it fails, where that is the origin of a letter.
+
+        False: what failed there was sent elsewhere. None: nobody can say.
+        """
+        ...
+
     def depth(self, queue: str) -> Depth: ...
 
     def describe(self, queue: str) -> QueueInfo: ...

@@ -370,6 +370,16 @@ class GooglePubSub:
 
     # --- looking --------------------------------------------------------------------------------------
 
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        """See :class:`~redrive.brokers.base.Broker`; an origin is a topic, and a subscription's name stands for its topic."""
+        try:
+            if short_name(self._topics.get(queue) or self._topic_name(queue), self.project) == origin:
+                return True
+            behind = self._topic_behind(queue)
+        except BrokerError:
+            return None
+        return behind is not None and short_name(behind, self.project) == origin
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`: what Cloud Monitoring says, some minutes late, or unknown.
 

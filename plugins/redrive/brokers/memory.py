@@ -633,6 +633,10 @@ class MemoryBroker:
             world.messages["publish"] += len(messages)
             return results
 
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        """See :class:`~redrive.brokers.base.Broker`."""
+        return queue == origin
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`; exact."""
         world = self.world

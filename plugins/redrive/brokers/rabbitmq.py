@@ -500,6 +500,10 @@ class RabbitMQ:
 
     # --- looking --------------------------------------------------------------------------------------
 
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        """See :class:`~redrive.brokers.base.Broker`; by the default exchange only this queue gets it."""
+        return queue == origin
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`.
 

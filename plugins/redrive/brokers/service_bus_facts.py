@@ -32,6 +32,7 @@ class Facts(NamedTuple):
     partitioned: bool = False
     forwards: bool = False  # it, or a subscription of the topic, passes on to another entity what comes
     forward_dead_letters_to: str | None = None
+    forward_to: str | None = None  # of a queue: where everything that comes goes on to
     max_bytes: int | None = None
     active: int = 0
     scheduled: int = 0
@@ -97,6 +98,7 @@ class AtomApi:
             max_delivery_count=rules.max_delivery_count,
             requires_session=bool(rules.requires_session),
             forward_dead_letters_to=_entity_of(rules.forward_dead_lettered_messages_to),
+            forward_to=_entity_of(rules.forward_to),
             duplicate_window=_window(rules),
             partitioned=bool(rules.enable_partitioning),
             max_bytes=_bytes(rules),

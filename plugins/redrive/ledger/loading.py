@@ -3,17 +3,22 @@
 A copy is one of
 - *duplicate*: the same copy was staged before (source, broker id, enqueue time and body hash agree);
 - *returned*: it carries the id and attempt of a redelivery that was sent and has not returned yet, with the body
-  that was sent;
-- *surplus*: that attempt has already returned from the same source;
-- *new*: everything else. A copy with our id but another body, or from another subscriber, is new with a
-  ``parent_id``; an id that this ledger doesn't know is kept and its attempt count carried over.
+  that was sent, and nobody says that it failed elsewhere than where it was sent;
+- *surplus*: that attempt has already returned from the same source with the same headers;
+- *suspected*: the same with other headers. It may be that attempt once more, noted in another way, or a message that
+  a consumer made of it: people decide;
+- *new*: everything else. A copy with our id but another body, from another subscriber or from elsewhere is new with a
+  ``parent_id``. Whatever its headers say of attempts is carried over, so that no circle begins to count anew. The id of
+  another ledger is kept; one of this ledger that no message of the route has is not, because whoever sees our ids can
+  write one that will be given next.
 
 A message id is a function of (batch, row), and a batch is loaded in the transaction that sets ``loaded_at``:
 loading twice, or by a run that was replaced, changes nothing.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -28,7 +33,7 @@ from redrive.ledger.moves import move, tell
 from redrive.ledger.repeats import Repeat
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import State
-from redrive.message import REDRIVE_ID_DIGITS
+from redrive.message import MAX_CARRIED_ATTEMPTS, REDRIVE_ID_DIGITS
 from redrive.template_mining import KnownGroup
 
 #: So many groups, the latest first, are matched before a new one is made.
@@ -56,6 +61,9 @@ class Classified(NamedTuple):
     order_key: str | None
     cause: str | None
     group_id: int | None
+    # Of copies that carry our headers:
+    origin: str | None = None  # where it failed, as the broker tells it
+    headers_hash: bytes | None = None  # of what a consumer or producer wrote: redrive.message.headers_hash
 
 
 class Group(NamedTuple):
@@ -85,7 +93,7 @@ _INCOMING = (
     " broker_message_id text, body_hash blob, body_bytes int, enqueued_at instant, dead_lettered_at instant,"
     " received_at instant,"
     " deliveries int, redrive_id text, redrive_attempt int, message_key text, order_key text, cause text,"
-    " group_id bigint, role text, owner bigint, prior_outcome text"
+    " group_id bigint, origin text, headers_hash blob, astray int, role text, owner bigint, prior_outcome text"
 )
 _STAGE_ROWS = 10_000
 # Rows come as plain tuples in the order of Classified: a named one each would cost more than the insert.
@@ -189,12 +197,14 @@ def load(
     now: datetime,
     *,
     repeats: Mapping[int, Repeat] | None = None,
+    elsewhere: Collection[tuple[str, str]] = (),
 ) -> Loaded:
     """Take in all copies of these batches, in one transaction; batches that are loaded already are left alone.
 
     ``copies`` are in message id order and may hold copies of other batches too; those are skipped. Plain tuples in
     the order of :class:`Classified` will do. ``repeats``, for a broker whose ids prove nothing, says which copies were
-    staged before; without it the broker's ids do.
+    staged before; without it the broker's ids do. ``elsewhere`` are pairs of a destination and an origin: what failed
+    at this origin was not sent to that destination.
     """
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -224,11 +234,15 @@ def load(
         repeated = connection.execute(
             sql("select 1 from incoming where role is not null or owner is not null limit 1")
         ).first()
+        if tracked and elsewhere:
+            _find_astray(ledger, connection, elsewhere)
         if repeated:
             connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
             _mark_returns(connection)
             _follow_first_copies(connection)
         _insert_new(ledger, connection, lease.route, now)
+        if tracked:
+            _tell_other_ids(connection, lease, now)
         if repeated:
             _apply_returns(connection, lease, now)
             _keep_repeats(connection, lease.route, now)
@@ -380,28 +394,44 @@ def _find_owners_by_broker_id(connection: Connection, route: str) -> None:
     )
 
 
+def _find_astray(ledger: Ledger, connection: Connection, elsewhere: Collection[tuple[str, str]]) -> None:
+    """Mark the copies that failed elsewhere than where the attempt went that they name."""
+    ledger.temporary(connection, "elsewhere", "destination text, origin text")
+    ledger.bulk(connection, "elsewhere", ("destination", "origin"), elsewhere)
+    connection.execute(
+        sql(
+            "update incoming set astray = 1 from redelivery_attempts attempts"
+            " where incoming.role is null and incoming.owner = attempts.message_id"
+            " and incoming.redrive_attempt = attempts.attempt and exists (select 1 from elsewhere"
+            " where elsewhere.destination = attempts.destination and elsewhere.origin = incoming.origin)"
+        )
+    )
+
+
 def _mark_returns(connection: Connection) -> None:
     """Of the copies that have an owner and an attempt, tell returned from surplus; the rest stays undecided.
 
-    Of several copies of one attempt the first is the return; others from the same source are surplus, and those from
-    another source are somebody else's and stay new.
+    Of several copies of one attempt the first is the return; others from the same source are surplus, or where their
+    headers differ suspected, and those from another source are somebody else's and stay new.
     """
     same = (
         "{0}.owner = incoming.owner and {0}.redrive_attempt = incoming.redrive_attempt"
         " and {0}.message_id < {1}.message_id and {0}.body_hash = incoming.body_hash and {0}.role is null"
+        " and {0}.astray is null"
     )
     before, first = same.format("earlier", "incoming"), same.format("first", "earlier")
+    again = "case when earlier.headers_hash = incoming.headers_hash then 'surplus' else 'suspected' end"
     connection.execute(
         sql(
             "update incoming set prior_outcome = coalesce(attempts.outcome, 'none'), role = case"
-            " when attempts.outcome = 'returned' then case when exists (select 1 from repeat_copies earlier"
-            "   where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source) then 'surplus' end"
-            f" when exists (select 1 from incoming earlier where {before}) then case when exists (select 1"
+            f" when attempts.outcome = 'returned' then (select {again} from repeat_copies earlier"
+            "   where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source)"
+            f" when exists (select 1 from incoming earlier where {before}) then (select {again}"
             f"   from incoming earlier where {before} and earlier.source = incoming.source and not exists"
-            f"   (select 1 from incoming first where {first})) then 'surplus' end"
+            f"   (select 1 from incoming first where {first}))"
             " else 'returned' end"
             " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
-            " where incoming.role is null and incoming.owner = attempts.message_id"
+            " where incoming.role is null and incoming.astray is null and incoming.owner = attempts.message_id"
             f" and incoming.redrive_attempt = attempts.attempt and {_WAS_SENT} and {_SAME_BODY}"
         )
     )
@@ -428,26 +458,62 @@ def _follow_loaded_copies(connection: Connection) -> None:
     )
 
 
+#: SQL: an unknown id that begins as the ids of this ledger do: forged, of another route, or of a message that is gone.
+_NOT_GIVEN = (
+    "incoming.role is null and incoming.owner is null"
+    " and substr(incoming.redrive_id, 1, length(:ledger_id) + 1) = :ledger_id || '-'"
+)
+
+
 def _insert_new(ledger: Ledger, connection: Connection, route: str, now: datetime) -> None:
-    # An id that this route doesn't know carries its count over, so that a lost ledger, or another route that sends
-    # it round in a circle, does not begin to count anew; the id itself is kept unless another route has it.
-    carried = "incoming.redrive_id is not null and incoming.owner is null"
-    kept = f"{carried} and not exists (select 1 from messages other where other.redrive_id = incoming.redrive_id)"
-    fresh = f":ledger_id || '-' || {ledger.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
-    connection.execute(
-        sql(
-            "insert into messages (message_id, redrive_id, parent_id, route, source, kind, destination,"
-            " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
-            " first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key)"
-            f" select message_id, case when {kept} then redrive_id else {fresh} end, owner, :route, source, kind,"
-            " destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause, group_id,"
-            f" case when {carried} then coalesce(redrive_attempt, 0) else 0 end, deliveries, enqueued_at,"
-            " dead_lettered_at, received_at, :now, message_key, order_key"
-            " from incoming where role is null order by message_id"
-            " on conflict (message_id) do nothing"
-        ),
-        {"route": route, "now": now, "ledger_id": ledger_id(connection)},
-    )
+    # The attempts that a copy tells of are carried over, so that a lost ledger, a message that is made anew from each
+    # redelivery, or another route that sends it round in a circle, does not begin to count anew.
+    own = f":ledger_id || '-' || {ledger.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
+    foreign = f"incoming.redrive_id is not null and incoming.owner is null and not ({_NOT_GIVEN})"
+    # Whatever ids came in or are there already: a clash costs a message its wish, and never stops a load.
+    ids = (f"case when {foreign} then redrive_id else {own} end", own, f"{own} || '-' || :salt")
+    left = int(connection.execute(sql("select count(*) from incoming where role is null")).scalar_one())
+    for number, redrive_id in enumerate(ids):
+        missing = (
+            "" if not number else " and not exists (select 1 from messages m where m.message_id = incoming.message_id)"
+        )
+        left -= connection.execute(
+            sql(
+                "insert into messages (message_id, redrive_id, parent_id, route, source, kind, destination,"
+                " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
+                " first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key)"
+                f" select message_id, {redrive_id}, owner, :route, source, kind,"
+                " destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause, group_id,"
+                " case when redrive_attempt > :most then :most else coalesce(redrive_attempt, 0) end, deliveries,"
+                " enqueued_at, dead_lettered_at, received_at, :now, message_key, order_key"
+                f" from incoming where role is null{missing} order by message_id on conflict do nothing"
+            ),
+            {
+                "route": route,
+                "now": now,
+                "most": MAX_CARRIED_ATTEMPTS,
+                "ledger_id": ledger_id(connection),
+                "salt": secrets.token_hex(4),
+            },
+        ).rowcount
+        if left <= 0:
+            return
+
+
+def _tell_other_ids(connection: Connection, lease: RouteLease, now: datetime) -> None:
+    ours = {"ledger_id": ledger_id(connection)}
+    count = int(connection.execute(sql(f"select count(*) from incoming where {_NOT_GIVEN}"), ours).scalar_one())
+    if count:
+        tell(
+            connection,
+            at=now,
+            action="give another id",
+            route=lease.route,
+            run_id=lease.run_id,
+            count=count,
+            reason="carried an id of this ledger that no message of this route has: forged, of another route, of a"
+            " message that is past its retention, or from before the ledger was restored",
+        )
 
 
 def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> None:
@@ -534,8 +600,8 @@ def _keep_repeats(connection: Connection, route: str, now: datetime) -> None:
     connection.execute(
         sql(
             "insert into repeat_copies (copy_id, message_id, route, kind, attempt, source, broker_message_id,"
-            " enqueued_at, seen_at) select message_id, owner, :route, role, redrive_attempt, source,"
-            " broker_message_id, enqueued_at, :now from incoming where role is not null"
+            " enqueued_at, headers_hash, seen_at) select message_id, owner, :route, role, redrive_attempt, source,"
+            " broker_message_id, enqueued_at, headers_hash, :now from incoming where role is not null"
             " on conflict (copy_id) do nothing"
         ),
         {"route": route, "now": now},

@@ -173,6 +173,14 @@ def not_drained_past(connection: Connection, route: str, drained_to: datetime | 
     )
 
 
+def sent_to(connection: Connection, route: str) -> list[str]:
+    """Where messages of the route were ever sent."""
+    rows = connection.execute(
+        sql("select distinct destination from delivery_slices where route = :route"), {"route": route}
+    )
+    return [row.destination for row in rows]
+
+
 def resend_lanes(connection: Connection, route: str) -> list[Lane]:
     """Destinations for which unknown sends wait to be repeated."""
     rows = connection.execute(

@@ -224,6 +224,7 @@ repeat_copies = Table(
     Column("broker_message_id", sa.Text, nullable=False),
     Column("enqueued_at", Instant),
     Column("seen_at", Instant, nullable=False),
+    Column("headers_hash", sa.LargeBinary(16)),  # of a copy with our headers: what its other headers say
     _one_of("kind", "returned", "duplicate", "surplus", "suspected"),
     Index("ix_repeat_copies_broker_message_id", "broker_message_id"),
     Index("ix_repeat_copies_message_id", "message_id"),

@@ -3,6 +3,7 @@
 Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import than an idle run may last.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,14 +13,14 @@ import pyarrow.parquet as pq
 
 from redrive import classified
 from redrive.arrow_numpy import has_nul
-from redrive.errors import ClassificationFailed
-from redrive.ledger import loading, repeats
+from redrive.errors import BrokerError, ClassificationFailed
+from redrive.ledger import loading, repeats, sending
 from redrive.ledger.batches import Batch
 from redrive.ledger.loading import Classified, Group
 from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch
-from redrive.message import ROW_BITS, message_id_of
+from redrive.message import MAX_ROWS, ROW_BITS, headers_hash, message_id_of
 from redrive.redaction import redactor
-from redrive.stages.context import Context
+from redrive.stages.context import Context, not_sent_on
 
 
 class Answers:
@@ -76,6 +77,31 @@ def _make_groups(context: Context, cases: pa.Table) -> dict[str, int]:
     return loading.ensure_groups(context.ledger, context.lease, list(found.values()), context.now())
 
 
+def elsewhere(context: Context, some: Sequence[Batch]) -> set[tuple[str, str]]:
+    """Pairs of a destination of the route and an origin that a copy of the portion tells of, beside our headers, where
+    what failed there can't have been sent there."""
+    tables = [context.staging.described(batch.uri, ("origin", "redrive_id")) for batch in some]
+    tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
+    origins = pc.replace_substring(tracked.column("origin"), "\0", "\ufffd").unique().to_pylist()  # as in copies
+    if not origins:
+        return set()
+    with context.ledger.read() as connection:
+        destinations = sending.sent_to(connection, context.name)
+    return {(to, origin) for to in destinations for origin in _not_behind(context, to, origins)}
+
+
+def _not_behind(context: Context, destination: str, origins: Sequence[str]) -> list[str]:
+    """Those of ``origins`` at which nothing fails that is sent to ``destination``, as far as the broker knows."""
+    found = [origin for origin in origins if context.broker.leads_to(destination, origin) is False]
+    if not found:
+        return []
+    try:  # a queue in which messages wait before the broker moves them on to where they are worked on
+        onward = context.broker.describe(destination).dead_letter_queue
+    except BrokerError:
+        onward = None
+    return [origin for origin in found if onward is None or context.broker.leads_to(onward, origin) is False]
+
+
 def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> Iterator[Classified]:
     """The portion's copies, in message id order; without ``answers`` with no cause, no group and no keys."""
     table = pa.concat_tables([context.staging.described(batch.uri) for batch in some])
@@ -102,6 +128,7 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
         if any(map(has_nul, texts.chunks)):
             clean = pc.replace_substring(texts, "\0", "\ufffd")
             table = table.set_column(table.schema.get_field_index(name), name, clean)
+    hashes = _headers_hashes(context, some, table)
     sources = {source.queue: source for source in context.route.sources}
     fixed = context.route.destination.queue if context.route.destination else None
     for part in table.to_batches(max_chunksize=10_000):
@@ -137,8 +164,25 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
             plain["order_key"],
             plain["cause"],
             plain["group_id"],
+            plain["origin"] if hashes else itertools.repeat(None, len(part)),
+            map(hashes.get, plain["message_id"]),
             strict=True,
         )
+
+
+def _headers_hashes(context: Context, some: Sequence[Batch], table: pa.Table) -> dict[int, bytes]:
+    """Of the copies with our headers, by message id, the hash of what else their headers say."""
+    tracked = table.filter(pc.field("redrive_id").is_valid()).column("message_id").to_pylist()
+    rows: dict[int, list[int]] = {}
+    for message_id in tracked:
+        rows.setdefault(message_id >> ROW_BITS, []).append(message_id & (MAX_ROWS - 1))
+    strip = not_sent_on(context.route, context.broker.capabilities)
+    return {
+        message_id_of(batch.batch_id, row): headers_hash(headers, strip)
+        for batch in some
+        if batch.batch_id in rows
+        for row, headers in context.staging.headers(batch.uri, rows[batch.batch_id])
+    }
 
 
 def _instants(context: Context, column: pa.Array) -> list[Any]:

@@ -114,6 +114,7 @@ def load(context: Context) -> dict[str, int]:
                     rows,
                     context.now(),
                     repeats=repeated,
+                    elsewhere=classified_files.elsewhere(context, some),
                 )
             )
             done += sum(b.copies for b in some)
@@ -147,7 +148,15 @@ def load_unclassified(context: Context) -> int:
     for some in _portions(waiting):
         rows = classified_files.copies(context, some, None)
         ids = [batch.batch_id for batch in some]
-        new += loading.load(context.ledger, context.lease, ids, rows, context.now(), repeats=repeated).new
+        new += loading.load(
+            context.ledger,
+            context.lease,
+            ids,
+            rows,
+            context.now(),
+            repeats=repeated,
+            elsewhere=classified_files.elsewhere(context, some),
+        ).new
     return new
 
 

@@ -7,13 +7,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from redrive.brokers import open_broker
-from redrive.brokers.base import Broker
+from redrive.brokers.base import Broker, Capabilities
 from redrive.errors import SettingsError
 from redrive.ledger.engine import Ledger
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.selecting import Selection
 from redrive.message import Micros
 from redrive.redaction import Redactor, redactor
+from redrive.selectors import Kind
 from redrive.settings import Route, Settings
 
 if TYPE_CHECKING:
@@ -144,6 +145,13 @@ class Context:
 def _masked(progress: Progress, mask: Redactor) -> Progress:
     """Progress may end in a log, and an error that it tells of may quote a message."""
     return (lambda text, done, total: progress(mask(text), done, total)) if mask else progress
+
+
+def not_sent_on(route: Route, capabilities: Capabilities) -> frozenset[str]:
+    """Headers that a redelivery goes without, beside our own marks: a failure text that travelled along would be read
+    as fresh evidence when the message comes back."""
+    evidence = {selector.name for selector in route.evidence if selector.kind is Kind.ATTRIBUTE}
+    return capabilities.failure_headers | evidence
 
 
 def micros(moment: datetime) -> Micros:

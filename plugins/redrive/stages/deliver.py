@@ -14,7 +14,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from redrive import selectors
 from redrive.brokers.base import Broker, Capabilities, Depth, Publication
 from redrive.causes import Cause
 from redrive.errors import (
@@ -46,7 +45,7 @@ from redrive.pacing import TokenBucket
 from redrive.policy import trusted
 from redrive.stages import attributes, consumers
 from redrive.stages.checking import Asked, open_check
-from redrive.stages.context import Context, instant, micros
+from redrive.stages.context import Context, instant, micros, not_sent_on
 
 #: Causes that go out at a tenth of the route's rate unless the route says otherwise: whoever was throttled, or
 #: too slow for its lease, is not to be pushed.
@@ -531,9 +530,7 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
         released = [one.message_id for one in todo if one.mode == "release"]
         if released:
             edits = escalations.corrected(connection, released)
-    # A failure text that travelled along would be read as fresh evidence when the message comes back.
-    stale = {selector.name for selector in context.route.evidence if selector.kind is selectors.Kind.ATTRIBUTE}
-    strip = capabilities.failure_headers | stale
+    strip = not_sent_on(context.route, capabilities)
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
     make = Outgoing._make  # by position: names would cost as much as everything else here
     for one, letter in _letters(context, todo, paths):
