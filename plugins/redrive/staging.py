@@ -54,7 +54,7 @@ _PAYLOAD_COLUMNS = [
 ]
 _EVIDENCE_COLUMNS = [
     *("row", "source", "broker_message_id", "body_hash", "enqueued_at", "dead_lettered_at", "redelivered"),
-    "redrive_id",
+    *("redrive_id", "redrive_attempt"),
 ]
 _DESCRIBING_COLUMNS = [
     *("batch_id", "row", "source", "kind", "broker_message_id", "body_hash", "body_bytes"),

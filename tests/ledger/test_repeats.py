@@ -1,13 +1,18 @@
 """Second stagings where the broker gives no identity: proved as a whole, suspected in part, never guessed."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch, decide
-from redrive.message import body_hash, message_id_of
+from redrive.ledger import leases
+from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful
+from redrive.message import Tracking, body_hash, message_id_of
+from tests.ledger.planting import Plant
 
 DIED = datetime(2026, 11, 21, 8, 41, 22, tzinfo=UTC)
+
+
+OURS = Tracking("k3v9q2-00000000100007", 1)
 
 
 def evidence(body: str, *, message_id: str = "", died: datetime | None = DIED) -> Evidence:
@@ -20,7 +25,7 @@ def batch(
     again: bool,
     doubt: bool = False,
     waiting: bool = True,
-    tracked: bool = False,
+    tracking: Tracking | None = None,
     named: bool = False,
     died: datetime | None = DIED,
 ) -> StagedBatch:
@@ -29,7 +34,7 @@ def batch(
             message_id_of(batch_id, row),
             evidence(body, message_id=body if named else "", died=died),
             again,
-            tracked,
+            tracking,
         )
         for row, body in enumerate(bodies)
     ]
@@ -137,6 +142,64 @@ def test_a_batch_that_was_loaded_before_can_still_come_again() -> None:
 
 
 def test_our_own_id_says_more_than_all_this() -> None:
-    first = batch(1, "a", "b", again=False, doubt=True, tracked=True)
+    first = batch(1, "a", "b", again=False, doubt=True, tracking=OURS)
 
-    assert roles(first, batch(2, "a", again=True, tracked=True)) == {}
+    assert roles(first, batch(2, "a", again=True, tracking=OURS)) == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(None, OURS), (OURS, None), (OURS, OURS._replace(attempt=2)), (OURS, OURS._replace(redrive_id="another"))],
+)
+def test_what_was_sent_since_is_no_second_staging(first: Tracking | None, second: Tracking | None) -> None:
+    """Sent again by us, failed again as a whole, and somebody looked into the queue and put it back."""
+    before = batch(1, "a", "b", again=False, doubt=True, waiting=False, named=True, tracking=first)
+    after = batch(2, "a", "b", again=True, named=True, tracking=second)
+
+    assert "duplicate" not in roles(before, after).values()
+
+
+def test_the_same_send_staged_twice_is_a_second_staging() -> None:
+    before = batch(1, "a", "b", again=False, doubt=True, tracking=OURS)
+    after = batch(2, "a", "b", again=True, tracking=OURS)
+
+    assert set(roles(before, after).values()) == {"duplicate"}
+
+
+LEASE = timedelta(minutes=15)
+
+
+def unsettled(plant: Plant) -> int:
+    batch_id = plant.batch(2)
+    plant.change("update staging_batches set state = 'recorded', settled_copies = 0, settled_at = null")
+    return batch_id
+
+
+def drained(plant: Plant, to: datetime) -> None:
+    plant.change(
+        "insert into source_state (route, source, drained_to) values ('orders', 'orders-dlq', :to_at)"
+        " on conflict (route, source) do update set drained_to = excluded.drained_to",
+        to_at=to,
+    )
+
+
+def in_doubt(plant: Plant) -> list[int]:
+    with plant.ledger.read() as connection:
+        return list(doubtful(plant.ledger, connection, "orders", leased_for=LEASE))
+
+
+def test_the_doubt_about_a_batch_ends_with_a_drain_to_the_end_after_its_leases(plant: Plant) -> None:
+    one = unsettled(plant)
+    over = plant.now + timedelta(hours=2)
+    drained(plant, over)
+    assert in_doubt(plant) == [one], "its run is not over, as far as anybody knows"
+    leases.release(plant.ledger, plant.lease, status="failed", now=plant.now)
+    for moment, found in ((plant.now, [one]), (plant.now + LEASE, [one]), (over, [])):
+        drained(plant, moment)
+        assert in_doubt(plant) == found
+
+
+def test_a_batch_of_a_source_that_was_never_drained_to_the_end_stays_in_doubt(plant: Plant) -> None:
+    one = unsettled(plant)
+    leases.release(plant.ledger, plant.lease, status="failed", now=plant.now)
+    assert in_doubt(plant) == [one]

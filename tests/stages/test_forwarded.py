@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workshop import REFUSED, Workshop
 
 from redrive.message import DeadLetter, Header
+from tests.workshop import REFUSED, Workshop
 
 ERROR = Header("error", "String", REFUSED)
 

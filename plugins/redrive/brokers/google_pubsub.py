@@ -371,7 +371,7 @@ class GooglePubSub:
     # --- looking --------------------------------------------------------------------------------------
 
     def leads_to(self, queue: str, origin: str) -> bool | None:
-        """See :class:`~redrive.brokers.base.Broker`; an origin is a topic, and a subscription's name stands for its topic."""
+        """See :class:`~redrive.brokers.base.Broker`; an origin is a topic, for which its subscriptions stand too."""
         try:
             if short_name(self._topics.get(queue) or self._topic_name(queue), self.project) == origin:
                 return True

@@ -9,7 +9,7 @@ was restored from a backup or went on on a replica that was behind, and then the
 """
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -262,6 +262,19 @@ def removed(ledger: Ledger, batch_ids: list[int], now: datetime) -> None:
                 sql("update staging_batches set removed_at = :now where batch_id = :batch_id"),
                 {"now": now, "batch_id": batch_id},
             )
+
+
+def may_come_again(ledger: Ledger, leased_for: timedelta, batch: str) -> str:
+    """SQL: what was not settled of ``batch`` (an alias of ``staging_batches``) may still lie in its source.
+
+    No longer once the source was drained to its end and loaded after all leases of that drain, which lasted
+    ``leased_for``, were over: what was still there would have come.
+    """
+    taken = f"coalesce({batch}.settled_at, (select runs.finished_at from runs where runs.run_id = {batch}.run_id))"
+    return (
+        f"coalesce({ledger.later(taken, str(leased_for.total_seconds()))} >= (select source_state.drained_to"
+        f" from source_state where source_state.route = {batch}.route and source_state.source = {batch}.source), true)"
+    )
 
 
 def unloaded(connection: Connection, route: str) -> list[Batch]:

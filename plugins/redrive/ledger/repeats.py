@@ -3,18 +3,21 @@
 Such a broker takes the acks of a batch whole or not at all. So a batch that is recorded but not known to be settled
 either is gone from its queue or comes back whole, marked as redelivered. Came it back whole, its second staging is
 *duplicate*. Where only a part of it was seen again, or nothing in the copies tells one from another, nobody knows:
-those are *suspected*, and people decide. A copy that was never delivered before is never a second staging.
+those are *suspected*, and people decide. A copy that was never delivered before is never a second staging, nor is one
+with the id of a send of ours where the other has another or none. The doubt about a batch ends once its source was
+drained to the end after its leases: what was still there would have come.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger import batches
 from redrive.ledger.engine import Ledger, sql
-from redrive.message import batch_and_row
+from redrive.message import Tracking, batch_and_row
 
 
 class Evidence(NamedTuple):
@@ -33,7 +36,7 @@ class Copy(NamedTuple):
     copy_id: int  # batch and row, like a message id
     evidence: Evidence
     redelivered: bool
-    tracked: bool  # carries our id, which says more than all this
+    tracking: Tracking | None  # our id and attempt, which say more than all this
 
 
 class StagedBatch(NamedTuple):
@@ -52,12 +55,15 @@ class Repeat(NamedTuple):
     first: int
 
 
-def doubtful(connection: Connection, route: str, source: str | None = None) -> dict[int, tuple[str, int]]:
-    """Batches that are recorded but not known to be settled whole: id -> (path, copies)."""
+def doubtful(
+    ledger: Ledger, connection: Connection, route: str, source: str | None = None, *, leased_for: timedelta
+) -> dict[int, tuple[str, int]]:
+    """Batches that are recorded, not known to be settled whole, and may come again: id -> (path, copies)."""
     rows = connection.execute(
         sql(
             "select batch_id, uri, copies from staging_batches where route = :route and kind <> 'import'"
             " and state in ('recorded', 'settled') and settled_copies < copies and removed_at is null"
+            f" and {batches.may_come_again(ledger, leased_for, 'staging_batches')}"
             + (" and source = :source" if source else "")
             + " order by batch_id"
         ),
@@ -68,37 +74,37 @@ def doubtful(connection: Connection, route: str, source: str | None = None) -> d
 
 def decide(staged: Iterable[StagedBatch], known: Mapping[Evidence, int]) -> dict[int, Repeat]:
     """Which of the waiting copies repeat an earlier one; ``known`` are copies that were loaded before."""
-    batches = sorted(staged, key=lambda batch: batch.batch_id)
+    in_order = sorted(staged, key=lambda batch: batch.batch_id)
     again: dict[Evidence, list[Copy]] = defaultdict(list)
-    for batch in batches:
+    for batch in in_order:
         for copy in batch.copies if batch.waiting else ():
             if copy.redelivered:
                 again[copy.evidence].append(copy)
     found: dict[int, Repeat] = {}
-    for batch in batches:
+    for batch in in_order:
         if batch.in_doubt:
             pairs = _came_back_whole(batch, again, found)
             found.update({copy.copy_id: Repeat("duplicate", _root(found, first)) for copy, first in pairs})
-    found.update(_suspected(batches, again, found, known))
+    found.update(_suspected(in_order, again, found, known))
     return found
 
 
 def _suspected(
-    batches: Sequence[StagedBatch],
+    in_order: Sequence[StagedBatch],
     again: Mapping[Evidence, Sequence[Copy]],
     found: Mapping[int, Repeat],
     known: Mapping[Evidence, int],
 ) -> dict[int, Repeat]:
     """Copies that resemble one of a batch in doubt, or one of any batch by the publisher's id, without a proof."""
     firsts: dict[Evidence, list[Copy]] = defaultdict(list)
-    for batch in batches:
+    for batch in in_order:
         for copy in batch.copies:
             if batch.in_doubt or copy.evidence.message_id:
                 firsts[copy.evidence].append(copy)
     suspected: dict[int, Repeat] = {}
     for evidence, copies in again.items():
         for copy in copies:
-            if copy.tracked or copy.copy_id in found:
+            if copy.tracking is not None or copy.copy_id in found:
                 continue
             first = next((one for one in firsts[evidence] if _may_repeat(copy, one)), None)
             if first is not None:
@@ -131,7 +137,10 @@ def _came_back_whole(
 
 
 def _may_repeat(copy: Copy, first: Copy) -> bool:
-    """A copy repeats one of another batch; of two that were both delivered before, the later staged repeats."""
+    """A copy repeats one of another batch; of two that were both delivered before, the later staged repeats. What
+    carries the id of a send of ours repeats no other send, and not what it was before any."""
+    if copy.tracking != first.tracking:
+        return False
     if batch_and_row(copy.copy_id)[0] == batch_and_row(first.copy_id)[0]:
         return False
     return not first.redelivered or first.copy_id < copy.copy_id

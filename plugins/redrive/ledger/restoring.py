@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move
@@ -33,14 +34,11 @@ _PARTLY = f"exists (select 1 from {_STAGED} one where one.role in ('first', 'dup
 
 def _taken(ledger: Ledger, leased_for: timedelta) -> str:
     """SQL: no queue holds a copy of this message."""
-    over = ledger.later("coalesce(one.settled_at, runs.finished_at)", str(leased_for.total_seconds()))
     return (
         f"(exists (select 1 from {_STAGED} one where one.role in ('first', 'duplicate') and one.state = 'settled'"
         " and one.settled_copies = one.copies)"
-        " or exists (select 1 from source_state where source_state.route = messages.route"
-        " and source_state.source = messages.source and source_state.drained_to is not null"
-        f" and not exists (select 1 from {_STAGED} one left join runs on runs.run_id = one.run_id"
-        f" where coalesce({over} >= source_state.drained_to, true))))"
+        f" or exists (select 1 from {_STAGED} one) and not exists (select 1 from {_STAGED} one"
+        f" where {batches.may_come_again(ledger, leased_for, 'one')}))"
     )
 
 

@@ -18,7 +18,7 @@ from redrive.ledger import loading, repeats, sending
 from redrive.ledger.batches import Batch
 from redrive.ledger.loading import Classified, Group
 from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch
-from redrive.message import MAX_ROWS, ROW_BITS, headers_hash, message_id_of
+from redrive.message import MAX_ROWS, ROW_BITS, Tracking, headers_hash, message_id_of
 from redrive.redaction import redactor
 from redrive.stages.context import Context, not_sent_on
 
@@ -204,7 +204,7 @@ def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
     if not any(pc.any(table.column("redelivered")).as_py() for table in tables.values()):
         return {}  # what was never delivered before was never staged before
     with context.ledger.read() as connection:
-        doubtful = repeats.doubtful(connection, context.name)
+        doubtful = repeats.doubtful(context.ledger, connection, context.name, leased_for=context.route.drain.lease)
     staged = [
         StagedBatch(batch_id, batch_id in doubtful, batch_id in tables, _evidence(batch_id, table))
         for batch_id, table in (
@@ -227,9 +227,9 @@ def _evidence(batch_id: int, table: pa.Table) -> list[Copy]:
             message_id_of(batch_id, row),
             Evidence(source, broker_id, enqueued, dead, body),
             again,
-            redrive_id is not None,
+            None if redrive_id is None else Tracking(redrive_id, attempt),
         )
-        for row, source, broker_id, enqueued, dead, body, again, redrive_id in zip(
+        for row, source, broker_id, enqueued, dead, body, again, redrive_id, attempt in zip(
             column["row"],
             column["source"],
             column["broker_message_id"],
@@ -238,6 +238,7 @@ def _evidence(batch_id: int, table: pa.Table) -> list[Copy]:
             column["body_hash"],
             column["redelivered"],
             column["redrive_id"],
+            column["redrive_attempt"],
             strict=True,
         )
     ]

@@ -32,6 +32,8 @@ from redrive.stages.ages import first_enqueued
 from redrive.stages.context import Context, instant, micros
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
     from redrive.staging import BatchWriter
 
 #: Receipts per settle call: a multiple of every broker's batch size.
@@ -277,7 +279,7 @@ class _SourceDrain:
             return True
         with context.ledger.read() as connection:
             return outcomes.awaited(connection, context.name, context.run.started_at) or bool(
-                repeats.doubtful(connection, context.name, self._source.queue)
+                self._in_doubt(connection)
             )
 
     def _left(self, goal: int, snapshot: int | None, look_at: int) -> int:
@@ -308,13 +310,18 @@ class _SourceDrain:
             now=self._context.now(),
         )
 
+    def _in_doubt(self, connection: "Connection") -> dict[int, tuple[str, int]]:
+        context = self._context
+        leased_for = context.route.drain.lease
+        return repeats.doubtful(context.ledger, connection, context.name, self._source.queue, leased_for=leased_for)
+
     def _doubtful(self) -> int:
         """Copies of batches that may come again, all of them first: what they are is decided on the whole of them."""
         context = self._context
         if context.broker.capabilities_for(self._source.queue).stable_identity:
             return 0
         with context.ledger.read() as connection:
-            found = repeats.doubtful(connection, context.name, self._source.queue)
+            found = self._in_doubt(connection)
         return sum(copies for _, copies in found.values())
 
     def _room(self) -> int:
