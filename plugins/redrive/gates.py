@@ -66,18 +66,16 @@ def step(counts: Counts, rules: Rules, *, passing: bool, now: datetime) -> Step 
     observed = counts.stayed + counts.returned
     match counts.stage:
         case "canary" | "ramp":
-            # As soon as too many have come back for this stage to pass, it is decided.
+            needed = rules.pass_share if rules.canary else 1 - rules.return_rate
+            # As soon as too many have come back for this stage to pass, it is decided; of a ramp, which a group that
+            # gets few messages stays at for long, not by the first of a handful.
             size = max(counts.sent, 1)
-            if counts.returned and (counts.sent - counts.returned) / size < rules.pass_share:
+            if counts.stage == "ramp":
+                size = max(size, min(counts.allowed, rules.min_samples))
+            if counts.returned and (size - counts.returned) / size < needed:
                 return _stop(counts, rules, passing, now)
-            # With places left while some are held, these can't go before others of their key: nothing is proved yet.
-            used_up = counts.sent >= counts.allowed or counts.held == 0
-            if counts.sent and observed >= counts.sent and not counts.waiting and used_up:
-                allowed = max(counts.allowed + 1, int(counts.allowed * rules.grow))
-                share = f"{counts.stayed} of {observed} stayed away"
-                if allowed >= WIDE_OPEN or counts.held == 0:
-                    return Step("open", 0, share, counts.trips)
-                return Step("ramp", allowed, share, counts.trips)
+            if counts.sent and observed >= counts.sent and not counts.waiting and counts.stayed / observed >= needed:
+                return _grow(counts, rules, observed)
         case "open":
             if observed >= rules.min_samples and counts.returned / observed > rules.return_rate:
                 return _stop(counts, rules, passing, now)
@@ -154,6 +152,23 @@ def quota(counts: Counts) -> int | None:
     if counts.stage in ("canary", "ramp"):
         return max(0, counts.allowed - counts.sent - counts.waiting)
     return 0
+
+
+def _grow(counts: Counts, rules: Rules, observed: int) -> Step | None:
+    """The next stage of one that has passed. It never lets through more than ``grow`` times what has proved itself: a
+    group that ran empty, or that a person emptied, has its ramp still before it."""
+    share = f"{counts.stayed} of {observed} stayed away"
+    if not rules.canary:
+        return Step("open", 0, share, counts.trips)
+    if counts.sent >= counts.allowed:
+        allowed = max(counts.allowed + 1, int(counts.allowed * rules.grow))
+    elif counts.held == 0:
+        allowed = int(counts.sent * rules.grow)
+        if allowed <= counts.allowed:
+            return None
+    else:  # these can't go before others of their key: nothing is proved yet
+        return None
+    return Step("open", 0, share, counts.trips) if allowed >= WIDE_OPEN else Step("ramp", allowed, share, counts.trips)
 
 
 def _stop(counts: Counts, rules: Rules, passing: bool, now: datetime) -> Step:

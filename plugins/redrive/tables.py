@@ -101,7 +101,7 @@ def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: di
             gate["cause"],
             stage,
             *(f"{gate[name]:,}" for name in ("sent", "returned", "waiting", "held")),
-            Text(_gate_waits_for(gate)),
+            Text(gate["waits_for"] or ""),
         )
     console.print(table)
     if watching["not_worked_past"]:
@@ -122,18 +122,6 @@ def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: di
                 style="dim",
             )
         )
-
-
-def _gate_waits_for(gate: dict[str, Any]) -> str:
-    match gate["stage"]:
-        case "canary" | "ramp":
-            unseen = max(0, gate["sent"] - gate["stayed"] - gate["returned"])
-            return f"{unseen} outcomes" if gate["sent"] else "its first messages to be sent"
-        case "failed":
-            return f"a person: {gate['reason']}"
-        case "tripped":
-            return f"{str(gate['cool_down_until'])[:16]}: {gate['reason']}"
-    return ""
 
 
 def print_preview(console: Console, plan: dict[str, Any]) -> None:

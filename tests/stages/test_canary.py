@@ -116,7 +116,7 @@ def test_a_group_that_is_fixed_ramps_to_its_end_behind_a_slow_consumer(shop: Cal
             break
     assert stages[0] == ("canary", 4)
     assert stages[1] == ("ramp", 4 + 20)
-    assert stages[-1] == ("open", 60)
+    assert stages[-1] == ("ramp", 60)
     assert one.states() == {"presumed": 60}
     assert one.audit() == []
 
@@ -140,7 +140,7 @@ def test_a_destination_that_is_never_empty_is_worked_past_all_the_same(shop: Cal
         steps += 1
     assert fewest > 0
     assert one.states() == ({"escalated": 60} if broken else {"presumed": 60}), f"after {steps} steps"
-    assert one.gate() == (("failed", 4) if broken else ("open", 60))
+    assert one.gate() == (("failed", 4) if broken else ("ramp", 60))
 
 
 def test_a_destination_that_nobody_works_off_proves_nothing_however_long_it_takes(shop: Callable[..., Shop]) -> None:
@@ -229,7 +229,7 @@ def test_what_was_sent_before_a_release_says_nothing_of_the_fix(shop: Callable[.
     assert one.gate() == ("canary", 8), "neither failed by their return nor passed by it"
     for _ in range(8):
         ten_minutes(one, work=100)
-    assert one.gate()[0] == "open"
+    assert one.gate()[0] == "ramp"
     assert one.states() == {"presumed": 26, "escalated": 4}
 
 
@@ -243,7 +243,7 @@ def test_a_message_that_asks_for_time_does_not_hold_up_its_canary(shop: Callable
     one.broker.settle("orders", [receipt for _, receipt in received])
     for _ in range(6):
         ten_minutes(one, work=100)
-    assert one.gate()[0] == "open"
+    assert one.gate()[0] == "ramp"
     assert one.states() == {"presumed": 10}
     assert one.audit() == []
 

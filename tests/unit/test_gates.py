@@ -26,6 +26,9 @@ STAYS = {
     "canary: not all observed": counts("canary", sent=20, stayed=19),
     "canary: some still waiting": counts("canary", sent=10, stayed=10, waiting=10),
     "canary: one return of twenty still passes": counts("canary", sent=20, stayed=18, returned=1),
+    "canary: too few were sent to grow by, and nothing waits for it": counts("canary", sent=2, stayed=2, held=0),
+    "ramp: it ran empty and has proved less than it may send": counts("ramp", allowed=200, sent=20, stayed=20, held=0),
+    "ramp: the first of a handful came back": counts("ramp", allowed=200, sent=2, stayed=1, returned=1, held=0),
     "open: too few samples": counts("open", sent=19, returned=19),
     "open: just at the return rate": counts("open", sent=40, stayed=20, returned=20),
     "open: quiet": counts("open", sent=1000, stayed=1000),
@@ -56,9 +59,17 @@ STEPS = {
         counts("ramp", allowed=2000, sent=2000, stayed=2000),
         Step("open", 0, "2000 of 2000 stayed away", 0),
     ),
-    "canary of a small group opens": (
+    "a group that ran empty at its canary has its ramp still before it": (
+        counts("canary", sent=20, stayed=20, held=0),
+        Step("ramp", 200, "20 of 20 stayed away", 0),
+    ),
+    "a small group grows by what has proved itself": (
         counts("canary", sent=3, stayed=3, held=0),
-        Step("open", 0, "3 of 3 stayed away", 0),
+        Step("ramp", 30, "3 of 3 stayed away", 0),
+    ),
+    "a ramp trips when more come back than its first samples can bear": (
+        counts("ramp", allowed=200, sent=5, stayed=3, returned=2),
+        Step("tripped", 0, "2 of 5 came back", 1, NOW + COOL),
     ),
     "canary trips as soon as it can't pass": (
         counts("canary", sent=20, returned=2),
@@ -99,6 +110,15 @@ def test_without_a_canary_half_open_is_a_small_ramp() -> None:
     assert gates.step(counts("tripped", cool_down_until=NOW), rules, passing=True, now=NOW) == Step(
         "ramp", 20, "half-open after its cool-down", 0
     )
+
+
+@pytest.mark.parametrize(("returned", "stage"), [(0, "open"), (10, "open"), (11, "tripped")])
+def test_without_a_canary_a_half_open_ramp_is_judged_by_the_breaker_s_rate(returned: int, stage: str) -> None:
+    rules = Rules(False, 0, 1.0, 0.0, 0.5, 20, COOL)
+    seen = counts("ramp", sent=20, stayed=20 - returned, returned=returned)
+    taken = gates.step(seen, rules, passing=True, now=NOW)
+    assert taken is not None
+    assert taken.stage == stage
 
 
 def test_growth_by_one_still_grows() -> None:
@@ -193,5 +213,4 @@ def test_a_stage_is_not_passed_while_it_has_places_that_what_is_held_can_not_use
     assert gates.step(seen, RULES, passing=False, now=NOW) is None
     assert gates.quota(seen) == 10
     last = gates.step(counts("canary", sent=10, stayed=10, held=0), RULES, passing=False, now=NOW)
-    assert last is not None
-    assert last.stage == "open"
+    assert last == Step("ramp", 100, "10 of 10 stayed away", 0)

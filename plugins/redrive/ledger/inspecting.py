@@ -4,13 +4,14 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, RowMapping
 
-from redrive.ledger import balance, destinations, expiry, planning
+from redrive.ledger import balance, destinations, expiry, gate_waits, planning
 from redrive.ledger.engine import sql
 
 
 def status(connection: Connection, route: str) -> dict[str, Any]:
     """Where a route stands: its balance, gates, lease, pause, newest observations and last runs."""
     state = _one(connection, "select * from route_state where route = :route", route=route)
+    waits = {(one.group_id, one.destination): one for one in gate_waits.waits(connection, route)}
     return {
         "route": route,
         "paused": bool(state and state["paused_at"]),
@@ -20,7 +21,7 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
         else None,
         "balance": balance.of_route(connection, route),
         "gates": [
-            {name: getattr(gate, name) for name in gate.__slots__}
+            {name: getattr(gate, name) for name in gate.__slots__} | _wait(waits.get((gate.group_id, None)))
             for gate in planning.gates(connection, route)
             if gate.stage != "open" or gate.waiting or gate.held
         ],
@@ -36,6 +37,7 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
                 "cool_down_until": one.cool_down_until,
                 "reason": one.reason,
                 "waiting": one.waiting,
+                **_wait(waits.get((None, one.destination))),
             }
             for one in destinations.states(connection, route)
             if one.stage != "open"
@@ -66,6 +68,10 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
             route=route,
         ),
     }
+
+
+def _wait(one: gate_waits.GateWait | None) -> dict[str, Any]:
+    return {"waits_for": one.waits_for if one else None, "until": one.until if one else None}
 
 
 def _watching(connection: Connection, route: str) -> dict[str, Any]:

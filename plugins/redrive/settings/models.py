@@ -254,7 +254,12 @@ class Drain(Part):
         le=1024,
         description="Parallel tasks. 1024 is as far as Airflow maps a task. With `order_by` one per source at most.",
     )
-    limit: int = Field(default=100_000, ge=1, description="Messages per run, over all shards and sources.")
+    limit: int = Field(
+        default=100_000,
+        ge=1,
+        description="Messages per run, over all shards and sources. Up to a hundred times as many while a canary, a "
+        "ramp or a breaker waits only for what may have come back, or ordered messages for what lies before them.",
+    )
     # A message id has 20 bits for the row of its batch.
     flush_messages: int = Field(
         default=5_000, ge=1, le=1_000_000, description="A batch is closed at this many messages,"

@@ -10,6 +10,9 @@ thread that owns them.
 
 Where messages go in order, a source is drained by one shard, so that what it gave out first has the lowest ids.
 
+While a gate waits only for what may have come back, or messages in order only for what may lie before them, a run
+reads on beyond its limit, so that neither waits for a backlog to be worked off.
+
 The source whose messages expire soonest is drained first. When the limit is reached and what was received last would
 expire before the next run may be over, the drain goes on beyond the limit until that is no longer so, and says it.
 """
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerError, LedgerError, PathTaken, RedriveError, SettlementFailed
-from redrive.ledger import batches, observations, outcomes, repeats
+from redrive.ledger import batches, gate_waits, observations, outcomes, repeats
 from redrive.ledger import expiry as expiry_ledger
 from redrive.ledger.expiry import Expiry
 from redrive.ledger.observations import Observation
@@ -43,6 +46,8 @@ RECEIVE_AT_ONCE = 1_000
 #: Messages asked for per receive beyond the limit, and for a first look at a source of which nothing is known.
 RESCUE_AT_ONCE = 100
 LOOK_AT = 10
+#: So many times its limit a run drains at most while a gate waits only for what may have come back into a source.
+READ_ON = 100
 #: The next run may be over so many times the longest of the last gaps between runs from now; never sooner than in
 #: :data:`SOONEST`, and in :data:`UNKNOWN_GAP` where there were no two runs yet.
 GAPS = 2
@@ -59,6 +64,9 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
     limit = context.route.drain.limit
     if context.selection.limit is not None:
         limit = min(limit, context.selection.limit)
+    elif reads_on(context):
+        context.progress("beyond the limit: a gate waits for what may have come back", 0, None)
+        limit *= READ_ON
     totals = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0, "rescued": 0}
     mine, sharing = _mine(context.route.sources, shard, shards, in_order=context.route.order_by is not None)
     remaining = math.ceil(limit / sharing)
@@ -85,6 +93,25 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
         if one.complete:
             totals[f"complete:{source.queue}"] = 1
     return totals
+
+
+def reads_on(context: Context) -> bool:
+    """Whether this run drains to the end of its sources, up to :data:`READ_ON` times its limit.
+
+    Then a gate waits for nothing but that: the destination has worked past sends of its stage and their window is over,
+    so that what failed again lies in a source, behind whatever else does. Reading on costs staging; not reading on
+    would keep all that is held behind the gate until the backlog is worked off, which with a steady inflow is never.
+    For all shards of a run the answer is the same.
+    """
+    lag = max(context.broker.capabilities_for(source.queue).depth_lag for source in context.route.sources)
+    began = context.run.started_at
+    with context.ledger.read() as connection:
+        if gate_waits.for_what_came_back(connection, context.name, drained_from=began - lag):
+            return True
+        if context.route.order_by is None:
+            return False
+        to = outcomes.drained_to(connection, context.name, [source.queue for source in context.route.sources])
+        return gate_waits.for_their_turn(connection, context.name, drained_to=to, now=began)
 
 
 def _mine(sources: Sequence[Source], shard: int, shards: int, *, in_order: bool) -> tuple[set[str], int]:
