@@ -1,5 +1,6 @@
 """The application as Airflow mounts it: pages, the one write, and what is answered when something is wrong."""
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -11,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from redrive.errors import LedgerError, RedriveError
+from redrive.errors import LedgerError, RedriveError, SettingsError
 from redrive.settings import Settings
 from redrive.stages.context import utc_now
 from redrive_ui import decisions, pages
@@ -20,6 +21,8 @@ from redrive_ui.identity import Access, NotLoggedIn
 from redrive_ui.protection import ProtectiveHeaders, Refused
 from redrive_ui.rendering import Templates
 from redrive_ui.visits import Configuration, House
+
+_log = logging.getLogger(__name__)
 
 
 def create_app(
@@ -69,6 +72,12 @@ def _http(request: Request, error: Any) -> Response:
     return _answer(request, error.status_code, str(error.detail))
 
 
+def _misconfigured(request: Request, error: Exception) -> Response:
+    # What is wrong names routes and their settings, and nothing says yet what this person may read.
+    _log.error("the review page can't be shown: %s", error)
+    return _answer(request, 500, "The configuration can't be used: `redrive doctor` and Airflow's log say why.")
+
+
 def _broken(request: Request, error: Exception) -> Response:
     return _answer(request, 503 if isinstance(error, LedgerError) else 500, str(error))
 
@@ -84,6 +93,7 @@ _PROBLEMS: dict[type[Exception], Callable[[Request, Any], Response]] = {
     BadFilter: _bad_filter,
     RequestValidationError: _bad_request,
     HTTPException: _http,
+    SettingsError: _misconfigured,
     RedriveError: _broken,
     DBAPIError: _database,
 }

@@ -12,12 +12,14 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, sql
 from redrive_ui.filters import UNDECIDED, Filter
-from redrive_ui.reading import Row, rows_of
+from redrive_ui.reading import Row, rows_of, templates
 
 DECISIONS = ("redeliver", "discard", "edit")
 ACTIONS = (*DECISIONS, "approve", "withdraw")
 #: Rows per transaction: a large decision must not keep the ledger's only writer (SQLite) waiting for long.
 CHUNK = 5_000
+#: Of so many groups a preview tells what they say; beyond that, how many there are.
+SHOWN_GROUPS = 20
 _UNDECIDED = ", ".join(f"'{status}'" for status in UNDECIDED)
 # Once the message has left the review (it waits for delivery, say), nothing about the decision can be changed.
 _NOT_TAKEN_UP = (
@@ -33,7 +35,7 @@ class Preview:
     action: str
     count: int
     up_to: int  # the newest escalation among them
-    groups: list[Row]  # route, group_id, cause, template, n, and the group's gate
+    groups: list[Row]  # route, group_id, cause, n, the group's gate; of the first the template
     routes: frozenset[str]
 
 
@@ -56,13 +58,16 @@ def preview(connection: Connection, action: str, chosen: Filter, readable: Colle
     where, values = _matching(action, chosen, readable, by, is_sqlite=connection.dialect.name == "sqlite")
     rows = rows_of(
         connection,
-        "select matching.*, failure_groups.template, failure_groups.cause, group_state.stage from (select route,"
+        "select matching.*, failure_groups.cause, group_state.stage from (select route,"
         " group_id, count(*) as n, max(escalation_id) as newest from escalated_messages"
         f" where {where} group by route, group_id) as matching left join failure_groups on failure_groups.group_id ="
         " matching.group_id left join group_state on group_state.route = matching.route and group_state.group_id ="
         " matching.group_id order by n desc, matching.route, matching.group_id",
         **values,
     )
+    said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows[:SHOWN_GROUPS]])
+    for row in rows:
+        row["template"] = said.get((row["route"], row["group_id"]))
     return Preview(
         action=action,
         count=sum(row["n"] for row in rows),

@@ -4,6 +4,7 @@ The same filter lists messages, exports them, previews a decision and takes it, 
 seen.
 """
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -58,7 +59,7 @@ class Filter:
             elif not isinstance(raw, str) or len(raw) > _MAX_TEXT:
                 raise BadFilter(f"{one.name}: text of at most {_MAX_TEXT} characters")
             else:
-                values[one.name] = raw.replace("\0", "").strip()
+                values[one.name] = storable(one.name, raw).strip()
         found = cls(**values)
         found._check()
         return found
@@ -116,13 +117,19 @@ class Filter:
             )
             values["text"] = "%" + _escaped(self.text) + "%"
         if self.header:
-            values["header_name"], _, values["header_value"] = self.header.partition("=")
+            name, _, value = self.header.partition("=")
+            # Compared as JSON, as it was written: a header may hold what is no text of a database, NUL for one, and
+            # what takes the JSON apart fails then. An element is ["name", "type", "value"] (SQLite leaves the blanks
+            # out), and a quote inside of a string follows a backslash, so its two ends say it all.
+            values["header_name"], values["header_value"] = f"[{json.dumps(name)},", f"{json.dumps(value)}]"
             parts.append(
-                "exists (select 1 from json_each(headers) as header where json_extract(header.value, '$[0]') ="
-                " :header_name and json_extract(header.value, '$[2]') = :header_value)"
+                "exists (select 1 from json_each(headers) as header where substr(header.value, 1,"
+                " length(:header_name)) = :header_name and substr(header.value, length(header.value) -"
+                " length(:header_value)) = ',' || :header_value)"
                 if is_sqlite
-                else "exists (select 1 from jsonb_array_elements(cast(headers as jsonb)) as header"
-                " where header ->> 0 = :header_name and header ->> 2 = :header_value)"
+                else "exists (select 1 from (select cast(json_array_elements(cast(headers as json)) as text) as value)"
+                " as header where substr(header.value, 1, length(:header_name)) = :header_name and"
+                " substr(header.value, length(header.value) - length(:header_value)) = ' ' || :header_value)"
             )
         if self.ids:
             parts.append(f"escalation_id in ({', '.join(str(one) for one in self.ids)})")
@@ -146,6 +153,16 @@ class Filter:
     def narrows(self) -> bool:
         """Whether anything but route, group and status is given."""
         return bool(self.cause or self.queue or self.since or self.until or self.text or self.header or self.ids)
+
+
+def storable(name: str, text: str) -> str:
+    """``text`` itself, if a database can have it; :class:`BadFilter` of what no stored text can be equal to.
+
+    Nothing is taken out of it: a filter that is left with nothing would choose everything.
+    """
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise BadFilter(f"{name}: NUL and half characters are in no text here")
+    return text
 
 
 def _escaped(text: str) -> str:

@@ -36,7 +36,7 @@ def events_of(message: Row) -> list[Event]:
             batch["recorded_at"], "came", "staged", f"batch {batch['batch_id']} from {batch['source']}", batch["run_id"]
         )
         add(batch["settled_at"], "plain", "settled at its source", "the queue has let it go", batch["run_id"])
-        add(batch["loaded_at"], "came", "cause and group found", message["group"] and message["group"]["cause"])
+        add(batch["loaded_at"], "came", "cause and group found", message["group_cause"])
     for one in message["attempts_made"]:
         what, run = f"attempt {one['attempt']}", one["run_id"]
         add(one["claimed_at"], "plain", f"{what} claimed", f"{one['mode']} to {one['destination']}", run)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from pydantic import AfterValidator
 from sqlalchemy.engine import Connection
 from starlette.requests import Request
 
@@ -23,7 +24,7 @@ from redrive_ui.rendering import FILE_TYPES
 from redrive_ui.visits import Visit, person_of, visit_of
 
 router = APIRouter()
-Word = Annotated[str, Query(max_length=300)]
+Word = Annotated[str, Query(max_length=300), AfterValidator(lambda text: filters.storable("text", text))]
 Visiting = Annotated[Visit, Depends(visit_of)]
 
 
@@ -56,6 +57,10 @@ def plan_page(at: Visiting, route: str) -> Response:
     if route not in at.settings.routes:
         raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
     found = plan_of(at.settings, route, Selection(), now=at.now)
+    with at.read() as connection:
+        said = reading.templates(connection, at.readable, [(route, row["group"]) for row in found["plan"]])
+    for row in found["plan"]:
+        row["template"] = said.get((route, row["group"]))
     return at.render(
         "plan.html",
         route=route,
@@ -92,7 +97,7 @@ def group_page(at: Visiting, chosen: Chosen, route: str, group: str) -> Response
     at.insist(route)
     here = Filter.read({**chosen.to_json(), "route": route, "group": group})
     with at.read() as connection:
-        found = reading.group(connection, route, None if group == filters.NO_GROUP else int(group), at.now)
+        found = reading.group(connection, route, None if group == filters.NO_GROUP else int(group), at.readable, at.now)
         if found is None:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
         listing = _listing(connection, at, here)
@@ -124,8 +129,8 @@ def messages_page(at: Visiting, chosen: Chosen) -> Response:
 @router.get("/messages/{message_id}", response_class=HTMLResponse)
 def message_page(at: Visiting, message_id: int) -> Response:
     with at.read() as connection:
-        found = reading.message(connection, message_id) if 0 <= message_id < 1 << 63 else None
-    if found is None or found["route"] not in at.readable:
+        found = reading.message(connection, message_id, at.readable) if 0 <= message_id < 1 << 63 else None
+    if found is None:
         raise Refused(404, f"there is no message {message_id}, or you may not see it")
     return at.render("message.html", **_message(at, found))
 
@@ -154,7 +159,7 @@ def decide_page(at: Visiting, chosen: Chosen, action: Word = "") -> Response:
     original = None
     if action == "edit" and examples:
         with at.read() as connection:
-            review = (reading.message(connection, examples[0]["message_id"]) or {})["reviews"][0]
+            review = (reading.message(connection, examples[0]["message_id"], at.readable) or {})["reviews"][0]
         # What is masked here must not be sent by accident: then the field begins empty.
         if review["payload"] is not None and at.mask(review["route"], review["payload"]) == review["payload"]:
             original = review["payload"]
@@ -253,7 +258,7 @@ def _route(connection: Connection, at: Visit, route: str) -> dict[str, Any]:
         "alarms": sorted(reading.alarms(connection, only).get(route, {})),
         "holder": reading.holders(connection, only).get(route),
         "queues": reading.queues(connection, only).get(route, []),
-        "gates": reading.gates_of(connection, route),
+        "gates": reading.gates_of(connection, route, at.readable),
         "runs": runs,
         "flow": flow_of(flows),
         "inflow": _inflow_chart(days, inflow),

@@ -86,6 +86,7 @@ async def bounded_json(request: Request) -> dict[str, Any]:
             raise Refused(413, f"at most {MAX_BODY_BYTES:,} bytes are read")
     try:
         value = json.loads(body)
+        json.dumps(value, ensure_ascii=False).encode()  # an escape may stand for half a character, which is no text
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not JSON") from None
     if not isinstance(value, dict):

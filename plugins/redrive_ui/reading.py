@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from redrive import grouping
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive_ui.filters import UNDECIDED, Filter
 
@@ -191,17 +192,61 @@ def runs(connection: Connection, route: str, limit: int = 10) -> list[Row]:
     )
 
 
-def gates_of(connection: Connection, route: str) -> list[Row]:
+def gates_of(connection: Connection, route: str, readable: Collection[str]) -> list[Row]:
     """Groups of a route whose gate is not open, those that hold something first."""
-    return rows_of(
+    rows = rows_of(
         connection,
-        "select group_state.*, failure_groups.cause, failure_groups.template, (select count(*) from messages where"
+        "select group_state.*, failure_groups.cause, (select count(*) from messages where"
         " messages.route = group_state.route and messages.state = 'held' and messages.group_id ="
         " group_state.group_id) as held from group_state inner join failure_groups on failure_groups.group_id ="
         " group_state.group_id where group_state.route = :route and stage <> 'open' order by held desc,"
         " group_state.stage_at desc limit 100",
         route=route,
     )
+    said = templates(connection, readable, [(route, row["group_id"]) for row in rows])
+    return [{**row, "template": said.get((route, row["group_id"]))} for row in rows]
+
+
+def templates(
+    connection: Connection, readable: Collection[str], wanted: Iterable[tuple[str, int | None]]
+) -> dict[tuple[str, int], str]:
+    """What each of these groups says, on a route that may be read, in words that may be read.
+
+    A group is one over all routes, and its template holds words of the route that it was first seen on. Whoever may not
+    read that one gets the template of a message on the route that is asked about; nothing where no such message is in
+    front of people.
+    """
+    pairs = {(route, group_id) for route, group_id in wanted if group_id is not None and route in readable}
+    if not pairs:
+        return {}
+    where, values = _routes(readable, "first_route")
+    own = {
+        row["group_id"]: row["template"]
+        for row in rows_of(
+            connection,
+            f"select group_id, template from failure_groups where {where}"
+            f" and group_id in ({', '.join(str(int(one)) for one in sorted({group_id for _, group_id in pairs}))})",
+            **values,
+        )
+    }
+    found = {(route, group_id): own[group_id] for route, group_id in pairs if group_id in own}
+    for route, group_id in sorted(pairs - found.keys()):
+        if text := _example(connection, route, group_id):
+            masked = grouping.mask(text)
+            found[route, group_id] = grouping.templates({masked: 1})[masked].template
+    return found
+
+
+def _example(connection: Connection, route: str, group_id: int) -> str | None:
+    """What a message of the group on this route failed with, the same one every time."""
+    row = _first(
+        connection,
+        "select error_text from escalated_messages where route = :route and group_id = :group_id"
+        " order by status, escalated_at, escalation_id limit 1",
+        route=route,
+        group_id=group_id,
+    )
+    return str(row["error_text"]) if row and row["error_text"] else None
 
 
 def groups(
@@ -213,7 +258,7 @@ def groups(
     order: str = "open",
     after: Sequence[Any] = (),
 ) -> list[Row]:
-    """A page of the groups that people are asked about: counts, an example, with cause and template.
+    """A page of the groups that people are asked about: counts, an example, with cause and template (or None).
 
     ``order`` is ``open`` (most messages first) or ``oldest`` (who has waited longest first; the example is that one).
     ``after`` is the :func:`group_key` of the last row. One row more than :data:`PAGE` is returned where there is more.
@@ -242,15 +287,17 @@ def groups(
     by = "example_id" if order == "oldest" else "open_messages desc"
     rows = rows_of(
         connection,
-        "select counted.*, failure_groups.cause, failure_groups.template, failure_groups.messages as seen_in_all"
-        f" from ({counted}) as counted left join failure_groups on failure_groups.group_id = counted.group_id"
+        f"select counted.*, failure_groups.cause from ({counted}) as counted left join failure_groups on"
+        " failure_groups.group_id = counted.group_id"
         + (f" where {' and '.join(conditions)}" if conditions else "")
         + f" order by {by}, route, coalesce(counted.group_id, 0) limit {PAGE + 1}",
         **values,
     )
     examples = {row["escalation_id"]: row for row in by_ids(connection, [row["example_id"] for row in rows])}
+    said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows])
     for row in rows:
         row["shown"] = examples[row["example_id"]]
+        row["template"] = said.get((row["route"], row["group_id"]))
     return rows
 
 
@@ -259,22 +306,32 @@ def group_key(row: Row, order: str) -> tuple[int, str, int]:
     return row["example_id"] if order == "oldest" else row["open_messages"], row["route"], row["group_id"] or 0
 
 
-def group(connection: Connection, route: str, group_id: int | None, now: datetime) -> Row | None:
-    """One group on one route; None where nothing was ever escalated of it there."""
+def group(
+    connection: Connection, route: str, group_id: int | None, readable: Collection[str], now: datetime
+) -> Row | None:
+    """One group on one route; None where nothing was ever escalated of it there.
+
+    All that is told is of this route: counts, times, example, decisions. Groups that it was merged with are named where
+    they are on this route too.
+    """
     same = "group_id = :group_id" if group_id is not None else "group_id is null"
     values: Row = {"route": route} | ({"group_id": group_id} if group_id is not None else {})
     counts = rows_of(
         connection,
-        f"select status, count(*) as n from escalated_messages where route = :route and {same} group by status",
+        "select status, count(*) as n, min(escalated_at) as first_at, max(escalated_at) as last_at from"
+        f" escalated_messages where route = :route and {same} group by status",
         **values,
     )
     if not counts:
         return None
-    known = rows_of(connection, "select * from failure_groups where group_id = :id", id=group_id or 0)
+    known = _first(connection, "select cause from failure_groups where group_id = :id", id=group_id or 0)
     aliases = rows_of(
         connection,
-        "select group_id, merged_into from group_aliases where group_id = :id or merged_into = :id order by group_id",
+        "select group_id, merged_into from group_aliases where (group_id = :id or merged_into = :id) and exists (select"
+        " 1 from escalated_messages where route = :route and escalated_messages.group_id = case when"
+        " group_aliases.group_id = :id then merged_into else group_aliases.group_id end) order by group_id",
         id=group_id or 0,
+        route=route,
     )
     gate = rows_of(
         connection, "select * from group_state where route = :route and group_id = :id", route=route, id=group_id or 0
@@ -283,7 +340,12 @@ def group(connection: Connection, route: str, group_id: int | None, now: datetim
         "route": route,
         "group_id": group_id,
         "statuses": {row["status"]: row["n"] for row in counts},
-        **(known[0] if known else {"cause": None, "template": None, "example": None, "messages": None}),
+        "messages": sum(row["n"] for row in counts),
+        "first_at": min(row["first_at"] for row in counts),
+        "last_at": max(row["last_at"] for row in counts),
+        "cause": known and known["cause"],
+        "template": group_id and templates(connection, readable, [(route, group_id)]).get((route, group_id)),
+        "example": group_id and _example(connection, route, group_id),
         "gate": gate[0] if gate else None,
         "merged_into": next((row["merged_into"] for row in aliases if row["group_id"] == group_id), None),
         "merged_here": [row["group_id"] for row in aliases if row["merged_into"] == group_id],
@@ -394,10 +456,11 @@ def find(connection: Connection, word: str, readable: Collection[str]) -> list[R
     where, values = _routes(readable)
     ways = (
         "message_id in (select message_id from messages where redrive_id = :word or broker_message_id = :word or"
-        " message_id = :number union select message_id from repeat_copies where broker_message_id = :word)",
+        " message_id = :number union select message_id from repeat_copies where broker_message_id = :word and"
+        f" {where})",
         "message_key = :word",
         # last, because no index serves it: people rarely have the id that a message got when it was sent again
-        "message_id in (select message_id from redelivery_attempts where broker_message_id = :word)",
+        f"message_id in (select message_id from redelivery_attempts where broker_message_id = :word and {where})",
     )
     for way in ways:
         given = {"word": word} | ({"number": number} if ":number" in way else {})
@@ -413,32 +476,39 @@ def find(connection: Connection, word: str, readable: Collection[str]) -> list[R
     return []
 
 
-def message(connection: Connection, message_id: int) -> Row | None:
-    """One message with its group, its escalations (newest first, with payload) and everything that happened to it."""
-    rows = rows_of(connection, "select * from messages where message_id = :id", id=message_id)
-    if not rows:
+def message(connection: Connection, message_id: int, readable: Collection[str]) -> Row | None:
+    """One message with its cause, its escalations (newest first, with payload) and everything that happened to it.
+
+    None where there is no such message on a route that may be read; a copy that was found on another route is left out.
+    """
+    where, values = _routes(readable)
+    mine = f"message_id = :id and {where}"
+    values["id"] = message_id
+    found = _first(connection, f"select * from messages where {mine}", **values)
+    if found is None:
         return None
-    found = rows[0]
-    found["group"] = _first(connection, "select * from failure_groups where group_id = :id", id=found["group_id"] or 0)
+    known = _first(connection, "select cause from failure_groups where group_id = :id", id=found["group_id"] or 0)
+    found["group_cause"] = known and known["cause"]
     found["reviews"] = rows_of(
-        connection,
-        "select * from escalated_messages where message_id = :id order by escalation_id desc limit 20",
-        id=message_id,
+        connection, f"select * from escalated_messages where {mine} order by escalation_id desc limit 20", **values
     )
     found["attempts_made"] = rows_of(
         connection,
-        "select redelivery_attempts.*, delivery_slices.run_id from redelivery_attempts left join delivery_slices on"
-        " delivery_slices.slice_id = redelivery_attempts.slice_id where message_id = :id order by attempt limit 200",
-        id=message_id,
+        "select redelivery_attempts.*, (select run_id from delivery_slices where delivery_slices.slice_id ="
+        f" redelivery_attempts.slice_id) as run_id from redelivery_attempts where {mine} order by attempt limit 200",
+        **values,
     )
     found["copies"] = rows_of(
-        connection, "select * from repeat_copies where message_id = :id order by copy_id limit 200", id=message_id
+        connection, f"select * from repeat_copies where {mine} order by copy_id limit 200", **values
     )
-    found["batch"] = _first(connection, "select * from staging_batches where batch_id = :id", id=message_id >> 20)
-    found["events"] = rows_of(
+    found["batch"] = _first(
         connection,
-        "select * from audit_events where message_id = :id order by event_id limit 200",
-        id=message_id,
+        f"select * from staging_batches where batch_id = :batch and {where}",
+        **values,
+        batch=message_id >> 20,
+    )
+    found["events"] = rows_of(
+        connection, f"select * from audit_events where {mine} order by event_id limit 200", **values
     )
     ids = {
         one["run_id"] for one in [*found["attempts_made"], *found["events"], found["batch"] or {}] if one.get("run_id")
@@ -447,8 +517,10 @@ def message(connection: Connection, message_id: int) -> Row | None:
         row["run_id"]: row
         for row in rows_of(
             connection,
-            f"select * from runs where run_id in ({', '.join(f':run_{i}' for i, _ in enumerate(ids)) or 'null'})",
+            f"select * from runs where run_id in ({', '.join(f':run_{i}' for i, _ in enumerate(ids)) or 'null'})"
+            f" and {where}",
             **{f"run_{i}": run_id for i, run_id in enumerate(sorted(ids))},
+            **values,
         )
     }
     return found

@@ -49,7 +49,8 @@ class Site:
         self.ledger = Ledger(settings.database)
         self.doors = Doors()
         airflow = FastAPI()
-        airflow.mount(PREFIX, create_app(self.doors, load=lambda: self.settings, clock=lambda: seeding.NOW))
+        self.app = create_app(self.doors, load=lambda: self.settings, clock=lambda: seeding.NOW)
+        airflow.mount(PREFIX, self.app)
         self.client = TestClient(airflow, base_url="http://airflow.test", raise_server_exceptions=True)
 
     def get(self, path: str, **options: Any) -> Any:

@@ -157,7 +157,7 @@ def _groups(ledger: Ledger, now: datetime) -> list[int]:
                     tables.failure_groups.insert(),
                     {"group_id": position, "fingerprint": fingerprint, "cause": cause, "template": template,
                      "example": example.format(n=17), "messages": 400 * position, "first_seen_at": now - 12 * DAY,
-                     "last_seen_at": now - HOUR},
+                     "last_seen_at": now - HOUR, "first_route": "orders"},
                 )  # fmt: skip
             found.append(known.get(fingerprint, position))
     return found
@@ -254,8 +254,8 @@ def crowd(ledger: Ledger, count: int, *, groups: int = 40) -> None:
         for statement in (
             "insert into route_state (route) values ('orders') on conflict do nothing",
             f"with recursive n(i) as (select 0 union all select i + 1 from n where i < {groups - 1}) insert into"
-            " failure_groups (group_id, fingerprint, cause, template, first_seen_at, last_seen_at) select 1000 + i,"
-            f" 'crowd' || i, 'missing_data', 'LookupError: thing ' || i, {at}, {at} from n",
+            " failure_groups (group_id, fingerprint, cause, template, first_route, first_seen_at, last_seen_at) select"
+            f" 1000 + i, 'crowd' || i, 'missing_data', 'LookupError: thing ' || i, 'orders', {at}, {at} from n",
             f"{numbers} insert into staging_batches (batch_id, route, source, kind, shard, run_id, fence, state, uri,"
             f" copies, new_copies, opened_at, loaded_at) select {first} + i, 'orders', 'orders-dlq', 'dead_letter', 0,"
             f" 'crowd', 1, 'settled', 'x', 50000, 50000, {at}, {at} from n where i <= {(count - 1) // 50000}",

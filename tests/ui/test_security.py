@@ -4,11 +4,15 @@ import html
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from redrive.errors import SettingsError
+from redrive.settings import Settings
 from redrive_ui import shown
 from redrive_ui.export import neutral
 from redrive_ui.identity import name_of
@@ -88,6 +92,105 @@ class TestPermissions:
         assert site.decide("discard", filter={"ids": [other]}).json()["count"] == 0
 
 
+SECRET = "salary 184250 of Jane Roe"
+OWN = "salary 1 of Joe Doe"
+
+
+@pytest.fixture(params=["known", "unknown"])
+def shared(request: pytest.FixtureRequest, site: Site) -> Site:
+    """Group 77 is of both routes; payments, which nobody may read, was first and gave it its words.
+
+    ``unknown``: the ledger is older than its knowledge of whose words they are.
+    """
+    site.change(
+        "insert into failure_groups (group_id, fingerprint, cause, template, example, messages, first_seen_at,"
+        " last_seen_at, first_route) values (77, 'f77', 'application_bug', :secret, :secret, 4711, :at, :at, :first)",
+        secret=f"ValueError: {SECRET}",
+        at=seeding.NOW - 100 * seeding.DAY,
+        first="payments" if request.param == "known" else None,
+    )
+    seeding.escalate(
+        site.ledger, 7, f"ValueError: {SECRET}", "{}", route="payments", group_id=77, decision="redeliver",
+        decided_by="Greta", note=SECRET, status="applied", applied_at=seeding.NOW,
+    )  # fmt: skip
+    site.doors.hidden = {"payments"}
+    return site
+
+
+class TestGroupsOfSeveralRoutes:
+    """A group is one over all routes; whoever reads one of them is shown nothing of the others."""
+
+    PATHS = ("/", "/groups", "/groups?order=oldest", "/groups/orders/77", "/messages?status=all",
+             "/messages.csv?status=all", "/routes/orders", "/plan/orders",
+             "/decide?action=discard&route=orders&group=77", "/messages/8", "/find?word=x")  # fmt: skip
+
+    def test_say_what_their_messages_here_say(self, shared: Site) -> None:
+        seeding.escalate(shared.ledger, 8, f"ValueError: {OWN}", "{}", group_id=77)
+        gate_of_77(shared)
+        for path in self.PATHS:
+            page = shared.page(path)
+            assert "Jane" not in page, path
+            assert "payments" not in page, path
+            assert "4,711" not in page, path
+            assert "100 d ago" not in page, path
+            assert "Greta" not in page, path
+        for path in ("/groups", "/groups/orders/77", "/decide?action=discard&route=orders&group=77", "/routes/orders"):
+            assert "of Joe Doe" in shared.page(path), path
+        assert OWN in shared.page("/groups/orders/77")
+        assert "1 in all" in shared.page("/groups/orders/77")
+
+    def test_without_words_of_their_own_here_say_so(self, shared: Site) -> None:
+        seeding.escalate(shared.ledger, 8, "", "{}", group_id=77)
+        gate_of_77(shared)
+        for path in self.PATHS:
+            assert "Jane" not in shared.page(path), path
+        assert "a route that you may not read" in shared.page("/groups/orders/77")
+        assert ">group 77<" in shared.page("/groups/orders/77")
+
+    def test_of_no_message_here_are_not_there(self, shared: Site) -> None:
+        assert shared.get("/groups/orders/77").status_code == 404
+        assert shared.get("/groups/payments/77").status_code == 404
+
+    def test_have_their_words_for_whoever_may_read_the_first(self, shared: Site) -> None:
+        seeding.escalate(shared.ledger, 8, "", "{}", group_id=77)
+        shared.doors.hidden = set()
+        known = shared.value("select first_route from failure_groups where group_id = 77") is not None
+        assert (SECRET in shared.page("/groups/orders/77")) is known
+
+    def test_that_became_one_are_named_only_where_they_are(self, shared: Site) -> None:
+        seeding.escalate(shared.ledger, 8, f"ValueError: {OWN}", "{}", group_id=77)
+        shared.change(
+            "insert into failure_groups (group_id, fingerprint, cause, template, first_seen_at, last_seen_at)"
+            " values (99, 'f99', 'application_bug', 'x', :at, :at)", at=seeding.NOW,
+        )  # fmt: skip
+        shared.change("insert into group_aliases values (99, 77, :at)", at=seeding.NOW)
+        assert "group 99" not in shared.page("/groups/orders/77")
+        seeding.escalate(shared.ledger, 9, f"ValueError: {OWN}", "{}", group_id=99)
+        assert "group 99" in shared.page("/groups/orders/77")
+        assert "group 77" in shared.page("/groups/orders/99")
+
+    def test_a_copy_of_a_message_on_another_route_is_not_in_its_life(self, shared: Site) -> None:
+        seeding.escalate(shared.ledger, 8, f"ValueError: {OWN}", "{}", group_id=77)
+        for copy, route, source in ((91, "payments", "payments.dead"), (92, "orders", "orders-dlq-2")):
+            shared.change(
+                "insert into repeat_copies (copy_id, message_id, route, kind, source, broker_message_id, seen_at)"
+                " values (:copy, 8, :route, 'surplus', :source, :id, :at)",
+                copy=copy, route=route, source=source, id=f"b-{copy}", at=seeding.NOW,
+            )  # fmt: skip
+        page = shared.page("/messages/8")
+        assert "orders-dlq-2" in page
+        assert "payments.dead" not in page
+        assert shared.get("/find?word=b-92", follow_redirects=False).status_code == 303
+        assert shared.get("/find?word=b-91", follow_redirects=False).status_code == 200
+
+
+def gate_of_77(site: Site) -> None:
+    site.change(
+        "insert into group_state (route, group_id, stage, stage_at) values ('orders', 77, 'failed', :at)",
+        at=seeding.NOW,
+    )
+
+
 class TestForgery:
     @pytest.mark.parametrize(
         ("headers", "status"),
@@ -148,6 +251,8 @@ class TestBounds:
             {"action": "discard", "corrected_body": "{}"},
             {"action": "edit"},
             {"action": "edit", "corrected_body": "a\0b"},
+            {"action": "discard", "filter": {"route": "orders", "text": "\0"}},
+            {"action": "discard", "filter": {"route": "orders", "queue": "\0"}},
             {"action": "edit", "corrected_body": "{}"},
             {"action": "discard", "decided_by": "somebody else"},
         ],
@@ -162,7 +267,15 @@ class TestBounds:
     def test_large_bodies_are_not_read_to_the_end(self, site: Site) -> None:
         assert site.decide("discard", note="x" * (2 << 20)).status_code == 413
 
-    @pytest.mark.parametrize("raw", [b"", b"[1]", b"{", b"[" * 100_000, b"\xff"])
+    @pytest.mark.parametrize(
+        "raw",
+        [b"", b"[1]", b"{", b"[" * 100_000, b"\xff"]
+        + [
+            b'{"action": "edit", "note": "%s", "up_to": 9, "corrected_body": "%s",'
+            b' "filter": {"route": "orders", "header": "%s=b"}}' % texts
+            for texts in ((b"why\\ud83d", b"b", b"a"), (b"why", b"b\\ud800", b"a"), (b"why", b"b", b"a\\udfff"))
+        ],
+    )
     def test_what_is_no_object_is_refused(self, site: Site, raw: bytes) -> None:
         answer = site.client.post(
             f"{PREFIX}/api/decisions",
@@ -268,3 +381,71 @@ class TestLayout:
         assert neutral(-5) == "-5"
         assert neutral(None) == ""
         assert neutral("plain") == "plain"
+
+
+class TestTextsThatNoDatabaseHas:
+    @pytest.fixture
+    def odd(self, make_site: Callable[..., Site], ledger_url: str) -> Site:
+        """Messages whose headers hold what JSON can say and a database can't have as text."""
+        site = make_site(ledger_url)
+        for number, headers in enumerate(ODD_HEADERS):
+            seeding.escalate(site.ledger, number, f"failed {number}", "{}", headers=headers)
+        return site
+
+    @pytest.mark.parametrize(
+        ("wanted", "found"),
+        [
+            ("tenant=blue", {0, 1, 2, 3}),
+            ("x=a", {4}),  # not a, NUL, b
+            ("x=a=b", {5}),
+            ("größe=漢字 \U0001f642", {6}),
+            ('x=y","z', {7}),
+            ("x=z", set()),
+            ("String=z", set()),
+            ("x=\\u0000", {8}),
+        ],
+    )
+    def test_in_one_header_hide_no_other_message(self, odd: Site, wanted: str, found: set[int]) -> None:
+        page = odd.page(f"/messages?header={quote(wanted)}")
+        assert {int(one) for one in re.findall(r'<a class="id" href="/redrive/messages/(\d+)"', page)} == found
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_are_shown_where_they_are(self, odd: Site, number: int) -> None:
+        assert "tenant" in odd.page(f"/messages/{number}")
+        assert odd.get("/messages.csv").status_code == 200
+
+    @pytest.mark.parametrize(
+        "path",
+        ["/messages?text=%00", "/messages?header=a%00%3Db", "/messages?queue=%00", "/messages.csv?route=%00",
+         "/find?word=a%00", "/groups?after=5~a%00b~7", "/groups?route=a%00", "/decide?action=discard&text=%00",
+         "/routes/a%00", "/groups/a%00/1", "/groups/orders/%00", "/static/a%00"],
+    )  # fmt: skip
+    def test_are_refused_in_an_address(self, odd: Site, path: str) -> None:
+        assert odd.get(path).status_code in (400, 404)
+
+
+ODD_HEADERS = (
+    [["tenant", "String", "blue"]],
+    [["tenant", "String", "blue"], ["x", "String", "a\0b"], ["\0", "String", "\0"]],
+    [["tenant", "String", "blue"], ["x", "String", "a\ud800b"], ["\udfff", "\udfff", "\udfff\ud800"]],
+    [["x", "\0", "\0"], ["tenant", "String", "blue"]],
+    [["x", "String", "a"]],
+    [["x", "String", "a=b"]],
+    [["größe", "String", "漢字 \U0001f642"]],
+    [["x", "String", 'y","z']],
+    [["x", "String", "\\u0000"]],
+)
+
+
+def test_what_is_wrong_with_the_configuration_is_for_those_who_run_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load() -> Settings:
+        raise SettingsError("routes.payments.rules.0.match: not a regular expression: Jane Roe")
+
+    site.app.state.house.load = load
+    answer = site.get("/groups")
+    assert answer.status_code == 500
+    assert "redrive doctor" in answer.text
+    assert "payments" not in answer.text
+    assert "routes.payments.rules.0.match" in caplog.text

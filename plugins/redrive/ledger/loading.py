@@ -118,11 +118,11 @@ def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], no
                 connection.execute(
                     sql(
                         "insert into failure_groups"
-                        " (fingerprint, cause, template, example, first_seen_at, last_seen_at)"
-                        " values (:fingerprint, :cause, :template, :example, :now, :now)"
+                        " (fingerprint, cause, template, example, first_route, first_seen_at, last_seen_at)"
+                        " values (:fingerprint, :cause, :template, :example, :first_route, :now, :now)"
                         " on conflict (fingerprint) do nothing"
                     ),
-                    {**group._asdict(), "now": now},
+                    {**group._asdict(), "first_route": lease.route, "now": now},
                 )
         _merge(connection, lease, {group.cause for group in wanted.values()}, now)
         return _group_ids(connection, list(wanted))

@@ -143,6 +143,7 @@ failure_groups = Table(
     Column("messages", sa.BigInteger, nullable=False, server_default=text("0")),
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
+    Column("first_route", sa.Text),  # whose words template and example are; null: not known, older than this column
     sqlite_autoincrement=True,
 )
 
