@@ -4,6 +4,9 @@ The keys go in batches to a database (the route's query, with the keys bound as 
 either through an Airflow connection. A check that fails, takes too long or answers what can't be understood raises
 :class:`~redrive.errors.CheckFailed`; callers then hold the messages.
 
+An answer with a key that was not asked about is such an answer: the query or the service means something else by a key
+than the route does, and then what it leaves out tells nothing either.
+
 The endpoint gets ``POST {"keys": ["…", …]}`` and answers ``200 {"processed": ["…", …]}``: those of the keys that were
 processed. Redirects are never followed: keys and credentials go to the host that the connection names and to no other.
 """
@@ -111,7 +114,14 @@ class _Database:
 
     def ask(self, keys: Sequence[str], seconds: float) -> set[str]:  # noqa: ARG002 - the caller's thread bounds it
         with self._engine.connect() as connection:
-            return {str(row[0]) for row in connection.execute(self._query, {"keys": list(keys)})}
+            found = {row[0] for row in connection.execute(self._query, {"keys": list(keys)})}
+        if None in found:
+            raise CheckFailed(
+                "the query answers rows without a key; its first column has to be the key, and never null"
+            )
+        return _only_asked(
+            {str(one) for one in found}, keys, "the query has to select the column that it compares with"
+        )
 
     def close(self) -> None:
         self._engine.dispose()
@@ -194,7 +204,11 @@ def _processed(answer: bytes, keys: Sequence[str]) -> set[str]:
     found = said.get("processed") if isinstance(said, dict) else None
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise CheckFailed('the answer is not {"processed": [keys as text]}')
-    processed = set(found)
-    if strange := len(processed.difference(keys)):
-        raise CheckFailed(f"the answer has {strange} keys that it was not asked about")
-    return processed
+    return _only_asked(set(found), keys, "the service has to answer keys as they were asked")
+
+
+def _only_asked(found: set[str], keys: Sequence[str], advice: str) -> set[str]:
+    """``found``; CheckFailed where it holds what was not asked about. Keys may be personal, so none is named."""
+    if strange := len(found.difference(keys)):
+        raise CheckFailed(f"the answer has {strange} of {len(found)} keys that it was not asked about: {advice}")
+    return found

@@ -58,6 +58,38 @@ def test_a_key_is_a_value_and_never_sql(shop: sqlite3.Connection) -> None:
     checker.close()
 
 
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        (
+            "select message_id from processed where message_id in :keys or 1 = 1",
+            "has 1 of 2 keys that it was not asked",
+        ),
+        ("select upper(message_id) from processed where message_id in :keys", "has 1 of 1 keys that it was not asked"),
+        ("select message_id || ' ' from processed where message_id in :keys", "has 1 of 1 keys that it was not asked"),
+        ("select rowid from processed where message_id in :keys", "has 1 of 1 keys that it was not asked"),
+        ("select null from processed where message_id in :keys", "rows without a key"),
+    ],
+)
+def test_an_answer_about_something_else_is_a_failure(shop: sqlite3.Connection, query: str, why: str) -> None:
+    shop.executemany("insert into processed values (?)", [("m-1",), ("kim@example.org",)])
+    shop.commit()
+    checker = Checker(a_check(query))
+    with pytest.raises(CheckFailed, match=f"orders_db: .*{why}") as failed:
+        checker.processed(["m-1", "None"])
+    assert "kim@" not in "".join(traceback.format_exception(failed.value))
+    checker.close()
+
+
+def test_a_key_that_the_database_has_as_a_number_is_the_same_key(shop: sqlite3.Connection) -> None:
+    shop.execute("create table numbered (id integer)")
+    shop.execute("insert into numbered values (17)")
+    shop.commit()
+    checker = Checker(a_check("select id from numbered where cast(id as text) in :keys"))
+    assert checker.processed(["17", "18"]) == {"17"}
+    checker.close()
+
+
 def test_no_key_is_in_the_trace_of_a_check_that_fails(shop: sqlite3.Connection) -> None:
     checker = Checker(a_check("select id from nowhere where id in :keys"))
     keys = [f"{name}@example.org" for name in ("kim", "lee")]
