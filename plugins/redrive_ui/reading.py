@@ -371,7 +371,7 @@ def earlier_decisions(connection: Connection, route: str, group_id: int | None) 
         " ('escalated', 'classified', 'held') then 1 else 0 end) as back_again from (select * from escalated_messages"
         f" reviews where status = 'applied' and route = :route and {same} order by escalation_id desc limit 10000)"
         " as reviews left join messages on messages.message_id = reviews.message_id"
-        " group by decision, decided_by, note order by max(decided_at) desc limit 10",
+        " group by decision, decided_by, note order by max(decided_at) desc nulls last limit 10",
         route=route,
         **({"group_id": group_id} if group_id is not None else {}),
     )

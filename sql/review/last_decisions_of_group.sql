@@ -22,4 +22,4 @@ group by
     decided.decision,
     decided.decided_by,
     decided.note
-order by waiting.open_messages desc, last_decided_at desc
+order by waiting.open_messages desc, last_decided_at desc nulls last

@@ -89,10 +89,10 @@ def _definitions(ledger: Ledger) -> dict[str, list[str]]:
         ).all()
     return {
         # A table that was made anew and renamed has its name in quotes; where others refer to it, it can't be made
-        # anew, and a later column stands behind the constraints.
+        # anew, and a later column shares a line.
         row.name: sorted(
             line.strip(" \t,").replace("(true)", "true").replace('"', "")
-            for line in re.sub(r"\n, (\w+ [A-Z]+)\)$", r"\n\1\n)", row.sql).splitlines()
+            for line in re.split(r"\n|, (?=\w+ TEXT\b)", row.sql)
         )
         for row in rows
         if not row.name.startswith(("alembic", "sqlite"))

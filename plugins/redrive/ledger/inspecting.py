@@ -89,9 +89,8 @@ def _watching(connection: Connection, route: str) -> dict[str, Any]:
     assert row is not None  # noqa: S101 - an aggregate
     drained = _all(
         connection,
-        "select source, drained_to from source_state where route = :route order by coalesce(drained_to, '') limit 1"
-        if connection.dialect.name == "sqlite"
-        else "select source, drained_to from source_state where route = :route order by drained_to nulls first limit 1",
+        "select source, drained_to from source_state where route = :route order by drained_to nulls first, source"
+        " limit 1",
         route=route,
     )
     return {**row, "least_drained": drained[0] if drained else None}
@@ -102,7 +101,7 @@ def review_groups(connection: Connection, route: str | None) -> list[dict[str, A
     where = " where route = :route" if route else ""
     return _all(
         connection,
-        f"select * from review_groups{where} order by open_messages desc, oldest",
+        f"select * from review_groups{where} order by open_messages desc, oldest nulls first, group_id",
         **({"route": route} if route else {}),
     )
 

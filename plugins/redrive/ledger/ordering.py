@@ -1,8 +1,9 @@
 """Order: which message of an order key may go, as SQL over table ``messages``.
 
 Of the messages of one key that are not finished only the first may go: the one that was enqueued first, and of those
-enqueued at the same moment, as far as the broker tells time, the one that was staged first. It goes only when
-everything that had died before it is staged, so that no earlier one still lies in a source.
+enqueued at the same moment, as far as the broker tells time, the one that was staged first. One whose time nobody told
+comes before those whose time is known: it may be older, and might wait for ever behind a key that always has another.
+The first goes only when everything that had died before it is staged, so that no earlier one still lies in a source.
 """
 
 from datetime import UTC, datetime
@@ -18,12 +19,15 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 def first(table: str) -> str:
     """A condition: nothing of this message's key comes before it. True of one without a key."""
-    return (
-        f"({table}.order_key is null or {table}.message_id = (select first.message_id from messages first"
-        f" where first.route = {table}.route and first.order_key = {table}.order_key"
-        f" and first.order_key is not null and first.state in {UNFINISHED}"
-        " order by first.first_enqueued_at, first.message_id limit 1))"
+    of_its_key = (
+        f"select first.message_id from messages first where first.route = {table}.route and first.order_key ="
+        f" {table}.order_key and first.order_key is not null and first.state in {UNFINISHED}"
+        " and first.first_enqueued_at"
     )
+    # Databases disagree on where NULL sorts, also in an index; each half is the first entry of a range of it on both.
+    untimed = f"{of_its_key} is null order by first.message_id limit 1"
+    timed = f"{of_its_key} is not null order by first.first_enqueued_at, first.message_id limit 1"
+    return f"({table}.order_key is null or {table}.message_id = coalesce(({untimed}), ({timed})))"
 
 
 def staged(table: str) -> str:

@@ -11,7 +11,7 @@ with finished as (
             redelivery_attempts.message_id = messages.message_id
             and redelivery_attempts.attempt = messages.attempts
             and redelivery_attempts.outcome in ('presumed', 'confirmed')
-    where messages.state in ('presumed', 'confirmed')
+    where messages.state in ('presumed', 'confirmed') and messages.first_enqueued_at is not null
 ),
 
 ranked as (
