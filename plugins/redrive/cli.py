@@ -76,7 +76,7 @@ def main() -> None:
         # Without its own error handling the app returns the code of typer.Exit instead of leaving with it.
         sys.exit(app(standalone_mode=False) or 0)
     except RedriveError as error:
-        typer.echo(f"redrive: {error}", err=True)
+        typer.secho(f"redrive: {error}", err=True, fg="red")  # plain where nobody looks on
         sys.exit(error.exit_code)
     except typer.Exit as done:
         sys.exit(done.exit_code)

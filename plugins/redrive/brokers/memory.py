@@ -258,6 +258,11 @@ class MemoryWorld:
         self._queues[name] = queue
         return name
 
+    def remove(self, name: str) -> None:
+        """Queue ``name`` is deleted, with what is in it."""
+        with self.lock:
+            del self._queues[name]
+
     def fill(self, queue: str, count: int, make: Callable[[int], DeadLetter]) -> None:
         """Let ``queue`` hold ``count`` letters, ``make(0)``, ``make(1)``, …, each made when it is received.
 

@@ -61,9 +61,9 @@ class Classified(NamedTuple):
     order_key: str | None
     cause: str | None
     group_id: int | None
-    # Of copies that carry our headers:
-    origin: str | None = None  # where it failed, as the broker tells it
-    headers_hash: bytes | None = None  # of what a consumer or producer wrote: redrive.message.headers_hash
+    origin: str | None = None  # where it failed, as the copy tells it
+    # Of copies that carry our headers, of what a consumer or producer wrote: redrive.message.headers_hash.
+    headers_hash: bytes | None = None
 
 
 class Group(NamedTuple):
@@ -479,13 +479,13 @@ def _insert_new(ledger: Ledger, connection: Connection, route: str, now: datetim
         )
         left -= connection.execute(
             sql(
-                "insert into messages (message_id, redrive_id, parent_id, route, source, kind, destination,"
+                "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
                 " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
                 " first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key)"
                 f" select message_id, {redrive_id}, owner, :route, source, kind,"
-                " destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause, group_id,"
-                " case when redrive_attempt > :most then :most else coalesce(redrive_attempt, 0) end, deliveries,"
-                " enqueued_at, dead_lettered_at, received_at, :now, message_key, order_key"
+                " origin, destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause,"
+                " group_id, case when redrive_attempt > :most then :most else coalesce(redrive_attempt, 0) end,"
+                " deliveries, enqueued_at, dead_lettered_at, received_at, :now, message_key, order_key"
                 f" from incoming where role is null{missing} order by message_id on conflict do nothing"
             ),
             {
@@ -576,7 +576,7 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
             "update messages set state = 'classified', cause = incoming.cause, group_id = incoming.group_id,"
             " kind = incoming.kind, copy_id = incoming.message_id, deliveries = incoming.deliveries,"
             " dead_lettered_at = coalesce(incoming.dead_lettered_at, messages.dead_lettered_at),"
-            " received_at = incoming.received_at, verdict = null,"
+            " received_at = incoming.received_at, origin = coalesce(messages.origin, incoming.origin), verdict = null,"
             " reason = null, next_attempt_at = null, changed_at = :now from incoming"
             " where incoming.role = 'returned' and messages.message_id = incoming.owner"
             " and incoming.redrive_attempt = messages.attempts and messages.state = 'returned'"

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive import backoff
+from redrive.aims import Aims
 from redrive.errors import LeaseLost
-from redrive.ledger import destinations, escalations, ordering, outcomes
+from redrive.ledger import aiming, destinations, escalations, ordering, outcomes
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -107,19 +108,24 @@ def lanes(
     apart: Sequence[str] = (),
     selection: Selection = Selection(),  # noqa: B008 - frozen
     ahead: Ahead | None = None,
+    aims: Aims | None = None,
 ) -> list[Lane]:
     """Destinations with due messages, fullest first, with the causes ``apart`` in lanes of their own; with ``ahead``
-    also those that a broker may be given early.
+    also those that a broker may be given early. With ``aims`` as they will be once the messages are aimed anew.
 
     A message without a destination is not among them.
     """
     where, values = selection.where()
     values |= _ahead(ahead)
+    to = "destination"
+    if aims is not None:
+        to, more = aiming.target(aims)
+        values |= more
     rows = connection.execute(
         sql(
-            "select destination, cause, count(*) as due from messages where route = :route and state = 'waiting'"
-            f" and next_attempt_at <= {_due(ahead)} and verdict <> 'escalate' and destination is not null and {where}"
-            " group by destination, cause"
+            f"select destination, cause, count(*) as due from (select {to} as destination, cause from messages"
+            f" where route = :route and state = 'waiting' and next_attempt_at <= {_due(ahead)}"
+            f" and verdict <> 'escalate' and {where}) aimed where destination is not null group by destination, cause"
         ),
         {"route": route, "now": now, **values},
     )

@@ -80,7 +80,8 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
         rows = connection.execute(
             sql(
                 "select r.copy_id, r.message_id as first_id, r.source, r.broker_message_id, r.enqueued_at,"
-                " e.destination, e.cause, e.group_id, e.message_key, e.size_bytes, e.payload, e.payload_bytes, b.kind,"
+                " coalesce(m.origin, e.destination) as origin, e.destination, e.cause, e.group_id, e.message_key,"
+                " e.size_bytes, e.payload, e.payload_bytes, b.kind,"
                 " b.recorded_at, e.reason, m.order_key, m.dead_lettered_at from repeat_copies r"
                 " inner join escalated_messages e on e.message_id = r.copy_id and e.status = 'decided'"
                 " inner join staging_batches b on b.batch_id = r.copy_id / 1048576"
@@ -93,16 +94,17 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             body = row.payload.encode() if row.payload is not None else bytes(row.payload_bytes or b"")
             connection.execute(
                 sql(
-                    "insert into messages (message_id, redrive_id, parent_id, route, source, kind, destination,"
+                    "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
                     " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, first_enqueued_at,"
                     " dead_lettered_at, received_at, changed_at, message_key, order_key, reason)"
-                    " values (:id, :redrive_id, :parent, :route, :source, :kind, :destination, :broker_id, :hash,"
-                    " :size, :id, 'classified', :cause, :group_id, :enqueued, :dead, :received, :now, :message_key,"
-                    " :order_key, :reason)"
+                    " values (:id, :redrive_id, :parent, :route, :source, :kind, :origin, :destination, :broker_id,"
+                    " :hash, :size, :id, 'classified', :cause, :group_id, :enqueued, :dead, :received, :now,"
+                    " :message_key, :order_key, :reason)"
                 ),
                 {
                     "id": row.copy_id, "redrive_id": redrive_id_of(prefix, row.copy_id), "parent": row.first_id,
-                    "route": lease.route, "source": row.source, "kind": row.kind, "destination": row.destination,
+                    "route": lease.route, "source": row.source, "kind": row.kind, "origin": row.origin,
+                    "destination": row.destination,
                     "broker_id": row.broker_message_id, "hash": body_hash(body), "size": row.size_bytes,
                     "cause": row.cause, "group_id": row.group_id, "enqueued": row.enqueued_at,
                     "dead": row.dead_lettered_at, "received": row.recorded_at, "now": now,

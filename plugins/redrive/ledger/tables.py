@@ -166,7 +166,8 @@ messages = Table(
     Column("route", sa.Text, nullable=False),
     Column("source", sa.Text, nullable=False),
     Column("kind", sa.Text, nullable=False),  # of the newest copy: dead_letter | delay | import
-    Column("destination", sa.Text),
+    Column("origin", sa.Text),  # where it failed, as its first copy that told it says: a claim of a header, for some
+    Column("destination", sa.Text),  # where its next attempt goes, or the present one went
     Column("broker_message_id", sa.Text, nullable=False),
     Column("body_hash", sa.LargeBinary(16), nullable=False),
     Column("body_bytes", sa.Integer, nullable=False),

@@ -3,7 +3,6 @@
 Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import than an idle run may last.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from redrive import classified
+from redrive.aims import LONGEST_ORIGIN
 from redrive.arrow_numpy import has_nul
 from redrive.errors import BrokerError, ClassificationFailed
 from redrive.ledger import loading, repeats, sending
@@ -20,6 +20,7 @@ from redrive.ledger.loading import Classified, Group
 from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch
 from redrive.message import MAX_ROWS, ROW_BITS, Tracking, headers_hash, message_id_of
 from redrive.redaction import redactor
+from redrive.stages import aiming
 from redrive.stages.context import Context, not_sent_on
 
 
@@ -82,7 +83,8 @@ def elsewhere(context: Context, some: Sequence[Batch]) -> set[tuple[str, str]]:
     what failed there can't have been sent there."""
     tables = [context.staging.described(batch.uri, ("origin", "redrive_id")) for batch in some]
     tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
-    origins = pc.replace_substring(tracked.column("origin"), "\0", "\ufffd").unique().to_pylist()  # as in copies
+    told = pc.replace_substring(tracked.column("origin"), "\0", "\ufffd")  # as in copies
+    origins = pc.utf8_slice_codeunits(told, 0, LONGEST_ORIGIN).unique().to_pylist()
     if not origins:
         return set()
     with context.ledger.read() as connection:
@@ -129,8 +131,9 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
             clean = pc.replace_substring(texts, "\0", "\ufffd")
             table = table.set_column(table.schema.get_field_index(name), name, clean)
     hashes = _headers_hashes(context, some, table)
-    sources = {source.queue: source for source in context.route.sources}
-    fixed = context.route.destination.queue if context.route.destination else None
+    position = table.schema.get_field_index("origin")
+    table = table.set_column(position, "origin", pc.utf8_slice_codeunits(table.column("origin"), 0, LONGEST_ORIGIN))
+    where_to = aiming.aims(context)
     for part in table.to_batches(max_chunksize=10_000):
         column = {name: part.column(name) for name in part.schema.names}
         plain = {
@@ -142,8 +145,7 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
             )
         }  # fmt: skip
         destinations = [
-            (sources[source].destination if source in sources else None) or fixed or origin
-            for source, origin in zip(plain["source"], plain["origin"], strict=True)
+            where_to.of(source).at(origin) for source, origin in zip(plain["source"], plain["origin"], strict=True)
         ]
         yield from zip(
             plain["message_id"],
@@ -164,7 +166,7 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
             plain["order_key"],
             plain["cause"],
             plain["group_id"],
-            plain["origin"] if hashes else itertools.repeat(None, len(part)),
+            plain["origin"],
             map(hashes.get, plain["message_id"]),
             strict=True,
         )

@@ -43,7 +43,7 @@ from redrive.message import (
 )
 from redrive.pacing import TokenBucket
 from redrive.policy import trusted
-from redrive.stages import attributes, consumers
+from redrive.stages import aiming, attributes, consumers
 from redrive.stages.checking import Asked, open_check
 from redrive.stages.context import Context, instant, micros, not_sent_on
 
@@ -102,6 +102,7 @@ def deliver(
     """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``."""
     # An earlier try of this very task may have died: its claims are ours to recover.
     sending.recover(context.ledger, context.lease, context.now(), shard=shard)
+    aiming.aim(context)
     one = _Delivery(context, shard, shards, monotonic, sleep)
     try:
         one.run()
@@ -114,6 +115,8 @@ def deliver(
         raise
     finally:
         one.close()
+    if one.wrong is not None:
+        raise one.wrong
     totals = one.totals
     return {
         "redelivered": totals.redelivered,
@@ -148,6 +151,7 @@ class _Delivery:
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._sent: Counter[str] = Counter()  # by destination
+        self.wrong: QueueMissing | None = None  # a configured destination that is missing: told when the rest is sent
         self.totals = Totals()
 
     def close(self) -> None:
@@ -250,6 +254,10 @@ class _Delivery:
             depth = context.broker.depth(destination)
             objection = self._fan_out_objection(destination)
         except QueueMissing:
+            if wrong := aiming.missing(context, destination):
+                self._blocked.add(destination)
+                self.wrong = self.wrong or wrong
+                return None, None
             objection = f"the destination {destination!r} does not exist"
         if objection is not None:
             self._escalate_all(destination, objection)

@@ -4,7 +4,7 @@ from redrive.brokers.base import Depth
 from redrive.errors import PermissionRefused, QueueMissing
 from redrive.ledger import notices, observations
 from redrive.ledger.observations import Observation
-from redrive.stages import ages, consumers
+from redrive.stages import ages, aiming, consumers
 from redrive.stages.ages import UNKNOWN, Ages
 from redrive.stages.checking import refuse_broker_id
 from redrive.stages.context import Context, instant
@@ -14,16 +14,23 @@ def observe(context: Context) -> dict[str, int]:
     """Depths of all sources and destinations into ``queue_observations``, and of destinations who consumes them.
 
     What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
-    missing source is an error; a missing destination is one only when something is to be sent there. ``late`` are the
-    messages that are older than the route's SLO and have no outcome.
+    missing source is an error, and a missing destination that the configuration names: nothing is drained for it. One
+    that only a message told is that message's own trouble when it is to be sent there. ``late`` are the messages that
+    are older than the route's SLO and have no outcome.
     """
     refuse_broker_id(context)
     more = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0, "refused_looks": 0}
     seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
     _write(context, [_observation(context, *one, UNKNOWN) for one in seen])
+    aiming.aim(context)
+    wrong: QueueMissing | None = None
     for queue in destinations(context):
         try:
             depth = context.broker.depth(queue)
+        except QueueMissing:
+            wrong = wrong or aiming.missing(context, queue)
+            continue
+        try:
             try:
                 age = ages.look(context, queue, depth)
             except PermissionRefused:  # an age is not worth stopping the route for
@@ -38,6 +45,8 @@ def observe(context: Context) -> dict[str, int]:
         more["stuck_consumers"] += stuck
         more["isolated_consumers"] += isolated
         more["closed_connections"] += closed
+    if wrong is not None:
+        raise wrong
     counts = {
         f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
         for role in ("source", "destination")

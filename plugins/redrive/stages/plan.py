@@ -16,7 +16,7 @@ from redrive.ledger.planning import CaseCount, GroupGate
 from redrive.ledger.selecting import Selection
 from redrive.policy import Consumers, Decision, Limits
 from redrive.settings import Route
-from redrive.stages import attributes
+from redrive.stages import aiming, attributes
 from redrive.stages.context import Context
 
 #: Below this many groups one group's trouble is no sign of a sick destination.
@@ -27,6 +27,7 @@ def plan(context: Context) -> dict[str, Any]:
     """Expire, decide, gate. Returns how many messages went where."""
     route, ledger, lease = context.route, context.ledger, context.lease
     now = context.now()
+    aiming.aim(context)
     expired = planning.expire(ledger, lease, enqueued_before=now - route.give_up_after, now=now)
     rules = gate_rules(route)
     planning.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive import policy
+from redrive.aims import Aims
 from redrive.ledger import batches, consumers, planning, schema, sending
 from redrive.ledger.engine import Ledger
 from redrive.ledger.planning import CaseCount, WaitingCount
@@ -12,7 +13,7 @@ from redrive.ledger.selecting import Selection, want
 from redrive.policy import Discard, Escalate, Hold, Send
 from redrive.redaction import redactor
 from redrive.settings import Settings
-from redrive.stages import attributes
+from redrive.stages import aiming, attributes
 from redrive.stages.plan import policy_limits
 
 #: What a run still decides about.
@@ -33,7 +34,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
-        seen = _Seen()
+        seen = _Seen(aiming.configured(known))
         if selection.attributes:
             from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which other dry runs don't need
 
@@ -112,7 +113,8 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
 class _Seen:
     """What the selection takes, added up over its parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, aims: Aims) -> None:
+        self._aims = aims
         self._cases: dict[tuple[policy.Case, int | None, str], int] = {}
         self.held: Counter[int] = Counter()  # by group
         self.due: Counter[str] = Counter()  # by destination
@@ -134,7 +136,7 @@ class _Seen:
                     first_at=min(before.first_at, waits.first_at),
                     last_at=max(before.last_at, waits.last_at),
                 )
-            for lane in sending.lanes(connection, route, now, selection=selection):
+            for lane in sending.lanes(connection, route, now, selection=selection, aims=self._aims):
                 self.due[lane.destination] += lane.due
 
     def waiting(self) -> list[WaitingCount]:

@@ -1,0 +1,254 @@
+"""Where a message goes: the configuration of the run that sends says it, and one that is wrong harms nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive.aims import LONGEST_ORIGIN
+from redrive.errors import QueueMissing
+from redrive.ledger.engine import sql
+from redrive.ledger.selecting import Selection
+from redrive.stages import pipeline, preview
+from tests.workshop import KEY_ERROR, REFUSED, Workshop
+
+TYPO: dict[str, Any] = {"destination": {"queue": "ordres"}}
+
+
+@pytest.fixture
+def shop(ledger_url: str, tmp_path: Path) -> Iterator[Workshop]:
+    workshop = Workshop(tmp_path, ledger_url)
+    yield workshop
+    workshop.ledger.close()
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    workshop = Workshop(tmp_path)
+    yield workshop
+    workshop.ledger.close()
+
+
+def configure(workshop: Workshop, **route: Any) -> None:
+    """From now on runs have the workshop's route with these changes."""
+    workshop.settings = workshop.configure(workshop.settings.database, **route)
+
+
+def decide(workshop: Workshop, decision: str = "redeliver") -> None:
+    with workshop.ledger.write() as connection:
+        connection.execute(
+            sql("update escalated_messages set decision = :decision, decided_by = 'ana' where status <> 'applied'"),
+            {"decision": decision},
+        )
+
+
+def attempts(workshop: Workshop) -> list[tuple[Any, ...]]:
+    return workshop.query("select attempt, destination from redelivery_attempts order by message_id, attempt")
+
+
+# --- a destination that is configured ---------------------------------------------------------------------
+
+
+def test_a_mistyped_destination_fails_the_run_and_changes_nothing(shop: Workshop) -> None:
+    configure(shop, **TYPO)
+    shop.die("1", "2", error=REFUSED)
+    run = shop.begin()
+    with pytest.raises(QueueMissing, match=r"routes\.orders\.destination\.queue.*'ordres'") as raised:
+        for _ in shop.stages(run):
+            pass
+    pipeline.finish(shop.settings, run, "failed", shop.now)
+    assert raised.value.exit_code == 1
+    assert sorted(shop.bodies("orders-dlq")) == [b"1", b"2"], "nothing was drained for a place that isn't there"
+    configure(shop)
+    shop.cycle()
+    assert sorted(shop.bodies("orders")) == [b"1", b"2"]
+
+
+def test_a_destination_that_is_mistyped_later_leaves_the_messages_as_they_are(shop: Workshop) -> None:
+    shop.die("1", "2", error=REFUSED)
+    shop.world.faults.publishes.extend(["retry", "retry"])
+    shop.cycle()
+    assert shop.states() == {"waiting": 2}
+    configure(shop, **TYPO)
+    for stage in ("observe", "deliver"):
+        run = shop.begin()
+        if stage == "deliver":
+            shop.advance(hours=2)
+        with pytest.raises(QueueMissing, match=r"routes\.orders\.destination\.queue.*'ordres'"):
+            getattr(pipeline, stage)(shop.settings, run, **shop.options())
+        pipeline.finish(shop.settings, run, "failed", shop.now)
+    assert shop.states() == {"waiting": 2}
+    assert shop.query("select count(*) from escalated_messages") == [(0,)]
+    configure(shop)
+    shop.advance(hours=2)
+    shop.cycle()
+    assert sorted(shop.bodies("orders")) == [b"1", b"2"]
+    assert shop.audit() == []
+
+
+def test_the_destination_of_one_source_is_named_by_its_own_key(workshop: Workshop) -> None:
+    sources = [
+        {"queue": "orders-dlq"},
+        {"queue": "orders-delay", "kind": "delay", "delay": "1s", "destination": "odrers"},
+    ]
+    configure(workshop, sources=sources)
+    workshop.die("1", error=REFUSED)
+    with pytest.raises(QueueMissing, match=r"routes\.orders\.sources\.1\.destination.*'odrers'"):
+        workshop.cycle()
+
+
+def test_what_waits_held_or_with_people_goes_where_the_configuration_now_says(shop: Workshop) -> None:
+    shop.world.create("orders-2")
+    shop.die("waits", error=REFUSED)
+    shop.die("asked", error=KEY_ERROR)
+    shop.world.faults.publishes.append("retry")
+    shop.cycle()
+    assert shop.states() == {"waiting": 1, "escalated": 1}
+    configure(shop, destination={"queue": "orders-2"})
+    shop.advance(hours=2)
+    shop.cycle()
+    assert shop.query("select destination from escalated_messages") == [("orders-2",)], "people see where it would go"
+    decide(shop)
+    shop.review()
+    shop.cycle()
+    assert sorted(shop.bodies("orders-2")) == [b"asked", b"waits"]
+    assert shop.bodies("orders") == []
+    assert {row[1] for row in attempts(shop)} == {"orders-2"}
+    ((count, selection),) = shop.query("select count, selection from audit_events where action = 'aim'")
+    assert count == 2
+    assert selection == '{"changed": [["orders", "orders-2", 2]]}'
+    assert shop.audit() == []
+
+
+def test_what_was_escalated_for_a_missing_destination_goes_to_the_new_one_when_released(shop: Workshop) -> None:
+    """As earlier versions left it: the name of the day of the load in the message, and a question to a person."""
+    shop.die("1", "2", error=KEY_ERROR)
+    shop.cycle()
+    with shop.ledger.write() as connection:
+        for table in ("messages", "escalated_messages"):
+            connection.execute(
+                sql(f"update {table} set destination = 'ordres', reason = 'the destination ''ordres'' does not exist'")
+            )
+    decide(shop)
+    shop.review()
+    shop.cycle()
+    assert sorted(shop.bodies("orders")) == [b"1", b"2"]
+    assert shop.query("select distinct status from escalated_messages") == [("applied",)]
+
+
+def test_a_decision_that_was_taken_up_before_the_destination_changed_goes_to_the_new_one(workshop: Workshop) -> None:
+    workshop.world.create("orders-2")
+    workshop.die("1", error=KEY_ERROR)
+    workshop.cycle()
+    decide(workshop)
+    workshop.review()
+    configure(workshop, destination={"queue": "orders-2"})
+    run = workshop.begin()
+    workshop.deliver(run)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert workshop.bodies("orders-2") == [b"1"], "a delivery alone does what its configuration says too"
+
+
+def test_an_unknown_send_is_repeated_to_where_it_may_be_already(workshop: Workshop) -> None:
+    workshop.world.create("orders-2")
+    configure(workshop, on_unknown="resend")
+    workshop.die("1", error=REFUSED)
+    workshop.world.faults.publishes.append("unknown")
+    workshop.cycle()
+    assert workshop.states() == {"unknown": 1}
+    configure(workshop, on_unknown="resend", destination={"queue": "orders-2"})
+    for _ in range(4):
+        workshop.advance(hours=2)
+        workshop.cycle()
+    assert workshop.bodies("orders-2") == []
+    assert workshop.bodies("orders"), "the same attempt: at the old place a broker can drop the second of two"
+    assert attempts(workshop) == [(1, "orders")]
+
+
+def test_an_unknown_send_whose_queue_is_gone_is_asked_about_and_released_to_the_new_one(workshop: Workshop) -> None:
+    workshop.world.create("orders-2")
+    configure(workshop, on_unknown="resend")
+    workshop.die("1", error=REFUSED)
+    workshop.world.faults.publishes.append("unknown")
+    workshop.cycle()
+    workshop.world.remove("orders")
+    delay = {"queue": "orders-delay", "kind": "delay", "delay": "30s"}
+    new = {"sources": [{"queue": "orders-dlq"}, delay], "destination": {"queue": "orders-2"}}
+    configure(workshop, on_unknown="resend", **new)
+    for _ in range(4):
+        workshop.advance(hours=2)
+        workshop.cycle()
+    assert workshop.query("select payload, reason from escalated_messages") == [
+        ("1", "the destination 'orders' does not exist")
+    ]
+    decide(workshop)
+    workshop.review()
+    workshop.cycle()
+    assert workshop.bodies("orders-2") == [b"1"]
+    assert attempts(workshop) == [(1, "orders"), (2, "orders-2")], "each attempt keeps where it went"
+
+
+def test_a_return_of_an_earlier_destination_goes_on_to_the_new_one(shop: Workshop) -> None:
+    shop.world.create("orders-2")
+    shop.die("1", error=REFUSED)
+    shop.cycle()
+    configure(shop, destination={"queue": "orders-2"})
+    shop.consume(lambda _: REFUSED)
+    for _ in range(2):
+        shop.advance(hours=2)
+        shop.cycle()
+    assert shop.bodies("orders-2") == [b"1"]
+    assert attempts(shop) == [(1, "orders"), (2, "orders-2")]
+
+
+def test_a_dry_run_tells_the_destination_of_today(workshop: Workshop) -> None:
+    workshop.world.create("orders-2")
+    workshop.die("1", error=REFUSED)
+    workshop.world.faults.publishes.append("retry")
+    workshop.cycle()
+    workshop.advance(hours=2)
+    configure(workshop, destination={"queue": "orders-2"})
+    seen = preview.preview(workshop.settings, "orders", Selection(), now=workshop.now())
+    assert seen["due_now"] == [{"destination": "orders-2", "messages": 1}]
+
+
+# --- a destination that is missing and was not configured -------------------------------------------------
+
+
+def test_a_missing_origin_is_one_messages_trouble_and_stops_nobody(shop: Workshop) -> None:
+    configure(shop, destination=None)
+    shop.die("lost", error=REFUSED, origin="gone")
+    shop.die("good", error=REFUSED)
+    report = shop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (1, 1)
+    assert shop.bodies("orders") == [b"good"]
+    assert shop.query("select payload, reason from escalated_messages") == [
+        ("lost", "the destination 'gone' does not exist")
+    ]
+    configure(shop)
+    decide(shop)
+    shop.review()
+    shop.cycle()
+    assert sorted(shop.bodies("orders")) == [b"good", b"lost"], "a configured destination stands for a missing origin"
+
+
+def test_a_destination_that_is_left_out_again_means_the_origin_that_the_copy_told(workshop: Workshop) -> None:
+    workshop.world.create("orders-2")
+    configure(workshop, destination={"queue": "orders-2"})
+    workshop.die("1", error=REFUSED)
+    workshop.world.faults.publishes.append("retry")
+    workshop.cycle()
+    configure(workshop, destination=None)
+    workshop.advance(hours=2)
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"1"]
+
+
+def test_an_origin_longer_than_any_name_is_shortened(workshop: Workshop) -> None:
+    configure(workshop, destination=None)
+    workshop.die("1", error=REFUSED, origin="o" * 100_000)
+    workshop.cycle()
+    ((length,),) = workshop.query("select length(origin) from messages")
+    assert length <= LONGEST_ORIGIN
+    assert workshop.states() == {"escalated": 1}
