@@ -449,6 +449,14 @@ def review_discard(
     _decide("discard", message, group, route, by, note, None)
 
 
+@review_app.command("not-there")
+def review_not_there(
+    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+) -> None:
+    """You looked: what a restore may have put back is not in its queue. Decide then what becomes of it."""
+    _decide("not_there", message, group, route, by, note, None)
+
+
 @review_app.command("edit")
 def review_edit(
     message: Annotated[int, typer.Argument(help="The message's id.")],

@@ -22,15 +22,16 @@ class State(StrEnum):
     CONFIRMED = "confirmed"  # proved to be processed
     SUPPRESSED = "suppressed"  # was processed already, so it is not sent again
     ESCALATED = "escalated"  # a person decides
+    RESTORING = "restoring"  # a restore hands it to the broker for its source queue, and has heard no answer yet
     DISCARDED = "discarded"  # a person decided that it is not needed
     EXPIRED = "expired"  # older than the route's give_up_after; goes to review
 
 
 S = State
 MOVES: dict[State, frozenset[State]] = {
-    S.CLASSIFIED: frozenset({S.WAITING, S.HELD, S.SUPPRESSED, S.ESCALATED, S.DISCARDED, S.EXPIRED}),
-    S.WAITING: frozenset({S.HELD, S.SENDING, S.SUPPRESSED, S.ESCALATED, S.EXPIRED}),
-    S.HELD: frozenset({S.WAITING, S.SUPPRESSED, S.ESCALATED, S.EXPIRED}),
+    S.CLASSIFIED: frozenset({S.WAITING, S.HELD, S.SUPPRESSED, S.ESCALATED, S.RESTORING, S.DISCARDED, S.EXPIRED}),
+    S.WAITING: frozenset({S.HELD, S.SENDING, S.SUPPRESSED, S.ESCALATED, S.RESTORING, S.EXPIRED}),
+    S.HELD: frozenset({S.WAITING, S.SUPPRESSED, S.ESCALATED, S.RESTORING, S.EXPIRED}),
     S.SENDING: frozenset({S.SENT, S.WAITING, S.UNKNOWN, S.ESCALATED}),
     S.UNKNOWN: frozenset({S.SENDING, S.RETURNED, S.CONFIRMED, S.ESCALATED}),
     S.SENT: frozenset({S.RETURNED, S.PRESUMED, S.CONFIRMED}),
@@ -38,8 +39,9 @@ MOVES: dict[State, frozenset[State]] = {
     S.CONFIRMED: frozenset({S.RETURNED}),
     S.RETURNED: frozenset({S.CLASSIFIED}),
     S.SUPPRESSED: frozenset({S.ESCALATED}),
-    S.ESCALATED: frozenset({S.WAITING, S.DISCARDED}),
-    S.EXPIRED: frozenset({S.ESCALATED, S.DISCARDED}),
+    S.ESCALATED: frozenset({S.WAITING, S.RESTORING, S.DISCARDED}),
+    S.RESTORING: frozenset({S.CLASSIFIED, S.WAITING, S.HELD, S.ESCALATED, S.DISCARDED, S.EXPIRED}),
+    S.EXPIRED: frozenset({S.ESCALATED, S.RESTORING, S.DISCARDED}),
     S.DISCARDED: frozenset(),
 }
 

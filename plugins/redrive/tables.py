@@ -11,7 +11,7 @@ from rich.text import Text
 
 _STATES = (
     "classified", "waiting", "held", "sending", "sent", "unknown", "presumed", "confirmed", "suppressed",
-    "escalated", "discarded", "expired",
+    "escalated", "restoring", "discarded", "expired",
 )  # fmt: skip
 _LEVELS = {"ok": "green", "untried": "dim", "warning": "yellow", "error": "red"}
 

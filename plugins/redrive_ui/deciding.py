@@ -14,7 +14,7 @@ from redrive.ledger.engine import Ledger, sql
 from redrive_ui.filters import UNDECIDED, Filter
 from redrive_ui.reading import Row, rows_of, templates
 
-DECISIONS = ("redeliver", "discard", "edit")
+DECISIONS = ("redeliver", "discard", "edit", "not_there")
 ACTIONS = (*DECISIONS, "approve", "withdraw")
 #: Rows per transaction: a large decision must not keep the ledger's only writer (SQLite) waiting for long.
 CHUNK = 5_000
@@ -24,7 +24,12 @@ _UNDECIDED = ", ".join(f"'{status}'" for status in UNDECIDED)
 # Once the message has left the review (it waits for delivery, say), nothing about the decision can be changed.
 _NOT_TAKEN_UP = (
     "status = 'decided' and exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
-    " and messages.state = 'escalated')"
+    " and messages.state in ('escalated', 'restoring'))"
+)
+# What a restore may have put back is not sent again before somebody has looked.
+_MAYBE_RESTORED = (
+    "exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
+    " and messages.state = 'restoring')"
 )
 
 
@@ -50,6 +55,10 @@ def eligible(action: str, by: str) -> tuple[str, dict[str, Any]]:
             )
         case "withdraw":
             return _NOT_TAKEN_UP, {}
+        case "not_there":
+            return f"status in ({_UNDECIDED}) and {_MAYBE_RESTORED}", {}
+        case "redeliver" | "edit":
+            return f"status in ({_UNDECIDED}) and not {_MAYBE_RESTORED}", {}
     return f"status in ({_UNDECIDED})", {}
 
 

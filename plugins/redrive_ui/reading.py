@@ -22,7 +22,7 @@ RECENT = 200_000
 #: A count beyond this is told as "more than".
 COUNT_TO = 100_000
 DAYS = 14
-_OPEN_STATES = ("classified", "waiting", "held", "sending", "unknown", "escalated", "expired")
+_OPEN_STATES = ("classified", "waiting", "held", "sending", "unknown", "escalated", "restoring", "expired")
 _UNDECIDED = ", ".join(f"'{status}'" for status in UNDECIDED)
 
 

@@ -32,6 +32,7 @@ states as (
         sum(case when state = 'confirmed' then 1 else 0 end) as confirmed,
         sum(case when state = 'suppressed' then 1 else 0 end) as suppressed,
         sum(case when state = 'escalated' then 1 else 0 end) as escalated,
+        sum(case when state = 'restoring' then 1 else 0 end) as restoring,
         sum(case when state = 'discarded' then 1 else 0 end) as discarded,
         sum(case when state = 'expired' then 1 else 0 end) as expired
     from messages
@@ -71,7 +72,8 @@ select
     coalesce(recorded, 0) - coalesce(new + returned + duplicate + surplus + suspected + staged + imported, 0)
         as copies_difference,
     coalesce(new, 0) + coalesce(imported, 0) - coalesce(messages, 0) as messages_difference,
-    case when coalesce(settled, 0) > coalesce(recorded, 0) then settled - recorded else 0 end as settled_difference
+    case when coalesce(settled, 0) > coalesce(recorded, 0) then settled - recorded else 0 end as settled_difference,
+    coalesce(restoring, 0) as restoring  -- a state like the others; last, so that an upgrade replaces the view in place
 from routes
 left join batches on batches.route = routes.route
 left join states on states.route = routes.route

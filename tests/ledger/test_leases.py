@@ -166,7 +166,7 @@ def test_counts_of_mapped_tasks_add_up(plant: Plant) -> None:
 CASE = planning.CaseCount(Case("dead_letter", None, 0, 0, 0, False), None, "orders-dlq", 1)
 DECIDED = escalations.Decided(1, 1, "orders", "discard", "ana", None, None, None, None, "escalated")
 CANDIDATE = escalations.Candidate(1, "waiting", 1, "q", None, None, None, None, 0, None, "b", None, 2)
-UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", None, None)
+UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", "waiting", None, None)
 
 GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "open_batch": lambda p, z, s: batches.open_batch(
@@ -234,7 +234,11 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "adopt": lambda p, z, s: suspects.adopt(p.ledger, z, p.now),
     "doubt_unsent": lambda p, z, s: adopting.doubt_unsent(p.ledger, z, p.now),
     "begin_restore": lambda p, z, s: restoring.begin(p.ledger, z, [1 << 20], p.now),
-    "undo_restore": lambda p, z, s: restoring.undo(p.ledger, z, [UNFINISHED], p.now),
+    "undo_restore": lambda p, z, s: restoring.undo(p.ledger, z, [UNFINISHED], "why", p.now),
+    "doubt_restore": lambda p, z, s: restoring.doubt(p.ledger, z, p.now),
+    "ask_again": lambda p, z, s: escalations.ask_again(
+        p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
+    ),
     "finish_restore": lambda p, z, s: restoring.finish(p.ledger, z, [1 << 20], "q", p.now),
     "judge_consumers": lambda p, z, s: consumers.write(
         p.ledger, z, "orders", [], [consumers.Health("c", 1, 1, p.now, "healthy")], p.now
@@ -286,9 +290,9 @@ def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
         and "lease" in inspect.signature(function).parameters
     }  # fmt: skip
     called = {name for operation in GUARDED.values() for name in _names(operation.__code__)}
-    within_a_transaction_of_others = {"set_gate", "prove", "hold_for_people"}
+    within_a_transaction_of_others = {"set_gate", "prove", "hold_for_people", "reopen", "recognise"}
     not_called = {f.__name__ for f in takes_lease} - called - within_a_transaction_of_others
-    only_look = {"settle_unfinished_sends", "open_of", "left"}
+    only_look = {"open_of", "left"}
     assert not_called <= only_look
 
 

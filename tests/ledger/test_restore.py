@@ -1,12 +1,18 @@
 """The way out: every unfinished message goes back into the queue it came from, as it was; what can't is told."""
 
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettlementFailed
+from redrive.ledger import inspecting
 from redrive.ledger.engine import sql
-from redrive.message import DeadLetter, Header
+from redrive.message import DeadLetter, Header, tracking_headers
 from redrive.stages import pipeline
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
@@ -154,7 +160,7 @@ def test_what_may_be_back_already_is_not_sent_by_anybody_else(unfinished: Worksh
     unfinished.advance(hours=2)
     unfinished.cycle()
     assert unfinished.bodies("orders") == [], "it may be in its queue already: a person decides"
-    assert unfinished.states() == {"escalated": 3}
+    assert unfinished.states() == {"restoring": 3}
     again = restore(unfinished)
     assert again["unknown"] == 3
     assert again["restored"] == 0
@@ -306,3 +312,331 @@ def test_a_copy_that_may_be_a_second_staging_is_told(unfinished: Workshop) -> No
         )
     found = restore(unfinished)
     assert (found["restored"], found["suspected"]) == (3, 1)
+
+
+# --- what may be in two places --------------------------------------------------------------------------------
+
+
+class Lost:
+    """A broker that takes what is published, and whose answer is lost; ``meanwhile`` is called in between."""
+
+    def __init__(
+        self, workshop: Workshop, meanwhile: Callable[[], None] = lambda: None, *, answer: bool = False
+    ) -> None:
+        self._broker, self._meanwhile, self._answer = workshop.broker, meanwhile, answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def publish(self, queue: str, messages: Any) -> Any:
+        results = self._broker.publish(queue, messages)
+        self._meanwhile()
+        if self._answer:
+            return results
+        raise BrokerUnavailable("connection lost")
+
+
+def restore_and_lose(workshop: Workshop, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    run = workshop.begin(even_if_paused=True)
+    try:
+        return pipeline.restore(workshop.settings, run, clock=workshop.now, broker=Lost(workshop, meanwhile))
+    finally:
+        pipeline.finish(workshop.settings, run, "failed", workshop.now)
+
+
+def decide(workshop: Workshop, decision: str, where: str = "status <> 'applied'", by: str = "ana", **more: Any) -> None:
+    with workshop.ledger.write() as connection:
+        connection.execute(
+            sql(
+                "update escalated_messages set decision = :decision, decided_by = :by, note = 'because',"
+                f" corrected_body = :corrected where {where}"
+            ),
+            {"decision": decision, "by": by, "corrected": None, **more},
+        )
+
+
+def rows(workshop: Workshop) -> list[tuple[Any, ...]]:
+    return workshop.query(
+        "select status, decision, decided_by, suggested_decision, reason, refusal from escalated_messages"
+        " order by escalation_id"
+    )
+
+
+def life(workshop: Workshop) -> list[str]:
+    """What ``redrive trace`` tells of the first message."""
+    with workshop.ledger.read() as connection:
+        ((first,),) = connection.execute(sql("select min(message_id) from messages"))
+        (one,) = inspecting.trace(connection, str(first))
+    return [event["what"] for event in one["timeline"]]
+
+
+def test_what_may_be_back_says_so_in_review_whatever_it_was_before(unfinished: Workshop) -> None:
+    restore_and_lose(unfinished)
+    assert unfinished.states() == {"restoring": 3}
+    told = rows(unfinished)
+    assert [row[:4] for row in told] == [("open", None, None, "look")] * 3
+    for row, before in zip(told, ("escalated", "escalated", "waiting"), strict=True):
+        assert row[4].startswith(
+            "was being put back into its queue orders-dlq and may be there already; before that it was " + before
+        )
+    assert unfinished.query("select restoring, copies_difference, messages_difference from message_balance") == [
+        (3, 0, 0)
+    ]
+    assert unfinished.audit() == []
+
+
+def test_a_decision_made_before_a_restore_whose_answer_was_lost_is_asked_again(workshop: Workshop) -> None:
+    """The broker has it: what ana decided before would be a second copy."""
+    workshop.die("pay 100 EUR", error=KEY_ERROR)
+    workshop.cycle()
+    decide(workshop, "redeliver")
+    restore_and_lose(workshop)
+    assert workshop.bodies("orders-dlq") == [b"pay 100 EUR"]
+    ((status, decision, _, suggested, _, refusal),) = rows(workshop)
+    assert (status, decision, suggested) == ("reopened", None, "look")
+    assert refusal == "a restore came after this decision of ana: redeliver; decide again"
+    workshop.consume(queue="orders-dlq")
+    workshop.advance(minutes=30)
+    workshop.review()
+    workshop.cycle()
+    assert workshop.bodies("orders") == []
+
+
+@pytest.mark.parametrize("decision", ["redeliver", "edit"])
+def test_an_ordinary_decision_about_what_may_be_back_is_refused_with_a_sentence(
+    unfinished: Workshop, decision: str
+) -> None:
+    restore_and_lose(unfinished)
+    decide(unfinished, decision, corrected="other")
+    assert unfinished.review() | {"seconds": 0} == {"released": 0, "discarded": 0, "refused": 3, "seconds": 0}
+    assert unfinished.states() == {"restoring": 3}
+    assert {(row[0], row[5]) for row in rows(unfinished)} == {
+        (
+            "refused",
+            "a restore may have put it back into orders-dlq, so sending it may double it: look there; if it is there,"
+            " discard; if not, not_there, and then decide again",
+        )
+    }
+    unfinished.consume(queue="orders-dlq")
+    unfinished.advance(minutes=30)
+    unfinished.cycle()
+    assert unfinished.bodies("orders") == []
+
+
+def test_who_looked_and_did_not_find_it_releases_it_and_decides_again(unfinished: Workshop) -> None:
+    restore_and_lose(unfinished)
+    unfinished.consume(queue="orders-dlq")  # somebody else's doing
+    decide(unfinished, "not_there")
+    unfinished.review()
+    assert unfinished.states() == {"escalated": 3}
+    assert {row[:2] + row[5:] for row in rows(unfinished)} == {
+        ("reopened", None, "ana looked into orders-dlq and it is not there: decide what becomes of it")
+    }
+    decide(unfinished, "redeliver")
+    unfinished.review()
+    unfinished.cycle()
+    assert sorted(unfinished.bodies("orders")) == [b"a", b"b", b"c"]
+    assert unfinished.audit() == []
+
+
+def test_who_found_it_there_discards_it(unfinished: Workshop) -> None:
+    restore_and_lose(unfinished)
+    decide(unfinished, "discard")
+    unfinished.review()
+    assert unfinished.states() == {"discarded": 3}
+    assert {row[0] for row in rows(unfinished)} == {"applied"}
+    assert unfinished.audit() == []
+
+
+def test_not_there_answers_only_what_is_in_doubt(unfinished: Workshop) -> None:
+    decide(unfinished, "not_there")
+    unfinished.review()
+    assert unfinished.states() == {"escalated": 2, "waiting": 1}
+    assert {(row[0], (row[5] or "")[:9]) for row in rows(unfinished)} == {("refused", "not_there")}
+
+
+@pytest.mark.parametrize("decision", ["redeliver", "discard", "not_there"])
+def test_a_decision_made_while_the_broker_has_it_does_not_come_through(workshop: Workshop, decision: str) -> None:
+    """People write SQL at any moment, also between the send and the word of the broker."""
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    restore_and_lose(workshop, lambda: decide(workshop, decision))
+    workshop.review()
+    assert workshop.states() == {"restoring": 1}
+    ((status, decided, _, _, _, refusal),) = rows(workshop)
+    assert (status, decided) == ("reopened", None)
+    assert refusal == f"a restore came after this decision of ana: {decision}; decide again"
+
+
+def test_a_decision_that_a_restore_came_before_is_not_shown_as_carried_out(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    run = workshop.begin()
+    broker = Lost(workshop, lambda: decide(workshop, "redeliver"), answer=True)
+    found = pipeline.restore(workshop.settings, run, clock=workshop.now, broker=broker)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert found["restored"] == 1
+    assert workshop.states() == {"discarded": 1}
+    ((status, decision, by, _, _, refusal),) = rows(workshop)
+    assert (status, decision, by) == ("applied", "discard", "redrive restore")
+    assert refusal == "a restore came before this decision of ana: redeliver"
+
+
+def test_standing_decisions_leave_what_may_be_back_alone(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    with workshop.ledger.write() as connection:
+        connection.execute(
+            sql(
+                "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
+                " select group_id, 'redeliver', 'ana', 'always', :made_at, :until_at from messages"
+            ),
+            {"made_at": workshop.now() - timedelta(days=1), "until_at": workshop.now() + timedelta(days=9)},
+        )
+    restore_and_lose(workshop)
+    workshop.consume(queue="orders-dlq")
+    workshop.review()
+    workshop.cycle()
+    assert workshop.states() == {"restoring": 1}
+    assert workshop.bodies("orders") == []
+
+
+def test_a_send_of_which_nobody_knows_is_not_put_back_from_review(workshop: Workshop) -> None:
+    """It may be with the consumer: back in its queue it would be the second one."""
+    workshop.die("a", error=REFUSED)
+    workshop.broker = Lost(workshop)  # type: ignore[assignment]
+    workshop.cycle()
+    workshop.broker = workshop.broker._broker  # type: ignore[attr-defined]
+    assert workshop.states() == {"unknown": 1}
+    for _ in range(3):
+        workshop.advance(hours=1)
+        workshop.cycle()
+    assert workshop.states() == {"escalated": 1}
+    assert workshop.bodies("orders") == [b"a"]
+    found = restore(workshop)
+    assert (found["restored"], found["not_restored"], found["unknown"]) == (0, 0, 1)
+    assert workshop.bodies("orders-dlq") == []
+    decide(workshop, "redeliver")
+    workshop.review()
+    assert restore(workshop)["unknown"] == 1, "released, and not sent yet"
+
+
+def test_a_copy_with_the_redrive_id_that_it_came_with_proves_that_it_was_restored(workshop: Workshop) -> None:
+    tracked = (Header("error", "String", KEY_ERROR), *tracking_headers("elsewhere-1", 1))
+    workshop.world.put("orders-dlq", DeadLetter("", b"a", tracked, origin="orders"))
+    workshop.cycle()
+    restore_and_lose(workshop)
+    workshop.cycle()
+    assert workshop.states() == {"discarded": 1, "escalated": 1}
+    ((first, why),) = workshop.query("select message_id, reason from messages where state = 'discarded'")
+    ((second, parent),) = workshop.query("select message_id, parent_id from messages where state = 'escalated'")
+    assert parent == first
+    assert why == f"restored to orders-dlq: it came from there again as message {second}"
+    assert [row[:3] for row in rows(workshop)] == [("applied", "discard", "redrive restore"), ("open", None, None)]
+    assert workshop.audit() == []
+
+
+def test_a_copy_with_the_business_key_proves_that_it_was_restored_and_two_keys_are_two(tmp_path: Path) -> None:
+    database = tmp_path / "shop.db"
+    with contextlib.closing(sqlite3.connect(database)) as shop:
+        shop.execute("create table processed (message_id text)")
+    check = {
+        "connection": "shop", "query": "select message_id from processed where message_id in :keys",
+        "key": "attribute:message_id",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_SHOP", f"sqlite:///{database}")
+        workshop = Workshop(tmp_path, processed_check=check)
+        for key in ("k1", "k2"):
+            workshop.world.put("orders-dlq", keyed(key))
+        workshop.cycle()
+        assert workshop.query("select message_key from messages") == [("k1",), ("k2",)]
+        restore_and_lose(workshop)
+        taken = workshop.broker.receive("orders-dlq", limit=1, wait=timedelta(0), lease=timedelta(days=9))
+        assert len(taken) == 1, "somebody else takes one of them"
+        workshop.cycle()
+        assert workshop.query("select message_key, state from messages where parent_id is null order by 1") == [
+            ("k1", "restoring"), ("k2", "discarded")
+        ]  # fmt: skip
+        assert workshop.audit() == []
+
+
+def keyed(key: str) -> DeadLetter:
+    headers = (Header("error", "String", KEY_ERROR), Header("message_id", "String", key))
+    return DeadLetter("", b"same", headers, origin="orders")
+
+
+def test_a_body_alone_proves_nothing_and_is_told(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    restore_and_lose(workshop)
+    for _ in range(2):
+        workshop.cycle()
+        assert workshop.states() == {"restoring": 1, "escalated": 1}
+    ((copy,),) = workshop.query("select message_id from messages where state = 'escalated'")
+    ((reason,),) = workshop.query(
+        "select e.reason from escalated_messages e inner join messages m on m.message_id = e.message_id"
+        " where m.state = 'restoring'"
+    )
+    assert reason.endswith(f"; a copy with the same body has come from there since, as message {copy}")
+    assert workshop.audit() == []
+
+
+def test_a_copy_that_was_drained_before_the_restore_proves_nothing(workshop: Workshop) -> None:
+    tracked = (Header("error", "String", KEY_ERROR), *tracking_headers("elsewhere-1", 1))
+    letter = DeadLetter("", b"a", tracked, origin="orders")
+    workshop.world.put("orders-dlq", letter)
+    workshop.cycle()
+    workshop.world.put("orders-dlq", letter)
+    run = workshop.begin()
+    workshop.drain(run)
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    workshop.advance(minutes=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("redrive.stages.classify.load_unclassified", lambda _: 0)
+        restore_and_lose(workshop)
+    workshop.consume(queue="orders-dlq")
+    workshop.cycle()
+    assert workshop.states() == {"restoring": 1, "escalated": 1}
+
+
+def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    decide(workshop, "redeliver")
+    restore_and_lose(workshop)
+    workshop.consume(queue="orders-dlq")
+    decide(workshop, "redeliver", by="bob")
+    workshop.review()
+    decide(workshop, "not_there", by="cem")
+    workshop.review()
+    decide(workshop, "redeliver", by="dan")
+    workshop.review()
+    told = life(workshop)
+    expected = [
+        "decided by ana: redeliver: because",
+        "lose sight of a restore: was being put back into its queue orders-dlq",
+        "decided by bob: redeliver: because",
+        "refuse decision: a restore may have put it back into orders-dlq",
+        "decided by cem: not_there: because",
+        "found not to be in its queue (cem): because",
+        "decided by dan: redeliver: because",
+        "released for delivery (dan): because",
+    ]
+    for text in expected:
+        assert any(what.startswith(text) for what in told), (text, told)
+    workshop.advance(minutes=5)
+    restore(workshop)
+    assert "restore: restored to orders-dlq" in life(workshop)
+
+
+def test_trace_tells_what_could_not_be_put_back(workshop: Workshop) -> None:
+    workshop.die("a", error=THROTTLED)
+    workshop.cycle()
+    run = workshop.begin()
+    with pytest.raises(QueueMissing):
+        pipeline.restore(
+            workshop.settings, run, clock=workshop.now, broker=Trouble(workshop, QueueMissing("orders-dlq"))
+        )
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert any(what.startswith("not restored: ") and "orders-dlq" in what for what in life(workshop))

@@ -9,10 +9,10 @@ from redrive.errors import IllegalMove
 from redrive.lifecycle import FINISHED, MOVES, State
 
 LEGAL = """
-classified -> waiting | held | suppressed | escalated | discarded | expired
-waiting -> held | suppressed | escalated | expired | sending
-held -> waiting | suppressed | escalated | expired
-expired -> escalated | discarded
+classified -> waiting | held | suppressed | escalated | restoring | discarded | expired
+waiting -> held | suppressed | escalated | restoring | expired | sending
+held -> waiting | suppressed | escalated | restoring | expired
+expired -> escalated | restoring | discarded
 sending -> sent | waiting | unknown | escalated
 unknown -> sending | returned | confirmed | escalated
 sent -> returned | presumed | confirmed
@@ -20,7 +20,8 @@ presumed -> confirmed | returned
 confirmed -> returned
 returned -> classified
 suppressed -> escalated
-escalated -> waiting | discarded
+escalated -> waiting | restoring | discarded
+restoring -> classified | waiting | held | escalated | expired | discarded
 """
 EDGES = {
     (State(source), State(target.strip()))

@@ -36,6 +36,7 @@ COLUMNS = (
     State.WAITING,
     State.HELD,
     State.ESCALATED,
+    State.RESTORING,
     State.EXPIRED,
     State.DISCARDED,
 )
@@ -57,6 +58,7 @@ MEANINGS = {
     State.WAITING: "backoff; the next run sends what is due",
     State.HELD: "canary or breaker: not before the first few of its group stayed away",
     State.ESCALATED: "a person decides, in SQL (below)",
+    State.RESTORING: "may be back in its dead-letter queue: a restore died before it knew",
     State.EXPIRED: "older than the route's give_up_after",
 }
 DELAYED = "(try later)"

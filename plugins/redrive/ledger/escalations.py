@@ -6,7 +6,7 @@ broker has it; ``discard`` is applied at once. What can't be done is refused wit
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
-from redrive.ledger.moves import move, move_each
+from redrive.ledger.moves import MACHINE, move, move_each
 from redrive.lifecycle import State
 
 
@@ -62,20 +62,23 @@ class Decided(NamedTuple):
     state: str | None  # of the message; None when it is gone
     original: str | None = None  # of an edit: the body, where it is text …
     is_binary: bool = False  # … and whether it is not
+    source: str = ""  # the queue that the message was drained from
 
 
 def candidates(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
     """Messages to escalate after message id ``after``, at most ``limit`` and ``max_bytes`` of bodies (at least one)."""
     rows = connection.execute(
         sql(
-            "select message_id, state, copy_id, source, destination, cause, group_id, reason, attempts,"
-            " first_enqueued_at, broker_message_id, message_key, body_bytes from messages where route = :route"
-            " and (state = 'expired' or (verdict = 'escalate'"
+            f"select {_COLUMNS} from messages where route = :route and (state = 'expired' or (verdict = 'escalate'"
             " and state in ('classified', 'waiting', 'held', 'unknown', 'suppressed')))"
             " and message_id > :after order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit},
     )
+    return _up_to(max_bytes, rows)
+
+
+def _up_to(max_bytes: int, rows: Iterable[Any]) -> list[Candidate]:
     chosen: list[Candidate] = []
     size = 0
     for row in rows:
@@ -84,6 +87,56 @@ def candidates(connection: Connection, route: str, *, after: int, limit: int, ma
             break
         chosen.append(Candidate(*row))
     return chosen
+
+
+_COLUMNS = ", ".join(Candidate._fields)
+#: SQL: waits for a person, or may be in two places, and nobody is asked.
+_UNASKED = (
+    "(state = 'escalated' or (state = 'restoring' and verdict = 'escalate')) and not exists (select 1 from"
+    " escalated_messages asked where asked.message_id = messages.message_id and asked.status <> 'applied')"
+)
+
+
+def unasked(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
+    """Messages about which a person has to decide and is not asked: a restore lost sight of them, or their review row
+    was removed by hand. Pages as :func:`candidates`."""
+    rows = connection.execute(
+        sql(
+            f"select {_COLUMNS} from messages where route = :route and {_UNASKED}"
+            " and message_id > :after order by message_id limit :limit"
+        ),
+        {"route": route, "after": after, "limit": limit},
+    )
+    return _up_to(max_bytes, rows)
+
+
+def ask_again(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
+    """A review row for each of these that is still :func:`unasked`; their states stay. How many were asked for."""
+    if not reviews:
+        return 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        insert_reviews(
+            ledger,
+            connection,
+            lease.route,
+            reviews,
+            f" where exists (select 1 from messages where messages.message_id = ? and {_UNASKED})"
+            " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?"
+            " and earlier.status <> 'applied')",
+            now,
+        )
+        ids = [(review.candidate.message_id, review.candidate.reason or review.candidate.state) for review in reviews]
+        ledger.temporary(connection, "chosen", "message_id bigint primary key, why text")
+        ledger.bulk(connection, "chosen", ("message_id", "why"), ids)
+        connection.execute(
+            sql(
+                "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
+                " :run_id, :machine, 'ask', message_id, why from chosen order by message_id"
+            ),
+            {"now": now, "route": lease.route, "run_id": lease.run_id, "machine": MACHINE},
+        )
+    return len(reviews)
 
 
 def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
@@ -101,14 +154,14 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
         )
         # A message that a person had released and that could not be sent for sure keeps its row: the decision was
         # for one attempt, so it is asked again, and never carried out a second time by itself.
-        connection.execute(
-            sql(
-                "update escalated_messages set status = 'reopened', decision = null, decided_at = null,"
-                " approved_by = null, refusal = (select coalesce(messages.reason, messages.state) from messages"
-                " where messages.message_id = escalated_messages.message_id)"
-                " where status = 'decided' and message_id in (select messages.message_id from messages inner join"
-                " chosen on chosen.message_id = messages.message_id and chosen.state = messages.state)"
-            )
+        reopen(
+            connection,
+            lease,
+            of="select messages.message_id from messages inner join chosen on chosen.message_id = messages.message_id"
+            " and chosen.state = messages.state",
+            why="(select coalesce(messages.reason, messages.state) from messages"
+            " where messages.message_id = escalated_messages.message_id)",
+            now=now,
         )
         insert_reviews(
             ledger,
@@ -136,6 +189,43 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
             )
             for state in sorted({r.candidate.state for r in reviews})
         )
+
+
+def reopen(
+    connection: Connection,
+    lease: RouteLease,
+    *,
+    of: str,
+    why: str,
+    now: datetime,
+    values: Mapping[str, Any] | None = None,
+    refused: bool = False,
+) -> None:
+    """What people decided about these messages (``of``: SQL that selects their ids) was not carried out: the rows say
+    ``why`` (SQL) and ask again, and the trail of each message tells it. Within a transaction.
+
+    ``refused``: it can't be carried out, so the decision stays to be seen.
+    """
+    which = f"status = 'decided' and message_id in ({of})"
+    told = {
+        **(values or {}),
+        "now": now,
+        "route": lease.route,
+        "run_id": lease.run_id,
+        "machine": MACHINE,
+        "action": "refuse decision" if refused else "reopen",
+    }
+    connection.execute(
+        sql(
+            "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
+            f" :run_id, :machine, :action, message_id, {why} from escalated_messages where {which} order by message_id"
+        ),
+        told,
+    )
+    status = "'refused'" if refused else "'reopened', decision = null, decided_at = null, approved_by = null"
+    connection.execute(
+        sql(f"update escalated_messages set status = {status}, refusal = {why} where {which}"), values or {}
+    )
 
 
 def insert_reviews(
@@ -223,11 +313,11 @@ def decided(connection: Connection, route: str | None, *, approvals: int, after:
         sql(
             "select escalation_id, reviews.message_id, reviews.route, decision, decided_by, approved_by, note,"
             " content_type, corrected_body, messages.state, case when decision = 'edit' then payload end as original,"
-            " payload_bytes is not null as is_binary from escalated_messages reviews"
+            " payload_bytes is not null as is_binary, reviews.source from escalated_messages reviews"
             " left join messages on messages.message_id = reviews.message_id"
             " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
             # a released message that waits for delivery was applied as far as it can be
-            " and (messages.state is null or messages.state = 'escalated')"
+            " and (messages.state is null or messages.state in ('escalated', 'restoring'))"
             + (" and reviews.route = :route" if route else "")
             + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
             + " order by escalation_id limit :limit"
@@ -245,12 +335,14 @@ def apply(
     discard: Sequence[Decided],
     refuse: Sequence[tuple[Decided, str]],
     now: datetime,
+    not_there: Sequence[Decided] = (),
 ) -> dict[str, int]:
     """Apply decisions of the lease's route in one transaction. Rows that changed since they were read are left for the
     next time: a reviewer's late change waits for us, or we for it."""
     chosen = (
         [(one, "redeliver", None) for one in redeliver]
         + [(one, "discard", None) for one in discard]
+        + [(one, "not_there", None) for one in not_there]
         + [(one, "refuse", why) for one, why in refuse]
     )
     with ledger.write() as connection:
@@ -294,16 +386,20 @@ def apply(
             route=lease.route,
             run_id=lease.run_id,
         )
-        discarded = move_each(
-            connection,
-            State.ESCALATED,
-            State.DISCARDED,
-            now=now,
-            decided=of_people.format(action="decision", what="discard"),
-            set_="reason = 'discarded by a reviewer'",
-            route=lease.route,
-            run_id=lease.run_id,
+        discarded = sum(
+            move_each(
+                connection,
+                state,
+                State.DISCARDED,
+                now=now,
+                decided=of_people.format(action="decision", what="discard"),
+                set_="reason = 'discarded by a reviewer', verdict = null",
+                route=lease.route,
+                run_id=lease.run_id,
+            )
+            for state in (State.ESCALATED, State.RESTORING)
         )
+        _not_there(connection, lease, of_people.format(action="decision", what="not_there"), now)
         connection.execute(
             sql(
                 "update escalated_messages set status = 'applied', applied_at = :now where escalation_id in"
@@ -327,6 +423,29 @@ def apply(
             {"now": now, "route": lease.route, "run_id": lease.run_id},
         )
     return {"released": released, "discarded": discarded, "refused": int(refused)}
+
+
+def _not_there(connection: Connection, lease: RouteLease, decided: str, now: datetime) -> None:
+    """Somebody looked into the queue into which a restore may have put these: they are with us alone. What becomes of
+    them is asked anew."""
+    move_each(
+        connection,
+        State.RESTORING,
+        State.ESCALATED,
+        now=now,
+        decided=decided,
+        set_="reason = 'a restore was interrupted; it is not in its queue, as somebody found who looked'",
+        route=lease.route,
+        run_id=lease.run_id,
+    )
+    connection.execute(
+        sql(
+            "update escalated_messages set status = 'reopened', suggested_decision = null,"
+            " refusal = decided_by || ' looked into ' || source || ' and it is not there: decide what becomes of it',"
+            " decision = null, decided_at = null, approved_by = null"
+            " where escalation_id in (select escalation_id from taken where what = 'not_there')"
+        )
+    )
 
 
 def _leave_changed(ledger: Ledger, connection: Connection) -> None:

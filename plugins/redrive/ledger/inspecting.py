@@ -6,6 +6,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from redrive.ledger import balance, destinations, expiry, gate_waits, planning
 from redrive.ledger.engine import sql
+from redrive.ledger.moves import MACHINE
 
 
 def status(connection: Connection, route: str) -> dict[str, Any]:
@@ -155,6 +156,11 @@ def _life(connection: Connection, message_id: int) -> dict[str, Any]:
         " note from escalated_messages where message_id = :id order by escalation_id",
         id=message_id,
     )
+    told = _all(
+        connection,
+        "select at, actor, action, reason from audit_events where message_id = :id order by event_id",
+        id=message_id,
+    )
     batch = _one(connection, "select * from staging_batches where batch_id = :id", id=message_id >> 20)
     events: list[tuple[Any, str]] = [
         (message["first_enqueued_at"], "first enqueued"),
@@ -176,9 +182,14 @@ def _life(connection: Connection, message_id: int) -> dict[str, Any]:
     for one in reviews:
         events += [
             (one["escalated_at"], f"escalated: {one['reason']}"),
-            (one["decided_at"], f"decided by {one['decided_by']}: {one['decision']}"),
             (one["applied_at"], f"decision applied: {one['decision']}"),
         ]
+        # A decision has its own event where a person made it, none where it was a standing one.
+        if (one["decided_by"], f"decide {one['decision']}") not in {
+            (event["actor"], event["action"]) for event in told
+        }:
+            events.append((one["decided_at"], f"decided by {one['decided_by']}: {one['decision']}"))
+    events += [(one["at"], _told(one)) for one in told]
     timeline = sorted(((str(at), what) for at, what in events if at is not None), key=lambda event: event[0])
     group = _one(
         connection, "select cause, template from failure_groups where group_id = :id", id=message["group_id"] or 0
@@ -188,6 +199,27 @@ def _life(connection: Connection, message_id: int) -> dict[str, Any]:
         "group": dict(group) if group else None,
         "timeline": [{"at": at, "what": what} for at, what in timeline],
     }
+
+
+def _told(event: dict[str, Any]) -> str:
+    """An event of the audit trail that names the message, as a line of its life."""
+    actor, action = event["actor"], event["action"]
+    verb, _, decision = action.partition(" ")
+    if verb == "decide":
+        what = f"decided by {actor}: {decision}"
+    elif actor == MACHINE:
+        what = action
+    else:
+        what = f"{_CARRIED_OUT.get(action, action)} ({actor})"
+    return f"{what}: {event['reason']}" if event["reason"] else what
+
+
+_CARRIED_OUT = {
+    "redeliver": "released for delivery",
+    "edit": "released for delivery with another body",
+    "discard": "discarded",
+    "not_there": "found not to be in its queue",
+}
 
 
 def _all(connection: Connection, statement: str, **values: Any) -> list[dict[str, Any]]:

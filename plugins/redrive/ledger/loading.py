@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection
 
 from redrive import grouping, lifecycle
 from redrive.errors import ClassificationFailed
-from redrive.ledger import adopting, destinations
+from redrive.ledger import adopting, destinations, restoring
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -240,6 +240,7 @@ def load(
             connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
             _mark_returns(connection)
             _follow_first_copies(connection)
+        restoring.recognise(ledger, connection, lease, now)
         _insert_new(ledger, connection, lease.route, now)
         if tracked:
             _tell_other_ids(connection, lease, now)

@@ -111,14 +111,15 @@ def move_each(
     set_: str,
     route: str,
     run_id: str,
+    values: Mapping[str, Any] | None = None,
 ) -> int:
-    """Move messages about each of which a person decided, with an audit event for every one; returns how many.
+    """Move messages of each of which its own life has to tell, with an audit event for every one; returns how many.
 
     ``decided`` is SQL that selects ``message_id, actor, action, reason``, one row per message at most. Otherwise as
     :func:`move`.
     """
     lifecycle.check(source, target)
-    states = {"source_state": source.value, "target_state": target.value, "now": now}
+    states = {**(values or {}), "source_state": source.value, "target_state": target.value, "now": now}
     told = connection.execute(
         sql(
             "insert into audit_events (at, route, run_id, actor, action, from_state, to_state, message_id, reason)"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive import backoff
-from redrive.ledger import destinations, ordering
+from redrive.ledger import destinations, escalations, ordering
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -603,14 +603,14 @@ def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str],
             values = {"route": lease.route, "group_id": group_id, "why": reason}
             for state in (State.WAITING, State.HELD):
                 of_group = "route = :route and group_id = :group_id and kind <> 'delay'"
-                connection.execute(
-                    sql(
-                        "update escalated_messages set status = 'reopened', refusal = :why, decision = null,"
-                        " decided_at = null, approved_by = null where status = 'decided' and message_id in"
-                        f" (select message_id from messages where {of_group} and verdict = 'release'"
-                        " and state = :state)"
-                    ),
-                    {**values, "state": state.value},
+                escalations.reopen(
+                    connection,
+                    lease,
+                    of="select message_id from messages where messages.route = :of_route and messages.group_id ="
+                    " :group_id and kind <> 'delay' and verdict = 'release' and state = :state",
+                    why=":why",
+                    values={"of_route": lease.route, "group_id": group_id, "why": reason, "state": state.value},
+                    now=now,
                 )
                 reopened += move(
                     connection,

@@ -763,12 +763,14 @@ def _mark_not_sent(
                 action="refuse",
                 reason=why,
             )
-            connection.execute(
-                sql(
-                    "update escalated_messages set status = 'refused', refusal = :why"
-                    " where message_id = :message_id and status = 'decided'"
-                ),
-                {"why": why, "message_id": one.message_id},
+            escalations.reopen(
+                connection,
+                lease,
+                of="select cast(:message_id as bigint)",
+                why=":why",
+                values={"why": why, "message_id": one.message_id},
+                now=now,
+                refused=True,
             )
         else:  # also a resend, which would be tried for ever: its first send stays unknown until a person looks
             connection.execute(

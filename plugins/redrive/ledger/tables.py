@@ -176,7 +176,7 @@ messages = Table(
     Column("cause", sa.Text),
     Column("group_id", sa.BigInteger),
     # requeue | delay | canary | release | hold | escalate: what the plan wants.  resend | repeat: of an unknown send,
-    # ``repeat`` only while the broker would drop the second of two.
+    # ``repeat`` only while the broker would drop the second of two.  restore: a restore is at it right now.
     Column("verdict", sa.Text),
     Column("reason", sa.Text),  # why it is held, escalated, suppressed, discarded
     _count("attempts"),
@@ -373,7 +373,7 @@ escalated_messages = Table(
     Column("refusal", sa.Text),  # why it was refused or reopened
     Column("applied_at", Instant),
     _one_of("status", "open", "decided", "applied", "refused", "reopened"),
-    _one_of("decision", "redeliver", "discard", "edit"),
+    _one_of("decision", "redeliver", "discard", "edit", "not_there"),
     CheckConstraint("decision <> 'edit' or corrected_body is not null", name="edit_needs_body"),
     CheckConstraint("decision is null or coalesce(trim(decided_by), '') <> ''", name="decision_needs_name"),
     # Not for status decided: on SQLite a trigger can take a decision back only after the row was written without it.

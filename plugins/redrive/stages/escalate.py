@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from redrive import failure_text
 from redrive.causes import Cause
 from redrive.errors import CheckFailed
-from redrive.ledger import batches, escalations, standing, suspects
+from redrive.ledger import batches, escalations, restoring, standing, suspects
 from redrive.ledger.escalations import Candidate, Review
+from redrive.lifecycle import State
 from redrive.message import DeadLetter, batch_and_row, message_id_of
 from redrive.stages.checking import Asked, Check, open_check
 from redrive.stages.context import Context
@@ -30,6 +31,7 @@ def escalate(context: Context) -> dict[str, int]:
                 page = escalations.candidates(connection, context.name, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
             if not page:
                 _ask_about_suspected(context)
+                ask_again(context)
                 decided = standing.apply(
                     context.ledger, context.lease, approvals=context.route.approvals, now=context.now()
                 )
@@ -48,6 +50,19 @@ def escalate(context: Context) -> dict[str, int]:
     finally:
         if checker is not None:
             checker.close()
+
+
+def ask_again(context: Context) -> int:
+    """A review row for messages about which nobody is asked although only a person can decide: those that a restore
+    lost sight of, and those whose row was removed by hand. How many."""
+    after, total = -1, 0
+    while True:
+        with context.ledger.read() as connection:
+            page = escalations.unasked(connection, context.name, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
+        if not page:
+            return total
+        after = page[-1].message_id
+        total += escalations.ask_again(context.ledger, context.lease, _reviews(context, page), context.now())
 
 
 def _ask_about_suspected(context: Context) -> None:
@@ -116,6 +131,8 @@ def suggestion(one: Candidate) -> str:
     cause = Cause(one.cause) if one.cause else None
     if one.state == suspects.SUSPECTED:
         return "discard"
+    if one.state == State.RESTORING:
+        return restoring.LOOK
     if cause in (Cause.DUPLICATE, Cause.MESSAGE_EXPIRED):
         return "discard"
     if cause in (Cause.MALFORMED_PAYLOAD, Cause.OVERSIZED):

@@ -14,7 +14,7 @@ from typing import Any
 
 from redrive.brokers.base import Broker
 from redrive.errors import BalanceBroken
-from redrive.ledger import batches, leases, outcomes, schema, sending
+from redrive.ledger import batches, leases, outcomes, restoring, schema, sending
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.settings import Settings
@@ -87,7 +87,8 @@ def begin(
 
 
 def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:
-    """What dead runs left: open batches are recorded or abandoned, open slices settled, half-known drains forgotten."""
+    """What dead runs left: open batches are recorded or abandoned, open slices settled, half-known drains forgotten; what
+    a restore may have put back is for people."""
     with ledger.read() as connection:
         left = batches.left_open(connection, route=held.route, before_fence=held.fence, opened_before=None)
         left += batches.abandoned(connection, held.route)
@@ -100,6 +101,7 @@ def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: da
         audit_stage.close_left_open(ledger, staging, left, now)
         classify_stage.remove_leftovers(staging, held.route, mine)
     sending.recover(ledger, held, now)
+    restoring.doubt(ledger, held, now)
     outcomes.forget_pending(ledger, held, now)
 
 

@@ -11,7 +11,7 @@ from redrive.errors import BrokerError, PermissionRefused, QueueMissing, Staging
 from redrive.ledger import batches, restoring
 from redrive.ledger.restoring import Unfinished
 from redrive.message import DeadLetter, Outgoing, batch_and_row, restore_id
-from redrive.stages import classify
+from redrive.stages import classify, escalate
 from redrive.stages.context import Context, micros
 
 PAGE = 200
@@ -21,16 +21,16 @@ def restore(context: Context) -> dict[str, Any]:
     """Put every unfinished message back into its source; says how many, and what could not be put back and why.
 
     ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy was never
-    settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent, or whose queue
-    may have it because only a part of its batch was settled: a second copy would be a guess. ``suspected`` copies, too:
+    settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent (also what is
+    under review for that), or whose queue may have it because only a part of its batch was settled: a second copy would
+    be a guess. ``suspected`` copies, too:
     they may be second stagings of messages, and stay under review until somebody decides.
     """
     restored, failed = 0, {}
     classify.load_unclassified(context)
-    uncertain = restoring.settle_unfinished_sends(context.ledger, context.lease, context.now())
     with context.ledger.read() as connection:
         total = restoring.count(connection, context.name)
-        uncertain += restoring.sent_in_doubt(connection, context.name)
+        uncertain = restoring.sent_in_doubt(connection, context.name)
         leased_for = context.route.drain.lease
         not_taken = restoring.not_taken(context.ledger, connection, context.name, leased_for=leased_for)
         uncertain += not_taken.in_doubt
@@ -50,6 +50,7 @@ def restore(context: Context) -> dict[str, Any]:
             restored += done
             failed.update(problems)
         context.progress("restoring", restored, total)
+    escalate.ask_again(context)
     return {
         "restored": restored,
         "not_restored": len(failed),
@@ -75,16 +76,18 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tupl
         messages.append(_as_it_was(context, one, letter))
     if not messages:
         return 0, problems
-    # A person who runs this wants everything out; a crash in between leaves these marked as being restored, and the
-    # next restore says so instead of sending them again in silence.
-    restoring.begin(context.ledger, context.lease, [m.message_id for m in messages], context.now())
+    # A crash from here on leaves these in a state of their own, which nothing sends: the next run asks people.
+    claimed = set(restoring.begin(context.ledger, context.lease, [m.message_id for m in messages], context.now()))
+    messages = [m for m in messages if m.message_id in claimed]
     as_before = {one.message_id: one for one in some}
     try:
         results = context.broker.publish(source, messages)
-    except (QueueMissing, PermissionRefused):
-        restoring.undo(context.ledger, context.lease, [as_before[m.message_id] for m in messages], context.now())
+    except (QueueMissing, PermissionRefused) as error:
+        back = [as_before[m.message_id] for m in messages]
+        restoring.undo(context.ledger, context.lease, back, str(error), context.now())
         raise
     except BrokerError as error:
+        restoring.doubt(context.ledger, context.lease, context.now())
         return 0, problems | {m.message_id: f"unknown: {error}" for m in messages}
     sent, not_sent = [], []
     for message, result in zip(messages, results, strict=True):
@@ -94,8 +97,10 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tupl
         problems[message.message_id] = f"{result.status}: {result.detail}"
         if result.status != "unknown":
             not_sent.append(as_before[message.message_id])
-    restoring.undo(context.ledger, context.lease, not_sent, context.now())
     restoring.finish(context.ledger, context.lease, sent, source, context.now())
+    why = next((f"{one.status}: {one.detail}" for one in results if one.status not in ("sent", "unknown")), "")
+    restoring.undo(context.ledger, context.lease, not_sent, why, context.now())
+    restoring.doubt(context.ledger, context.lease, context.now())
     return len(sent), problems
 
 

@@ -6,6 +6,7 @@ from xml.parsers import expat
 
 from redrive.ledger import escalations, standing, suspects
 from redrive.ledger.escalations import Decided
+from redrive.lifecycle import State
 from redrive.redaction import MASKED
 from redrive.stages import plan
 from redrive.stages.context import Context
@@ -27,17 +28,25 @@ def apply_decisions(context: Context) -> dict[str, int]:
         if not page:
             break
         after = page[-1].escalation_id
-        redeliver, discard, refuse = [], [], []
+        redeliver, discard, not_there, refuse = [], [], [], []
         for one in page:
             problem = objection(one)
             if problem:
                 refuse.append((one, problem))
             elif one.decision == "discard":
                 discard.append(one)
+            elif one.decision == "not_there":
+                not_there.append(one)
             else:
                 redeliver.append(one)
         done = escalations.apply(
-            context.ledger, context.lease, redeliver=redeliver, discard=discard, refuse=refuse, now=context.now()
+            context.ledger,
+            context.lease,
+            redeliver=redeliver,
+            discard=discard,
+            not_there=not_there,
+            refuse=refuse,
+            now=context.now(),
         )
         totals = {name: totals[name] + done[name] for name in totals}
     if totals["released"]:
@@ -52,6 +61,15 @@ def objection(one: Decided) -> str | None:
     """Why a decision can't be applied; None when it can."""
     if one.state is None:
         return "the message is no longer in the ledger"
+    if one.state == State.RESTORING and one.decision not in ("not_there", "discard"):
+        return (
+            f"a restore may have put it back into {one.source}, so sending it may double it: look there; if it is"
+            " there, discard; if not, not_there, and then decide again"
+        )
+    if one.decision == "not_there" and one.state != State.RESTORING:
+        return (
+            "not_there is for what a restore may have put back, and none is in doubt here: redeliver, discard or edit"
+        )
     if one.decision == "edit":
         return _bad_body(one.corrected_body or "", one)
     return None

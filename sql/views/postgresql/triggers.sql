@@ -12,7 +12,7 @@ begin
         return new;  -- the machine's word, not a person's
     end if;
     if old.status = 'decided' and exists (
-        select from messages where messages.message_id = old.message_id and messages.state <> 'escalated'
+        select from messages where messages.message_id = old.message_id and messages.state not in ('escalated', 'restoring')
     ) then
         raise exception 'too late: this decision was taken up already';
     end if;

@@ -17,7 +17,7 @@ before update of decision, corrected_body, note, decided_by, approved_by on esca
 when
     old.status = 'decided'
     and new.status not in ('applied', 'refused', 'reopened')
-    and exists (select 1 from messages where messages.message_id = old.message_id and messages.state <> 'escalated')
+    and exists (select 1 from messages where messages.message_id = old.message_id and messages.state not in ('escalated', 'restoring'))
 begin
     select raise(abort, 'too late: this decision was taken up already');
 end
