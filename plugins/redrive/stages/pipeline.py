@@ -87,8 +87,8 @@ def begin(
 
 
 def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:
-    """What dead runs left: open batches are recorded or abandoned, open slices settled, half-known drains forgotten; what
-    a restore may have put back is for people."""
+    """What dead runs left: open batches are recorded or abandoned, open slices settled, half-known drains forgotten;
+    people are asked about what a restore may have put back."""
     with ledger.read() as connection:
         left = batches.left_open(connection, route=held.route, before_fence=held.fence, opened_before=None)
         left += batches.abandoned(connection, held.route)
