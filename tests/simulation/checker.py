@@ -278,12 +278,14 @@ class Checker:
 
     # --- at the end -------------------------------------------------------------------------------------------
 
-    def unrest(self, sql: Sql) -> list[str]:
-        """What is not at rest yet."""
+    def unrest(self, sql: Sql, only: str | None = None) -> list[str]:
+        """What is not at rest yet, of all routes or one."""
         found = [
             f"{count} {state} on {route}"
             for route, state, count in sql.rows("select route, state, count(*) from messages group by route, state")
-            if state not in AT_REST and not (state in ("sent", "held") and self._never_knows(route))
+            if state not in AT_REST
+            and only in (None, route)
+            and not (state in ("sent", "held") and self._never_knows(route))
         ]
         found += [
             f"{count} copies staged and not loaded"
@@ -292,8 +294,11 @@ class Checker:
             )
             if count
         ]
-        drained = {(r["connection"], source["queue"]) for r in self.routes.values() for source in r["sources"]}
-        lying = Counter(place for place, _ in self.world.copies() if place in drained or self._is_live(place))
+        routes = self.routes.values() if only is None else [self.routes[only]]
+        drained = {(r["connection"], source["queue"]) for r in routes for source in r["sources"]}
+        lying = Counter(
+            place for place, _ in self.world.copies() if place in drained or (only is None and self._is_live(place))
+        )
         found += [f"{count} in {place[0]}/{place[1]}" for place, count in lying.items()]
         return found
 

@@ -172,7 +172,7 @@ def _route(
         route["destination"] = {"queue": mains[0]}
     if dice.random() < 0.5:
         route["canary"] = {
-            "first": dice.choice([1, 2, 3]), "grow": 2, "pass": 0.6, "observe": dice.choice(["10s", "2m", "auto"]),
+            "first": dice.choice([1, 2, 3]), "grow": dice.choice([2, 10, 10]), "pass": 0.6, "observe": dice.choice(["10s", "2m", "auto"]),
         }  # fmt: skip
     else:
         route["canary"] = "off"

@@ -269,10 +269,11 @@ class Story:
                 product.resume(route)
                 if number > 0:
                     self.release(route)
-                review = product.review(route)
-                self.must_be_done(route, review)
-                world.tell(f"run {number + 1} of {route}")
-                self.must_be_done(route, self.quiet_run(route))
+                if self.sql.value("select count(*) from escalated_messages where status = 'decided'"):
+                    self.must_be_done(route, product.review(route))
+                if number < 2 or self.checker.unrest(self.sql, route):
+                    world.tell(f"run {number + 1} of {route}")
+                    self.must_be_done(route, self.quiet_run(route))
             for name, queue in self._live():
                 self.actors.work_off(world.systems[name], queue)
             self.checker.after_step(self.sql)
