@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tests.simulation import story
-from tests.simulation.plan import make
+from tests.simulation.plan import THEMES, make
 from tests.simulation.story import Told
 
 GUIDE = """
@@ -26,17 +26,19 @@ Exit code 1 where something is broken. --known adds what is known to be broken (
 """
 
 
-def _play(task: tuple[int, bool]) -> Told:
-    seed, known = task
-    told = story.play(seed, known=known)
+def _play(task: tuple[int, bool, str | None]) -> Told:
+    seed, known, theme = task
+    told = story.play(seed, known=known, theme=theme)
     if not told.broken:
         told.log = []
     return told
 
 
-def play_all(seeds: Iterable[int], *, known: bool = False, workers: int = 2) -> Iterator[Told]:
+def play_all(
+    seeds: Iterable[int], *, known: bool = False, theme: str | None = None, workers: int = 2
+) -> Iterator[Told]:
     """The stories of all seeds, over ``workers`` processes."""
-    tasks = ((seed, known) for seed in seeds)
+    tasks = ((seed, known, theme) for seed in seeds)
     if workers <= 1:
         yield from map(_play, tasks)
         return
@@ -44,12 +46,12 @@ def play_all(seeds: Iterable[int], *, known: bool = False, workers: int = 2) -> 
         yield from pool.imap(_play, tasks, chunksize=1)
 
 
-def shrink(seed: int, *, known: bool = False) -> tuple[list[int], Told]:
+def shrink(seed: int, *, known: bool = False, theme: str | None = None) -> tuple[list[int], Told]:
     """Leave out step after step, as long as the same rule is broken."""
-    whole = story.play(seed, known=known)
+    whole = story.play(seed, known=known, theme=theme)
     if not whole.broken:
         return [], whole
-    kept = list(range(len(make(seed, known=known).steps)))
+    kept = list(range(len(make(seed, known=known, theme=theme).steps)))
     if whole.step >= 0:
         kept = kept[: whole.step + 1]
     size, told = max(1, len(kept) // 2), whole
@@ -57,7 +59,7 @@ def shrink(seed: int, *, known: bool = False) -> tuple[list[int], Told]:
         at = 0
         while at < len(kept):
             fewer = kept[:at] + kept[at + size :]
-            found = story.play(seed, fewer, known=known)
+            found = story.play(seed, fewer, known=known, theme=theme)
             if found.broken and found.rule == whole.rule:
                 kept, told = fewer, found
             else:
@@ -94,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     def command(name: str, words: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=words)
         made.add_argument("--known", action="store_true", help="also what is known to be broken")
+        made.add_argument("--theme", choices=sorted(set(THEMES)), help="all stories of this theme")
         made.add_argument("--workers", type=int, default=2, help="processes (2)")
         return made
 
@@ -112,10 +115,14 @@ def main(arguments: list[str] | None = None) -> int:
     started = time.time()
     match given.command:
         case "run":
-            return int(account(play_all(given.seeds, known=given.known, workers=given.workers), started) > 0)
+            return int(
+                account(play_all(given.seeds, known=given.known, theme=given.theme, workers=given.workers), started) > 0
+            )
         case "range":
             seeds = range(given.first, given.first + given.count)
-            return int(account(play_all(seeds, known=given.known, workers=given.workers), started) > 0)
+            return int(
+                account(play_all(seeds, known=given.known, theme=given.theme, workers=given.workers), started) > 0
+            )
         case "soak":
             first = given.first if given.first is not None else int(started) * 1000
 
@@ -127,12 +134,12 @@ def main(arguments: list[str] | None = None) -> int:
 
             return int(account(_bounded(until(), given), started) > 0)
         case "shrink":
-            steps, told = shrink(given.seed, known=given.known)
+            steps, told = shrink(given.seed, known=given.known, theme=given.theme)
             print("\n".join(told.log))
             print(f"python -m tests.simulation replay {given.seed} --steps {' '.join(map(str, steps))}")
             return int(told.broken)
-    told = story.play(given.seed, given.steps, known=given.known)
-    for flavour in make(given.seed, known=given.known).flavour():
+    told = story.play(given.seed, given.steps, known=given.known, theme=given.theme)
+    for flavour in make(given.seed, known=given.known, theme=given.theme).flavour():
         print(flavour)
     print("\n".join(told.log))
     if told.trace:
@@ -144,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _bounded(seeds: Iterator[int], given: argparse.Namespace) -> Iterator[Told]:
     """imap takes all that an iterator gives at once; this one gives a few hundred at a time."""
     while chunk := [seed for _, seed in zip(range(50), seeds, strict=False)]:
-        yield from play_all(chunk, known=given.known, workers=given.workers)
+        yield from play_all(chunk, known=given.known, theme=given.theme, workers=given.workers)
 
 
 if __name__ == "__main__":

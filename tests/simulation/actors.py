@@ -1,6 +1,7 @@
 """Consumers, producers and people: all who act besides Redrive."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from tests.simulation import clients
@@ -47,7 +48,8 @@ class Actors:
             headers: list[Header] = [("tenant", "String", dice.choice(["acme", "bolt"]))]
             customer = dice.choice([None, "ana", "ben"])
             if customer:
-                headers.append(("customer", "String", customer))
+                tail = "k" * 6000 + f"{dice.getrandbits(64)}\0" if step.get("long") and dice.random() < 0.5 else ""
+                headers.append(("customer", "String", customer + tail))
             self.world.clock.now += 1000
             chosen = f"p-{self.bodies}" if dice.random() < 0.5 and not step["same_body"] else None
             if system.traits.client == "sqs_fifo" and dice.random() < 0.5:
@@ -70,12 +72,16 @@ class Actors:
     def consume(self, step: dict[str, Any], dice: random.Random) -> None:
         """The consumer of a queue works for a while, in its own way."""
         system, queue, style = self.world.systems[step["system"]], step["queue"], step["style"]
-        taken = system.receive(queue, step["count"], system.queues[queue].lease, by="consumer")
+        if style == "idle":
+            return
+        count = 2 if style == "few" else step["count"]
+        taken = system.receive(queue, count, system.queues[queue].lease, by="consumer")
         if taken:
             self.world.tell(f"consume {len(taken)} of {system.name}/{queue}, {style}")
         for copy, receipt in taken:
             self.world.clock.now += 1000
-            self.one(system, queue, copy, receipt, style, dice)
+            self.theme = step.get("theme", "")
+            self.one(system, queue, copy, receipt, "reject" if style == "few" else style, dice)
         if style == "late" and self.kept:
             where, its, copy = self.kept.pop(dice.randrange(len(self.kept)))
             self.world.tell(f"    fails after all: {shown(copy.body)}")
@@ -152,13 +158,18 @@ class Actors:
         if not others or self.world.book.owed[(system.name, others[0]), copy.body]:
             return
         to = others[0]
-        headers = copy.headers if dice.random() < 0.7 and self.may_forward_marks else self.unmarked(copy.headers)
+        headers = (
+            copy.headers
+            if dice.random() < 0.7 and self.theme == "forward-with-headers"
+            else self.unmarked(copy.headers)
+        )
         self.world.tell(f"    forwards {shown(copy.body)} to {to}" + (" with our headers" if copy.mark else ""))
         self.world.book.owe((system.name, to), copy.body, self.world.clock.now)
         self.ill[copy.body] = Illness(dice.choice(["ConnectionResetError: [Errno 104]", "KeyError: 'x'"]), 1)
         system.send(to, copy.body, headers, by="consumer", key=copy.key, parent=copy, fresh=True)
 
-    may_forward_marks = True
+    theme = ""
+    next_id: Callable[[], str] = staticmethod(lambda: "simulate-00000000100000")  # that the ledger will give
 
     def finish(self, system: System, queue: str, copy: Copy) -> None:
         self.world.book.finish(self.world.clock.now, (system.name, queue), copy)
@@ -209,7 +220,16 @@ class Actors:
         kept = self.unmarked(headers)
         marks = [one.mark for one in self.world.book.arrivals if one.mark is not None]
         kinds = ["made up", "nonsense", "huge", "nul"] + (["another's"] if marks else [])
+        if self.theme in ("forge-next-id", "forged-origin", "huge-numbers"):
+            kinds = [self.theme]
         match dice.choice(kinds):
+            case "forge-next-id":
+                return (*kept, (ID, "String", self.next_id()), (ATTEMPT, "Number", "1"))
+            case "forged-origin":
+                return (*kept, ("x-told-origin", "String", "payroll"))
+            case "huge-numbers":
+                name = dice.choice(["x-told-deliveries", "x-told-enqueued"])
+                return (*kept, (name, "Number", dice.choice([str(2**40), "99999999999", str(2**70)])))
             case "made up":
                 return (*kept, (ID, "String", "zzzzzzzz-00000000000007"), (ATTEMPT, "Number", "3"))
             case "nonsense":
@@ -290,6 +310,11 @@ class People:
             )
             self.world.tell("ana changes her mind" + (f": {no}" if no else ""))
 
+    def delete_rows(self, sql: Sql) -> None:
+        """Somebody tidies up; it may be refused."""
+        self.world.tell("somebody deletes review rows")
+        self.write(sql, "delete from escalated_messages where status <> 'applied'")
+
     def decide_all(self, sql: Sql) -> int:
         """At the end everything that is open is decided: what is suspected isn't sent."""
         self.world.tell("people decide about all that is open")
@@ -297,9 +322,12 @@ class People:
         open_ = "status in ('open', 'refused', 'reopened')"
         count = sql.value(f"select count(*) from escalated_messages where {open_}")
         for decision, which in (("discard", suspected), ("redeliver", f"not {suspected}")):
-            sql.do(
+            self.write(
+                sql,
                 f"update escalated_messages set decision = '{decision}', decided_by = 'ana', note = 'all is well now'"
-                f" where {open_} and {which}"
+                f" where {open_} and {which}",
             )
-        sql.do("update escalated_messages set approved_by = 'ben' where status = 'decided' and approved_by is null")
+        self.write(
+            sql, "update escalated_messages set approved_by = 'ben' where status = 'decided' and approved_by is null"
+        )
         return int(count)

@@ -49,16 +49,22 @@ class PlainClient:
         return [Received(self.letter(copy), receipt) for copy, receipt in taken]
 
     def letter(self, copy: Copy) -> DeadLetter:
+        told = {name: str(value) for name, _, value in copy.headers if name.startswith("x-told-")}
+        deliveries, enqueued_at = copy.deliveries, copy.enqueued_at
+        if "x-told-deliveries" in told:
+            deliveries = int(told["x-told-deliveries"])
+        if "x-told-enqueued" in told:
+            enqueued_at = int(told["x-told-enqueued"])
         return DeadLetter(
             broker_message_id=copy.publisher_id if self.system.traits.ids == "none" else copy.broker_id,
             body=copy.body,
             headers=tuple(Header(*one) for one in copy.headers),
             properties=copy.properties,
-            enqueued_at=copy.enqueued_at,
+            enqueued_at=enqueued_at,
             dead_lettered_at=copy.died_at,
             first_received_at=copy.first_received_at,
-            deliveries=copy.deliveries,
-            origin=copy.origin,
+            deliveries=deliveries,
+            origin=told.get("x-told-origin", copy.origin),
             ordering_key=copy.key,
             content_type=copy.content_type,
             reason=copy.reason,

@@ -35,12 +35,14 @@ class Life:
         self,
         *,
         die_at: int | None = None,
+        die_of: str = "",
         meet: dict[int, Callable[[], None]] | None = None,
         ledger: dict[int, str] | None = None,
         disk: set[int] | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.die_at = die_at
+        self.die_of = die_of  # only points of this kind are counted
         self.meet = meet or {}
         self.ledger = ledger or {}
         self.disk = disk or set()
@@ -59,6 +61,8 @@ class Life:
                 with living(Life()):
                     work()
                 self.tell("    and the first one goes on")
+        if self.die_of not in what:
+            return
         number, self.points = self.points, self.points + 1
         if number == self.die_at:
             self.tell(f"    dies at “{what}”")
@@ -157,10 +161,10 @@ def mortality() -> Iterator[None]:
     """Make the points, for everything that runs in here."""
     kept = [
         (staging.Staging, "writer", "a file is opened"),
-        (staging.Staging, "remove", "a removal"),
+        (staging.Staging, "remove", "a removal of a file"),
         (staging.Staging, "write_bytes", "a manifest"),
         (staging.BatchWriter, "close", "a file is closed"),
-        (staging.BatchWriter, "abort", "an abort"),
+        (staging.BatchWriter, "abort", "an abort of a file"),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in kept]
     for owner, name, words in kept:

@@ -5,15 +5,29 @@ seed shrink. What is switched off in :data:`KNOWN` waits for a mend.
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation import clients
 from tests.simulation.world import Traits
 
-#: Behaviours that show a defect that is known and not mended yet: name -> which.
+#: What a story is about, besides everything else that happens in it. Each asks for a world, steps and habits.
+THEMES = (
+    "plain", "crashes", "crashes", "two processes", "faults", "people", "order", "canary",
+    "forge", "forge-next-id", "forged-origin", "forward-with-headers", "same-names", "late-depth", "approximate-depth",
+    "restore", "backup", "no-identity", "no-identity", "small-limit", "mistyped-destination", "delete-review-rows",
+    "long-keys", "huge-numbers",
+)  # fmt: skip
+#: Themes that ask for more of a system than a stand-in of a client library can be told.
+OWN_CLIENT = (
+    "forged-origin", "forward-with-headers", "late-depth", "approximate-depth", "small-limit", "canary", "order",
+    "mistyped-destination", "huge-numbers", "same-names",
+)  # fmt: skip
+#: Themes that show a defect which is known and not mended yet: name -> which. They are left out.
 KNOWN: dict[str, str] = {
     "forge-next-id": "an id that the ledger will give next, from outside, stops every later load",
+    "forged-origin": "an origin in a header is where a message goes",
     "forward-with-headers": "a copy that a consumer forwards with our headers is taken for a return of the first send",
     "same-names": "observations of a queue are mixed with those of its namesake on another system",
     "late-depth": "an emptiness that is older than the send counts as having been worked past",
@@ -35,7 +49,6 @@ THROTTLED = "HTTP Error 429: Too Many Requests"
 STRANGE = "the flux capacitor said hm"
 ODD = "gate 7 does not open"
 ERRORS = (REFUSED, REFUSED, REFUSED, REFUSED, THROTTLED, KEY_ERROR, STRANGE, ODD)
-CUSTOMERS = ("ana", "ben", "cem")
 
 
 @dataclass
@@ -43,77 +56,86 @@ class Plan:
     """A whole story before it is played."""
 
     seed: int
-    systems: dict[str, dict[str, Any]]  # traits, and queues with how they are made
+    theme: str
+    systems: dict[str, dict[str, Any]]  # by name: queues, and how each is made
     config: dict[str, Any]
     steps: list[dict[str, Any]]
     traits: dict[str, Traits] = field(default_factory=dict)
-    on_postgresql: bool = False
 
     def flavour(self) -> list[str]:
-        """What is special about it, for the account."""
-        found = [f"{name}: {able}" for name, able in self.traits.items()]
+        """What is special about it, for who reads the story."""
+        found = [f"theme: {self.theme}", *(f"{name}: {able}" for name, able in self.traits.items())]
         return found + [f"{route}: {how}" for route, how in self.config["routes"].items()]
 
 
-def make(seed: int, *, known: bool = False) -> Plan:
-    """The plan of ``seed``; with ``known`` also what :data:`KNOWN` names."""
+def make(seed: int, *, known: bool = False, theme: str | None = None) -> Plan:
+    """The plan of ``seed``; with ``known`` also what :data:`KNOWN` names; ``theme``: of this one, whatever the dice."""
     dice = random.Random(f"plan {seed}")
-
-    def allowed(name: str) -> bool:
-        return known or name not in KNOWN
-
+    drawn = dice.choice([one for one in THEMES if known or one not in KNOWN])
+    theme = theme or drawn
     systems: dict[str, dict[str, Any]] = {}
     traits: dict[str, Traits] = {}
     routes: dict[str, Any] = {}
-    several = allowed("same-names") and dice.random() < 0.2
+    several = theme == "same-names" or (dice.random() < 0.1 and (known or "same-names" not in KNOWN))
     for name in ("east", "west")[: 2 if several else 1]:
-        able = _on_a_client(dice, _traits(dice, allowed), allowed)
+        able = _on_a_client(dice, _traits(dice, theme, known=known), theme, known=known)
         traits[name] = able
-        queues, made = _queues(dice, able)
+        queues, made = _queues(dice, able, theme)
         systems[name] = queues
         for number, sources in enumerate(made):
-            routes[f"{name}{number}"] = _route(dice, name, able, sources, allowed)
-    steps = _steps(dice, systems, list(routes), routes, allowed)
-    return Plan(seed, systems, {"routes": routes}, steps, traits)
+            routes[f"{name}{number}"] = _route(dice, name, able, sources, theme)
+    return Plan(seed, theme, systems, {"routes": routes}, _steps(dice, systems, list(routes), theme), traits)
 
 
-def _traits(dice: random.Random, allowed: Any) -> Traits:
-    depths = ["exact"] * 9 + ["unknown"]
-    depths += ["late"] * 2 if allowed("late-depth") else []
-    depths += ["about"] * 2 if allowed("approximate-depth") else []
-    depth = dice.choice(depths)
-    ids = dice.choice(["kept", "kept", "new", "new"] + (["none", "none"] if allowed("no-identity") else []))
+def _traits(dice: random.Random, theme: str, *, known: bool) -> Traits:
+    depth = dice.choice(["exact"] * 9 + ["unknown"])
+    late, about = dice.random() < 0.15, dice.random() < 0.15
+    if late and (known or "late-depth" not in KNOWN):
+        depth = "late"
+    if about and (known or "approximate-depth" not in KNOWN):
+        depth = "about"
+    asked = {"late-depth": "late", "approximate-depth": "about", "small-limit": "exact", "canary": "exact"}
+    depth = asked.get(theme, depth)
+    ids, without = dice.choice(["kept", "kept", "new", "new"]), dice.random() < 0.15
+    if theme == "no-identity" or (without and (known or "no-identity" not in KNOWN)):
+        ids = "none"
+    shuffles, ordered = dice.random() < 0.3, dice.random() < 0.2
+    origins = ("forged-origin", "forward-with-headers", "mistyped-destination")
     return Traits(
         depth=depth,  # type: ignore[arg-type]
         lag=60 if depth == "late" else 0,
         ids=ids,  # type: ignore[arg-type]
         dedupe=dice.choice([None, None, None, 300, 1200]),
         death_times=dice.random() < 0.7,
-        tells_origin=dice.random() < 0.8,
+        tells_origin=dice.random() < 0.8 or theme in origins,
         tells_reason=dice.random() < 0.6,
-        ordered=dice.random() < 0.2,
-        shuffles=dice.random() < 0.3,
+        ordered=ordered and theme not in ("forward-with-headers", "no-identity"),
+        shuffles=shuffles and theme not in ("late-depth", "approximate-depth", "same-names"),
         max_headers=dice.choice([None, None, None, 10, 2, 1]),
         publish_batch=dice.choice([1, 2, 10, 100]),
         native_delay=dice.choice([None, 900]),
     )
 
 
-def _on_a_client(dice: random.Random, able: Traits, allowed: Any) -> Traits:
+def _on_a_client(dice: random.Random, able: Traits, theme: str, *, known: bool) -> Traits:
     """Two systems in five are reached through the stand-in of a client library, with the real adapter above it."""
-    if dice.random() > 0.4:
-        return able
     found = ["service_bus", "service_bus", "pubsub"]
-    found += ["sqs", "sqs_fifo", "sqs_fifo"] if allowed("sqs") else []
-    found += ["rabbitmq", "rabbitmq"] if allowed("no-identity") else []
+    found += ["sqs", "sqs_fifo", "sqs_fifo"] if known or "sqs" not in KNOWN else []
+    found += ["rabbitmq", "rabbitmq"] if known or "no-identity" not in KNOWN else []
     client = dice.choice(found)
+    if dice.random() > 0.4 or theme in OWN_CLIENT:
+        return able
     return replace(able, **clients.TRAITS[client], client=client)  # type: ignore[arg-type]
 
 
-def _queues(dice: random.Random, able: Traits) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
     """Queues by name, and the sources of each route: (dead-letter queue, the queues that die into it)."""
     lease, deliveries = dice.choice([2, 30]), dice.choice([1, 2, 3])
     shape = dice.choice(["one", "one", "two", "shared" if able.tells_origin else "two"])
+    if theme == "forward-with-headers":
+        shape = dice.choice(["two", "two", "shared"])
+    elif theme in ("same-names", "late-depth", "approximate-depth", "no-identity"):
+        shape = "one"
     if shape == "shared" and able.client == "service_bus":  # each has its own there
         shape = "two"
     names = ["orders"] if shape == "one" else ["orders", "billing"]
@@ -134,14 +156,15 @@ def _queues(dice: random.Random, able: Traits) -> tuple[dict[str, Any], list[lis
         queues[f"{main}-delay"] = {"lease": 60}
         one = next(sources for sources in made if main in sources[0]["origins"])
         one.append({"queue": f"{main}-delay", "origins": [main], "kind": "delay"})
-    if len(made) == 2 and dice.random() < 0.4 and able.tells_origin:  # one route of both
+    if theme == "forged-origin":
+        queues["payroll"] = {"lease": 60}
+    both = dice.random() < 0.4 or theme == "forward-with-headers"
+    if len(made) == 2 and both and able.tells_origin:  # one route of both
         made = [[*made[0], *made[1]]]
     return queues, made
 
 
-def _route(
-    dice: random.Random, system: str, able: Traits, sources: list[dict[str, Any]], allowed: Any
-) -> dict[str, Any]:
+def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[str, Any]], theme: str) -> dict[str, Any]:
     mains = sorted({origin for source in sources for origin in source["origins"]})
     listed = []
     for source in sources:
@@ -168,19 +191,29 @@ def _route(
         "breaker": {"return_rate": 0.6, "min_samples": dice.choice([3, 20]), "cool_down": "2m"},
         "approvals": dice.choice([1, 1, 1, 2]),
     }
-    if len(mains) == 1 and (dice.random() < 0.6 or not able.tells_origin):
+    if len(mains) == 1 and (dice.random() < 0.6 or not able.tells_origin or theme == "mistyped-destination"):
         route["destination"] = {"queue": mains[0]}
-    if dice.random() < 0.5:
+    if theme == "forged-origin":
+        route.pop("destination", None)
+    quiet = theme in ("late-depth", "approximate-depth", "same-names")
+    if theme in ("canary", "small-limit") or (dice.random() < 0.5 and not quiet):
         route["canary"] = {
-            "first": dice.choice([1, 2, 3]), "grow": dice.choice([2, 10, 10]), "pass": 0.6, "observe": dice.choice(["10s", "2m", "auto"]),
+            "first": dice.choice([1, 2, 3]), "grow": dice.choice([2, 10, 10]), "pass": 0.6,
+            "observe": dice.choice(["10s", "2m", "auto"]),
         }  # fmt: skip
+    elif quiet and dice.random() < 0.7:
+        route["canary"] = {"first": 5, "grow": 10, "pass": 0.6, "observe": "1s"}
     else:
         route["canary"] = "off"
-    if dice.random() < 0.15 and not route["backoff"]["native"]:
+    if theme == "order" or (dice.random() < 0.1 and not route["backoff"]["native"]):
+        route["backoff"]["native"] = False
         route["order_by"] = dice.choice(["attribute:customer", "key"] if able.ordered else ["attribute:customer"])
+    if theme == "long-keys":
+        route["order_by"] = "attribute:customer"
+        route["backoff"]["native"] = False
     if dice.random() < 0.2:
         route["rate"] = {"per_second": dice.choice([1, 5]), "max_in_flight": dice.choice([2, 5, 20])}
-    if allowed("small-limit") and dice.random() < 0.2:
+    if theme == "small-limit":
         route["drain"]["limit"] = dice.choice([2, 5])
     if dice.random() < 0.2:
         route["rules"] = [{"match": "gate \\d+ does not open", "cause": "dependency_unavailable"}]
@@ -190,12 +223,12 @@ def _route(
 #: What may happen in a step, and how often.
 OPS = {
     "produce": 14,
-    "consume": 22,
+    "consume": 20,
     "run": 20,
-    "run_troubled": 14,
+    "run_troubled": 18,
     "review": 8,
     "trouble": 8,
-    "advance": 4,
+    "advance": 3,
     "peek": 3,
     "restart": 2,
     "heal": 3,
@@ -205,18 +238,42 @@ OPS = {
     "retention": 1,
     "limit": 1,
 }
+#: What a theme adds to that.
+MORE_OPS: dict[str, dict[str, int]] = {
+    "crashes": {"run_troubled": 40},
+    "two processes": {"run_troubled": 40},
+    "faults": {"trouble": 25},
+    "people": {"review": 25, "release": 5, "pause": 2, "resume": 2},
+    "canary": {"release": 5, "heal": 5},
+    "restore": {"restore": 12, "review": 15, "trouble": 5},
+    "backup": {"backup": 10, "restore_backup": 10},
+    "no-identity": {"run_troubled": 25, "peek": 8},
+    "mistyped-destination": {"mistype": 8, "mend": 6, "review": 6},
+    "delete-review-rows": {"delete_rows": 8},
+    "late-depth": {"advance": 6},
+    "approximate-depth": {"run": 20},
+}
+#: How its consumers are more often than not.
+HABITS: dict[str, tuple[str, ...]] = {
+    "forge": ("forges",),
+    "forge-next-id": ("forges", "reject"),
+    "forged-origin": ("own", "forges"),
+    "forward-with-headers": ("forwards", "forwards", "own"),
+    "no-identity": ("own", "own", "reject"),
+    "late-depth": ("few", "idle"),
+    "approximate-depth": ("idle", "few"),
+    "same-names": ("idle", "idle", "reject"),
+    "huge-numbers": ("forges", "own"),
+    "canary": ("own", "reject", "mixed"),
+}
+#: How a consumer deals with what it gets; see actors.py.
+STYLES = ("reject", "reject", "own", "own", "own", "leave", "bare", "mixed", "mixed", "well", "slow", "twice", "asks",
+          "derives", "forwards", "forges", "late", "few")  # fmt: skip
 
 
-def _steps(
-    dice: random.Random, systems: dict[str, Any], routes: list[str], config: dict[str, Any], allowed: Any
-) -> list[dict[str, Any]]:
-    names, weights = list(OPS), list(OPS.values())
-    if allowed("restore"):
-        names, weights = [*names, "restore"], [*weights, 2]
-    if allowed("backup"):
-        names, weights = [*names, "backup", "restore_backup"], [*weights, 1, 1]
-    if allowed("mistyped-destination"):
-        names, weights = [*names, "mistype"], [*weights, 1]
+def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], theme: str) -> list[dict[str, Any]]:
+    ops = Counter(OPS) + Counter(MORE_OPS.get(theme, {}))
+    names, weights = list(ops), list(ops.values())
     mains = [
         (system, queue) for system, queues in systems.items() for queue, how in queues.items() if "dead_letters" in how
     ]
@@ -229,22 +286,20 @@ def _steps(
         system, queue = dice.choice(mains)
         add(
             "produce", system=system, queue=queue, count=dice.randint(1, 5), error=dice.choice(ERRORS),
-            fails=dice.choice([1, 1, 2, 4, 99]), same_body=dice.random() < 0.08,
+            fails=dice.choice([1, 1, 2, 4, 99]), same_body=dice.random() < 0.08, long=theme == "long-keys",
         )  # fmt: skip
 
-    def consume(style: str | None = None) -> None:
+    def consume() -> None:
         system, queue = dice.choice(mains)
-        add(
-            "consume", system=system, queue=queue, count=dice.randint(2, 10),
-            style=style or dice.choice(STYLES), known=allowed("forward-with-headers"),
-        )  # fmt: skip
+        style = dice.choice(HABITS.get(theme, STYLES) if dice.random() < 0.6 else STYLES)
+        add("consume", system=system, queue=queue, count=dice.randint(2, 10), style=style, theme=theme)
 
     for _ in range(2):
         produce()
     for system, queue in mains:
         add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=REFUSED, fails=1, same_body=False)
-        add("consume", system=system, queue=queue, count=20, style=dice.choice(["reject", "own"]), known=True)
-    for _ in range(dice.randint(4, 12)):
+        add("consume", system=system, queue=queue, count=20, style=dice.choice(["reject", "own"]), theme=theme)
+    for _ in range(dice.randint(6, 14)):
         op = dice.choices(names, weights)[0]
         route = dice.choice(routes)
         match op:
@@ -257,13 +312,12 @@ def _steps(
                 consume()
             case "run_troubled":
                 add("run", route=route, minutes=dice.choice([0, 1, 7, 40]), shards=dice.choice([1, 1, 2]),
-                    trouble=_trouble(dice, routes))  # fmt: skip
+                    trouble=_trouble(dice, theme))  # fmt: skip
                 if dice.random() < 0.6:
                     consume()
             case "review":
                 add("review", apply=dice.random() < 0.7, how=dice.choice(["one", "group", "all"]), route=route)
             case "trouble":
-                system = dice.choice(list(systems))
                 action, fates = dice.choice(
                     [
                         ("publish", ["lost", "error", "retry", "refused", "ok"]),
@@ -273,7 +327,8 @@ def _steps(
                         ("depth", ["error"]),
                     ]
                 )
-                add("trouble", system=system, action=action, fates=dice.choices(fates, k=dice.randint(1, 3)))
+                add("trouble", system=dice.choice(list(systems)), action=action,
+                    fates=dice.choices(fates, k=dice.randint(1, 3)))  # fmt: skip
             case "advance":
                 add("advance", minutes=dice.choice([1, 5, 30, 120]))
             case "peek":
@@ -284,23 +339,34 @@ def _steps(
                 add("restart", system=dice.choice(list(systems)))
             case "limit":
                 add("configure", route=route, key="canary", value=dice.choice(["off", {"first": 2, "observe": "30s"}]))
-            case "mistype":
-                add("configure", route=route, key="destination", value={"queue": "oders"})
+            case "restore":
+                how = {}
+                if dice.random() < 0.5:
+                    how = dice.choice(
+                        [
+                            {"die_at": dice.randint(0, 6), "die_of": dice.choice(["publish", "commit"])},
+                            {"meet": dice.randint(0, 40), "who": "person", "dice": dice.getrandbits(32)},
+                            {"ledger": dice.randint(0, 8), "how": "lost after commit"},
+                        ]
+                    )
+                add("restore", route=route, trouble=how)
             case _:
                 add(op, route=route)
     return steps
 
 
-#: How a consumer deals with what it gets; see actors.py.
-STYLES = ("reject", "reject", "own", "own", "own", "leave", "bare", "mixed", "mixed", "well", "slow", "twice", "asks",
-          "derives", "forwards", "forges", "late")  # fmt: skip
-
-
-def _trouble(dice: random.Random, routes: list[str]) -> dict[str, Any]:
+def _trouble(dice: random.Random, theme: str) -> dict[str, Any]:
     kind = dice.choice(["die", "die", "die", "meet", "meet", "ledger", "ledger", "disk", "retry", "twice", "skew"])
+    if theme == "two processes" and dice.random() < 0.7:
+        kind = "meet"
+    if theme in ("crashes", "no-identity") and dice.random() < 0.7:
+        kind = "die"
     match kind:
         case "die":
-            return {"die_at": int(dice.triangular(0, 260, 60))}
+            # At a call of the broker or a file, or anywhere: there are fewer of those, and more hangs on each.
+            what = dice.choice(["", "", "settle", "publish", "commit", "file"])
+            at = dice.randint(0, 7) if what else int(dice.triangular(0, 200, 60))
+            return {"die_at": at, "die_of": what}
         case "meet":
             other = dice.choice(["take over", "take over", "person", "consume", "produce", "pause"])
             return {"meet": int(dice.triangular(0, 160, 40)), "who": other, "dice": dice.getrandbits(32)}

@@ -67,6 +67,7 @@ class Story:
             self.sql = Sql(self.product.database)
             self.checker = Checker(self.world, self.plan.config["routes"], self.product.folder / "staging")
             self.checker.sql = self.sql
+            self.actors.next_id = self.next_id
             try:
                 for number, step in enumerate(self.plan.steps):
                     if steps is not None and number not in steps:
@@ -97,7 +98,6 @@ class Story:
             case "produce":
                 self.actors.produce(step, dice)
             case "consume":
-                self.actors.may_forward_marks = step.get("known", True)
                 self.actors.consume(step, dice)
             case "run":
                 world.clock.now += step["minutes"] * MINUTE
@@ -131,7 +131,13 @@ class Story:
             case "retention":
                 world.tell(f"retention: {self.product.retention()}")
             case "restore":
-                world.tell(f"restore of {step['route']}: {self.product.restore(step['route'])}")
+                self.restore(step)
+            case "mistype":
+                self.configure({**step, "key": "destination", "value": {"queue": "oders"}})
+            case "mend":
+                self.mend()
+            case "delete_rows":
+                self.people.delete_rows(self.sql)
             case "configure":
                 self.configure(step)
             case "backup":
@@ -142,12 +148,7 @@ class Story:
 
     def run(self, step: dict[str, Any], dice: random.Random) -> Outcome:
         route, trouble = step["route"], step.get("trouble", {})
-        one = Life(
-            die_at=trouble.get("die_at"),
-            ledger={trouble["ledger"]: trouble["how"]} if "ledger" in trouble else None,
-            disk={trouble["disk"]} if "disk" in trouble else None,
-            tell=self.world.tell,
-        )
+        one = self.life(trouble)
         if "meet" in trouble:
             one.meet[trouble["meet"]] = lambda: self.meet(trouble, step)
         self.world.tell(f"run of {route}" + (f", {_words(trouble)}" if trouble else ""))
@@ -230,6 +231,41 @@ class Story:
         self.product.config = self.config
         self.product.configure()
 
+    def mend(self) -> None:
+        """The configuration is again what it was in the beginning."""
+        if self.config["routes"] != self.plan.config["routes"]:
+            self.world.tell("configuration: as it was")
+            self.config = {"routes": {name: dict(route) for name, route in self.plan.config["routes"].items()}}
+            self.product.config = self.config
+            self.product.configure()
+
+    def restore(self, step: dict[str, Any]) -> None:
+        route, trouble = step["route"], step.get("trouble", {})
+        one = self.life(trouble)
+        if "meet" in trouble:
+            one.meet[trouble["meet"]] = lambda: self.meet(trouble, step)
+        self.world.tell(f"restore of {route}" + (f", {_words(trouble)}" if trouble else ""))
+        outcome = self.product.restore(route, one)
+        self.world.tell(f"    restore of {route}: {outcome}")
+        self.world.book.numbers[f"restores {outcome.status}"] += 1
+        if outcome.status == "died":
+            self.world.book.numbers["deaths"] += 1
+            self.world.clock.now += 3 * MINUTE
+
+    def life(self, trouble: dict[str, Any]) -> Life:
+        return Life(
+            die_at=trouble.get("die_at"),
+            die_of=trouble.get("die_of", ""),
+            ledger={trouble["ledger"]: trouble["how"]} if "ledger" in trouble else None,
+            disk={trouble["disk"]} if "disk" in trouble else None,
+            tell=self.world.tell,
+        )
+
+    def next_id(self) -> str:
+        """The id that the next message but a few will get."""
+        last = self.sql.value("select coalesce(max(batch_id), 0) from staging_batches")
+        return f"simulate-{(last + 1) << 20:014x}"
+
     def restore_backup(self) -> None:
         if not self.product.backups or self.database is not None:
             return
@@ -257,10 +293,7 @@ class Story:
         for system in world.systems.values():
             system.troubles.clear()
         self.checker.exact_bounds = False
-        if self.config["routes"] != self.plan.config["routes"]:
-            self.config = {"routes": {name: dict(route) for name, route in self.plan.config["routes"].items()}}
-            product.config = self.config
-            product.configure()
+        self.mend()
         world.clock.now += 30 * MINUTE  # leases of the dead, looks of the curious
         unrest: list[str] = []
         for number in range(BOUND):
@@ -308,6 +341,13 @@ def _words(trouble: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in trouble.items() if name != "dice")
 
 
-def play(seed: int, steps: list[int] | None = None, *, known: bool = False, database: str | None = None) -> Told:
+def play(
+    seed: int,
+    steps: list[int] | None = None,
+    *,
+    known: bool = False,
+    theme: str | None = None,
+    database: str | None = None,
+) -> Told:
     """The story of ``seed``."""
-    return Story(planning.make(seed, known=known), database).play(steps)
+    return Story(planning.make(seed, known=known, theme=theme), database).play(steps)
