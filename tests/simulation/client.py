@@ -132,6 +132,9 @@ class PlainClient:
         told = self.system.depth(queue)
         return UNKNOWN_DEPTH if told is None else Depth(*told)
 
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        return queue == origin
+
     def describe(self, queue: str) -> QueueInfo:
         self._exists(queue)
         found = self.system.queues[queue]

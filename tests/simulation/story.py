@@ -296,7 +296,7 @@ class Story:
         self.mend()
         world.clock.now += 30 * MINUTE  # leases of the dead, looks of the curious
         unrest: list[str] = []
-        for number in range(BOUND):
+        for number in range(self.bound()):
             for route in self.config["routes"]:
                 world.clock.now += 20 * MINUTE
                 product.resume(route)
@@ -315,12 +315,20 @@ class Story:
             if not unrest and not open_ and number >= 2:
                 break
         else:
-            raise Broken("everything comes to rest", f"after {BOUND} runs: {'; '.join(unrest)}")
+            raise Broken("everything comes to rest", f"after {self.bound()} runs: {'; '.join(unrest)}")
         world.book.numbers["rounds to rest"] = max(world.book.numbers["rounds to rest"], number + 1)
         self.checker.at_the_end(self.sql)
         problems = product.audit()
         if problems:
             raise Broken("the audit is clean", str(problems[0])[:300])
+
+    def bound(self) -> int:
+        """:data:`BOUND`, and where only some may go at a time, as many runs as these need: of a key one goes per run
+        and is observed until the next, and a limit of a run is shared by what was drained."""
+        ordered = any("order_by" in route for route in self.plan.config["routes"].values())
+        limits = [route["drain"]["limit"] for route in self.plan.config["routes"].values() if "limit" in route["drain"]]
+        made = self.world.book.numbers["messages"]
+        return BOUND + (2 * made if ordered else 0) + (2 * made // min(limits) if limits else 0)
 
     def quiet_run(self, route: str) -> Outcome:
         def watch(stage: str, _counts: dict[str, Any]) -> None:
