@@ -25,6 +25,14 @@ class Refuse:
 
 
 @dataclass(frozen=True)
+class Proxy:
+    """Answer as something in front of SQS does: no error of AWS's kind. SQS may have taken the request."""
+
+    status: int
+    text: str = "upstream connect error or disconnect/reset before headers"
+
+
+@dataclass(frozen=True)
 class Hang:
     """Read the request and say nothing until the client has gone."""
 
@@ -34,7 +42,7 @@ class Drop:
     """Read the request and close the connection."""
 
 
-Answer = dict[str, Any] | Refuse | Hang | Drop | Callable[[dict[str, Any]], dict[str, Any]]
+Answer = dict[str, Any] | Refuse | Proxy | Hang | Drop | Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def all_sent(request: dict[str, Any]) -> dict[str, Any]:
@@ -85,8 +93,8 @@ class ScriptedSqs:
                 if isinstance(answer, Refuse):
                     status = answer.status
                     body = {"__type": f"com.amazonaws.sqs#{answer.code}", "message": answer.message}
-                data = json.dumps(body).encode()
-                self.send_response(status)
+                data = json.dumps(body).encode() if not isinstance(answer, Proxy) else answer.text.encode()
+                self.send_response(answer.status if isinstance(answer, Proxy) else status)
                 self.send_header("Content-Type", "application/x-amz-json-1.0")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

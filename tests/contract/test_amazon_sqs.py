@@ -2,11 +2,15 @@
 
 import json
 import re
+import ssl
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+import botocore.exceptions as boto
 import pytest
+from urllib3.exceptions import ProxyError
+from urllib3.exceptions import SSLError as URLLib3SSLError
 
 from redrive.brokers import open_broker
 from redrive.brokers.amazon_sqs import AmazonSqs
@@ -14,7 +18,7 @@ from redrive.brokers.sqs_message import FAILURE_ATTRIBUTES, MAX_BYTES
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
-from tests.contract.scripted_sqs import Drop, Hang, Refuse, ScriptedSqs, all_sent
+from tests.contract.scripted_sqs import Drop, Hang, Proxy, Refuse, ScriptedSqs, all_sent
 from tests.elasticmq_server import ElasticMq
 from tests.servers import Ministack, free_port
 
@@ -324,15 +328,20 @@ def test_a_send_that_stays_throttled_may_be_tried_later(script: ScriptedSqs, bro
     assert statuses(broker, "orders", 3) == ["retry"] * 3
 
 
-def test_an_unavailable_service_has_not_taken_the_messages(script: ScriptedSqs, broker: AmazonSqs) -> None:
-    script.always["SendMessageBatch"] = Refuse("ServiceUnavailable", 503)
+LOST = {
+    "hang": Hang(),
+    "drop": Drop(),
+    "500": Refuse("InternalFailure", 500),
+    "503": Refuse("ServiceUnavailable", 503),
+    **{f"proxy-{status}": Proxy(status) for status in (302, 400, 401, 403, 404, 408, 429, 502, 503, 504)},
+    "proxy-page": Proxy(200, "<html>Service Unavailable</html>"),
+    "proxy-json": Proxy(503, '{"message": "no healthy upstream"}'),
+}
 
-    assert statuses(broker, "orders", 2) == ["retry"] * 2
 
-
-@pytest.mark.parametrize("fault", [Hang(), Drop(), Refuse("InternalFailure", 500)], ids=["hang", "drop", "500"])
+@pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
 def test_a_lost_answer_is_unknown_for_exactly_its_messages_and_never_repeated(
-    script: ScriptedSqs, broker: AmazonSqs, fault: Hang | Drop | Refuse
+    script: ScriptedSqs, broker: AmazonSqs, fault: Hang | Drop | Refuse | Proxy
 ) -> None:
     script.then("SendMessageBatch", all_sent, fault, all_sent)
 
@@ -368,8 +377,44 @@ def test_failed_entries_are_told_apart(script: ScriptedSqs, broker: AmazonSqs) -
     script.then("SendMessageBatch", partly)
     results = broker.publish("orders", [outgoing(number=n) for n in range(5)])
 
-    assert [r.status for r in results] == ["sent", "refused", "retry", "retry", "unknown"]
+    # SQS may have taken what failed within itself, and what it says nothing of.
+    assert [r.status for r in results] == ["sent", "refused", "unknown", "retry", "unknown"]
     assert results[1].detail == "InvalidParameterValue: no"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (boto.EndpointConnectionError(endpoint_url="u"), "retry"),
+        (boto.ConnectTimeoutError(endpoint_url="u"), "retry"),
+        (boto.SSLError(endpoint_url="u", error=URLLib3SSLError(ssl.SSLCertVerificationError("self-signed"))), "retry"),
+        (boto.SSLError(endpoint_url="u", error=URLLib3SSLError(ssl.SSLEOFError("EOF occurred"))), "unknown"),
+        (boto.ProxyConnectionError(proxy_url="p", error=ProxyError("no", OSError("Tunnel connection failed: 407"))),
+         "retry"),
+        (boto.ProxyConnectionError(proxy_url="p", error=ProxyError("no", ConnectionResetError("reset"))), "unknown"),
+        (boto.ReadTimeoutError(endpoint_url="u"), "unknown"),
+        (boto.ConnectionClosedError(endpoint_url="u"), "unknown"),
+    ],
+    ids=["refused", "connect", "certificate", "tls-broke", "tunnel", "proxy-broke", "read", "closed"],
+)  # fmt: skip
+def test_only_what_never_left_is_certainly_not_sent(
+    script: ScriptedSqs, broker: AmazonSqs, error: Exception, status: str
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    broker._client.meta.events.register_first("before-send.sqs.SendMessageBatch", fail)
+
+    assert statuses(broker, "orders", 2) == [status] * 2
+
+
+def test_what_is_too_large_for_a_proxy_is_found(script: ScriptedSqs, broker: AmazonSqs) -> None:
+    def too_large(request: dict[str, list[dict[str, str]]]) -> dict[str, object] | Proxy:
+        return Proxy(413) if any(e["MessageBody"] == "3" for e in request["Entries"]) else all_sent(request)
+
+    script.always["SendMessageBatch"] = too_large  # type: ignore[assignment]
+
+    assert statuses(broker, "orders", 5) == ["sent"] * 3 + ["refused", "sent"]
 
 
 def test_one_message_that_spoils_a_whole_request_is_found(script: ScriptedSqs, broker: AmazonSqs) -> None:
@@ -399,7 +444,7 @@ def test_an_error_for_all_is_raised(script: ScriptedSqs, broker: AmazonSqs) -> N
         broker.publish("orders", [outgoing()])
 
 
-@pytest.mark.parametrize("fault", [Drop(), Refuse("ServiceUnavailable", 503)], ids=["unknown", "retry"])
+@pytest.mark.parametrize("fault", [Drop(), Refuse("RequestThrottled")], ids=["unknown", "retry"])
 def test_a_fifo_group_waits_behind_what_was_not_sent(
     script: ScriptedSqs, broker: AmazonSqs, fault: Drop | Refuse
 ) -> None:

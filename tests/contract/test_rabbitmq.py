@@ -6,11 +6,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from redrive.brokers import open_broker
-from redrive.brokers.rabbitmq import RabbitMQ
+from redrive.brokers.base import Publication
+from redrive.brokers.rabbitmq import RabbitMQ, _Sender
 from redrive.brokers.rabbitmq_management import QueueFacts, _facts, _routes
 from redrive.brokers.rabbitmq_message import FAILURE_HEADERS, Death, deaths_of, decode, encode, letter_of
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
@@ -589,6 +591,65 @@ def test_a_full_queue_refuses_and_may_take_it_later(rabbit: RabbitMQ, create: Ca
 
     assert [r.status for r in results] == ["sent"] * 2 + ["retry"] * 3
     assert "nack" in results[2].detail
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(("full", "status"), [(True, "retry"), (False, "unknown")], ids=["full", "fault"])
+def test_a_nack_that_may_come_from_a_fault_in_the_queue_is_unknown(
+    rabbit: RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch, full: bool, status: str
+) -> None:
+    """A queue that breaks may have delivered what it had not confirmed; one that is full has not taken it."""
+    queue = create(x_max_length=1, x_overflow="reject-publish")
+    monkeypatch.setattr(rabbit, "_rejects_when_full", lambda _: full)
+
+    assert [r.status for r in rabbit.publish(queue, [outgoing(number=n) for n in range(3)])] == ["sent", status, status]
+
+
+@pytest.mark.server
+def test_rights_that_are_lost_midway_do_not_hide_what_was_sent(
+    rabbit: RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, connected, calls = create(), rabbit._connected, []
+
+    def lose_rights(subject: str) -> object:
+        if subject.startswith("basic.publish"):
+            calls.append(subject)
+        if len(calls) > 2:  # its first is for the whole call
+            raise PermissionRefused(f"{subject}: RabbitMQ refuses user and password")
+        return connected(subject)
+
+    monkeypatch.setattr(rabbit, "_connected", lose_rights)
+    results = rabbit.publish(queue, [outgoing(b"x" * 1_500_000, n) for n in range(3)])
+
+    assert [r.status for r in results] == ["sent", "retry", "retry"]
+
+
+def window_of(count: int, *, returns: int) -> list[str]:
+    """What becomes of a window of which so many came back changed, and all were confirmed."""
+
+    class Confirming:
+        published = 0
+
+        def confirm(self, on_word: Any, on_return: Any) -> None:
+            self.word, self.back = on_word, on_return
+
+        def publish(self, queue: str, raw: bytes, body: bytes) -> int:
+            self.published += 1
+            return self.published
+
+    channel = Confirming()
+    sender = _Sender(channel)  # type: ignore[arg-type]
+    window = sender.send([("orders", b"header %d" % n, b"body") for n in range(count)])
+    for _ in range(returns):
+        channel.back(312, "NO_ROUTE", b"header with a time of arrival", b"body")
+    channel.word(count, True, True)
+    return [one.status for one in window.results(lambda _: Publication("unknown"))]
+
+
+def test_what_came_back_and_can_not_be_told_apart_makes_nothing_sent() -> None:
+    assert window_of(3, returns=0) == ["sent"] * 3
+    assert window_of(3, returns=1) == ["unknown"] * 3
+    assert window_of(3, returns=3) == ["retry"] * 3
 
 
 @pytest.mark.server

@@ -142,6 +142,16 @@ def test_tasks_that_deliver_side_by_side_share_the_room_of_the_destination(
         assert max(one or 0 for one in seen) == most
 
 
+def test_where_nothing_is_confirmed_one_window_is_in_doubt_and_the_rest_waits(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, deliver={"confirm_window": 10})
+    workshop.die(*bodies(50))
+    workshop.world.faults.publishes.extend(["unknown", "retry"] * 5 + ["unknown"] * 40)
+    report = workshop.cycle()
+
+    assert (report["unknown"], report["redelivered"]) == (5, 0)
+    assert workshop.states() == {"unknown": 5, "waiting": 45}
+
+
 def test_a_destination_that_stays_full_is_given_up_and_the_rest_waits(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, rate={"max_in_flight": 8})
     workshop.die(*bodies(30), error=REFUSED)

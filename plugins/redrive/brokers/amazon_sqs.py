@@ -8,6 +8,7 @@ answer would be sent twice in silence. What may be repeated is repeated here, wi
 import json
 import math
 import os
+import ssl
 import threading
 import time
 from collections import Counter
@@ -15,11 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import boto3
 import botocore.exceptions as boto
 import tenacity
+import urllib3
 from botocore import xform_name
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
@@ -94,7 +96,7 @@ _REFUSED_CALLER = frozenset(
         *("KMS.AccessDeniedException", "KMS.DisabledException", "KMS.NotFoundException"),
     }
 )
-#: Nothing was written to the server, so nothing can have been accepted.
+#: There was no connection, or none any more.
 _NOT_CONNECTED = (
     boto.EndpointConnectionError,
     boto.ConnectTimeoutError,
@@ -288,11 +290,12 @@ class AmazonSqs:
     def publish(self, queue: str, messages: Sequence[Outgoing]) -> list[Publication]:
         """See :class:`~redrive.brokers.base.Broker`.
 
-        A request whose answer is lost is ``unknown`` for exactly its messages. Throttled requests are
-        repeated with backoff, as SQS has certainly not taken them, and answered ``retry`` in the end. A
-        missing queue or permission is raised where nothing of the call was sent; otherwise what is left is
-        ``retry``. FIFO queues get one request after another; SQS itself may take a message and refuse an
-        earlier one of its group in the same request, and then both are reported as they are.
+        A request whose answer is lost is ``unknown`` for exactly its messages, and so is one to which
+        something else than SQS answers: a proxy's 503 may hide that SQS took it. Requests that SQS calls
+        throttled are repeated with backoff, and answered ``retry`` in the end. A missing queue or
+        permission is raised where nothing of the call was sent; otherwise what is left is ``retry``. FIFO
+        queues get one request after another; SQS itself may take a message and refuse an earlier one of its
+        group in the same request, and then both are reported as they are.
         """
         if not messages:
             return []
@@ -365,7 +368,7 @@ class AmazonSqs:
     def _send(self, queue: str, url: str, pack: Sequence[Entry]) -> tuple[dict[int, Publication], BrokerError | None]:
         """One request: an outcome per message, and the error if it concerns the queue and not the messages."""
         while_throttled = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_certainly_not_taken), reraise=True, **self._backoff()
+            retry=tenacity.retry_if_exception(_throttled), reraise=True, **self._backoff()
         )
         try:
             answer = while_throttled(
@@ -381,7 +384,12 @@ class AmazonSqs:
             outcome[int(done["Id"])] = Publication("sent", done.get("MessageId"))
         for failed in answer.get("Failed", ()):
             words = f"{failed.get('Code')}: {failed.get('Message', '')}"
-            outcome[int(failed["Id"])] = Publication("refused" if _lasting(failed) else "retry", detail=words)
+            status: Literal["retry", "refused", "unknown"] = "unknown"  # a fault within SQS, which may have it
+            if failed.get("Code") in _THROTTLED:
+                status = "retry"
+            elif failed.get("SenderFault"):
+                status = "refused"
+            outcome[int(failed["Id"])] = Publication(status, detail=words)
         return outcome, None
 
     def _send_halves(
@@ -595,18 +603,37 @@ def _known_error(action: str, queue: str, error: boto.ClientError) -> BrokerErro
     return BrokerError(text)
 
 
-def _certainly_not_taken(error: BaseException) -> bool:
-    """SQS answered that it did not look at the request."""
-    if not isinstance(error, boto.ClientError):
+def _throttled(error: BaseException) -> bool:
+    """SQS itself answered that it did not look at the request."""
+    return isinstance(error, boto.ClientError) and _words(error)[0] in _THROTTLED
+
+
+def _is_its_own(code: str) -> bool:
+    """The error is SQS's own. Where an answer names none, the SDK puts its HTTP status there: it is a proxy's."""
+    return bool(code) and not code.isdigit()
+
+
+def _never_left(error: Exception) -> bool:
+    """The request was not written to any server. A connection that broke under it may have carried it there."""
+    if isinstance(error, boto.EndpointConnectionError | boto.ConnectTimeoutError):
+        return True
+    if not isinstance(error, boto.SSLError | boto.ProxyConnectionError):
         return False
-    code, _, status = _words(error)
-    return code in _THROTTLED or status in (429, 503)
+    cause = error.kwargs.get("error")
+    cause = getattr(cause, "original_error", None) or next(iter(getattr(cause, "args", ())), None) or cause
+    unsent = (
+        ssl.SSLCertVerificationError,
+        urllib3.exceptions.NewConnectionError,
+        urllib3.exceptions.ConnectTimeoutError,
+    )
+    return isinstance(cause, unsent) or "Tunnel connection failed" in str(cause)
 
 
 def _may_pass(error: BaseException) -> bool:
     """Worth another try, for calls that may be repeated."""
     if isinstance(error, boto.ClientError):
-        return _certainly_not_taken(error) or _words(error)[2] >= 500
+        status = _words(error)[2]
+        return _throttled(error) or status == 429 or status >= 500
     if isinstance(error, _NO_CREDENTIALS):
         return False
     return isinstance(error, boto.ConnectionError | boto.HTTPClientError | ResponseParserError)
@@ -628,17 +655,20 @@ def _fate(queue: str, error: Exception) -> tuple[Publication, BrokerError | None
     """What became of the messages of a send request that failed, and the error if it concerns the queue."""
     detail = f"{type(error).__name__}: {error}"
     if isinstance(error, boto.ClientError):
+        code, detail, status = _words(error)
+        if not _is_its_own(code):
+            # What is too large for a proxy never came through whole.
+            return Publication("refused" if status == 413 else "unknown", detail=f"not from SQS: {detail}"), None
         known = _known_error("SendMessageBatch", queue, error)
         if isinstance(known, QueueMissing | PermissionRefused):
             return Publication("retry", detail=str(known)), known
-        _, detail, status = _words(error)
-        if _certainly_not_taken(error):
+        if _throttled(error):
             return Publication("retry", detail=detail), None
         return Publication("unknown" if status >= 500 else "refused", detail=detail), None
     if isinstance(error, _NO_CREDENTIALS):
         refused = PermissionRefused(f"SendMessageBatch on queue {queue}: {error}")
         return Publication("retry", detail=detail), refused
-    if isinstance(error, _NOT_CONNECTED):
+    if _never_left(error):
         return Publication("retry", detail=f"not connected: {detail}"), None
     # A request that the SDK would not build was never sent; of any other the answer is lost.
     unbuilt = isinstance(error, boto.ParamValidationError)

@@ -76,13 +76,10 @@ _AWAY = (
 _NEVER = (pulsar.MessageTooBig, pulsar.InvalidMessage, pulsar.TopicTerminated, pulsar.IncompatibleSchema)
 
 #: What the library says of a single message, by the names of its results.
-_REFUSALS = frozenset({"MessageTooBig", "InvalidMessage", "TopicTerminated", "IncompatibleSchema", "NotAllowedError"})
-_NOT_TAKEN = frozenset(
-    {
-        *("ProducerQueueIsFull", "MemoryBufferIsFull", "ChecksumError"),
-        *("ProducerBlockedQuotaExceededError", "ProducerBlockedQuotaExceededException"),
-    }
-)
+#: A full backlog or a terminated topic is not among them: the library fails with that all that it has in hand when
+#: it comes back, and the broker may have taken some of it before.
+_REFUSALS = frozenset({"MessageTooBig", "InvalidMessage", "IncompatibleSchema", "NotAllowedError"})
+_NOT_TAKEN = frozenset({"ProducerQueueIsFull", "MemoryBufferIsFull", "ChecksumError"})
 _BEHIND = Publication("retry", detail="an earlier message of its key was not sent")
 
 

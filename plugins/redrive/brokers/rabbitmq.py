@@ -28,7 +28,14 @@ from redrive.brokers.rabbitmq_link import (
     connection_error,
 )
 from redrive.brokers.rabbitmq_management import Management, QueueFacts
-from redrive.brokers.rabbitmq_message import FAILURE_HEADERS, NotEncodable, delay_queue, encode, letter_of
+from redrive.brokers.rabbitmq_message import (
+    DELAY_PREFIX,
+    FAILURE_HEADERS,
+    NotEncodable,
+    delay_queue,
+    encode,
+    letter_of,
+)
 from redrive.connections import Connection
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Outgoing, Received
@@ -433,7 +440,7 @@ class RabbitMQ:
                 return [Publication("retry", detail=detail)] * len(pack), BrokerUnavailable(f"{queue}: {detail}")
             if self._sender is None or not self._sender.channel.is_open:
                 self._sender = _Sender(link.channel())
-        except BrokerUnavailable as error:
+        except BrokerError as error:  # of this window nothing was sent; of an earlier one something may have been
             return [Publication("retry", detail=str(error))] * len(pack), error
         sender = self._sender
         fresh = not sender.worked
@@ -447,10 +454,11 @@ class RabbitMQ:
         if window.pending:
             return self._after_close(queue, link, sender, window, fresh=fresh)
         sender.worked = True
+        window.judge_nacks([self._rejects_when_full(place) for place, _, _ in pack] if window.nacked else [])
         results = window.results(lambda _: Publication("unknown"))
-        if window.returned:
+        if window.returned or window.unmatched:
             self._delay_queues.pop(queue, None)  # somebody may have deleted one
-        if window.returned and not self._exists(queue):
+        if (window.returned or window.unmatched) and not self._exists(queue):
             return results, QueueMissing(f"basic.publish on queue {queue}: {window.words or 'no such queue'}")
         return results, None
 
@@ -488,6 +496,17 @@ class RabbitMQ:
         if code == PRECONDITION_FAILED and window.size == 1:
             return [Publication("refused", detail=str(error))], None
         return window.results(lambda _: Publication("unknown", detail=str(error))), None
+
+    def _rejects_when_full(self, queue: str) -> bool:
+        """A nack of ``queue`` says that it is full, as far as may be known."""
+        if queue.startswith(DELAY_PREFIX):
+            return True
+        if self._management is None:
+            return False
+        try:
+            return self._management.queue(queue).rejects_when_full
+        except BrokerError:
+            return False
 
     def _exists(self, queue: str) -> bool:
         try:
@@ -664,10 +683,28 @@ class _Window:
         self.pending = set(range(first, first + size))
         self.said: dict[int, Publication] = {}
         self.returned: set[int] = set()
+        self.nacked: set[int] = set()
+        self.unmatched = 0  # came back, and nobody knows which of them
         self.words = ""
+
+    def judge_nacks(self, full: Sequence[bool]) -> None:
+        """``full``: of each message, whether a nack of its queue says that it has no room.
+
+        Any other nack tells of a fault within the queue, which may have delivered the message before.
+        """
+        for tag in self.nacked:
+            detail = "RabbitMQ did not take it (nack): the queue is full"
+            if not full[tag - self.first]:
+                detail = "RabbitMQ answers for nothing (nack): a fault in the queue, or it is full"
+            self.said[tag] = Publication("retry" if full[tag - self.first] else "unknown", detail=detail)
 
     def results(self, otherwise: Callable[[int], Publication]) -> list[Publication]:
         """One result per message; ``otherwise`` of what the broker said nothing about."""
+        if self.unmatched:
+            sent = [tag for tag, said in self.said.items() if said.status == "sent"]
+            every = self.unmatched >= len(sent)
+            detail = self.words if every else f"a message of its window came back ({self.words}), maybe this one"
+            self.said |= dict.fromkeys(sent, Publication("retry" if every else "unknown", detail=detail))
         return [self.said.get(tag) or otherwise(tag) for tag in range(self.first, self.first + self.size)]
 
 
@@ -699,16 +736,19 @@ class _Sender:
             elif taken:
                 window.said[one] = Publication("sent")
             else:
-                window.said[one] = Publication("retry", detail="RabbitMQ did not take it (nack): the queue may be full")
+                window.nacked.add(one)
+                window.said[one] = Publication("unknown", detail="RabbitMQ answers for nothing (nack)")
 
     def _return(self, code: int, text: str, raw: bytes, body: bytes) -> None:
         """An unroutable message comes back before it is confirmed, and without its tag: it is found by its content."""
         window = self._window
         window.words = f"{code} {text}"
-        places = self._sent.get((raw, body)) or [tag for tags in self._sent.values() for tag in tags]
+        places = self._sent.get((raw, body), ())
         found = next((tag for tag in places if tag in window.pending and tag not in window.returned), None)
         if found is not None:
             window.returned.add(found)
+        else:  # a plugin of the broker's changed its headers on the way
+            window.unmatched += 1
 
 
 def _packs(messages: Sequence[Outgoing], encoded: Sequence[bytes | None]) -> list[list[int]]:

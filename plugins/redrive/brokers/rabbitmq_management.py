@@ -26,6 +26,7 @@ class QueueFacts(NamedTuple):
     dead_letter_exchange: str | None
     dead_letter_routing_key: str | None
     single_active_consumer: bool
+    rejects_when_full: bool = False  # a nack says that it did not take the message
     statistics: bool = False  # the node measures what is in its queues; told where one queue is asked for
 
 
@@ -199,6 +200,7 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
         of("dead-letter-exchange"),
         of("dead-letter-routing-key"),
         bool(arguments.get("x-single-active-consumer")),
+        str(of("overflow")).startswith("reject-publish"),
         "consumer_details" in told,
     )
 

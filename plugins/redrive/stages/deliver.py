@@ -602,7 +602,8 @@ def _publish(
         # An adapter answers per message; when it can't, nothing is known of any of them.
         trouble = error
         results = [Publication("unknown", None, str(error))] * len(messages)
-    if trouble is None and all(result.status == "retry" for result in results):
+    if trouble is None and all(result.status in ("retry", "unknown") for result in results):
+        # Nothing arrived for certain: one more window would only leave more in doubt.
         trouble = BrokerUnavailable(f"{destination}: {results[0].detail}")
     marks = [
         Mark(
