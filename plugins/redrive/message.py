@@ -5,6 +5,7 @@ because millions of them go straight into Arrow columns.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -21,6 +22,7 @@ ATTEMPT_HEADER = "x-redrive-attempt"
 COMPACT_HEADER = "x-redrive"
 TRACKING_HEADERS = frozenset({ID_HEADER, ATTEMPT_HEADER, COMPACT_HEADER})
 
+_DIGITS = re.compile(r"[0-9]+")
 _PLAIN = re.compile(r"[!-~]{1,64}")
 
 #: Rows of one staging batch: a message id is ``batch << ROW_BITS | row``.
@@ -126,6 +128,41 @@ def redrive_id_of(ledger_id: str, message_id: int) -> str:
     message id, so an index over it grows at one end only.
     """
     return f"{ledger_id}-{message_id:0{REDRIVE_ID_DIGITS}x}"
+
+
+#: What a column for counts holds.
+MOST = 2**31 - 1
+#: No clock of a broker shows this or anything later: the year 2100. Some clients write milliseconds for seconds.
+_IMPLAUSIBLE: Micros = 4_102_444_800_000_000
+MILLISECOND, SECOND = 1_000, 1_000_000
+
+
+def count(value: object, otherwise: int = 0) -> int:
+    """How often something happened, as somebody outside says it: never below 0, never more than a column holds.
+
+    ``otherwise`` for what is no number: anyone can write a header.
+    """
+    number = _number(value)
+    return otherwise if number is None else min(max(number, 0), MOST)
+
+
+def instant(value: object, unit: int = 1) -> Micros | None:
+    """When something happened, as somebody outside says it in ``unit`` microseconds since the epoch.
+
+    None for what is no number, for 0 (not set) and for what no clock of a broker shows.
+    """
+    number = _number(value)
+    moment = 0 if number is None else number * unit
+    return moment if 0 < moment < _IMPLAUSIBLE else None
+
+
+def _number(value: object) -> int | None:
+    """A whole number, or a text of plain digits; int() would take other digits too, and refuse very many."""
+    if isinstance(value, str):
+        return (int(value) if len(value) <= 20 else MOST**3) if _DIGITS.fullmatch(value) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, float) and math.isfinite(value) else None
 
 
 def plain_id(redrive_id: str) -> str:

@@ -18,7 +18,18 @@ import pytest
 
 from redrive.brokers.base import Broker, Publication, Settled
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
-from redrive.message import Header, Outgoing, Received, Tracking, clean_headers, read_tracking, tracking_headers
+from redrive.message import (
+    FIRST_MOMENT,
+    LAST_MOMENT,
+    MOST,
+    Header,
+    Outgoing,
+    Received,
+    Tracking,
+    clean_headers,
+    read_tracking,
+    tracking_headers,
+)
 from redrive.stages import pipeline
 from redrive.stages.context import utc_now
 from tests.workshop import Workshop
@@ -80,6 +91,8 @@ class BrokerContract:
     text_type = "String"  # the type of a plain text header, as the broker names it
     keeps_id_when_dead_lettered = True  # where identity is stable at all
     counts_deliveries = True
+    #: Headers in which this broker's adapter reads numbers and times, with what anyone could write there.
+    hostile_headers: tuple[tuple[Header, ...], ...] = ((Header("x-delivery-count", "String", "99999999999"),),)
     max_body = 1_000_000
     short_lease = timedelta(seconds=1)
 
@@ -217,6 +230,17 @@ class BrokerContract:
         self.send(broker, queue, outgoing(headers=headers))
 
         assert set(self.take(broker, queue, 1)[0].letter.headers) == set(headers)
+
+    def test_whatever_a_header_says_a_message_is_received(self, broker: Broker, queue: str) -> None:
+        hostile = dict(enumerate(((), *self.hostile_headers)))
+        self.send(broker, queue, *(outgoing(b"%d" % n, n, headers=headers) for n, headers in hostile.items()))
+        taken = [received.letter for received in self.take(broker, queue, len(hostile))]
+
+        assert {int(letter.body) for letter in taken} == set(hostile)
+        for letter in taken:
+            assert 0 <= letter.deliveries <= MOST
+            for moment in (letter.enqueued_at, letter.dead_lettered_at, letter.first_received_at):
+                assert moment is None or FIRST_MOMENT <= moment <= LAST_MOMENT
 
     def test_tracking_headers_survive(self, broker: Broker, queue: str) -> None:
         self.send(broker, queue, outgoing(headers=(Header("a", "String", "b"), *tracking_headers("k3v9q2-17", 3))))

@@ -72,6 +72,11 @@ def consumers(pulsar_server: Pulsar) -> Iterator[Any]:
 class TestApachePulsar(BrokerContract):
     """On a real Pulsar standalone, with tokens and permissions switched on."""
 
+    hostile_headers = (
+        (Header("REAL_TOPIC", "String", "orders"), Header("RECONSUMETIMES", "String", "99999999999")),
+        (Header("REAL_TOPIC", "String", "orders"), Header("RECONSUMETIMES", "String", "\u00b2")),
+    )
+
     @pytest.fixture
     def broker(self, make_adapter: Callable[..., ApachePulsar]) -> ApachePulsar:
         return make_adapter()

@@ -147,6 +147,11 @@ class PubSubContract(BrokerContract):
     """What holds for Pub/Sub on whatever server."""
 
     carries_empty = False  # with an attribute it would
+    hostile_headers = (
+        (Header("CloudPubSubDeadLetterSourceDeliveryCount", "String", "99999999999"),),
+        (Header("CloudPubSubDeadLetterSourceDeliveryCount", "String", "\u00b2"),),
+        (Header("CloudPubSubDeadLetterSourceTopicPublishTime", "String", "0001-01-01T00:00:00+23:59"),),
+    )
     keeps_id_when_dead_lettered = False
     counts_deliveries = False  # only a subscription with a dead-letter policy does
 

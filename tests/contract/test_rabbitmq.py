@@ -83,6 +83,12 @@ class OnRabbitMQ(BrokerContract):
 
     text_type = "longstr"
     queue_type = "classic"
+    hostile_headers = (
+        (Header("x-delivery-count", "longstr", "99999999999"),),
+        (Header("x-delivery-count", "longstr", "\u00b2"),),
+        (Header("x-death", "array", '[{"queue":"orders","reason":"rejected","count":1099511627776}]'),),
+        (Header("x-death", "array", '[{"queue":"orders","reason":"rejected","time":{"!timestamp":"999999999999"}}]'),),
+    )
 
     @pytest.fixture
     def broker(self, rabbit: RabbitMQ) -> RabbitMQ:

@@ -1,10 +1,10 @@
-"""The ids under which a deduplicating broker knows our sends."""
+"""The ids under which a deduplicating broker knows our sends, and numbers that somebody outside has written."""
 
 import re
 
 import pytest
 
-from redrive.message import Outgoing, restore_id, send_id
+from redrive.message import MILLISECOND, MOST, SECOND, Outgoing, count, instant, restore_id, send_id
 
 LONG_AGO, NOW = 1_760_000_000_000_000, 1_760_000_000_000_001
 
@@ -40,3 +40,37 @@ def test_whatever_an_id_from_outside_holds_a_broker_takes_ours(redrive_id: str) 
     for made in (send_id(send(redrive_id, 999_999)), restore_id(redrive_id, 1 << 20, NOW)):
         assert re.fullmatch(r"[!-~]{1,128}", made)
     assert send_id(send(redrive_id)) != send_id(send(redrive_id + "x"))
+
+
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [
+        (3, 3),
+        ("3", 3),
+        ("007", 7),
+        (2**40, MOST),
+        ("99999999999", MOST),
+        ("9" * 5_000, MOST),
+        (-1, 0),
+        (2.9, 2),
+        (1e300, MOST),
+        *((nonsense, 5) for nonsense in (None, "", "-3", "+3", " 3", "3.0", "\u00b2", "\u0663", True, b"3", [3])),
+        *((nonsense, 5) for nonsense in (float("nan"), float("inf"))),
+    ],
+)
+def test_a_count_from_outside_fits_whatever_it_says(said: object, counted: int) -> None:
+    assert count(said, otherwise=5) == counted
+
+
+@pytest.mark.parametrize(
+    ("said", "unit", "moment"),
+    [
+        ("1760000000000", MILLISECOND, LONG_AGO),
+        (1_760_000_000, SECOND, LONG_AGO),
+        (1_760_000_000_000, SECOND, None),  # milliseconds, from a client that doesn't know better
+        *((nonsense, MILLISECOND, None) for nonsense in (0, "0", -5, None, "", "\u00b2", True, 2**64, "9" * 5_000)),
+        (float("nan"), SECOND, None),
+    ],
+)
+def test_a_time_from_outside_is_one_that_a_clock_shows_or_none(said: object, unit: int, moment: int | None) -> None:
+    assert instant(said, unit) == moment

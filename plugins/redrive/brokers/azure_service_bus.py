@@ -6,6 +6,7 @@ repeated after a lost answer would be sent twice in silence. What may be repeate
 """
 
 import os
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -608,7 +609,7 @@ class _Sending:
                     return one.message, [one]  # larger than a batch may be, but not than a message
                 self._note(one.place, Publication("refused", detail=self._with_size(one, "")))
                 return None, [one]
-            except (ValueError, TypeError, AttributeError) as error:
+            except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
                 if taken:
                     break
                 self._note(one.place, Publication("refused", detail=f"the SDK can't encode it: {error}"))

@@ -5,12 +5,13 @@ One instance belongs to one thread of one task: receive, stage and settle happen
 receipts do not travel.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, NamedTuple, Protocol
 
-from redrive.message import Micros, Outgoing, Received
+from redrive.errors import BrokerError
+from redrive.message import DeadLetter, Micros, Outgoing, Received
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,23 @@ class ConsumerStats(NamedTuple):
     progress: int  # any number that changes when it acks: a count of acks, the time of the last one
     connection: str | None = None  # the one that it came in by, where that can be closed
     shared: bool = False  # somebody who does not consume this queue works over that connection too
+
+
+#: The description of a message of which only the body could be read.
+UNREADABLE = "malformed message: its headers can't be read and were left out"
+
+
+def readable(read: Callable[[], DeadLetter], least: Callable[[], DeadLetter]) -> DeadLetter:
+    """What ``read`` makes of a received message; where it can't, ``least``: its body and id, with a word for people.
+
+    Whatever its headers hold, a message has to be received: one that isn't stays, and stops its queue for good.
+    """
+    try:
+        return read()
+    except BrokerError:  # not the message's fault
+        raise
+    except Exception as error:
+        return least()._replace(description=f"{UNREADABLE} ({type(error).__name__})")
 
 
 class Broker(Protocol):

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from google.pubsub_v1 import types
 
-from redrive.message import DeadLetter, Header, Micros, Outgoing, Received
+from redrive.brokers.base import readable
+from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, count, instant
 
 BATCH = 1_000
 MAX_ATTRIBUTES = 100
@@ -41,7 +42,7 @@ FAILURE_ATTRIBUTES = frozenset(
 )
 
 _CONTENT_TYPE_NAMES = frozenset({"content-type", "contenttype", "content_type"})
-_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)")
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 #: The plain protobuf classes: the client's own wrappers cost several times as much per message.
 _Message = types.PubsubMessage.pb()
 
@@ -75,26 +76,30 @@ def is_full(name: str, kind: str) -> bool:
 def received(message: Any, origin_of: Callable[[str | None, str], str | None]) -> Received:
     """A message of a pull's answer; ``origin_of(project, subscription)`` names the topic on which it failed."""
     inner = message.message
+    letter = readable(lambda: _letter(message, origin_of), lambda: DeadLetter(inner.message_id, inner.data))
+    return Received(letter, message.ack_id)
+
+
+def _letter(message: Any, origin_of: Callable[[str | None, str], str | None]) -> DeadLetter:
+    inner = message.message
     attributes = inner.attributes
     published = _micros(inner.publish_time)
     headers = tuple(Header(name, "String", attributes[name]) for name in sorted(attributes))
     subscription = attributes.get(SUBSCRIPTION) or None
-    told = attributes.get(COUNT, "")
-    letter = DeadLetter(
+    return DeadLetter(
         broker_message_id=inner.message_id,
         body=inner.data,
         headers=headers,
         enqueued_at=parse_time(attributes.get(PUBLISHED)) or published,
         dead_lettered_at=published if subscription else None,
         # Without a dead-letter policy of its own a subscription does not count: 0.
-        deliveries=int(told) if told.isascii() and told.isdigit() else message.delivery_attempt,
+        deliveries=count(attributes.get(COUNT), otherwise=count(message.delivery_attempt)),
         origin=origin_of(attributes.get(PROJECT) or None, subscription) if subscription else None,
         ordering_key=inner.ordering_key or None,
         content_type=next((h.value for h in headers if h.name.lower() in _CONTENT_TYPE_NAMES), None),  # type: ignore[arg-type]
         description=attributes.get(ERROR) or None,
         redelivered=message.delivery_attempt > 1,
     )
-    return Received(letter, message.ack_id)
 
 
 def entry(place: int, message: Outgoing) -> Entry | str:
@@ -146,8 +151,8 @@ def parse_time(text: str | None) -> Micros | None:
         when = datetime.fromisoformat(found[1].upper() + found[3].upper().replace("Z", "+00:00"))
     except ValueError:
         return None
-    seconds = when.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return seconds // timedelta(microseconds=1) + int((found[2] or "0")[:6].ljust(6, "0"))
+    since = when - datetime(1970, 1, 1, tzinfo=UTC)
+    return instant(since // timedelta(microseconds=1) + int((found[2] or "0")[:6].ljust(6, "0")))
 
 
 def _objections(message: Outgoing) -> Iterator[str]:
@@ -169,5 +174,4 @@ def _objections(message: Outgoing) -> Iterator[str]:
 
 
 def _micros(moment: Any) -> Micros | None:
-    found: int = moment.seconds * 1_000_000 + moment.nanos // 1000
-    return found or None
+    return instant(moment.seconds * 1_000_000 + moment.nanos // 1000)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from redrive.message import DeadLetter, Header, Outgoing
+from redrive.brokers.base import readable
+from redrive.message import MILLISECOND, DeadLetter, Header, Outgoing, count, instant
 
 #: What brokers take unless they are told otherwise (``maxMessageSize``).
 MAX_BYTES = 5 * 1024 * 1024
@@ -55,15 +56,16 @@ def id_text(message_id: Any) -> str:
 
 def letter(message: Any, origin: Callable[[str], str]) -> DeadLetter:
     """One message as received; ``origin`` names the queue of a topic on which it failed."""
+    return readable(lambda: _letter(message, origin), lambda: DeadLetter(id_text(message.message_id()), message.data()))
+
+
+def _letter(message: Any, origin: Callable[[str], str]) -> DeadLetter:
     told: dict[str, str] = message.properties()
-    published = message.publish_timestamp() * 1000
+    published = instant(message.publish_timestamp(), MILLISECOND)  # the producer's clock
     real_topic = told.get(REAL_TOPIC)
-    counted = told.get(RECONSUMES, "")
-    read_before = message.redelivery_count()
-    if real_topic is None:
-        deliveries = read_before + 1
-    else:  # our own reads of the dead letter say nothing about its failures
-        deliveries = int(counted) if counted.isascii() and counted.isdigit() and len(counted) < 10 else 0
+    read_before = count(message.redelivery_count())
+    # Our own reads of the dead letter say nothing about its failures.
+    deliveries = count(read_before + 1) if real_topic is None else count(told.get(RECONSUMES))
     partition_key, ordering_key = message.partition_key(), _text(message.ordering_key())
     properties: list[tuple[str, str]] = []
     if partition_key:

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-from redrive.message import DeadLetter, Header, Micros, Outgoing
+from redrive.brokers.base import readable
+from redrive.message import SECOND, DeadLetter, Header, Micros, Outgoing, count, instant
 
 #: Headers that say how and why a message died, removed before it is sent again.
 FAILURE_HEADERS = frozenset(
@@ -36,6 +37,8 @@ FAILURE_HEADERS = frozenset(
 ROUTING_HEADERS = frozenset({"CC", "BCC"})
 #: With the plugin for message deduplication a queue confirms and drops what shares this with a message that it holds.
 DEDUPLICATION_HEADER = "x-deduplication-header"
+#: Holds the properties and headers of a message, as they came, of which something could not be read.
+UNREAD_HEADER = "x-redrive-unread"
 _NOT_SENT = ROUTING_HEADERS | {DEDUPLICATION_HEADER}
 #: Property names of a letter that are ours: where the message was and what the broker took off it.
 EXCHANGE, ROUTING_KEY, DRAINED_FROM = "exchange", "routing_key", "drained_from"
@@ -131,6 +134,21 @@ def letter_of(
     delivery_limit: Callable[[str], int | None] = lambda _: None,
 ) -> DeadLetter:
     """The letter that was delivered from ``queue``; ``delivery_limit`` tells a queue's own limit where it is known."""
+    where = ((EXCHANGE, exchange), (ROUTING_KEY, routing_key), (DRAINED_FROM, queue))
+    return readable(
+        lambda: _letter(raw, body, where, redelivered, delivery_limit),
+        # What could not be read of it goes to staging as it came.
+        lambda: DeadLetter("", body, (Header(UNREAD_HEADER, "binary", raw),), where, redelivered=redelivered),
+    )
+
+
+def _letter(
+    raw: bytes,
+    body: bytes,
+    where: tuple[tuple[str, str], ...],
+    redelivered: bool,
+    delivery_limit: Callable[[str], int | None],
+) -> DeadLetter:
     fields, headers = decode(raw)
     content_type = fields.pop("content_type", None)
     by_name = {header.name: header for header in headers}
@@ -140,13 +158,12 @@ def letter_of(
     failed = _failure(deaths, by_name.get("x-first-death-queue"))
     times = [death.at for death in deaths if death.at is not None]
     sent = fields.get("timestamp")
-    enqueued = _plausible(int(sent) * 1_000_000) if sent else None
-    properties = [*fields.items(), (EXCHANGE, exchange), (ROUTING_KEY, routing_key), (DRAINED_FROM, queue)]
+    enqueued = instant(sent, SECOND)
     return DeadLetter(
         fields.get("message_id", ""),
         body,
         headers,
-        tuple(properties),
+        (*fields.items(), *where),
         enqueued if enqueued is not None else min(times, default=None),
         max(times, default=None),
         None,
@@ -168,7 +185,7 @@ def deaths_of(header: Header) -> tuple[Death, ...]:
             Death(str(entry["queue"]), str(entry["reason"]), _count(entry.get("count")), _time(entry.get("time")))
             for entry in entries
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return ()
 
 
@@ -196,9 +213,8 @@ def _deliveries(
     delivery_limit: Callable[[str], int | None],
 ) -> int:
     if failed is None:
-        if counted is not None and str(counted.value).isdigit():
-            return int(str(counted.value)) + 1
-        return 2 if redelivered else 1
+        before = -1 if counted is None else count(counted.value, otherwise=-1)
+        return count(before + 1) or (2 if redelivered else 1)
     total = 0
     for death in deaths:
         if death.queue != failed.queue:
@@ -207,7 +223,7 @@ def _deliveries(
         if death.reason == "delivery_limit":
             each = (delivery_limit(death.queue) or 0) + 1
         total += death.count * each
-    return max(total, 1)
+    return max(count(total), 1)
 
 
 def _headers(raw: bytes, offset: int, end: int) -> tuple[Header, ...]:
@@ -332,18 +348,13 @@ def _seconds(text: str) -> int:
 def _time(value: object) -> Micros | None:
     if isinstance(value, Mapping):
         value = value.get(f"{_MARK}timestamp")
-    return _plausible(_seconds(value) * 1_000_000) if isinstance(value, str) else None
-
-
-def _plausible(moment: Micros) -> Micros | None:
-    """``moment`` unless it is one that no clock of a broker shows: some clients send milliseconds."""
-    return moment if 0 < moment < 4_102_444_800_000_000 else None  # the year 2100
+    return instant(_seconds(value), SECOND) if isinstance(value, str) else None
 
 
 def _count(value: object) -> int:
     if isinstance(value, Mapping):
         value = next(iter(value.values()), 1)
-    return max(int(value), 1) if isinstance(value, int | str) else 1
+    return max(count(value, otherwise=1), 1)
 
 
 # --- writing -----------------------------------------------------------------------------------------------
@@ -384,7 +395,7 @@ def _property(name: str, kind: str, value: str) -> bytes:
             return struct.pack(">B", int(value))
         if kind == "timestamp":
             return struct.pack(">Q", _seconds(value))
-    except (ValueError, struct.error) as error:
+    except (ValueError, OverflowError, struct.error) as error:
         raise NotEncodable(f"property {name}: {error}") from None
     return _short(value, f"property {name}")
 
@@ -415,7 +426,7 @@ def _field(header: Header) -> bytes:
             return _scalar(_LETTERS[kind], value)
         if kind.startswith("Number") and value.lstrip("-").isdigit():  # as our own marks say it
             return _scalar("l", value)
-    except (ValueError, struct.error, InvalidOperation, RecursionError, TypeError) as error:
+    except (ValueError, OverflowError, struct.error, InvalidOperation, RecursionError, TypeError) as error:
         raise NotEncodable(f"header {header.name!r} is no {kind}: {error}") from None
     return _long(b"S", value.encode("utf-8", "surrogatepass"))
 

@@ -10,7 +10,8 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, Amq
 
 from redrive.brokers import amqp_values
 from redrive.brokers.amqp_values import STRING, Encoded, Section, Typed, Unreadable
-from redrive.message import DeadLetter, Header, Micros, Outgoing, send_id
+from redrive.brokers.base import readable
+from redrive.message import MILLISECOND, DeadLetter, Header, Micros, Outgoing, count, instant, send_id
 
 #: What the standard tier takes; the premium tier's bound is told by the link.
 STANDARD_BYTES = 256 * 1024
@@ -90,6 +91,23 @@ class Address(NamedTuple):
 
 def letter(message: ServiceBusReceivedMessage, payload: bytes, address: Address) -> DeadLetter:
     """A received message; ``payload`` is its first frame, from which values are read with their types."""
+    return readable(lambda: _letter(message, payload, address), lambda: _least(message, payload))
+
+
+def _least(message: ServiceBusReceivedMessage, payload: bytes) -> DeadLetter:
+    raw = message.raw_amqp_message
+    annotations: dict[Any, Any] = raw.annotations or {}
+    message_id = raw.properties.message_id if raw.properties else None
+    try:
+        body, _ = _body(raw, {})
+    except Exception:
+        body = payload  # all that came, headers included
+    return DeadLetter(
+        _as_text(message_id) if isinstance(message_id, str | bytes) else f"sequence-{annotations.get(_SEQUENCE)}", body
+    )
+
+
+def _letter(message: ServiceBusReceivedMessage, payload: bytes, address: Address) -> DeadLetter:
     raw = message.raw_amqp_message
     annotations: dict[Any, Any] = raw.annotations or {}
     parts = _parts(payload)
@@ -97,11 +115,12 @@ def letter(message: ServiceBusReceivedMessage, payload: bytes, address: Address)
     headers = _headers(raw, parts)
     body, kind = _body(raw, parts)
     said = {header.name: _as_text(header.value) for header in headers if header.name in (REASON, DESCRIPTION)}
-    sequence = int(annotations.get(_SEQUENCE) or 0)
+    told = annotations.get(_SEQUENCE)  # a long, larger than a count
+    sequence = told if isinstance(told, int) else 0
     source = _decoded(annotations.get(_SOURCE))
     partition_key = _decoded(annotations.get(_PARTITION_KEY))
     session = fields.get("SessionId")
-    failed = message.delivery_count or 0
+    failed = count(message.delivery_count)
     dead = bool(address.sub_queue)
     properties = [
         *_kept(fields),
@@ -248,7 +267,8 @@ def _enqueued_at(milliseconds: object, sequence: int) -> Micros | None:
 
     So two copies that a producer sent at once with one MessageId are still told apart.
     """
-    return int(milliseconds) * 1000 + sequence % 1000 if isinstance(milliseconds, int) and milliseconds else None
+    moment = instant(milliseconds, MILLISECOND)
+    return None if moment is None else moment + sequence % 1000
 
 
 # --- sent --------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, plain_id, send_id
+from redrive.brokers.base import readable
+from redrive.message import MILLISECOND, DeadLetter, Header, Outgoing, Received, count, instant, plain_id, send_id
 
 BATCH = 10
 MAX_ATTRIBUTES = 10
@@ -60,6 +61,11 @@ class Entry(NamedTuple):
 
 def received(message: Mapping[str, Any]) -> Received:
     """A message of a receive request's answer."""
+    letter = readable(lambda: _letter(message), lambda: DeadLetter(message["MessageId"], _body(message)))
+    return Received(letter, message["ReceiptHandle"])
+
+
+def _letter(message: Mapping[str, Any]) -> DeadLetter:
     system = message.get("Attributes", {})
     headers = tuple(
         Header(name, value["DataType"], value["BinaryValue"] if "BinaryValue" in value else value["StringValue"])
@@ -68,22 +74,25 @@ def received(message: Mapping[str, Any]) -> Received:
     content_type = next(
         (h.value for h in headers if h.name.lower() in _CONTENT_TYPE_NAMES and isinstance(h.value, str)), None
     )
-    deliveries = int(system.get("ApproximateReceiveCount", 0))
-    letter = DeadLetter(
+    deliveries = count(system.get("ApproximateReceiveCount"))
+    return DeadLetter(
         broker_message_id=message["MessageId"],
-        # Half surrogate pairs can't be in UTF-8, but a server may let them through: keep what came.
-        body=message.get("Body", "").encode("utf-8", "surrogatepass"),
+        body=_body(message),
         headers=headers,
         properties=tuple((name, system[name]) for name in _KEPT_PROPERTIES if name in system),
-        enqueued_at=_micros(system.get("SentTimestamp")),
-        first_received_at=_micros(system.get("ApproximateFirstReceiveTimestamp")),
+        enqueued_at=instant(system.get("SentTimestamp"), MILLISECOND),
+        first_received_at=instant(system.get("ApproximateFirstReceiveTimestamp"), MILLISECOND),
         deliveries=deliveries,
         origin=queue_of_arn(system.get("DeadLetterQueueSourceArn")),
         ordering_key=system.get("MessageGroupId"),
         content_type=content_type,
         redelivered=deliveries > 1,
     )
-    return Received(letter, message["ReceiptHandle"])
+
+
+def _body(message: Mapping[str, Any]) -> bytes:
+    # Half surrogate pairs can't be in UTF-8, but a server may let them through: keep what came.
+    return str(message.get("Body", "")).encode("utf-8", "surrogatepass")
 
 
 def entry(place: int, message: Outgoing, *, fifo: bool) -> Entry | str:
@@ -170,7 +179,3 @@ def _header_size(header: Header) -> int:
 def queue_of_arn(arn: str | None) -> str | None:
     """The queue's name, which is the last part of its ARN."""
     return arn.rpartition(":")[2] if arn else None
-
-
-def _micros(milliseconds: str | None) -> Micros | None:
-    return int(milliseconds) * 1000 if milliseconds and milliseconds != "0" else None
