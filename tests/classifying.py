@@ -4,14 +4,13 @@ Message by message and as plainly as it can be said; the Spark job's own tests h
 """
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from redrive import classified, explain, failure_text, grouping, selectors
+from redrive import classified, explain, failure_text, grouping, route_rules, selectors
 from redrive.cases import LEASE_BROKERS, LEASE_HINT, LEASE_SHARE, ROUTE_HINT, Case, RouteRule
 from redrive.causes import Cause
 from redrive.message import ROW_BITS, DeadLetter, message_id_of
@@ -91,9 +90,9 @@ def _hint(
     said: failure_text.Evidence,
 ) -> str:
     """What a route's own rule or the time per delivery points to."""
-    for number, rule in enumerate(rules, 1):
-        if re.search(rule.match, said.text, re.ASCII):
-            return f"{ROUTE_HINT}{number}"
+    (number,) = route_rules.first_matches([said.text], [rule.match for rule in rules])
+    if number:
+        return f"{ROUTE_HINT}{number}"
     lease = manifest["sources"].get(row["source"], {}).get("lease_seconds")
     if said.text or said.reason or not lease or manifest["broker"] not in LEASE_BROKERS:
         return ""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from redrive import failure_text, grouping
+from redrive import failure_text, grouping, route_rules
 from redrive.cases import LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.cause_model import OVERRULES, Model, shipped
 from redrive.cause_rules import HINTS, Finding, find, find_reason
@@ -75,11 +75,9 @@ def explain(
     A line has ``text`` and may have ``reason`` (the broker's) and ``attributes`` (name to value). Lines are
     kept until the last is read, because grouping needs all of them; texts are kept once each.
     """
-    patterns = [re.compile(rule.match, re.ASCII) for rule in rules]
     known = list(known_groups)
-    kept: list[tuple[dict[str, Any], Case]] = []
-    counts: dict[Case, int] = {}
-    seen: dict[tuple[str, str], Case] = {}
+    kept: list[tuple[dict[str, Any], failure_text.Evidence]] = []
+    seen: dict[failure_text.Evidence, int] = {}
     for line in lines:
         evidence = failure_text.pick(
             [Header(str(name), "String", str(value)) for name, value in _attributes(line)],
@@ -87,16 +85,19 @@ def explain(
             given=_text(line.get("text")),
             reason=_text(line.get("reason")),
         )
-        case = seen.get(evidence)
-        if case is None:
-            hint = next((f"{ROUTE_HINT}{n}" for n, p in enumerate(patterns, 1) if p.search(evidence.text)), "")
-            case = Case(grouping.mask(evidence.text), evidence.reason, hint)
-            seen[evidence] = case
-        counts[case] = counts.get(case, 0) + 1
-        kept.append((dict(line), case))
+        seen[evidence] = seen.get(evidence, 0) + 1
+        kept.append((dict(line), evidence))
+    matched = route_rules.first_matches([one.text for one in seen], [rule.match for rule in rules])
+    cases = {
+        one: Case(grouping.mask(one.text), one.reason, f"{ROUTE_HINT}{number}" if number else "")
+        for one, number in zip(seen, matched, strict=True)
+    }
+    counts: dict[Case, int] = {}
+    for evidence, count in seen.items():
+        counts[cases[evidence]] = counts.get(cases[evidence], 0) + count
     judgements = judge(counts, rules, known, model)
-    for line, case in kept:
-        cause, rule, confidence, template, fingerprint = judgements[case]
+    for line, evidence in kept:
+        cause, rule, confidence, template, fingerprint = judgements[cases[evidence]]
         yield line | {
             "cause": cause.value,
             "rule": rule,

@@ -9,7 +9,6 @@ can't disagree.
 Nothing here knows Spark: a task calls :func:`write` with the batches of its share.
 """
 
-import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from redrive import classified, failure_text, files
+from redrive import classified, failure_text, files, route_rules
 from redrive.arrow_numpy import Integers, has_nul, integers, numbers, strings
 from redrive.cases import LEASE_BROKERS, LEASE_HINT, ROUTE_HINT, Case, key_of, lease_ran_out
 from redrive.collapsing import Masked
@@ -225,7 +224,6 @@ class _Look:
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._rules = [re.compile(pattern, re.ASCII) for pattern in asked.rules]
         self._found: dict[tuple[str, str, str], _Found] = {}
         self._delays = 0
         selected = (*asked.evidence, asked.message_key, asked.order_key)
@@ -262,14 +260,16 @@ class _Look:
         evidence = self._evidence(rows, headers)
         masked = _MASKED.all([text for text, _ in evidence])
         kinds = rows.values("kind")
-        found, certain = self._found, not self._rules
+        rules = route_rules.first_matches([text for text, _ in evidence], self._asked.rules)
+        found = self._found
         keys: list[int] = []
-        for number, ((text, reason), mask, kind) in enumerate(zip(evidence, masked, kinds, strict=True)):
+        for number, ((text, reason), mask, kind, rule) in enumerate(zip(evidence, masked, kinds, rules, strict=True)):
             if kind == "delay":
                 self._delays += 1
                 keys.append(0)
                 continue
-            case = mask, reason, "" if certain and text else self._hint(rows, number, text, reason)
+            hint = f"{ROUTE_HINT}{rule}" if rule else "" if text else self._hint(rows, number, reason)
+            case = mask, reason, hint
             one = found.get(case)
             if one is None:
                 one = found[case] = _Found(Case(*case), int(ids[number]), text)
@@ -305,11 +305,9 @@ class _Look:
             broker_message_id=(rows.values("broker_message_id")[number] or "") if selectors else "",
         )
 
-    def _hint(self, rows: _Rows, number: int, text: str, reason: str) -> str:
-        for n, rule in enumerate(self._rules, 1):
-            if rule.search(text):
-                return f"{ROUTE_HINT}{n}"
-        if text or reason or not self._asked.leases:
+    def _hint(self, rows: _Rows, number: int, reason: str) -> str:
+        """Of a message that says nothing."""
+        if reason or not self._asked.leases:
             return ""
         lease = self._asked.leases.get(rows.values("source")[number])
         if lease is None:

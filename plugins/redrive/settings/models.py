@@ -418,7 +418,7 @@ class Rule(Part):
     """A route's own knowledge of its failures."""
 
     match: Expression = Field(
-        description="A regular expression that is looked for in the failure text; it has to mean the same in Java."
+        description="A regular expression of RE2 to look for in the failure text; it has to mean the same in Java."
     )
     cause: Cause = Field(description="The cause of failures that match.")
 
