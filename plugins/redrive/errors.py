@@ -74,6 +74,11 @@ class LedgerUnavailable(LedgerError):
     """The ledger's database can't be reached."""
 
 
+class LedgerRefused(LedgerError):
+    """The ledger's database is there and does not take a value: too large for an index or a column, or not text. Trying
+    again changes nothing; the text says what it was for."""
+
+
 class SchemaOutdated(LedgerError):
     """The ledger's schema is missing or of another version; run ``redrive db upgrade``."""
 

@@ -92,6 +92,23 @@ def body_hash(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
+#: Bytes of a value from outside that go into an index as they are. PostgreSQL refuses rows of an index above 2,704.
+MAX_INDEXED = 512
+#: Half of a surrogate pair, or what looks like a key with a hash.
+_UNUSUAL = re.compile(r"[\ud800-\udfff]|\A.{0,64}~[0-9a-f]{32}\Z", re.DOTALL)
+
+
+def index_key(value: str) -> str:
+    """``value`` as it goes into an index: itself, if it is short and a database can hold it, else its beginning and a
+    hash. The same value gives the same key wherever it is asked for, and no two give one: what looks like the key of
+    another value is hashed too."""
+    raw = value.encode("utf-8", "surrogatepass")
+    if len(raw) <= MAX_INDEXED and "\0" not in value and not _UNUSUAL.search(value):
+        return value
+    shown = value[:64].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return f"{shown}~{hashlib.blake2b(raw, digest_size=16).hexdigest()}"
+
+
 def headers_hash(headers: Iterable[Header], strip: frozenset[str]) -> bytes:
     """16 bytes over what producer and consumer wrote into the headers, whatever their order: without failure headers
     (``strip``) and without our marks."""

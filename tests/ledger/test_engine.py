@@ -1,6 +1,8 @@
 """The ledger's database in trouble: a clear error of ours, and no value of a row in any text that may be logged."""
 
 import itertools
+import random
+import string
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from redrive.errors import LedgerUnavailable
+from redrive.errors import LedgerRefused, LedgerUnavailable
 from redrive.ledger.engine import Ledger, instant_text, sql
 from tests.ledger.planting import NOW
 
@@ -94,3 +96,33 @@ def test_no_value_is_in_what_the_database_refuses(ledger: Ledger, way: Callable[
     said = "".join(traceback.format_exception(caught.value))
     assert "4111" not in said
     assert "[SQL: " in said, "which statement it was is no secret"
+
+
+def test_a_value_that_is_too_large_for_an_index_is_no_outage(ledger: Ledger) -> None:
+    if ledger.is_sqlite:
+        pytest.skip("SQLite's indexes take what a row takes")
+    big = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=6_000))  # no compression helps
+    with pytest.raises(LedgerRefused, match=r"for table runs was refused: index row size .* exceeds .*runs"):
+        _a_run(ledger, big)
+
+
+def test_a_text_that_is_none_is_no_outage(ledger: Ledger) -> None:
+    text = "\ud800" if ledger.is_sqlite else "a\0b"
+    with pytest.raises(LedgerRefused, match="for table runs was refused"), ledger.write() as connection:
+        ledger.bulk(connection, "runs", ("run_id",), [(text,)])
+
+
+def test_a_number_that_no_column_holds_is_no_outage(ledger: Ledger) -> None:
+    with pytest.raises(LedgerRefused, match="for table runs was refused"), ledger.write() as connection:
+        ledger.many(connection, "update runs set fence = ?", [(1 << 80,)])
+
+
+def _a_run(ledger: Ledger, run_id: str) -> None:
+    with ledger.write() as connection:
+        connection.execute(
+            sql(
+                "insert into runs (run_id, route, trigger, holder, fence, status, started_at)"
+                " values (:run_id, 'orders', 'test', 'test', 1, 'running', :now)"
+            ),
+            {"run_id": run_id, "now": NOW},
+        )

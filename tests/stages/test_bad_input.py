@@ -1,7 +1,11 @@
 """Bad input hurts only itself: it is kept byte for byte, and everything else goes on; trouble has a name."""
 
+import json
+import random
+import string
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +23,7 @@ from redrive.errors import (
     SettingsError,
     StagingError,
 )
-from redrive.message import Header, body_hash
+from redrive.message import DeadLetter, Header, body_hash
 from redrive.settings import parse
 from redrive.stages import pipeline
 from tests import classifying
@@ -130,6 +134,40 @@ def test_strange_keys_and_content_types_are_kept(shop: Workshop) -> None:
     assert (report["redelivered"], report["escalated"]) == (1, 1)
     assert [one.ordering_key for one in shop.world.peek("orders")] == ["k\0ey"]
     assert shop.audit() == []
+
+
+LONG = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=6_000))  # no compression helps
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "redelivered"),
+    [
+        # The second of a key waits for the first.
+        ({"order_by": "body:$.customer"}, {}, 2),
+        # Nobody knows where that is: a person decides.
+        ({"destination": None}, {"origin": LONG}, 1),
+    ],
+    ids=["order key", "origin"],
+)
+def test_texts_that_no_index_takes_stop_nothing(
+    route: dict[str, Any], fields: dict[str, str], redelivered: int, tmp_path: Path, ledger_url: str
+) -> None:
+    """PostgreSQL refuses rows of an index above 2,704 bytes."""
+    shop = Workshop(tmp_path, ledger_url, **route)
+    for number in range(2):
+        shop.die(json.dumps({"customer": LONG, "number": number}), **fields)
+    shop.die('{"customer": "kim"}')
+    assert shop.cycle()["redelivered"] == redelivered
+    assert shop.audit() == []
+
+
+def test_a_copy_with_a_long_broker_id_is_known_when_it_comes_again(shop: Workshop) -> None:
+    letter = DeadLetter(LONG, b"a", (Header("error", "String", REFUSED),), enqueued_at=shop.time.now, origin="orders")
+    shop.world.put("orders-dlq", letter)
+    assert shop.cycle()["redelivered"] == 1
+    shop.world.put("orders-dlq", letter)
+    report = shop.cycle()
+    assert (report["new"], report["duplicates"]) == (0, 1)
 
 
 def test_copies_delivered_twice_are_one_message(workshop: Workshop) -> None:

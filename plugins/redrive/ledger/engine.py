@@ -16,13 +16,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, DBAPIError, OperationalError
 
-from redrive.errors import LedgerUnavailable, SettingsError
+from redrive.errors import LedgerRefused, LedgerUnavailable, SettingsError
 
 #: Rows per bulk statement: large enough to amortise the call, small enough to stay flat in memory.
 CHUNK_ROWS = 50_000
 
+_TABLE = re.compile(r"\b(?:insert into|update|copy|delete from)\s+(\w+)", re.IGNORECASE)
 _BIND = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 
 
@@ -205,6 +206,8 @@ class Ledger:
         base: type[Exception] = dialect.loaded_dbapi.Error
         try:
             yield
+        except (OverflowError, UnicodeEncodeError) as error:  # of SQLite's driver, for what no column can hold
+            raise LedgerRefused(f"ledger {self.url.database}: {_refusal(statement, error)}") from error
         except base as error:
             lost = dialect.is_disconnect(error, connection.connection.driver_connection, None)  # type: ignore[arg-type]
             told = DBAPIError.instance(
@@ -221,6 +224,8 @@ class Ledger:
         except DBAPIError as error:
             _without_values(error)
             where = self.url.render_as_string(hide_password=True)
+            if isinstance(error, DataError) or _is_too_much(error):
+                raise LedgerRefused(f"ledger {where}: {_refusal(error.statement, error.orig)}") from error
             if isinstance(error, OperationalError):
                 raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
             if self.is_sqlite and type(error) is DatabaseError:  # the file is damaged or something else
@@ -228,6 +233,17 @@ class Ledger:
             if error.connection_invalidated:
                 raise LedgerUnavailable(f"ledger {where}: the connection was lost") from error
             raise
+
+
+def _is_too_much(error: DBAPIError) -> bool:
+    """Beyond a limit of PostgreSQL (its class 54): most often a value that is too large for an index."""
+    return str(getattr(error.orig, "sqlstate", None) or "").startswith("54")
+
+
+def _refusal(statement: str | None, error: object) -> str:
+    table = _TABLE.search(statement or "")
+    said = str(error).strip().splitlines()[0]
+    return f"a value {f'for table {table[1]} ' if table else ''}was refused: {said}"
 
 
 def _without_values(error: DBAPIError) -> None:

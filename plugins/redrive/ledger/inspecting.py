@@ -7,6 +7,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from redrive.ledger import balance, destinations, expiry, gate_waits, planning
 from redrive.ledger.engine import sql
 from redrive.ledger.moves import MACHINE
+from redrive.message import index_key
 
 
 def status(connection: Connection, route: str) -> dict[str, Any]:
@@ -123,11 +124,12 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
         row["message_id"]
         for row in _all(
             connection,
-            "select message_id from messages where redrive_id = :word or broker_message_id = :word"
-            " or message_id = :number union select message_id from repeat_copies where broker_message_id = :word"
-            " and message_id is not null union select message_id from redelivery_attempts"
-            " where broker_message_id = :word limit :limit",
+            "select message_id from messages where redrive_id = :word or broker_message_id in (:word, :key)"
+            " or message_id = :number union select message_id from repeat_copies"
+            " where broker_message_id in (:word, :key) and message_id is not null union"
+            " select message_id from redelivery_attempts where broker_message_id in (:word, :key) limit :limit",
             word=word,
+            key=index_key(word),
             number=number,
             limit=limit,
         )

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger import batches
 from redrive.ledger.engine import Ledger, sql
-from redrive.message import Tracking, batch_and_row
+from redrive.message import Tracking, batch_and_row, index_key
 
 
 class Evidence(NamedTuple):
@@ -157,7 +157,7 @@ def known(ledger: Ledger, route: str, wanted: Iterable[Evidence]) -> dict[Eviden
         return {}
     with ledger.write() as connection:  # a temporary table counts as writing
         ledger.temporary(connection, "asked", "message_id text")
-        ledger.bulk(connection, "asked", ("message_id",), [(one,) for one in {e.message_id for e in asked}])
+        ledger.bulk(connection, "asked", ("message_id",), [(one,) for one in {index_key(e.message_id) for e in asked}])
         rows = connection.execute(
             sql(
                 "select m.source, m.broker_message_id, m.first_enqueued_at, m.body_hash, m.message_id"
@@ -171,7 +171,7 @@ def known(ledger: Ledger, route: str, wanted: Iterable[Evidence]) -> dict[Eviden
     found = {}
     for evidence in asked:
         enqueued = None if evidence.enqueued_at is None else ledger.stored(evidence.enqueued_at)
-        key = (evidence.source, evidence.message_id, _text(ledger, enqueued), evidence.body_hash)
+        key = (evidence.source, index_key(evidence.message_id), _text(ledger, enqueued), evidence.body_hash)
         if key in seen:
             found[evidence] = seen[key]
     return found

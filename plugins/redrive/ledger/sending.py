@@ -23,7 +23,7 @@ from redrive.ledger.moves import move, tell
 from redrive.ledger.outcomes import OF_THIS_STAGE
 from redrive.ledger.selecting import Selection, want
 from redrive.lifecycle import State
-from redrive.message import body_hash
+from redrive.message import body_hash, index_key
 
 RETRY_AFTER = timedelta(seconds=30)
 #: Verdicts about an unknown send: ``repeat`` holds only while the broker would drop the second of two.
@@ -684,7 +684,14 @@ def mark(
                 reason=next(m.detail for m in marks if m.status == "unknown"),
             )
         sent = [
-            (stored, m.broker_message_id, m.tracked, m.body_hash, m.message_id, m.attempt)
+            (
+                stored,
+                m.broker_message_id and index_key(m.broker_message_id),
+                m.tracked,
+                m.body_hash,
+                m.message_id,
+                m.attempt,
+            )
             for m in marks
             if m.status == "sent"
         ]

@@ -18,7 +18,7 @@ from redrive.ledger import loading, repeats, sending
 from redrive.ledger.batches import Batch
 from redrive.ledger.loading import Classified, Group
 from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch
-from redrive.message import MAX_ROWS, ROW_BITS, Tracking, headers_hash, message_id_of
+from redrive.message import MAX_INDEXED, MAX_ROWS, ROW_BITS, Tracking, headers_hash, index_key, message_id_of
 from redrive.redaction import redactor
 from redrive.stages import aiming
 from redrive.stages.context import Context, not_sent_on
@@ -83,8 +83,7 @@ def elsewhere(context: Context, some: Sequence[Batch]) -> set[tuple[str, str]]:
     what failed there can't have been sent there."""
     tables = [context.staging.described(batch.uri, ("origin", "redrive_id")) for batch in some]
     tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
-    told = pc.replace_substring(tracked.column("origin"), "\0", "\ufffd")  # as in copies
-    origins = pc.utf8_slice_codeunits(told, 0, LONGEST_ORIGIN).unique().to_pylist()
+    origins = _origins(tracked.column("origin")).unique().to_pylist()
     if not origins:
         return set()
     with context.ledger.read() as connection:
@@ -124,15 +123,15 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
     table = table.append_column("message_id", message_ids)
     for name, column in found.items():
         table = table.append_column(name, column)
-    # PostgreSQL has no text with a NUL in it, and one such message must not keep the others out.
-    for name in ("broker_message_id", "origin", "redrive_id", "message_key", "order_key"):
-        texts = table.column(name)
-        if any(map(has_nul, texts.chunks)):
-            clean = pc.replace_substring(texts, "\0", "\ufffd")
-            table = table.set_column(table.schema.get_field_index(name), name, clean)
+    # One message with a text that the database can't hold or index must not keep the others out.
+    for name, clean in (
+        *((name, _indexable) for name in ("broker_message_id", "order_key")),
+        ("origin", _origins),
+        # The id is bounded where it is read; a processed check is asked by the key as it is.
+        *((name, _without_nul) for name in ("redrive_id", "message_key")),
+    ):
+        table = table.set_column(table.schema.get_field_index(name), name, clean(table.column(name)))
     hashes = _headers_hashes(context, some, table)
-    position = table.schema.get_field_index("origin")
-    table = table.set_column(position, "origin", pc.utf8_slice_codeunits(table.column("origin"), 0, LONGEST_ORIGIN))
     where_to = aiming.aims(context)
     for part in table.to_batches(max_chunksize=10_000):
         column = {name: part.column(name) for name in part.schema.names}
@@ -170,6 +169,31 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
             map(hashes.get, plain["message_id"]),
             strict=True,
         )
+
+
+def _without_nul(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """PostgreSQL has no text with a NUL in it."""
+    return pc.replace_substring(texts, "\0", "\ufffd") if any(map(has_nul, texts.chunks)) else texts
+
+
+def _indexable(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Every text as :func:`redrive.message.index_key` has it; hardly any is another then."""
+    unusual = pc.or_(pc.greater(pc.binary_length(texts), MAX_INDEXED), pc.match_substring(texts, "~"))
+    if any(map(has_nul, texts.chunks)):
+        unusual = pc.or_(unusual, pc.match_substring(texts, "\0"))
+    if not pc.any(unusual).as_py():
+        return texts
+    keys = [index_key(text) for text in texts.filter(unusual).to_pylist()]
+    return pc.replace_with_mask(_one(texts), _one(pc.fill_null(unusual, False)), pa.array(keys, texts.type))
+
+
+def _origins(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.utf8_slice_codeunits(_without_nul(texts), 0, LONGEST_ORIGIN)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
 
 
 def _headers_hashes(context: Context, some: Sequence[Batch], table: pa.Table) -> dict[int, bytes]:

@@ -21,6 +21,7 @@ from redrive.brokers.base import ClosesConnections, ConsumerStats, TellsOfConsum
 from redrive.errors import BrokerError, QueueMissing
 from redrive.ledger import consumers as ledger_consumers
 from redrive.ledger.consumers import Health
+from redrive.message import index_key
 from redrive.stages.context import Context
 
 #: At most this share of a queue's consumers is isolated at once.
@@ -53,7 +54,8 @@ def look(context: Context, queue: str) -> Sick:
     if not broker.capabilities_for(queue).consumer_statistics:
         return Sick()
     try:
-        seen = cast("TellsOfConsumers", broker).consumers(queue)
+        told = cast("TellsOfConsumers", broker).consumers(queue)
+        seen = [one._replace(consumer=index_key(one.consumer)) for one in told]
     except QueueMissing:
         raise
     except BrokerError as error:
