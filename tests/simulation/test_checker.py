@@ -1,0 +1,261 @@
+"""A checker that can't fail is no checker: each rule, broken in a small world without any product.
+
+The ledger is one of the product's, empty, into which a test writes what Redrive would have shown.
+"""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.checker import Broken, Checker, body_hash
+from tests.simulation.driver import Place
+from tests.simulation.sql import Sql
+from tests.simulation.world import Copy, System, Traits, World
+from tests.simulation.world.systems import EPOCH, ID, SECOND
+
+BODY = b'{"n": 1}'
+PLACE = ("east", "orders")
+ROUTES = {
+    "east0": {
+        "connection": "east",
+        "sources": [{"queue": "orders-dlq"}],
+        "destination": {"queue": "orders"},
+        "requeue_attempts": 1,
+        "delay_attempts": 1,
+    }
+}
+NOW = "'2025-10-09 08:53:20.000000'"
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ledger") / "empty.db"
+    Place.empty_ledger(path)
+    return path
+
+
+class Small:
+    """One system, one route, one message that died once."""
+
+    def __init__(self, path: Path) -> None:
+        self.world = World(random.Random(1))
+        self.system = System(self.world, "east", Traits())
+        self.system.create("orders", dead_letters="orders-dlq", max_deliveries=3)
+        self.system.create("orders-dlq")
+        self.system.create("payroll")
+        self.sql = Sql(f"sqlite:///{path}")
+        self.checker = Checker(self.world, ROUTES)
+        self.checker.sql = self.sql
+        self.world.book.owe(PLACE, BODY, EPOCH)
+
+    def die(self, body: bytes = BODY, parent: Copy | None = None) -> Copy:
+        self.system.send("orders-dlq", body, by="consumer", failed_at=PLACE, parent=parent)
+        return self.world.book.entries[-1][1]
+
+    def drained(self) -> None:
+        """Nothing lies in the dead-letter queue any more."""
+        self.system.queues["orders-dlq"].ready.clear()
+
+    def send(
+        self, attempt: int = 1, body: bytes = BODY, queue: str = "orders", name: str = "s-1", **how: object
+    ) -> None:
+        marks = ((ID, "String", name), ("x-redrive-attempt", "Number", str(attempt)))
+        self.system.send(queue, body, marks, by="redrive", **how)  # type: ignore[arg-type]
+
+    def finish(self) -> None:
+        """A consumer takes what lies in the destination and is done with it."""
+        for copy, receipt in self.system.receive("orders", 10, 60, by="consumer"):
+            self.world.book.finish(self.world.clock.now, PLACE, copy)
+            self.system.settle("orders", [receipt], by="consumer")
+
+    def message(self, state: str, message_id: int = 1, group: str = "null", **more: str) -> None:
+        columns = {
+            "message_id": str(message_id), "redrive_id": f"'s-{message_id}'", "route": "'east0'",
+            "source": "'orders-dlq'", "kind": "'dead_letter'", "destination": "'orders'", "broker_message_id": "''",
+            "body_hash": f"x'{body_hash(BODY).hex()}'", "body_bytes": "8", "copy_id": str(message_id),
+            "state": f"'{state}'", "changed_at": NOW, "group_id": group, "attempts": "1", **more,
+        }  # fmt: skip
+        self.sql.do(f"insert into messages ({', '.join(columns)}) values ({', '.join(columns.values())})")
+
+    def attempt(self, outcome: str | None = None, attempt: int = 1, message_id: int = 1, **more: str) -> None:
+        columns = {
+            "message_id": str(message_id), "attempt": str(attempt), "route": "'east0'", "slice_id": "1",
+            "mode": "'requeue'", "destination": "'orders'", "claimed_at": NOW, "sent_at": NOW,
+            "outcome": "null" if outcome is None else f"'{outcome}'", **more,
+        }  # fmt: skip
+        self.sql.do(f"insert into redelivery_attempts ({', '.join(columns)}) values ({', '.join(columns.values())})")
+
+    def end(self) -> None:
+        self.checker.after_step(self.sql)
+        self.checker.presumed_has_left(self.sql)
+        self.checker.returned_came_back(self.sql)
+        for rule in ("nothing_is_missing", "nothing_is_made_up", "escalated_can_be_decided", "confirmed_was_processed"):
+            getattr(self.checker, rule)(self.sql)
+
+
+@pytest.fixture
+def small(empty: Path, tmp_path: Path) -> Iterator[Small]:
+    shutil.copyfile(empty, tmp_path / "small.db")
+    made = Small(tmp_path / "small.db")
+    made.sql.do("pragma foreign_keys = off")
+    made.checker.it_adds_up = lambda sql: None  # type: ignore[method-assign]  # no batches are planted here
+    yield made
+    made.sql.close()
+
+
+def died_and_was_sent(small: Small) -> None:
+    small.die()
+    small.drained()
+    small.send()
+    small.message("presumed")
+    small.attempt("presumed")
+
+
+def test_a_good_story_is_good(small: Small) -> None:
+    died_and_was_sent(small)
+    small.finish()
+    small.end()
+
+
+def never_processed(small: Small) -> None:
+    died_and_was_sent(small)
+    small.system.queues["orders"].ready.clear()
+
+
+def processed_twice(small: Small) -> None:
+    died_and_was_sent(small)
+    small.finish()
+    small.send(attempt=2)
+    small.finish()
+
+
+def one_attempt_twice(small: Small) -> None:
+    died_and_was_sent(small)
+    small.send()
+
+
+def more_went_out_than_came_in(small: Small) -> None:
+    died_and_was_sent(small)
+    small.finish()
+    small.message("waiting", 2)
+
+
+def presumed_lies_there(small: Small) -> None:
+    died_and_was_sent(small)
+
+
+def returned_and_did_not(small: Small) -> None:
+    small.die()
+    small.drained()
+    small.send()
+    small.message("waiting")
+    small.attempt("returned")
+    small.finish()
+
+
+def returned_from_elsewhere(small: Small) -> None:
+    small.system.create("billing", dead_letters="orders-dlq")
+    returned_and_did_not(small)
+    sent = next(one.copy for one in small.world.book.arrivals)
+    small.system.send("orders-dlq", BODY, by="consumer", failed_at=("east", "billing"), parent=sent, fresh=True)
+    small.world.book.owe(("east", "billing"), BODY, EPOCH)
+
+
+def sent_elsewhere(small: Small) -> None:
+    small.send(queue="payroll")
+
+
+def escalated_without_a_row(small: Small) -> None:
+    small.die()
+    small.drained()
+    small.message("escalated")
+
+
+def confirmed_and_not_processed(small: Small) -> None:
+    died_and_was_sent(small)
+    small.sql.do("update messages set state = 'confirmed'")
+    small.sql.do("update redelivery_attempts set outcome = 'confirmed'")
+    small.system.queues["orders"].ready[0].seen_by_consumer = True
+
+
+def over_its_cap(small: Small) -> None:
+    died_and_was_sent(small)
+    for number in range(2, 6):
+        small.attempt(attempt=number)
+
+
+def beyond_the_canary(small: Small) -> None:
+    small.sql.do(
+        "insert into group_state (route, group_id, stage, allowed, stage_at)"
+        f" values ('east0', 7, 'canary', 1, {NOW.replace('08:53:20', '08:00:00')})"
+    )
+    for number in (1, 2):
+        small.message("sending", number, group="7")
+        small.send(name=f"s-{number}")
+
+
+def out_of_order(small: Small) -> None:
+    small.checker.routes = {"east0": {**ROUTES["east0"], "order_by": "attribute:customer"}}
+    small.message("waiting", 1, order_key="'ana'", first_enqueued_at="'2025-10-09 08:00:00.000000'")
+    small.message("sending", 2, order_key="'ana'", first_enqueued_at="'2025-10-09 08:30:00.000000'")
+    small.send(name="s-2")
+
+
+def too_full(small: Small) -> None:
+    small.checker.routes = {"east0": {**ROUTES["east0"], "rate": {"max_in_flight": 2}}}
+    for number in range(3):
+        small.send(name=f"s-{number}", body=b"%d" % number)
+
+
+@pytest.mark.parametrize(
+    ("story", "rule"),
+    [
+        (never_processed, "nothing is lost"),
+        (processed_twice, "every second processing is announced"),
+        (one_attempt_twice, "an attempt is sent once, unless it was unknown before"),
+        (more_went_out_than_came_in, "each copy that came in goes out once"),
+        (presumed_lies_there, "presumed means that a consumer had it"),
+        (returned_and_did_not, "returned means that it came back"),
+        (returned_from_elsewhere, "returned means that it came back"),
+        (sent_elsewhere, "nothing is sent where nobody said so"),
+        (escalated_without_a_row, "what is escalated lies before a person"),
+        (confirmed_and_not_processed, "confirmed means that it was processed"),
+        (over_its_cap, "no message is sent more often than its caps allow"),
+        (beyond_the_canary, "a canary sends no more than its stage allows"),
+        (out_of_order, "messages of a key go in order"),
+        (too_full, "a destination is not filled beyond max_in_flight"),
+    ],
+)
+def test_each_rule_can_be_broken(small: Small, story: Callable[[Small], None], rule: str) -> None:
+    story(small)
+    with pytest.raises(Broken) as broken:
+        small.end()
+    assert broken.value.rule == rule
+
+
+def test_what_does_not_add_up_is_seen(small: Small) -> None:
+    small.message("waiting")
+    with pytest.raises(Broken, match="it adds up"):
+        Checker.it_adds_up(small.checker, small.sql)
+
+
+def test_an_announced_repeat_is_none(small: Small) -> None:
+    processed_twice(small)
+    small.attempt(attempt=2, unknown_at=NOW)
+    small.checker.nothing_is_done_twice_in_silence(small.sql)
+
+
+def test_what_the_world_does_twice_is_its_own(small: Small) -> None:
+    processed_twice(small)
+    small.world.book.excuse(PLACE, BODY, "a slow consumer")
+    small.checker.nothing_is_done_twice_in_silence(small.sql)
+
+
+def test_unrest_is_seen(small: Small) -> None:
+    small.message("held")
+    small.die()
+    small.world.clock.now += SECOND
+    assert len(small.checker.unrest(small.sql)) == 2
