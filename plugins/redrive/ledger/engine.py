@@ -6,6 +6,9 @@ methods here, so that no operation elsewhere asks which one it runs on.
 """
 
 import re
+import threading
+import weakref
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -99,6 +102,7 @@ class Ledger:
                 pool_pre_ping=True,
                 hide_parameters=True,
             )
+        event.listen(self.engine, "begin", _remember)
 
     def __repr__(self) -> str:
         return f"Ledger({self.url.render_as_string(hide_password=True)})"
@@ -268,6 +272,26 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor.execute("pragma temp_store = file")  # what is sorted grows with the messages, memory must not
     cursor.execute("pragma cache_size = -32768")  # 32 MiB
     cursor.close()
+
+
+#: Connections with which each thread has begun a transaction, as long as somebody holds them.
+_BEGUN: defaultdict[int, weakref.WeakSet[Connection]] = defaultdict(weakref.WeakSet)
+
+
+def _remember(connection: Connection) -> None:
+    _BEGUN[threading.get_ident()].add(connection)
+
+
+def let_go_of_interrupted() -> int:
+    """End the transactions of this thread that an interrupt left open; how many. To be called outside of any.
+
+    Ctrl-C between the end of a ``with`` block and the commit that it stands for skips both commit and rollback. The
+    connection then lives as long as the exception, with its locks, and whoever cleans up would wait for itself.
+    """
+    left = [one for one in _BEGUN.pop(threading.get_ident(), ()) if not one.closed and one.in_transaction()]
+    for connection in left:
+        connection.invalidate()
+    return len(left)
 
 
 def _begin_sqlite(connection: Connection) -> None:

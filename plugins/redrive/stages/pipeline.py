@@ -15,7 +15,7 @@ from typing import Any
 from redrive.brokers.base import Broker
 from redrive.errors import BalanceBroken
 from redrive.ledger import batches, leases, outcomes, restoring, schema, sending
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, let_go_of_interrupted
 from redrive.ledger.selecting import Selection
 from redrive.settings import Settings
 from redrive.stages import adopt as adopt_stage
@@ -79,6 +79,7 @@ def begin(
         try:
             recover(settings, ledger, held, now)
         except BaseException:
+            let_go_of_interrupted()
             leases.release(ledger, held, status="failed", now=clock())
             raise
     finally:
@@ -109,6 +110,8 @@ def finish(settings: Settings, run: Run, status: str, clock: Clock = utc_now) ->
     """Give the route back; ``status`` is ``succeeded`` or ``failed``. Harmless when the run was replaced."""
     if run.dry_run:
         return
+    if status != "succeeded":
+        let_go_of_interrupted()
     ledger = Ledger(settings.database)
     try:
         leases.release(ledger, run.lease, status=status, now=clock())
