@@ -1,13 +1,17 @@
 """It adds up, and where somebody or something breaks it, the audit says so."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from redrive.ledger import batches
-from redrive.ledger.engine import sql
-from redrive.stages import pipeline
+from redrive.ledger.engine import Ledger, sql
+from redrive.lifecycle import FINISHED, State
+from redrive.stages import doctor, pipeline
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
@@ -26,8 +30,18 @@ def lived(workshop: Workshop) -> Workshop:
     return workshop
 
 
+KEPT = ("escalated_messages", "messages", "redelivery_attempts", "repeat_copies", "staging_batches")
+
+
+def let_delete(ledger: Ledger, connection: Connection) -> None:
+    for table in KEPT:
+        connection.execute(sql(f"drop trigger if exists {table}_stay" + ("" if ledger.is_sqlite else f" on {table}")))
+
+
 def change(workshop: Workshop, statement: str) -> None:
+    """As in a ledger of an older version, or by somebody who removed the triggers that refuse it."""
     with workshop.ledger.write() as connection:
+        let_delete(workshop.ledger, connection)
         assert connection.execute(sql(statement)).rowcount >= 1, "the corruption has to be real"
 
 
@@ -153,3 +167,43 @@ def test_a_batch_is_left_to_its_writer_for_as_long_as_its_lease_may_last(lived: 
     assert pipeline.audit(lived.settings, now=lived.now())["abandoned"] == 0
     lived.advance(hours=6)
     assert pipeline.audit(lived.settings, now=lived.now())["abandoned"] == 1
+
+
+# --- what is refused at once ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", KEPT)
+def test_what_is_not_finished_is_not_deleted_by_hand(lived: Workshop, table: str) -> None:
+    with pytest.raises(DBAPIError, match=r"not deleted|retention removes"), lived.ledger.write() as connection:
+        connection.execute(sql(f"delete from {table}"))
+    assert lived.audit() == []
+    if not lived.ledger.is_sqlite:
+        with pytest.raises(DBAPIError, match="is not truncated"), lived.ledger.write() as connection:
+            connection.execute(sql(f"truncate {table}"))
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_a_message_and_its_review_row_can_go_exactly_when_it_is_finished(lived: Workshop, state: State) -> None:
+    one = "message_id = (select min(message_id) from escalated_messages)"
+    with lived.ledger.write() as connection:
+        connection.execute(sql(f"update messages set state = :state where {one}"), {"state": state.value})
+    for table in ("messages", "escalated_messages"):
+        with contextlib.ExitStack() as stack:
+            if state not in FINISHED:
+                stack.enter_context(pytest.raises(DBAPIError))
+            with lived.ledger.write() as connection:
+                assert connection.execute(sql(f"delete from {table} where {one}")).rowcount == 1
+
+
+def test_the_next_run_asks_again_where_a_review_row_was_deleted_all_the_same(lived: Workshop) -> None:
+    before = lived.query("select message_id, payload, error_text from escalated_messages order by message_id")
+    change(lived, "delete from escalated_messages")
+    assert any("asks about them again" in problem for problem in lived.audit())
+    (told,) = [one for one in doctor.examine(lived.settings, ["orders"]) if one.subject == "orders: review"]
+    assert told.level == "error"
+    assert "`redrive escalate orders`, writes them anew" in told.text
+    lived.cycle()
+    assert lived.audit() == []
+    after = lived.query("select message_id, payload, error_text, status from escalated_messages order by message_id")
+    assert after == [(*row, "open") for row in before]
+    assert lived.query("select distinct action from audit_events where action = 'ask'") == [("ask",)]

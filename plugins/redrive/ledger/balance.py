@@ -59,7 +59,7 @@ def _count(connection: Connection, statement: str, route: str | None) -> int:
 
 
 _CONTRADICTIONS = {
-    "escalated messages without an open review row": (
+    "escalated messages without an open review row: the next run, or `redrive escalate ROUTE`, asks about them again": (
         "select count(*) from messages m where m.state = 'escalated' /*route*/ and not exists"
         " (select 1 from escalated_messages e where e.message_id = m.message_id and e.status <> 'applied')"
     ),

@@ -110,6 +110,14 @@ def unasked(connection: Connection, route: str, *, after: int, limit: int, max_b
     return _up_to(max_bytes, rows)
 
 
+def nobody_asked(connection: Connection, route: str) -> int:
+    """How many messages are :func:`unasked`."""
+    found = connection.execute(
+        sql(f"select count(*) from messages where route = :route and {_UNASKED}"), {"route": route}
+    )
+    return int(found.scalar_one())
+
+
 def ask_again(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
     """A review row for each of these that is still :func:`unasked`; their states stay. How many were asked for."""
     if not reviews:

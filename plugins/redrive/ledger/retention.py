@@ -62,7 +62,6 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             connection.execute(sql(f"delete from redelivery_attempts where {within}"), span)
             connection.execute(sql(f"delete from escalated_messages where {within}"), span)
             messages += connection.execute(sql(f"delete from messages where {within}"), span).rowcount
-            connection.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
             connection.execute(
                 sql(
                     "update staging_batches set state = 'abandoned', removed_at = null, copies = 0, settled_copies = 0,"
@@ -71,6 +70,8 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
                 ),
                 {"id": batch.batch_id},
             )
+            # After that: the copies of a batch that counts can't be deleted.
+            connection.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
             tell(
                 connection,
                 at=now,

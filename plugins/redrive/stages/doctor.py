@@ -16,7 +16,7 @@ from redrive import connections, notifications, spark, spark_session
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
 from redrive.errors import ClassificationFailed, QueueMissing, RedriveError, SettingsError
-from redrive.ledger import outcomes, schema
+from redrive.ledger import escalations, outcomes, schema
 from redrive.ledger.engine import Ledger
 from redrive.processed_check import Checker
 from redrive.settings import Route, Settings, SparkSettings
@@ -87,6 +87,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
                 yield Finding("warning", f"{name}: backoff.native", f"{queue}: {why}; delays stay in the ledger")
+        yield from _review(settings, name)
         yield from _window(settings, name, route, broker)
         if rights := broker.capabilities.untried_rights:
             yield Finding(
@@ -101,6 +102,25 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield _look(f"{name}: processed_check", lambda: _check(route))
     finally:
         broker.close()
+
+
+def _review(settings: Settings, name: str) -> Iterator[Finding]:
+    """Messages that wait for a person of whom nobody is asked."""
+    ledger = Ledger(settings.database)
+    try:
+        with ledger.read() as connection:
+            count = escalations.nobody_asked(connection, name)
+    except RedriveError:
+        return  # told by the ledger already
+    finally:
+        ledger.close()
+    if count:
+        yield Finding(
+            "error",
+            f"{name}: review",
+            f"{count} messages wait for a person, and their rows in escalated_messages are gone: the next run, or"
+            f" `redrive escalate {name}`, writes them anew from staging",
+        )
 
 
 def _look(subject: str, question: Callable[[], str]) -> Finding:

@@ -233,3 +233,106 @@ $$
 --;
 create or replace trigger standing_decisions_keep before insert or update or delete on redrive.standing_decisions
 for each row execute function redrive.standing_decisions_keep()
+--;
+-- What is not finished is not deleted by hand: every later run would find that it doesn't add up. Retention removes
+-- whole batches of which every message is finished.
+create or replace function redrive.escalated_messages_stay() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    if tg_op = 'TRUNCATE' then
+        raise exception 'escalated_messages is not truncated: a message waits behind this review row: it is decided (discard ends it), not deleted';
+    end if;
+    if exists (select 1 from messages where messages.message_id = old.message_id
+        and messages.state not in ('presumed', 'confirmed', 'suppressed', 'discarded'))
+    or exists (select 1 from repeat_copies where repeat_copies.copy_id = old.message_id and repeat_copies.kind = 'suspected') then
+        raise exception 'a message waits behind this review row: it is decided (discard ends it), not deleted';
+    end if;
+    return old;
+end
+$$
+--;
+create or replace trigger escalated_messages_stay before delete on redrive.escalated_messages
+for each row execute function redrive.escalated_messages_stay()
+--;
+create or replace trigger escalated_messages_stay_whole before truncate on redrive.escalated_messages
+for each statement execute function redrive.escalated_messages_stay()
+--;
+create or replace function redrive.messages_stay() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    if tg_op = 'TRUNCATE' then
+        raise exception 'messages is not truncated: this message is not finished: it is decided in escalated_messages, or put back by redrive restore, not deleted';
+    end if;
+    if old.state not in ('presumed', 'confirmed', 'suppressed', 'discarded') then
+        raise exception 'this message is not finished: it is decided in escalated_messages, or put back by redrive restore, not deleted';
+    end if;
+    return old;
+end
+$$
+--;
+create or replace trigger messages_stay before delete on redrive.messages
+for each row execute function redrive.messages_stay()
+--;
+create or replace trigger messages_stay_whole before truncate on redrive.messages
+for each statement execute function redrive.messages_stay()
+--;
+create or replace function redrive.redelivery_attempts_stay() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    if tg_op = 'TRUNCATE' then
+        raise exception 'redelivery_attempts is not truncated: this attempt is what a return of its message is known by; retention removes it with the message';
+    end if;
+    if (old.sent_at is not null or old.unknown_at is not null)
+    and exists (select 1 from messages where messages.message_id = old.message_id
+        and messages.state not in ('presumed', 'confirmed', 'suppressed', 'discarded')) then
+        raise exception 'this attempt is what a return of its message is known by; retention removes it with the message';
+    end if;
+    return old;
+end
+$$
+--;
+create or replace trigger redelivery_attempts_stay before delete on redrive.redelivery_attempts
+for each row execute function redrive.redelivery_attempts_stay()
+--;
+create or replace trigger redelivery_attempts_stay_whole before truncate on redrive.redelivery_attempts
+for each statement execute function redrive.redelivery_attempts_stay()
+--;
+create or replace function redrive.repeat_copies_stay() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    if tg_op = 'TRUNCATE' then
+        raise exception 'repeat_copies is not truncated: this copy was staged and counts; retention removes it with its batch';
+    end if;
+    if exists (select 1 from staging_batches where staging_batches.batch_id = old.copy_id / 1048576
+        and staging_batches.state in ('recorded', 'settled'))
+    and not exists (select 1 from messages where messages.message_id = old.copy_id) then
+        raise exception 'this copy was staged and counts; retention removes it with its batch';
+    end if;
+    return old;
+end
+$$
+--;
+create or replace trigger repeat_copies_stay before delete on redrive.repeat_copies
+for each row execute function redrive.repeat_copies_stay()
+--;
+create or replace trigger repeat_copies_stay_whole before truncate on redrive.repeat_copies
+for each statement execute function redrive.repeat_copies_stay()
+--;
+create or replace function redrive.staging_batches_stay() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    if tg_op = 'TRUNCATE' then
+        raise exception 'staging_batches is not truncated: this batch names a file that alone may hold its messages; retention removes it when they are finished';
+    end if;
+    if old.state <> 'abandoned' then
+        raise exception 'this batch names a file that alone may hold its messages; retention removes it when they are finished';
+    end if;
+    return old;
+end
+$$
+--;
+create or replace trigger staging_batches_stay before delete on redrive.staging_batches
+for each row execute function redrive.staging_batches_stay()
+--;
+create or replace trigger staging_batches_stay_whole before truncate on redrive.staging_batches
+for each statement execute function redrive.staging_batches_stay()

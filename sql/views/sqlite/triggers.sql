@@ -246,3 +246,61 @@ before delete on standing_decisions
 begin
     select raise(abort, 'a standing decision is revoked, not deleted');
 end
+--;
+-- What is not finished is not deleted by hand: every later run would find that it doesn't add up. Retention removes
+-- whole batches of which every message is finished.
+drop trigger if exists escalated_messages_stay
+--;
+create trigger escalated_messages_stay
+before delete on escalated_messages
+when
+    exists (select 1 from messages where messages.message_id = old.message_id
+        and messages.state not in ('presumed', 'confirmed', 'suppressed', 'discarded'))
+    or exists (select 1 from repeat_copies where repeat_copies.copy_id = old.message_id and repeat_copies.kind = 'suspected')
+begin
+    select raise(abort, 'a message waits behind this review row: it is decided (discard ends it), not deleted');
+end
+--;
+drop trigger if exists messages_stay
+--;
+create trigger messages_stay
+before delete on messages
+when
+    old.state not in ('presumed', 'confirmed', 'suppressed', 'discarded')
+begin
+    select raise(abort, 'this message is not finished: it is decided in escalated_messages, or put back by redrive restore, not deleted');
+end
+--;
+drop trigger if exists redelivery_attempts_stay
+--;
+create trigger redelivery_attempts_stay
+before delete on redelivery_attempts
+when
+    (old.sent_at is not null or old.unknown_at is not null)
+    and exists (select 1 from messages where messages.message_id = old.message_id
+        and messages.state not in ('presumed', 'confirmed', 'suppressed', 'discarded'))
+begin
+    select raise(abort, 'this attempt is what a return of its message is known by; retention removes it with the message');
+end
+--;
+drop trigger if exists repeat_copies_stay
+--;
+create trigger repeat_copies_stay
+before delete on repeat_copies
+when
+    exists (select 1 from staging_batches where staging_batches.batch_id = old.copy_id / 1048576
+        and staging_batches.state in ('recorded', 'settled'))
+    and not exists (select 1 from messages where messages.message_id = old.copy_id)
+begin
+    select raise(abort, 'this copy was staged and counts; retention removes it with its batch');
+end
+--;
+drop trigger if exists staging_batches_stay
+--;
+create trigger staging_batches_stay
+before delete on staging_batches
+when
+    old.state <> 'abandoned'
+begin
+    select raise(abort, 'this batch names a file that alone may hold its messages; retention removes it when they are finished');
+end
