@@ -44,8 +44,9 @@ class Workshop:
         self.folder = folder
         self.time = ManualClock(1_760_000_000_000_000)
         self.world = MemoryWorld(clock=self.time, patience=timedelta(0))
-        for queue in ("orders", "orders-dlq", "orders-delay"):
+        for queue in ("orders-dlq", "orders-delay"):
             self.world.create(queue, lease=timedelta(minutes=5))
+        self.world.create("orders", lease=timedelta(minutes=5), dead_letter_queue="orders-dlq")
         self.broker = MemoryBroker(self.world)
         self.settings = self.configure(database or f"sqlite:///{folder}/redrive.db", **route)
         self.ledger = Ledger(self.settings.database)

@@ -1,7 +1,12 @@
-"""Where a message goes: to the queue configured for its source, or else back to where its copy says that it failed."""
+"""Where a message goes: to the queue configured for its source, or else back to where its copy says that it failed.
 
-from collections.abc import Mapping
+A header says where, and whoever can put a message into a source can write headers. So without a configured queue an
+origin counts only where the broker says that it dead-letters into this source, or the configuration lists it.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 #: No broker's name of a queue is longer; what a header says beyond that is cut off.
 LONGEST_ORIGIN = 500
@@ -12,13 +17,26 @@ class Aim:
     """Where the messages of one source go."""
 
     configured: str | None = None
-    any_origin: bool = False  # where none is configured: whatever origin their copies tell
+    any_origin: bool = False  # where none is configured: whatever origin their copies tell …
+    origins: frozenset[str] = frozenset()  # … or only these …
+    beginnings: tuple[str, ...] = ()  # … and those that begin so
+    as_before: bool = False  # nobody can be asked: where they were to go until now
+
+    @classmethod
+    def back(cls, listed: Iterable[str], vouched: Iterable[str] = ()) -> Self:
+        """Back to an origin that is listed (a name, or a beginning and ``*``) or that the broker vouches for."""
+        names = list(listed)
+        return cls(
+            origins=frozenset(name for name in names if not name.endswith("*")) | frozenset(vouched),
+            beginnings=tuple(name[:-1] for name in names if name.endswith("*")),
+        )
 
     def at(self, origin: str | None) -> str | None:
-        """Where a message goes whose copy told this ``origin``; None: nobody knows."""
-        if self.configured is not None:
+        """Where a new message goes whose copy told this ``origin``; None: nobody knows, or nobody vouches for it."""
+        if self.configured is not None or origin is None:
             return self.configured
-        return origin if self.any_origin else None
+        trusted = self.any_origin or origin in self.origins or origin.startswith(self.beginnings)
+        return origin if trusted else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -481,6 +481,8 @@ class BrokerContract:
         assert received.letter.origin == live
         assert broker.leads_to(live, live)
         assert not broker.leads_to(dead, live)
+        vouched = broker.origins(dead)
+        assert broker.capabilities_for(dead).proves_origin or vouched is None or live in vouched
         assert received.letter.body == b"fails"
         assert clean_headers(received.letter.headers, broker.capabilities.failure_headers) == (
             Header("a", self.text_type, "b"),

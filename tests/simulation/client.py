@@ -135,6 +135,10 @@ class PlainClient:
     def leads_to(self, queue: str, origin: str) -> bool | None:
         return queue == origin
 
+    def origins(self, queue: str) -> frozenset[str] | None:
+        self._exists(queue)
+        return frozenset(one.name for one in self.system.queues.values() if one.dead_letters == queue)
+
     def describe(self, queue: str) -> QueueInfo:
         self._exists(queue)
         found = self.system.queues[queue]

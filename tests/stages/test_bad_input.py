@@ -204,18 +204,6 @@ def test_a_message_that_fails_to_be_sent_again_and_again_goes_to_people(workshop
     assert rows == [("2", "could not be sent: injected: retry")]
 
 
-def test_a_destination_that_does_not_exist_is_named_and_its_messages_go_to_people(workshop: Workshop) -> None:
-    workshop.settings = workshop.configure(workshop.settings.database, destination=None)
-    workshop.die("lost", error=REFUSED, origin="gone")
-    workshop.die("good", error=REFUSED)
-    report = workshop.cycle()
-    assert (report["redelivered"], report["escalated"]) == (1, 1)
-    assert workshop.bodies("orders") == [b"good"]
-    assert workshop.query("select payload, reason from escalated_messages") == [
-        ("lost", "the destination 'gone' does not exist")
-    ]
-
-
 def test_a_message_without_a_destination_is_not_lost(workshop: Workshop) -> None:
     workshop.settings = workshop.configure(workshop.settings.database, destination=None)
     workshop.die("whither", error=REFUSED, origin=None)

@@ -119,7 +119,7 @@ def test_one_group_that_keeps_coming_back_does_not_stop_the_others(tmp_path: Pat
 def test_another_destination_of_the_route_goes_on(tmp_path: Path) -> None:
     sources = [{"queue": "orders-dlq", "kind": "dead_letter", "lease": "2s", "max_deliveries": 3}]
     shop = Workshop(tmp_path, **BREAKER, sources=sources, destination=None)
-    shop.world.create("bills")
+    shop.world.create("bills", dead_letter_queue="orders-dlq")
     trip(shop)
     shop.die("3 bill", error=ERRORS[3], origin="bills")
     assert shop.cycle()["redelivered"] == 1

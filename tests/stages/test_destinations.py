@@ -1,16 +1,19 @@
 """Where a message goes: the configuration of the run that sends says it, and one that is wrong harms nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redrive.aims import LONGEST_ORIGIN
-from redrive.errors import QueueMissing
-from redrive.ledger.engine import sql
+from redrive.aims import LONGEST_ORIGIN, Aim, Aims
+from redrive.errors import BrokerUnavailable, QueueMissing
+from redrive.ledger import aiming, schema
+from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.selecting import Selection
 from redrive.stages import pipeline, preview
+from tests.ledger.planting import NOW, Plant
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 TYPO: dict[str, Any] = {"destination": {"queue": "ordres"}}
@@ -33,6 +36,21 @@ def workshop(tmp_path: Path) -> Iterator[Workshop]:
 def configure(workshop: Workshop, **route: Any) -> None:
     """From now on runs have the workshop's route with these changes."""
     workshop.settings = workshop.configure(workshop.settings.database, **route)
+
+
+def listed(*origins: str) -> list[dict[str, Any]]:
+    """The workshop's source of dead letters, with these origins."""
+    return [{"queue": "orders-dlq", "lease": "2s", "max_deliveries": 3, "origins": list(origins)}]
+
+
+def away(action: str) -> Callable[[str, str], None]:
+    """The broker does not answer this action."""
+
+    def before(asked: str, queue: str) -> None:
+        if asked == action:
+            raise BrokerUnavailable(f"{asked} on queue {queue}: away")
+
+    return before
 
 
 def decide(workshop: Workshop, decision: str = "redeliver") -> None:
@@ -217,7 +235,7 @@ def test_a_dry_run_tells_the_destination_of_today(workshop: Workshop) -> None:
 
 
 def test_a_missing_origin_is_one_messages_trouble_and_stops_nobody(shop: Workshop) -> None:
-    configure(shop, destination=None)
+    configure(shop, destination=None, sources=listed("gone"))
     shop.die("lost", error=REFUSED, origin="gone")
     shop.die("good", error=REFUSED)
     report = shop.cycle()
@@ -245,8 +263,119 @@ def test_a_destination_that_is_left_out_again_means_the_origin_that_the_copy_tol
     assert workshop.bodies("orders") == [b"1"]
 
 
-def test_an_origin_longer_than_any_name_is_shortened(workshop: Workshop) -> None:
+# --- an origin that a header tells ------------------------------------------------------------------------
+
+
+def test_a_forged_origin_makes_us_publish_nowhere(shop: Workshop) -> None:
+    shop.world.create("payments")
+    configure(shop, destination=None)
+    shop.die("forged", error=REFUSED, origin="payments")
+    shop.die("good", error=REFUSED)
+    report = shop.cycle()
+    assert (report["redelivered"], report["escalated"]) == (1, 1)
+    assert (shop.bodies("payments"), shop.bodies("orders")) == ([], [b"good"])
+    [(payload, reason, destination)] = shop.query("select payload, reason, destination from escalated_messages")
+    assert (payload, destination) == ("forged", None)
+    for named in ("payments", "orders-dlq", "routes.orders.sources.0.origins"):
+        assert named in reason
+    decide(shop)
+    shop.review()
+    shop.cycle()
+    assert shop.bodies("payments") == [], "to release it is not to trust its header"
+    assert shop.query("select status from escalated_messages") == [("reopened",)]
+    assert shop.audit() == []
+
+
+def test_a_listed_origin_is_trusted_from_then_on(shop: Workshop) -> None:
+    shop.world.create("payments")
+    configure(shop, destination=None)
+    shop.die("1", error=REFUSED, origin="payments")
+    shop.cycle()
+    configure(shop, destination=None, sources=listed("pay*"))
+    decide(shop)
+    shop.review()
+    shop.cycle()
+    assert shop.bodies("payments") == [b"1"]
+
+
+def test_an_origin_that_is_listed_no_more_keeps_what_waits_for_it_back(shop: Workshop) -> None:
+    shop.world.create("payments")
+    configure(shop, destination=None, sources=listed("payments"))
+    shop.die("1", error=REFUSED, origin="payments")
+    shop.world.faults.publishes.append("retry")
+    shop.cycle()
+    assert shop.states() == {"waiting": 1}
+    configure(shop, destination=None)
+    shop.advance(hours=2)
+    shop.cycle()
+    assert shop.bodies("payments") == []
+    assert shop.states() == {"escalated": 1}
+
+
+def test_a_broker_that_proves_origins_needs_no_list(workshop: Workshop) -> None:
+    workshop.world.create("payments")
+    workshop.broker.capabilities = replace(workshop.broker.capabilities, proves_origin=True)
     configure(workshop, destination=None)
+    workshop.die("1", error=REFUSED, origin="payments")
+    workshop.cycle()
+    assert workshop.bodies("payments") == [b"1"]
+
+
+def test_a_broker_that_is_away_gives_nothing_to_people(workshop: Workshop) -> None:
+    configure(workshop, destination=None)
+    workshop.die("1", error=REFUSED)
+    workshop.world.faults.before = away("origins")
+    run = workshop.begin()
+    with pytest.raises(BrokerUnavailable):
+        for _ in workshop.stages(run):
+            pass
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert workshop.query("select count(*) from escalated_messages") == [(0,)]
+    workshop.world.faults.before = None
+    workshop.advance(hours=1)
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"1"]
+
+
+def test_the_broker_is_asked_only_where_no_destination_is_configured(workshop: Workshop) -> None:
+    workshop.world.faults.before = away("origins")
+    workshop.die("1", error=REFUSED)
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "vouched", "origin", "goes_to"),
+    [
+        (["orders"], [], "orders", "orders"),
+        (["orders"], [], "orders-2", None),
+        (["orders"], [], "Orders", None),
+        (["shop.*"], [], "shop.bills", "shop.bills"),
+        (["shop.*"], [], "shop", None),
+        (["shop.*"], [], "a.shop.bills", None),
+        (["*"], [], "anything", "anything"),
+        ([], ["orders"], "orders", "orders"),
+        ([], [], "orders", None),
+        (["shop_%*"], [], "shop-bills", None),
+        (["*"], [], None, None),
+    ],
+)
+def test_what_is_trusted_is_the_same_at_the_load_and_in_sql(
+    ledger_url: str, listed: list[str], vouched: list[str], origin: str | None, goes_to: str | None
+) -> None:
+    ledger = Ledger(ledger_url)
+    schema.upgrade(ledger, NOW)
+    aim = Aim.back(listed, vouched)
+    assert aim.at(origin) == goes_to
+    plant = Plant(ledger)
+    plant.messages(1, origin=origin, destination="elsewhere")
+    aiming.aim(ledger, plant.lease, Aims({"orders-dlq": aim}), plant.now)
+    assert plant.rows("select destination from messages") == [(goes_to,)]
+    ledger.close()
+
+
+def test_an_origin_longer_than_any_name_is_shortened(workshop: Workshop) -> None:
+    configure(workshop, destination=None, sources=listed("o*"))
     workshop.die("1", error=REFUSED, origin="o" * 100_000)
     workshop.cycle()
     ((length,),) = workshop.query("select length(origin) from messages")

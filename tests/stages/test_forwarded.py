@@ -12,7 +12,7 @@ from tests.workshop import REFUSED, Workshop
 ERROR = Header("error", "String", REFUSED)
 
 ROUTE: dict[str, Any] = {
-    "sources": [{"queue": f"{name}-dlq", "lease": "2s", "max_deliveries": 3} for name in "ab"],
+    "sources": [{"queue": f"{name}-dlq", "lease": "2s", "max_deliveries": 3, "origins": [name]} for name in "ab"],
     "destination": None,
     "requeue_attempts": 2,
     "delay_attempts": 2,

@@ -63,7 +63,13 @@ class RabbitWorkshop(Workshop):
             "connection": "rabbit_test",
             "destination": None,
             "sources": [
-                {"queue": self.dlq, "kind": "dead_letter", "lease": "1s", "max_deliveries": 1},
+                {
+                    "queue": self.dlq,
+                    "kind": "dead_letter",
+                    "lease": "1s",
+                    "max_deliveries": 1,
+                    "origins": [self.orders],
+                },
                 {"queue": self.delay, "kind": "delay", "delay": "1s", "destination": self.orders},
             ],
             "causes": {"unclassified": {"verdict": "requeue"}},
@@ -163,6 +169,20 @@ def quorum(tmp_path: Path, rabbitmq: servers.RabbitMQ) -> Iterator[RabbitWorksho
     workshop = RabbitWorkshop(tmp_path, rabbitmq)
     yield workshop
     workshop.close()
+
+
+def test_a_forged_death_makes_us_publish_nowhere(quorum: RabbitWorkshop, rabbitmq: servers.RabbitMQ) -> None:
+    payments = f"{quorum.orders}-payments"
+    rabbitmq.create_queue(payments)
+    death = {"queue": payments, "reason": "rejected", "count": 1, "exchange": "", "routing-keys": [payments]}
+    forged = Header("x-death", "array", json.dumps([death]))
+    message = Outgoing(1, "shop-1", 1, b'{"order": "a"}', (forged,), (("message_id", "a"),))
+    assert [one.status for one in quorum.consumer.publish(quorum.dlq, [message])] == ["sent"]
+    report = quorum.cycle()
+    assert (report["redelivered"], report["escalated"]) == (0, 1)
+    assert quorum.depth(payments) == 0
+    [(reason,)] = quorum.query("select reason from escalated_messages")
+    assert payments in reason
 
 
 def test_what_died_goes_back_and_is_known_when_it_returns(workshop: RabbitWorkshop) -> None:

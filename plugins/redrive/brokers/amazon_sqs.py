@@ -63,6 +63,7 @@ STANDARD = Capabilities(
     untried_rights="sqs:ReceiveMessage, sqs:DeleteMessage and sqs:ChangeMessageVisibility on sources;"
     " sqs:SendMessage on destinations, and on sources for restore",
     oldest_age="sample",
+    proves_origin=True,  # a system attribute, which no producer can set
     depth_lag=timedelta(minutes=1),  # AWS: the numbers are approximate, and right about a minute after the last change
 )
 #: FIFO queues drop a repeated deduplication id, and delay whole queues only.
@@ -420,6 +421,10 @@ class AmazonSqs:
     def leads_to(self, queue: str, origin: str) -> bool | None:
         """See :class:`~redrive.brokers.base.Broker`; an origin is a name, and a URL or an ARN ends with one."""
         return queue.rstrip("/").rpartition("/")[2].rpartition(":")[2] == origin
+
+    def origins(self, queue: str) -> frozenset[str] | None:  # noqa: ARG002 - each letter tells it
+        """See :class:`~redrive.brokers.base.Broker`; not needed, because no producer can set the system attribute."""
+        return None
 
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`; SQS's numbers are approximate and lag up to a minute."""

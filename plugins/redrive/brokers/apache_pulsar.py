@@ -64,6 +64,7 @@ _ACK_SENT, _ACK_SURE = 0.12, 0.3
 #: How often an open window looks whether its connection is still there. Reconnecting takes the library longer.
 _LOOK = 0.02
 _RETRY = "-RETRY"
+_DLQ = "-DLQ"
 
 _MISSING = (pulsar.TopicNotFound,)
 _REFUSED = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.ErrorGettingAuthenticationData)
@@ -474,6 +475,27 @@ class ApachePulsar:
         if to.endswith(_RETRY):
             return None
         return to == failed or base_topic(to) == failed or to == base_topic(failed)
+
+    def origins(self, queue: str) -> frozenset[str] | None:
+        """See :class:`~redrive.brokers.base.Broker`: by the name ``TOPIC-SUBSCRIPTION-DLQ`` that client libraries give,
+        in which hyphens leave a few topics possible; of a topic with another name nobody says it."""
+        place = f"persistent://{self._place.namespace}/"
+        stem = queue.removeprefix(place)
+        for ending in (_DLQ, _RETRY):
+            if stem.endswith(ending):
+                words = stem.removesuffix(ending).split("-")
+                names = ["-".join(words[:count]) for count in range(1, len(words)) if words[0]]
+                topics = [name if "://" in name else place + name for name in names]
+                if self._place.keep_partition:
+                    topics += [part for topic in topics for part in self._parts(topic)]
+                return frozenset(self._origin(topic) for topic in topics)
+        return None
+
+    def _parts(self, topic: str) -> list[str]:
+        try:
+            return [f"{topic}-partition-{number}" for number in range(self._admin.partitions(topic))]
+        except QueueMissing:
+            return []
 
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`.

@@ -366,6 +366,12 @@ class AzureServiceBus:
         forwards = facts is not None and (facts.forward_to is not None or facts.subscribers is not None)
         return None if forwards else False
 
+    def origins(self, queue: str) -> frozenset[str] | None:
+        """See :class:`~redrive.brokers.base.Broker`: to whom a dead-letter queue belongs. Who forwards dead letters
+        into an ordinary queue, Service Bus doesn't tell there."""
+        address = Address.parse(queue)
+        return frozenset({address.origin}) if address.sub_queue else None
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`.
 

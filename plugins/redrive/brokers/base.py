@@ -49,6 +49,8 @@ class Capabilities:
     exact_depth: bool = False
     #: Whether describing a dead-letter queue says how long its origin leases: where no reason is given, a hint at one.
     tells_origin_lease: bool = False
+    #: Whether a letter's origin is the broker's own word. False: it is in a header, and a producer can write that.
+    proves_origin: bool = False
 
 
 class Depth(NamedTuple):
@@ -175,6 +177,13 @@ class Broker(Protocol):
         """Whether what is sent to ``queue`` fails at ``origin`` if it fails, where that is the origin of a letter.
 
         False: what failed there was sent elsewhere. None: nobody can say.
+        """
+        ...
+
+    def origins(self, queue: str) -> frozenset[str] | None:
+        """The queues, as letters name their origin, that dead-letter into ``queue`` by the broker's own word.
+
+        None: the broker can't say. What a header says is no word of the broker.
         """
         ...
 

@@ -380,6 +380,18 @@ class GooglePubSub:
             return None
         return behind is not None and short_name(behind, self.project) == origin
 
+    def origins(self, queue: str) -> frozenset[str] | None:
+        """See :class:`~redrive.brokers.base.Broker`: the topics of the project's subscriptions that dead-letter into
+        the topic of ``queue``; None where they may not be listed."""
+        topic = self._topic_behind(queue)
+        if topic is None:
+            return None
+        try:
+            feeding = self._feeding(queue, topic)
+        except PermissionRefused:
+            return None
+        return frozenset(short_name(one.topic, self.project) for one in feeding if is_full(one.topic, "topics"))
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`: what Cloud Monitoring says, some minutes late, or unknown.
 
@@ -510,17 +522,20 @@ class GooglePubSub:
 
     def _origins_of(self, queue: str, topic: str) -> list[Any]:
         """The subscriptions in the project that dead-letter into ``topic``; [] where they may not be listed."""
-        request = types.ListSubscriptionsRequest(project=f"projects/{self.project}", page_size=BATCH)
-        found: list[Any] = []
         try:
-            while True:
-                page = self._call("ListSubscriptions", queue, self._subscriber.list_subscriptions, request).raw_page
-                found += [one for one in page.subscriptions if one.dead_letter_policy.dead_letter_topic == topic]
-                if not page.next_page_token:
-                    return found
-                request.page_token = page.next_page_token
+            return self._feeding(queue, topic)
         except BrokerError:
             return []
+
+    def _feeding(self, queue: str, topic: str) -> list[Any]:
+        request = types.ListSubscriptionsRequest(project=f"projects/{self.project}", page_size=BATCH)
+        found: list[Any] = []
+        while True:
+            page = self._call("ListSubscriptions", queue, self._subscriber.list_subscriptions, request).raw_page
+            found += [one for one in page.subscriptions if one.dead_letter_policy.dead_letter_topic == topic]
+            if not page.next_page_token:
+                return found
+            request.page_token = page.next_page_token
 
     def close(self) -> None:
         """Close connections; what is leased comes back when its lease ends."""

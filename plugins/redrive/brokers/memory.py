@@ -642,6 +642,13 @@ class MemoryBroker:
         """See :class:`~redrive.brokers.base.Broker`."""
         return queue == origin
 
+    def origins(self, queue: str) -> frozenset[str] | None:
+        """See :class:`~redrive.brokers.base.Broker`."""
+        world = self.world
+        with world.lock:
+            world._queue(queue, "origins")
+            return frozenset(other.name for other in world._queues.values() if other.info.dead_letter_queue == queue)
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`; exact."""
         world = self.world

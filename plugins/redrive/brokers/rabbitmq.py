@@ -523,6 +523,21 @@ class RabbitMQ:
         """See :class:`~redrive.brokers.base.Broker`; by the default exchange only this queue gets it."""
         return queue == origin
 
+    def origins(self, queue: str) -> frozenset[str] | None:
+        """See :class:`~redrive.brokers.base.Broker`: those whose dead letters get there, at once or through others;
+        None without the management API, which alone tells."""
+        if self._management is None:
+            return None
+        feeding = {one.name: self._management.targets(one) for one in self._dead_lettering()}
+        found: set[str] = set()
+        reached = [queue]
+        while reached:
+            target = reached.pop()
+            new = [name for name, targets in feeding.items() if target in targets and name not in found]
+            found.update(new)
+            reached += new
+        return frozenset(found - {queue})
+
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`.
 
@@ -619,8 +634,11 @@ class RabbitMQ:
     def _feeding(self, queue: str) -> list[QueueFacts]:
         """The queues that dead-letter into ``queue``."""
         assert self._management is not None  # noqa: S101 - the caller looked
-        candidates = [one for one in self._management.queues() if one.dead_letter_exchange is not None]
-        return [one for one in candidates if queue in self._management.targets(one)]
+        return [one for one in self._dead_lettering() if queue in self._management.targets(one)]
+
+    def _dead_lettering(self) -> list[QueueFacts]:
+        assert self._management is not None  # noqa: S101 - the caller looked
+        return [one for one in self._management.queues() if one.dead_letter_exchange is not None]
 
     def _limit_of(self, queue: str) -> int | None:
         """The delivery limit of a queue, asked once."""

@@ -140,7 +140,8 @@ def _letter(message: ServiceBusReceivedMessage, payload: bytes, address: Address
         enqueued_at=_enqueued_at(annotations.get(_ENQUEUED), sequence),
         # In a dead-letter queue these are the failed deliveries of the origin, and later our own.
         deliveries=max(failed, 1) if dead else failed + 1,
-        origin=source or (address.origin if dead else None),
+        # Where it failed last: what was forwarded from one dead-letter queue may die again elsewhere.
+        origin=address.origin if dead else source,
         ordering_key=amqp_values.to_text(session) if session else partition_key,
         content_type=amqp_values.to_text(fields["ContentType"]) if "ContentType" in fields else None,
         reason=said.get(REASON),

@@ -41,10 +41,20 @@ def target(aims: Aims) -> tuple[str, dict[str, str]]:
 
 
 def _of(aim: Aim, name: str, values: dict[str, str]) -> str:
+    if aim.as_before:
+        return "messages.destination"
     if aim.configured is not None:
         values[f"aim_{name}"] = aim.configured
         return f"cast(:aim_{name} as text)"
-    return "messages.origin" if aim.any_origin else "cast(null as text)"
+    if aim.any_origin:
+        return "messages.origin"
+    names = {f"aim_{name}_origin_{place}": one for place, one in enumerate(sorted(aim.origins))}
+    starts = {f"aim_{name}_start_{place}": one for place, one in enumerate(aim.beginnings)}
+    values |= names | starts
+    trusted = [f"substr(messages.origin, 1, {len(one)}) = :{key}" for key, one in starts.items()]
+    if names:
+        trusted.append(f"messages.origin in ({', '.join(':' + key for key in names)})")
+    return f"case when {' or '.join(trusted)} then messages.origin end" if trusted else "cast(null as text)"
 
 
 def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:

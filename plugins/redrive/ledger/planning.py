@@ -272,18 +272,29 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
     )
 
 
-def refuse_lost(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
-    """Messages that were to be sent but of which nobody knows where to are marked for people."""
+def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now: datetime) -> int:
+    """Messages that were to be sent but of which nobody knows where to are marked for people; ``keys``: by source,
+    under which key of the configuration its origins are listed."""
     why = "no destination is known: the broker does not tell where it came from, and the route names none"
+    values = {f"source_{place}": source for place, source in enumerate(keys)}
+    values |= {f"key_{place}": key for place, key in enumerate(keys.values())}
+    known = "".join(f" when source = :source_{place} then cast(:key_{place} as text)" for place in range(len(keys)))
+    claim = (
+        "'a header says that it came from ' || substr(origin, 1, 200) || ', and nobody vouches for that: the broker"
+        " does not say that this dead-letters into ' || source || ', and it is not listed under ' ||"
+        f" case{known or ' when false then null'} else 'the origins of that source' end"
+        " || '; list it, or configure a destination'"
+    )
     with ledger.write() as connection:
         lease.guard(connection, now)
         count = int(
             connection.execute(
                 sql(
-                    "update messages set verdict = 'escalate', reason = :why where route = :route"
+                    "update messages set verdict = 'escalate',"
+                    f" reason = case when origin is null then cast(:why as text) else {claim} end where route = :route"
                     f" and destination is null and state in ('waiting', 'held') and verdict in {_SENDS}"
                 ),
-                {"why": why, "route": lease.route},
+                {"why": why, "route": lease.route, **values},
             ).rowcount
         )
         if count:
@@ -294,7 +305,7 @@ def refuse_lost(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
                 route=lease.route,
                 run_id=lease.run_id,
                 count=count,
-                reason=why,
+                reason="no destination is known, or nobody vouches for the origin that a header names",
             )
     return count
 

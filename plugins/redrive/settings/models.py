@@ -83,6 +83,8 @@ AutoOrDuration = Annotated[Literal["auto"] | timedelta, BeforeValidator(_auto_or
 Size = Annotated[int, BeforeValidator(parse_size)]
 Share = Annotated[float, Field(gt=0, le=1)]
 QueueName = Annotated[str, Field(min_length=1, max_length=500)]
+#: Of one character or more; ``*`` only at the end.
+Origin = Annotated[str, Field(pattern=r"^[^*]*(?:[^*]|\*)$", max_length=500)]
 CONNECTION_ID = r"^[A-Za-z0-9_.\-]{1,200}$"
 ConnectionId = Annotated[str, Field(pattern=CONNECTION_ID)]
 EvidenceSelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
@@ -202,6 +204,13 @@ class Source(Part):
     )
     destination: QueueName | None = Field(
         default=None, description="Where this source's messages go. Default: the route's `destination`."
+    )
+    origins: tuple[Origin, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="Without a destination: the queues that its messages may go back to, beside those of which the "
+        "broker itself says that they dead-letter into this source; names, or the beginning of names and `*`. A header "
+        "says where a message came from, and whoever can put a message into the source can write one.",
     )
     poll: Annotated[DurationOrZero, _at_most(timedelta(seconds=20))] | None = Field(
         default=None,

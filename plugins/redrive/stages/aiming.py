@@ -1,22 +1,55 @@
 """Where the messages of a route go in this run, and what is said when that is nowhere."""
 
+from collections.abc import Callable
+
 from redrive.aims import Aim, Aims
-from redrive.errors import QueueMissing
+from redrive.errors import PermissionRefused, QueueMissing
 from redrive.ledger import aiming
-from redrive.settings import Route
+from redrive.settings import Route, Source
 from redrive.stages.context import Context
 
 
 def aims(context: Context) -> Aims:
-    """Where the messages of the route go by its configuration."""
-    return configured(context.route)
+    """Where the messages of the route go: by its configuration, and by the broker's word on where they came from."""
+    route = context.route
+    return _aims(route, lambda source: _back(context, source), Aim(as_before=True))
 
 
 def configured(route: Route) -> Aims:
-    """Where messages go as far as the configuration alone says it."""
-    return Aims(
-        {source.queue: _aim(route.destination_of(source.queue)) for source in route.sources}, _aim(_fixed(route))
-    )
+    """Where messages go as far as the configuration alone says it; the others as before."""
+    return _aims(route, lambda _: Aim(as_before=True), Aim(as_before=True))
+
+
+def vouched(context: Context, source: Source) -> frozenset[str] | None:
+    """The origins of ``source`` by the broker's word, asked once; None where it can't say."""
+    if source.queue not in context.asked:
+        try:
+            found = context.broker.origins(source.queue)
+        except (QueueMissing, PermissionRefused):
+            found = None
+        context.asked[source.queue] = found
+    return context.asked[source.queue]
+
+
+def key_of(name: str, route: Route, source: str) -> str:
+    """The key under which the origins of a source are listed."""
+    place = next((place for place, one in enumerate(route.sources) if one.queue == source), None)
+    return f"routes.{name}.sources" + ("" if place is None else f".{place}.origins")
+
+
+def _aims(route: Route, back: Callable[[Source], Aim], gone: Aim) -> Aims:
+    by_source = {}
+    for source in route.sources:
+        queue = route.destination_of(source.queue)
+        by_source[source.queue] = back(source) if queue is None else Aim(queue)
+    fixed = _fixed(route)
+    return Aims(by_source, gone if fixed is None else Aim(fixed))
+
+
+def _back(context: Context, source: Source) -> Aim:
+    if context.broker.capabilities_for(source.queue).proves_origin:
+        return Aim(any_origin=True)
+    return Aim.back(source.origins, vouched(context, source) or ())
 
 
 def aim(context: Context) -> int:
@@ -43,10 +76,6 @@ def missing(context: Context, queue: str) -> QueueMissing | None:
         f"routes.{context.name}.{key}: {queue!r} does not exist (connection {route.connection}). Messages that go there"
         " stay as they are, and go out once the key is mended or the queue is made"
     )
-
-
-def _aim(queue: str | None) -> Aim:
-    return Aim(queue, any_origin=queue is None)
 
 
 def _fixed(route: Route) -> str | None:

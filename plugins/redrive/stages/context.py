@@ -104,6 +104,8 @@ class Context:
         self.now = clock
         self.progress = _masked(progress, redactor(self.route))
         self.ledger = Ledger(settings.database)
+        #: By source, what the broker said of its origins.
+        self.asked: dict[str, frozenset[str] | None] = {}
         self._staging: Staging | None = None
         self._broker = broker
         self._own_broker = broker is None

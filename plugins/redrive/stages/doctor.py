@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from redrive import connections, notifications, spark, spark_session
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
-from redrive.errors import ClassificationFailed, QueueMissing, RedriveError, SettingsError
+from redrive.errors import ClassificationFailed, PermissionRefused, QueueMissing, RedriveError, SettingsError
 from redrive.ledger import escalations, outcomes, schema
 from redrive.ledger.engine import Ledger
 from redrive.processed_check import Checker
-from redrive.settings import Route, Settings, SparkSettings
-from redrive.stages import checking, resolve
+from redrive.settings import Route, Settings, Source, SparkSettings
+from redrive.stages import aiming, checking, resolve
 from redrive.staging import Staging
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
@@ -81,6 +81,8 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             subject = f"{name}: source {source.queue}"
             yield _look(subject, partial(_depth, broker, source.queue))
             yield from _retention(broker, subject, source.queue)
+            if route.destination_of(source.queue) is None:
+                yield _origins(broker, subject, source, aiming.key_of(name, route, source.queue))
         for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
             yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
@@ -176,6 +178,27 @@ def _retention(broker: Broker, subject: str, queue: str) -> Iterator[Finding]:
         yield Finding("warning", subject, f"keeps messages for {info.retention} only; drain it more often than that")
     for warning in info.warnings:
         yield Finding("warning", subject, warning)
+
+
+def _origins(broker: Broker, subject: str, source: Source, key: str) -> Finding:
+    """Where messages of a source without a destination may go back to."""
+    subject = f"{subject}: origins"
+    try:
+        if broker.capabilities_for(source.queue).proves_origin:
+            return Finding("ok", subject, "the broker itself says of each message where it failed")
+        vouched = broker.origins(source.queue)
+    except (QueueMissing, PermissionRefused):
+        vouched = None
+    except RedriveError as error:
+        return Finding("error", subject, str(error))
+    told = [f"by the broker's word: {', '.join(sorted(vouched))}"] if vouched else []
+    told += [f"by the configuration: {', '.join(source.origins)}"] if source.origins else []
+    if not told:
+        text = "no destination is configured, and the broker does not say what dead-letters here, so all messages go to"
+        return Finding("error", subject, f"{text} people: list their queues under {key}, or configure a destination")
+    if "*" in source.origins:
+        return Finding("warning", subject, f"{key} lets headers send messages to any queue")
+    return Finding("ok", subject, "; ".join(told))
 
 
 def _fan_out(broker: Broker, subject: str, queue: str, *, allowed: bool) -> Iterator[Finding]:

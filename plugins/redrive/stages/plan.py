@@ -39,7 +39,8 @@ def plan(context: Context) -> dict[str, Any]:
         cases = planning.cases(connection, context.name, context.selection.without_attributes(), consumed)
     limits = policy_limits(route)
     counts = _apply(context, [(case, policy.decide(case.case, limits)) for case in cases], consumed)
-    lost = planning.refuse_lost(ledger, lease, now)
+    keys = {source.queue: aiming.key_of(context.name, route, source.queue) for source in route.sources}
+    lost = planning.refuse_lost(ledger, lease, keys, now)
     counts["to_escalate"] += lost
     stopped += _step_destinations(context, rules)
     planning.remember(ledger, lease, gates.REMEMBERED * rules.min_samples, now)
