@@ -46,6 +46,10 @@ _EVIDENCE, _CODES = frozenset(EVIDENCE_HEADERS), frozenset(CODE_HEADERS)
 _MASKED = Masked()
 
 
+class _Unreadable(Exception):
+    """A staging file is missing or damaged, or its store can't be reached."""
+
+
 class Batch(NamedTuple):
     """A staging file."""
 
@@ -95,8 +99,8 @@ def write(batches: Iterable[Batch], asked: Asked, output: str) -> pa.RecordBatch
     """Write ``{output}/batch-N.parquet`` (:data:`redrive.classified.MESSAGES`) for each batch; the distinct cases.
 
     A file appears complete or, on an object store, not at all; writing it again gives the same file. Memory is
-    proportional to the cases of this share and the largest row group. Raises ``OSError`` or ``pyarrow.ArrowException``
-    with the URI of a staging file that is missing or damaged.
+    proportional to the cases of this share and the largest row group. For a batch whose staging file can't be read to
+    its end an answer without rows is written: it stops no other batch, and the load finds out why.
     """
     look = _Look(asked)
     filesystem, folder = files.locate(output)
@@ -105,9 +109,13 @@ def write(batches: Iterable[Batch], asked: Asked, output: str) -> pa.RecordBatch
         path = f"{folder}/{classified.messages_file(batch.batch_id)}"
         # Spark may run a task twice at the same time; on an object store a file appears when it is closed.
         unfinished = f"{path}.{uuid.uuid4().hex}" if isinstance(filesystem, pafs.LocalFileSystem) else path
-        with filesystem.open_output_stream(unfinished) as sink, _writer(sink) as out:
-            for table in _tables(batch, look):
-                out.write_table(table)
+        try:
+            with filesystem.open_output_stream(unfinished) as sink, _writer(sink) as out:
+                for table in _tables(batch, look):
+                    out.write_table(table)
+        except _Unreadable:
+            with filesystem.open_output_stream(unfinished) as sink, _writer(sink):
+                pass
         if unfinished != path:
             filesystem.move(unfinished, path)
     return look.found()
@@ -133,7 +141,7 @@ def _tables(batch: Batch, look: "_Look") -> Iterator[pa.Table]:
             for number in range(file.num_row_groups):
                 yield look.at(_Rows(file, number))
     except (OSError, pa.ArrowException) as error:
-        raise type(error)(f"staging file {batch.uri}: {error}") from error
+        raise _Unreadable(batch.uri) from error
 
 
 class _Rows:

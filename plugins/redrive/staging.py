@@ -194,6 +194,31 @@ class Staging:
                 sizes = file.read(columns=["body_bytes"]).column("body_bytes")
                 return Written(file.metadata.num_rows, pc.sum(sizes).as_py() or 0)
 
+    def is_damaged(self, relative: str) -> bool:
+        """A batch file could not be read: whether the file is to blame, which is missing or no longer what was written.
+
+        False where it can be read after all, or where the store can't be reached: then waiting may help.
+        """
+        path = self.full_path(relative)
+        try:
+            if self.filesystem.get_file_info(self.full_path(relative.partition("/")[0])).type == pafs.FileType.NotFound:
+                return False  # not one file is gone, but the place of all
+            with self.filesystem.open_input_file(path) as stream:
+                while stream.read(GROUP_BYTES):
+                    pass
+        except FileNotFoundError:
+            return True
+        except (pa.ArrowException, OSError):
+            return False
+        try:
+            with self.filesystem.open_input_file(path) as stream:
+                file = pq.ParquetFile(stream)
+                for group in range(file.num_row_groups):
+                    file.read_row_group(group, columns=SCHEMA.names)
+        except (pa.ArrowException, OSError):
+            return True
+        return False
+
     def source_of(self, relative: str) -> tuple[str, str]:
         """The queue that a batch file was drained from, and its kind; raises :class:`StagingError` if it is empty."""
         path = self.full_path(relative)
@@ -260,11 +285,11 @@ class Staging:
                     yield from zip(picked, _lists(wanted, _headers), strict=True)
                 start = end
 
-    def described(self, relative: str, columns: Sequence[str] = _DESCRIBING_COLUMNS) -> pa.Table:
+    def described(self, relative: str) -> pa.Table:
         """Of every copy of a batch file what the ledger keeps of it, in row order and without payloads."""
         path = self.full_path(relative)
         with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
-            return pq.read_table(stream, columns=list(columns))
+            return pq.read_table(stream, columns=_DESCRIBING_COLUMNS)
 
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, DeadLetter]]:
         """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory.

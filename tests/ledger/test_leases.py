@@ -216,6 +216,7 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "raise_mark": lambda p, z, s: _in_transaction(p, lambda c: sending.raise_mark(c, z, s, 1 << 40, p.now)),
     "mark": lambda p, z, s: sending.mark(p.ledger, z, s, [Mark(1 << 20, 1, "sent")], tries=3, now=p.now),
     "give_back": lambda p, z, s: sending.give_back(p.ledger, z, s, [1 << 20], p.now),
+    "set_aside": lambda p, z, s: sending.set_aside(p.ledger, z, s, [1 << 20], "why", p.now),
     "suppress": lambda p, z, s: sending.suppress(p.ledger, z, s, [1 << 20], p.now),
     "close": lambda p, z, s: sending.close(p.ledger, z, s, p.now),
     "recover": lambda p, z, s: sending.recover(p.ledger, z, p.now),

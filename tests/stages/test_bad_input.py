@@ -300,24 +300,6 @@ def test_a_full_disk_is_told_and_nothing_is_settled(
     assert workshop.audit() == []
 
 
-def test_a_damaged_staging_file_is_named_and_no_send_becomes_unknown(workshop: Workshop) -> None:
-    workshop.die("a", error=REFUSED)
-    run = workshop.begin()
-    for name, _ in workshop.stages(run):
-        if name == "plan":
-            break
-    file = next(Path(workshop.settings.staging).rglob("batch-*.parquet"))
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StagingError, match=file.name):
-        workshop.deliver(run)
-    assert workshop.states() == {"waiting": 1}
-    assert any(file.name in problem for problem in workshop.audit())
-    file.write_bytes(whole)
-    workshop.deliver(run)
-    assert workshop.bodies("orders") == [b"a"]
-
-
 def test_the_ledger_knows_each_body_by_its_size_and_hash(workshop: Workshop) -> None:
     bodies = ["", "a", "\u00e9" * 7]
     workshop.die(*bodies, error=REFUSED)

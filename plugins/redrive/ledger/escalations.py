@@ -40,7 +40,7 @@ class Review(NamedTuple):
     """What a reviewer needs to see of it."""
 
     candidate: Candidate
-    body: bytes
+    body: bytes | None  # None: it can't be read, and the candidate's reason says so
     content_type: str | None
     headers: Sequence[tuple[str, str, str]]
     error_text: str | None
@@ -244,11 +244,12 @@ def insert_reviews(
     rows = []
     for review in reviews:
         one = review.candidate
-        text = _as_text(review.body)
+        text = None if review.body is None else _as_text(review.body)
         rows.append(
             (
                 one.message_id, route, one.group_id, one.cause, one.reason or one.state,
-                _storable(review.error_text), text, None if text is not None else review.body, len(review.body),
+                _storable(review.error_text), text, None if text is not None else review.body,
+                one.body_bytes if review.body is None else len(review.body),
                 _storable(review.content_type), json.dumps(review.headers), one.source, one.destination,
                 one.broker_message_id, one.message_key, one.attempts, one.first_enqueued_at, stored,
                 review.suggested,

@@ -543,6 +543,26 @@ def give_back(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Seq
         return _give_back(ledger, connection, lease, slice_id, message_ids, now, "not sent")
 
 
+def set_aside(
+    ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], reason: str, now: datetime
+) -> int:
+    """Messages of the slice that certainly were not sent, and can't be, are given back and marked for people."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        _give_back(ledger, connection, lease, slice_id, message_ids, now, "can't be read")
+        ledger.temporary(connection, "aside", "message_id bigint primary key")
+        ledger.bulk(connection, "aside", ("message_id",), [(i,) for i in message_ids])
+        return int(
+            connection.execute(
+                sql(
+                    "update messages set verdict = 'escalate', reason = :why where state in ('waiting', 'unknown')"
+                    " and message_id in (select message_id from aside)"
+                ),
+                {"why": reason},
+            ).rowcount
+        )
+
+
 def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
     """Claimed messages that were processed already are not sent; how many. Of a resend it is proved that its first
     send succeeded: it is confirmed."""

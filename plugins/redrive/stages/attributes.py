@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from redrive.errors import StagingError
 from redrive.ledger import batches, selecting
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
@@ -49,6 +50,12 @@ def parts(
         found: list[int] = []
         for batch_id, ids in itertools.groupby(page, key=lambda one: one >> ROW_BITS):
             rows = [one & (MAX_ROWS - 1) for one in ids]
-            found += [message_id_of(batch_id, row) for row in staging.carrying(paths[batch_id], rows, wanted)]
+            try:
+                carriers = staging.carrying(paths[batch_id], rows, wanted)
+            except StagingError:
+                if not staging.is_damaged(paths[batch_id]):
+                    raise
+                continue  # nobody knows what they carry
+            found += [message_id_of(batch_id, row) for row in carriers]
         if found:
             yield selection.only(found)

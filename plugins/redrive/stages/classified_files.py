@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from redrive import classified
 from redrive.aims import LONGEST_ORIGIN
 from redrive.arrow_numpy import has_nul
-from redrive.errors import BrokerError, ClassificationFailed
+from redrive.errors import BrokerError, ClassificationFailed, StagingError
 from redrive.ledger import loading, repeats, sending
 from redrive.ledger.batches import Batch
 from redrive.ledger.loading import Classified, Group
@@ -57,6 +57,14 @@ class Answers:
             "group_id": pa.chunked_array([self._group_ids]).take(case),
         }
 
+    def left_out(self, batch: Batch) -> bool:
+        """Whether the job could not read the batch, because its file is damaged: its answer has no rows then."""
+        name = f"{self._output}/{classified.MESSAGES_DIR}/{classified.messages_file(batch.batch_id)}"
+        try:
+            return bool(self._staging.copies(name) == 0 and batch.copies and self._staging.is_damaged(batch.uri))
+        except StagingError:
+            return False  # told where it is read
+
     def _read(self, name: str, columns: list[str]) -> pa.Table:
         path = self._staging.full_path(f"{self._output}/{name}")
         try:
@@ -78,10 +86,30 @@ def _make_groups(context: Context, cases: pa.Table) -> dict[str, int]:
     return loading.ensure_groups(context.ledger, context.lease, list(found.values()), context.now())
 
 
-def elsewhere(context: Context, some: Sequence[Batch]) -> set[tuple[str, str]]:
+def described(context: Context, some: Sequence[Batch]) -> list[tuple[Batch, pa.Table]]:
+    """Those batches of the portion whose file can be read, with what the ledger keeps of their copies.
+
+    A file that is damaged, or holds something else than was recorded, stops only its own messages: they wait.
+    """
+    found = []
+    for batch in some:
+        try:
+            table = context.staging.described(batch.uri)
+        except StagingError:
+            if not context.staging.is_damaged(batch.uri):
+                raise
+            continue
+        ids = pc.unique(table.column("batch_id")).to_pylist()
+        if len(table) != batch.copies or ids != [batch.batch_id] * bool(batch.copies):
+            continue
+        found.append((batch, table))
+    return found
+
+
+def elsewhere(context: Context, some: Sequence[tuple[Batch, pa.Table]]) -> set[tuple[str, str]]:
     """Pairs of a destination of the route and an origin that a copy of the portion tells of, beside our headers, where
     what failed there can't have been sent there."""
-    tables = [context.staging.described(batch.uri, ("origin", "redrive_id")) for batch in some]
+    tables = [table.select(["origin", "redrive_id"]) for _, table in some]
     tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
     origins = _origins(tracked.column("origin")).unique().to_pylist()
     if not origins:
@@ -103,12 +131,12 @@ def _not_behind(context: Context, destination: str, origins: Sequence[str]) -> l
     return [origin for origin in found if onward is None or context.broker.leads_to(onward, origin) is False]
 
 
-def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> Iterator[Classified]:
+def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: Answers | None) -> Iterator[Classified]:
     """The portion's copies, in message id order; without ``answers`` with no cause, no group and no keys."""
-    table = pa.concat_tables([context.staging.described(batch.uri) for batch in some])
+    table = pa.concat_tables([table for _, table in some])
     message_ids = pc.add(pc.shift_left(table.column("batch_id"), ROW_BITS), pc.cast(table.column("row"), pa.int64()))
     found = (
-        answers.of(some, message_ids)
+        answers.of([batch for batch, _ in some], message_ids)
         if answers is not None
         else {
             name: pa.chunked_array([pa.nulls(len(table), kind)])
@@ -131,7 +159,7 @@ def copies(context: Context, some: Sequence[Batch], answers: Answers | None) -> 
         *((name, _without_nul) for name in ("redrive_id", "message_key")),
     ):
         table = table.set_column(table.schema.get_field_index(name), name, clean(table.column(name)))
-    hashes = _headers_hashes(context, some, table)
+    hashes = _headers_hashes(context, [batch for batch, _ in some], table)
     where_to = aiming.aims(context)
     for part in table.to_batches(max_chunksize=10_000):
         column = {name: part.column(name) for name in part.schema.names}
@@ -203,12 +231,17 @@ def _headers_hashes(context: Context, some: Sequence[Batch], table: pa.Table) ->
     for message_id in tracked:
         rows.setdefault(message_id >> ROW_BITS, []).append(message_id & (MAX_ROWS - 1))
     strip = not_sent_on(context.route, context.broker.capabilities)
-    return {
-        message_id_of(batch.batch_id, row): headers_hash(headers, strip)
-        for batch in some
-        if batch.batch_id in rows
-        for row, headers in context.staging.headers(batch.uri, rows[batch.batch_id])
-    }
+    found: dict[int, bytes] = {}
+    for batch in some:
+        if batch.batch_id not in rows:
+            continue
+        try:
+            for row, headers in context.staging.headers(batch.uri, rows[batch.batch_id]):
+                found[message_id_of(batch.batch_id, row)] = headers_hash(headers, strip)
+        except StagingError:
+            if not context.staging.is_damaged(batch.uri):
+                raise
+    return found
 
 
 def _instants(context: Context, column: pa.Array) -> list[Any]:
@@ -226,24 +259,40 @@ def _instants(context: Context, column: pa.Array) -> list[Any]:
 
 def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
     """Which waiting copies were staged before, for a broker that gives them no identity."""
-    tables = {batch.batch_id: context.staging.evidence(batch.uri) for batch in waiting}
+    tables = {batch.batch_id: table for batch in waiting if (table := _readable_evidence(context, batch.uri))}
     if not any(pc.any(table.column("redelivered")).as_py() for table in tables.values()):
         return {}  # what was never delivered before was never staged before
     with context.ledger.read() as connection:
         doubtful = repeats.doubtful(context.ledger, connection, context.name, leased_for=context.route.drain.lease)
+    earlier = {
+        batch_id: _readable_evidence(context, uri) for batch_id, (uri, *_) in doubtful.items() if batch_id not in tables
+    }
     staged = [
         StagedBatch(batch_id, batch_id in doubtful, batch_id in tables, _evidence(batch_id, table))
-        for batch_id, table in (
-            tables
-            | {
-                batch_id: context.staging.evidence(uri)
-                for batch_id, (uri, _) in doubtful.items()
-                if batch_id not in tables
-            }
-        ).items()
+        for batch_id, table in (tables | earlier).items()
+        if table is not None
     ]
-    asked = (copy.evidence for batch in staged if batch.waiting for copy in batch.copies if copy.redelivered)
-    return repeats.decide(staged, repeats.known(context.ledger, context.name, asked))
+    again = [copy for batch in staged if batch.waiting for copy in batch.copies if copy.redelivered]
+    found = repeats.decide(staged, repeats.known(context.ledger, context.name, (copy.evidence for copy in again)))
+    if lost := [batch_id for batch_id, table in earlier.items() if table is None]:
+        # Nobody can tell whether these are what is in a file that can't be read.
+        first = message_id_of(min(lost), 0)
+        found |= {
+            copy.copy_id: Repeat("suspected", first)
+            for copy in again
+            if copy.tracking is None and copy.copy_id not in found
+        }
+    return found
+
+
+def _readable_evidence(context: Context, uri: str) -> pa.Table | None:
+    """The evidence of a batch file; None when it is damaged."""
+    try:
+        return context.staging.evidence(uri)
+    except StagingError:
+        if not context.staging.is_damaged(uri):
+            raise
+        return None
 
 
 def _evidence(batch_id: int, table: pa.Table) -> list[Copy]:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from redrive.cause_model import LEARNED
-from redrive.errors import BrokerError
+from redrive.errors import BrokerError, StagingError
 from redrive.ledger import batches, leases, loading, outcomes
 from redrive.ledger.batches import Batch
 from redrive.ledger.engine import CHUNK_ROWS
@@ -56,6 +56,7 @@ def prepare(context: Context) -> str | None:
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
         known = loading.known_groups(connection) if waiting else []
+    waiting = [batch for batch in waiting if _is_whole(context.staging, batch)]
     if not waiting:
         return None
     route, staging, output = context.route, context.staging, output_path(context)
@@ -81,6 +82,16 @@ def prepare(context: Context) -> str | None:
     return staging.write_bytes(f"{output}.json", json.dumps(manifest).encode())
 
 
+def _is_whole(staging: "Staging", batch: Batch) -> bool:
+    """Whether the batch's file is there to its end; what is damaged within, the job finds out."""
+    try:
+        return staging.copies(batch.uri) == batch.copies
+    except StagingError:
+        if not staging.is_damaged(batch.uri):
+            raise
+        return False
+
+
 def _origin_lease(context: Context, source: Source) -> timedelta | None:
     """How long the origin leases its messages, where time per delivery is evidence: configured, else asked for."""
     if source.lease is not None or source.kind != "dead_letter" or not context.broker.capabilities.tells_origin_lease:
@@ -95,28 +106,33 @@ def load(context: Context) -> dict[str, int]:
     """Take the classified copies into the ledger, batch by batch, and remove Spark's output."""
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
-    loaded = Loaded()
+    loaded, unreadable = Loaded(), 0
     if waiting:
         from redrive.stages import classified_files  # noqa: PLC0415 - see there
 
         output = output_path(context)
-        answers = classified_files.Answers(context, output)
+        answers: classified_files.Answers | None = None
         stable = context.broker.capabilities.stable_identity
         repeated = None if stable else classified_files.repeated(context, waiting)
         done = 0
         for some in _portions(waiting):
-            rows = classified_files.copies(context, some, answers)
-            loaded = loaded.plus(
-                loading.load(
-                    context.ledger,
-                    context.lease,
-                    [b.batch_id for b in some],
-                    rows,
-                    context.now(),
-                    repeats=repeated,
-                    elsewhere=classified_files.elsewhere(context, some),
+            readable = classified_files.described(context, some)
+            if readable:
+                answers = answers or classified_files.Answers(context, output)
+                readable = [(batch, table) for batch, table in readable if not answers.left_out(batch)]
+            unreadable += sum(b.copies for b in some) - sum(b.copies for b, _ in readable)
+            if readable:
+                loaded = loaded.plus(
+                    loading.load(
+                        context.ledger,
+                        context.lease,
+                        [b.batch_id for b, _ in readable],
+                        classified_files.copies(context, readable, answers),
+                        context.now(),
+                        repeats=repeated,
+                        elsewhere=classified_files.elsewhere(context, readable),
+                    )
                 )
-            )
             done += sum(b.copies for b in some)
             context.progress("loading", done, sum(b.copies for b in waiting))
         context.staging.remove(output)
@@ -129,6 +145,7 @@ def load(context: Context) -> dict[str, int]:
         "duplicates": loaded.duplicates,
         "surplus": loaded.surplus,
         "suspected": loaded.suspected,
+        **({"unreadable": unreadable} if unreadable else {}),
     }
 
 
@@ -146,16 +163,17 @@ def load_unclassified(context: Context) -> int:
     repeated = None if context.broker.capabilities.stable_identity else classified_files.repeated(context, waiting)
     new = 0
     for some in _portions(waiting):
-        rows = classified_files.copies(context, some, None)
-        ids = [batch.batch_id for batch in some]
+        readable = classified_files.described(context, some)
+        if not readable:
+            continue
         new += loading.load(
             context.ledger,
             context.lease,
-            ids,
-            rows,
+            [batch.batch_id for batch, _ in readable],
+            classified_files.copies(context, readable, None),
             context.now(),
             repeats=repeated,
-            elsewhere=classified_files.elsewhere(context, some),
+            elsewhere=classified_files.elsewhere(context, readable),
         ).new
     return new
 

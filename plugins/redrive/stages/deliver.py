@@ -64,6 +64,10 @@ _DUE = "state = 'waiting' and verdict <> 'escalate' and coalesce(next_attempt_at
 _TO_RESEND = "state = 'unknown' and verdict <> 'escalate'"
 #: Marks an edited copy for its consumer.
 EDITED_HEADER = "x-redrive-edited"
+#: Why a message that can't be read goes to people.
+UNREADABLE = (
+    "its staging file is damaged or missing: bring the file back (`redrive audit` names it), then decide to redeliver"
+)
 
 
 @dataclass(slots=True)
@@ -76,6 +80,7 @@ class Totals:
     refused: int = 0
     put_back: int = 0
     slices: int = 0
+    unreadable: int = 0
 
 
 def _whole_batches(size: int, batch: int) -> int:
@@ -125,6 +130,7 @@ def deliver(
         "refused": totals.refused,
         "put_back": totals.put_back,
         "slices": totals.slices,
+        **({"unreadable": totals.unreadable} if totals.unreadable else {}),
     }
 
 
@@ -152,6 +158,7 @@ class _Delivery:
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._sent: Counter[str] = Counter()  # by destination
         self.wrong: QueueMissing | None = None  # a configured destination that is missing: told when the rest is sent
+        self._aside: set[int] = set()  # messages whose file is damaged
         self.totals = Totals()
 
     def close(self) -> None:
@@ -414,28 +421,33 @@ class _Delivery:
         if not todo:
             sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
             return
-        windows = [todo[i : i + deliver.confirm_window] for i in range(0, len(todo), deliver.confirm_window)]
-        outgoing = _outgoing(context, todo, claimed)
+        damaged: list[Claimed] = []
+        outgoing = _outgoing(context, todo, claimed, damaged)
         released = {one.message_id for one in todo if one.mode == "release"}
+        ids = [one.message_id for one in todo]
         # A window is announced when its payloads are at hand: one that can't be read never was in the broker's hands.
-        messages = [next(outgoing) for _ in windows[0]]
+        messages = self._next_window(outgoing, damaged, claimed)
+        if not messages:
+            sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
+            return
         with context.ledger.write() as connection:
             sending.raise_mark(connection, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
-        for index in range(len(windows)):
+        while True:
             self._pace(band, len(messages), self._share(claimed.destination))
             if claimed.repeat_until is not None and context.now() >= claimed.repeat_until:
-                rest = [one.message_id for later in windows[index:] for one in later]
+                rest = ids[ids.index(messages[0].message_id) :]
                 self.totals.put_back += sending.give_back(
                     context.ledger, context.lease, claimed.slice_id, rest, context.now()
                 )
                 break
             marks, trouble = _publish(context.broker, claimed.destination, messages, released)
             following: list[Outgoing] = []
-            if index + 1 < len(windows) and trouble is None:
+            if trouble is None:
                 try:
-                    following = [next(outgoing) for _ in windows[index + 1]]
+                    following = self._next_window(outgoing, damaged, claimed)
                 except StagingError as error:
                     trouble = error
+            rest = [one for one in ids[ids.index(messages[-1].message_id) + 1 :] if one not in self._aside]
             announced = sending.mark(
                 context.ledger,
                 context.lease,
@@ -444,12 +456,11 @@ class _Delivery:
                 tries=deliver.tries,
                 now=context.now(),
                 next_mark=following[-1].message_id if following else None,
-                last_window=index + 1 == len(windows),
+                last_window=not rest,
             )
             self._count(marks)
             arrived = sum(1 for one in marks if one.status in ("sent", "unknown"))
             self._sent[claimed.destination] += arrived
-            rest = [one.message_id for later in windows[index + 1 :] for one in later]
             if rest and not announced:
                 self.totals.put_back += sending.give_back(
                     context.ledger, context.lease, claimed.slice_id, rest, context.now()
@@ -463,6 +474,19 @@ class _Delivery:
             messages = following
         if rest:
             sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
+
+    def _next_window(self, outgoing: Iterator[Outgoing], damaged: list[Claimed], claimed: Slice) -> list[Outgoing]:
+        """The next window's messages; those on the way whose file is damaged are set aside for people."""
+        context = self._context
+        found = list(itertools.islice(outgoing, context.route.deliver.confirm_window))
+        if damaged:
+            ids = [one.message_id for one in damaged]
+            sending.set_aside(context.ledger, context.lease, claimed.slice_id, ids, UNREADABLE, context.now())
+            context.progress("set aside, as their staging file is damaged or missing", len(ids), None)
+            self.totals.unreadable += len(ids)
+            self._aside.update(ids)
+            damaged.clear()
+        return found
 
     def _without_processed(self, claimed: Slice) -> Sequence[Claimed]:
         """The claimed messages that the processed check doesn't know; none while it gives no answer."""
@@ -529,8 +553,11 @@ def _bands(context: Context, now: float, shards: int) -> dict[str | None, _Band]
     return bands
 
 
-def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iterator[Outgoing]:
-    """The claimed messages as they go out, in order; payloads are read from staging file by file."""
+def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged: list[Claimed]) -> Iterator[Outgoing]:
+    """The claimed messages as they go out, in order; payloads are read from staging file by file.
+
+    Those whose file turns out to be damaged are left out and added to ``damaged``.
+    """
     capabilities = context.broker.capabilities_for(claimed.destination)
     edits: dict[int, str] = {}
     with context.ledger.read() as connection:
@@ -541,7 +568,7 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice) -> Iter
     strip = not_sent_on(context.route, capabilities)
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
     make = Outgoing._make  # by position: names would cost as much as everything else here
-    for one, letter in _letters(context, todo, paths):
+    for one, letter in _letters(context, todo, paths, damaged):
         headers = clean_headers(letter.headers, strip)
         room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
         marks = tracking_headers(one.redrive_id, one.attempt, room=room)
@@ -580,12 +607,23 @@ def _delay(due: datetime | str, now: datetime, capabilities: Capabilities) -> fl
     return next((float(one) for one in capabilities.native_delays if one >= wait), wait)
 
 
-def _letters(context: Context, todo: Sequence[Claimed], paths: dict[int, str]) -> Iterator[tuple[Claimed, DeadLetter]]:
+def _letters(
+    context: Context, todo: Sequence[Claimed], paths: dict[int, str], damaged: list[Claimed]
+) -> Iterator[tuple[Claimed, DeadLetter]]:
     for batch_id, group in itertools.groupby(todo, key=lambda one: one.message_id >> ROW_BITS):
         claimed = list(group)
         rows = [one.message_id & (MAX_ROWS - 1) for one in claimed]
         found = context.staging.letters(paths[batch_id], rows)
-        yield from zip(claimed, (letter for _, letter in found), strict=True)
+        read = 0
+        try:
+            for (_, letter), one in zip(found, claimed, strict=True):
+                read += 1
+                yield one, letter
+        except StagingError:
+            context.staging.close()  # not to be read on from where it failed
+            if not context.staging.is_damaged(paths[batch_id]):
+                raise
+            damaged += claimed[read:]
 
 
 def _publish(

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 from redrive import failure_text
 from redrive.causes import Cause
-from redrive.errors import CheckFailed
+from redrive.errors import CheckFailed, StagingError
 from redrive.ledger import batches, escalations, restoring, standing, suspects
 from redrive.ledger.escalations import Candidate, Review
 from redrive.lifecycle import State
 from redrive.message import DeadLetter, batch_and_row, message_id_of
 from redrive.stages.checking import Asked, Check, open_check
 from redrive.stages.context import Context
+from redrive.stages.deliver import UNREADABLE
 
 PAGE = 500
 PAGE_BYTES = 32 * 1024 * 1024
@@ -88,14 +89,19 @@ def _without_processed(
 
 
 def _reviews(context: Context, page: Sequence[Candidate]) -> list[Review]:
-    """The page with payloads (of the first copy) and error texts (of the newest copy)."""
+    """The page with payloads (of the first copy) and error texts (of the newest copy); without them, and with a word
+    about it in the reason, where the file is damaged."""
     with context.ledger.read() as connection:
         wanted = {batch_and_row(one.message_id)[0] for one in page} | {batch_and_row(one.copy_id)[0] for one in page}
         paths = batches.paths(connection, wanted)
     letters = _letters(context, paths, {one.message_id for one in page} | {one.copy_id for one in page})
     reviews = []
     for one in page:
-        letter, newest = letters[one.message_id], letters[one.copy_id]
+        letter, newest = letters.get(one.message_id), letters.get(one.copy_id)
+        if letter is None or newest is None:
+            told = one._replace(reason=_unreadable(one.reason))
+            reviews.append(Review(told, None, None, [], None, suggestion(one)))
+            continue
         said = failure_text.pick(
             newest.headers,
             newest.body,
@@ -115,15 +121,26 @@ def _reviews(context: Context, page: Sequence[Candidate]) -> list[Review]:
 
 
 def _letters(context: Context, paths: dict[int, str], copy_ids: set[int]) -> dict[int, DeadLetter]:
+    """Copies by their ids, without those whose file is damaged."""
     found: dict[int, DeadLetter] = {}
     by_batch: dict[int, list[int]] = {}
     for copy_id in sorted(copy_ids):
         batch_id, row = batch_and_row(copy_id)
         by_batch.setdefault(batch_id, []).append(row)
     for batch_id, rows in by_batch.items():
-        for row, letter in context.staging.letters(paths[batch_id], rows):
-            found[message_id_of(batch_id, row)] = letter
+        try:
+            for row, letter in context.staging.letters(paths[batch_id], rows):
+                found[message_id_of(batch_id, row)] = letter
+        except StagingError:
+            context.staging.close()  # not to be read on from where it failed
+            if not context.staging.is_damaged(paths[batch_id]):
+                raise
     return found
+
+
+def _unreadable(reason: str | None) -> str:
+    """Why a message is here whose payload can't be shown."""
+    return UNREADABLE if reason is None or reason == UNREADABLE else f"{reason}; {UNREADABLE}"
 
 
 def suggestion(one: Candidate) -> str:

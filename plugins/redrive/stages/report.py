@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from redrive.errors import BalanceBroken
-from redrive.ledger import balance, leases
+from redrive.errors import BalanceBroken, StagingError
+from redrive.ledger import balance, batches, leases
 from redrive.stages.context import Context
 
 _FROM_STAGE = {
@@ -22,16 +22,27 @@ _FROM_STAGE = {
 
 
 def report(context: Context) -> dict[str, Any]:
-    """The run's numbers as ``run --json`` prints them. Raises :class:`BalanceBroken` when the route doesn't add up."""
+    """The run's numbers as ``run --json`` prints them.
+
+    Raises :class:`BalanceBroken` when the route doesn't add up, and :class:`StagingError` when a staging file could not
+    be read: everything else was done, and its messages wait.
+    """
     stages = leases.counts_of(context.ledger, context.run.run_id)
     with context.ledger.read() as connection:
         now = balance.of_route(connection, context.name)
         problems = balance.problems(connection, context.name)
         paused = leases.pause_of(connection, context.name)
+        unloaded = batches.unloaded(connection, context.name)
     found = {name: int(stages.get(stage, {}).get(key, 0) or 0) for name, (stage, key) in _FROM_STAGE.items()}
     found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
     if problems:
         raise BalanceBroken("; ".join(problems))
+    if unloaded and "load" in stages:
+        raise StagingError(
+            f"{sum(batch.copies for batch in unloaded)} staged messages could not be loaded, as their files are damaged"
+            f" or missing: {', '.join(batch.uri for batch in unloaded[:5])}{' …' if unloaded[5:] else ''}. They wait,"
+            " and all others were done. Bring the files back, from the store's versions or a backup"
+        )
     return {
         "route": context.name,
         "run_id": context.run.run_id,

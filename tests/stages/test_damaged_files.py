@@ -1,0 +1,194 @@
+"""A staging file that is damaged or gone stops its own messages only, and those are told and not lost track of."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from redrive.errors import StagingError
+from redrive.ledger.engine import sql
+from redrive.ledger.selecting import Selection
+from redrive.stages import pipeline
+from redrive.staging import Staging
+from tests.workshop import KEY_ERROR, REFUSED, Workshop
+
+
+def _flip(path: Path) -> None:
+    """Damage within: the end of the file, which says what is where, is as it was."""
+    whole = bytearray(path.read_bytes())
+    middle = len(whole) // 8
+    whole[4:middle] = bytes(byte ^ 0x5A for byte in whole[4:middle])
+    path.write_bytes(bytes(whole))
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "gone": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "damaged within": _flip,
+}
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Iterator[Workshop]:
+    """Batches of one message each."""
+    workshop = Workshop(tmp_path, drain={"wait": "0s", "flush_messages": 1})
+    yield workshop
+    workshop.ledger.close()
+
+
+@pytest.fixture(params=DAMAGES.values(), ids=DAMAGES.keys())
+def damage(request: pytest.FixtureRequest) -> Callable[[Path], object]:
+    return request.param  # type: ignore[no-any-return]
+
+
+def file_of(workshop: Workshop, batch_id: int = 2) -> Path:
+    ((uri,),) = workshop.query("select uri from staging_batches where batch_id = :id", id=batch_id)
+    return Path(workshop.settings.staging) / str(uri)
+
+
+def test_a_batch_that_cannot_be_read_is_left_and_all_others_are_loaded(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]
+) -> None:
+    workshop.die("a", "b", "c", error=REFUSED)
+    run = workshop.begin()
+    workshop.drain(run)
+    whole = file_of(workshop).read_bytes()
+    damage(file_of(workshop))
+    _job_leaves_out_what_it_cannot_read(monkeypatch)
+    stages = workshop.stages(run)
+    with pytest.raises(StagingError, match=r"1 staged messages could not be loaded.*batch-000000000002") as told:
+        for _ in stages:
+            pass
+    assert "Bring the files back" in str(told.value)
+    pipeline.finish(workshop.settings, run, "failed", workshop.now)
+    assert sorted(workshop.bodies("orders")) == [b"a", b"c"]
+    assert any("batch-000000000002" in problem for problem in workshop.audit())
+    file_of(workshop).write_bytes(whole)
+    workshop.advance(minutes=5)
+    workshop.cycle()
+    assert sorted(workshop.bodies("orders")) == [b"a", b"b", b"c"]
+    assert workshop.audit() == []
+
+
+def _job_leaves_out_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The classification of the tests does as the Spark job does."""
+    import json  # noqa: PLC0415
+
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    from redrive import classified  # noqa: PLC0415
+    from tests import classifying, workshop  # noqa: PLC0415
+
+    def classify(manifest_uri: str) -> None:
+        manifest = json.loads(Path(manifest_uri).read_text())
+        readable, left_out = [], []
+        for batch in manifest["batches"]:
+            try:
+                pq.read_table(batch["uri"])
+            except OSError:
+                left_out.append(batch)
+            else:
+                readable.append(batch)
+        Path(manifest_uri).write_text(json.dumps(manifest | {"batches": readable}))
+        classifying.classify(manifest_uri)
+        for batch in left_out:
+            name = Path(manifest["output"]) / classified.MESSAGES_DIR / classified.messages_file(batch["batch_id"])
+            pq.write_table(classified.MESSAGES.empty_table(), name)
+
+    monkeypatch.setattr(workshop, "classify", classify)
+
+
+def test_a_message_that_cannot_be_read_goes_to_people_and_the_others_go_out(
+    workshop: Workshop, damage: Callable[[Path], object]
+) -> None:
+    workshop.die("a", "b", "c", error=REFUSED)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    whole = file_of(workshop).read_bytes()
+    damage(file_of(workshop))
+    counts = workshop.deliver(run)
+    assert (counts["redelivered"], counts["unreadable"], counts["unknown"]) == (2, 1, 0)
+    pipeline.escalate(workshop.settings, run, **workshop.options())
+    pipeline.report(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert sorted(workshop.bodies("orders")) == [b"a", b"c"]
+    ((payload, reason),) = workshop.query("select payload, reason from escalated_messages where payload_bytes is null")
+    assert payload is None
+    assert "its staging file is damaged or missing" in reason
+    assert any("batch-000000000002" in problem for problem in workshop.audit())
+
+    file_of(workshop).write_bytes(whole)
+    with workshop.ledger.write() as connection:
+        connection.execute(sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'x'"))
+    workshop.review()
+    workshop.cycle()
+    assert sorted(workshop.bodies("orders")) == [b"a", b"b", b"c"]
+
+
+def test_a_release_that_cannot_be_read_is_asked_again_and_sends_nothing(workshop: Workshop) -> None:
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    file_of(workshop, 1).unlink()
+    with workshop.ledger.write() as connection:
+        connection.execute(sql("update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'x'"))
+    workshop.review()
+    workshop.cycle()
+    ((status, refusal),) = workshop.query("select status, refusal from escalated_messages")
+    assert status == "reopened"
+    assert "its staging file is damaged or missing" in refusal
+
+
+def test_people_get_messages_whose_payload_is_gone_and_all_others(
+    workshop: Workshop, damage: Callable[[Path], object]
+) -> None:
+    workshop.die("a", "b", "c", error=KEY_ERROR)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "deliver":
+            damage(file_of(workshop))
+    found = dict(workshop.query("select message_id >> 20, payload from escalated_messages"))
+    assert found == {1: "a", 2: None, 3: "c"}
+
+
+def test_restore_puts_back_all_others(workshop: Workshop, damage: Callable[[Path], object]) -> None:
+    workshop.die("a", "b", "c", error=REFUSED)
+    run = workshop.begin()
+    workshop.drain(run)
+    damage(file_of(workshop))
+    found = pipeline.restore(workshop.settings, run, **workshop.options())
+    assert found["restored"] == 2
+    assert sorted(workshop.bodies("orders-dlq")) == [b"a", b"c"]
+
+
+def test_a_part_by_attribute_leaves_out_what_cannot_be_read(
+    workshop: Workshop, damage: Callable[[Path], object]
+) -> None:
+    workshop.die("a", "b", "c", error=REFUSED)
+    run = workshop.begin(selection=Selection(attributes=(("message_id", "c"),)))
+    for name, _ in workshop.stages(run):
+        if name == "load":
+            damage(file_of(workshop))
+        if name == "deliver":
+            break
+    assert workshop.bodies("orders") == [b"c"]
+
+
+def test_a_store_that_cannot_be_reached_is_no_damage(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop.die("a", error=REFUSED)
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    folder = Path(workshop.settings.staging)
+    folder.rename(folder.with_name("unmounted"))
+    with pytest.raises(StagingError):
+        workshop.deliver(run)
+    assert workshop.states() == {"waiting": 1}
+    folder.with_name("unmounted").rename(folder)
+    file = file_of(workshop, 1)
+    assert not Staging(str(folder)).is_damaged(str(file.relative_to(folder)))
+    workshop.deliver(run)
+    assert workshop.bodies("orders") == [b"a"]
