@@ -540,7 +540,12 @@ def trace(
 def audit(
     route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
 ) -> None:
-    """Prove that copies, messages and states add up, against the ledger and the staging files; exit 1 if not."""
+    """Prove that copies, messages and states add up, against the ledger and the staging files; exit 1 if not.
+
+    Every file's copies are held against the ledger by their hashes. Bodies are read and hashed anew where they may
+    still be asked for: of messages that are not finished. It also finds files that the ledger doesn't know, what waits
+    for too long, and traces of mistakes; each line says what it means and what to do.
+    """
     from redrive.stages import pipeline  # noqa: PLC0415
 
     settings = _settings()

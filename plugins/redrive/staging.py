@@ -56,6 +56,7 @@ _EVIDENCE_COLUMNS = [
     *("row", "source", "broker_message_id", "body_hash", "enqueued_at", "dead_lettered_at", "redelivered"),
     *("redrive_id", "redrive_attempt"),
 ]
+_PROOF_COLUMNS = ["batch_id", "row", "body_hash", "origin", "redrive_id", "redrive_attempt"]
 _DESCRIBING_COLUMNS = [
     *("batch_id", "row", "source", "kind", "broker_message_id", "body_hash", "body_bytes"),
     *("enqueued_at", "dead_lettered_at", "received_at", "deliveries", "origin", "redrive_id", "redrive_attempt"),
@@ -218,6 +219,24 @@ class Staging:
         except (pa.ArrowException, OSError):
             return True
         return False
+
+    def proof(self, relative: str, *, bodies: bool) -> pa.Table:
+        """Of every copy of a batch file its id, hash and tracking; with ``bodies`` each body is held against its hash.
+
+        At most one row group is in memory. Raises :class:`StagingError` when the file is damaged.
+        """
+        path, parts = self.full_path(relative), []
+        with _staging_errors(path), self.filesystem.open_input_file(path) as stream:
+            file = pq.ParquetFile(stream)
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=[*_PROOF_COLUMNS, *(["body"] if bodies else [])])
+                if bodies:
+                    pairs = zip(table.column("body").to_pylist(), table.column("body_hash").to_pylist(), strict=True)
+                    wrong = sum(1 for body, known in pairs if body_hash(body) != known)
+                    if wrong:
+                        raise StagingError(f"{path}: {wrong} bodies are not what was staged")
+                parts.append(table.select(_PROOF_COLUMNS))
+            return pa.concat_tables(parts) if parts else SCHEMA.empty_table().select(_PROOF_COLUMNS)
 
     def source_of(self, relative: str) -> tuple[str, str]:
         """The queue that a batch file was drained from, and its kind; raises :class:`StagingError` if it is empty."""

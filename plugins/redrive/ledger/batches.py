@@ -19,7 +19,8 @@ from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
 from redrive.ledger.schema import ledger_id
-from redrive.message import MAX_ROWS
+from redrive.lifecycle import FINISHED
+from redrive.message import MAX_ROWS, ROW_BITS
 
 #: (route, source, batch id, ledger id) -> where the batch is written, relative to the staging folder; a path that was
 #: never given before.
@@ -302,6 +303,58 @@ def paths(connection: Connection, batch_ids: set[int]) -> dict[int, str]:
         ).all()
         found.update({row.batch_id: row.uri for row in rows})
     return found
+
+
+def needed(connection: Connection, route: str | None) -> set[int]:
+    """Batches whose payloads may still be asked for: not loaded, or with a message that isn't finished."""
+    finished = ", ".join(f"'{state}'" for state in sorted(FINISHED))
+    only = " and route = :route" if route else ""
+    rows = connection.execute(
+        sql(
+            "select batch_id from staging_batches where state in ('recorded', 'settled') and loaded_at is null"
+            f"{only} union select message_id / 1048576 from messages where state not in ({finished}){only}"
+            f" union select copy_id / 1048576 from messages where state not in ({finished}){only}"
+        ),
+        {"route": route} if route else {},
+    )
+    return {int(batch_id) for batch_id in rows.scalars()}
+
+
+class Kept(NamedTuple):
+    """A copy that did not become a message: whose it is, and where the send went that it came back from."""
+
+    copy_id: int
+    kind: str
+    attempt: int | None
+    owner: int | None
+    redrive_id: str | None  # the owner's
+    destination: str | None  # of the attempt
+    seen_in_return: bool  # another copy of that attempt came back, of which a duplicate may be a second staging
+
+
+def hashes(connection: Connection, batch_id: int) -> dict[int, bytes]:
+    """Row -> body hash, of the batch's copies that became messages."""
+    rows = connection.execute(
+        sql("select message_id, body_hash from messages where message_id >= :low and message_id < :high"),
+        {"low": batch_id << ROW_BITS, "high": (batch_id + 1) << ROW_BITS},
+    )
+    return {row.message_id & (MAX_ROWS - 1): bytes(row.body_hash) for row in rows}
+
+
+def kept(connection: Connection, batch_id: int) -> list[Kept]:
+    """The batch's copies that did not become messages."""
+    rows = connection.execute(
+        sql(
+            "select r.copy_id, r.kind, r.attempt, r.message_id as owner, m.redrive_id, a.destination, exists (select 1"
+            " from repeat_copies other where other.message_id = r.message_id and other.attempt = r.attempt"
+            " and other.copy_id <> r.copy_id and other.kind in ('returned', 'surplus')) as seen_in_return"
+            " from repeat_copies r left join messages m on m.message_id = r.message_id left join redelivery_attempts a"
+            " on a.message_id = r.message_id and a.attempt = r.attempt"
+            " where r.copy_id >= :low and r.copy_id < :high order by r.copy_id"
+        ),
+        {"low": batch_id << ROW_BITS, "high": (batch_id + 1) << ROW_BITS},
+    )
+    return [Kept(*row) for row in rows]
 
 
 def recorded(connection: Connection, route: str | None) -> list[Batch]:

@@ -5,17 +5,20 @@ adds up.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from redrive.errors import StagingError
-from redrive.ledger import balance, batches, retention
+from redrive.brokers import open_broker
+from redrive.brokers.base import Broker
+from redrive.errors import RedriveError, StagingError
+from redrive.ledger import balance, batches, findings, retention
 from redrive.ledger.balance import Problem
 from redrive.ledger.engine import Ledger
 from redrive.ledger.schema import ledger_id
-from redrive.settings import Settings
+from redrive.message import MAX_ROWS, batch_and_row
+from redrive.settings import Route, Settings
 from redrive.stages import adopt
 from redrive.stages.context import Progress, silent
 
@@ -37,8 +40,27 @@ class Audited:
     problems: list[Problem] = field(default_factory=list)
 
 
-def audit(settings: Settings, *, route: str | None = None, now: datetime, progress: Progress = silent) -> Audited:
-    """Check every recorded batch's file and every number of the ledger; abandons batches whose writer is gone."""
+#: Opens the broker of a route; asked only where a copy came back from elsewhere than it was sent to.
+Brokers = Callable[[Route], Broker]
+
+
+def _open(route: Route) -> Broker:
+    return open_broker(route.broker, route.connection or "")
+
+
+def audit(
+    settings: Settings,
+    *,
+    route: str | None = None,
+    now: datetime,
+    progress: Progress = silent,
+    brokers: Brokers = _open,
+) -> Audited:
+    """Check every recorded batch's file and every number of the ledger; abandons batches whose writer is gone.
+
+    Of each file the hashes of all copies are held against the ledger. Bodies are read and hashed anew where something
+    may still ask for them: of batches that are not loaded, or hold a message that isn't finished.
+    """
     from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
 
     ledger, staging = Ledger(settings.database), Staging(settings.staging)
@@ -50,30 +72,125 @@ def audit(settings: Settings, *, route: str | None = None, now: datetime, progre
             left += batches.abandoned(connection, route)
         found.abandoned = close_left_open(ledger, staging, left, now)
         with ledger.read() as connection:
-            recorded = batches.recorded(connection, route)
+            recorded, needed = batches.recorded(connection, route), batches.needed(connection, route)
             found.problems += balance.problems(connection, route, thorough=True)
+            found.problems += findings.findings(ledger, connection, route, now)
+        files = _Files(settings, ledger, staging, brokers)
         for batch in recorded:
             found.batches += 1
-            try:
-                copies = staging.copies(batch.uri)
-            except StagingError as error:
-                found.problems.append(Problem(f"batch {batch.batch_id} of route {batch.route}: {error}", batch.route))
-                continue
+            problem, copies = files.examine(batch, bodies=batch.batch_id in needed)
             found.copies += copies
-            if copies != batch.copies:
-                found.problems.append(
-                    Problem(
-                        f"batch {batch.batch_id} of route {batch.route}: {batch.copies} copies are recorded,"
-                        f" {copies} are in {batch.uri}",
-                        batch.route,
-                    )
-                )
+            if problem is not None:
+                found.problems.append(Problem(f"batch {batch.batch_id} of route {batch.route}: {problem}", batch.route))
             if found.batches % 100 == 0:
                 progress("auditing", found.batches, len(recorded))
+        files.close()
         found.problems += _without_row(ledger, staging, route)
     finally:
         ledger.close()
     return found
+
+
+class _Files:
+    """Holds staging files against the ledger."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, staging: "Staging", brokers: Brokers) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._staging = staging
+        self._open = brokers
+        self._brokers: dict[str, Broker | None] = {}
+
+    def close(self) -> None:
+        """Close the brokers that were asked."""
+        for broker in self._brokers.values():
+            if broker is not None:
+                broker.close()
+
+    def examine(self, batch: batches.Batch, *, bodies: bool) -> tuple[str | None, int]:
+        """What is wrong with a batch's file, and how many copies it holds."""
+        try:
+            table = self._staging.proof(batch.uri, bodies=bodies)
+        except StagingError as error:
+            return f"{error}. {_BRING_BACK}", 0
+        if len(table) != batch.copies:
+            return f"{batch.copies} copies are recorded, {len(table)} are in {batch.uri}. {_BRING_BACK}", len(table)
+        columns = {name: table.column(name).to_pylist() for name in table.column_names}
+        if set(columns["batch_id"]) - {batch.batch_id}:
+            return f"{batch.uri} holds another batch. {_BRING_BACK}", len(table)
+        with self._ledger.read() as connection:
+            hashes = batches.hashes(connection, batch.batch_id)
+            kept = batches.kept(connection, batch.batch_id)
+        staged = columns["body_hash"]
+        wrong = sum(1 for row, known in hashes.items() if row >= len(staged) or staged[row] != known)
+        if wrong and all(row < len(staged) for row in hashes):  # others are no copies of it, which is told elsewhere
+            return f"{wrong} bodies in {batch.uri} are not those that were loaded. {_BRING_BACK}", len(table)
+        for one in kept:
+            row = one.copy_id & (MAX_ROWS - 1)
+            if row < len(table):
+                told = (columns[name][row] for name in ("origin", "redrive_id", "redrive_attempt"))
+                if problem := self._misjudged(batch, one, *told):
+                    return problem, len(table)
+        return None, len(table)
+
+    def _misjudged(
+        self, batch: batches.Batch, one: batches.Kept, origin: str | None, redrive_id: str | None, attempt: int | None
+    ) -> str | None:
+        """Why a copy that was taken for another's return or second staging may be a message that is lost."""
+        copy = f"copy {one.copy_id} in {batch.uri}"
+        to = one.destination
+        came_back = one.kind in ("returned", "surplus") and origin is not None and to is not None and origin != to
+        if came_back and self._leads_nowhere_near(batch.route, str(to), str(origin)):
+            return (
+                f"{copy} counts as {one.kind} of message {one.owner}, and failed at {origin}, while the attempt went to"
+                f" {to}: a consumer seems to have passed it on with our headers, so it is a message of its own."
+                f" Send its"
+                " body to where it failed, if nobody has"
+            )
+        if one.kind == "duplicate" and redrive_id is not None and not one.seen_in_return and one.owner is not None:
+            first = self._carried(one.owner)
+            if first is not None and first != (redrive_id, attempt):
+                return (
+                    f"{copy} was dropped as a second staging of message {one.owner}, whose first copy carries another"
+                    " id of ours or none: it is a return that was overlooked. Redeliver message"
+                    f" {one.owner}, or ask its consumer"
+                )
+        return None
+
+    def _carried(self, message_id: int) -> tuple[str | None, int | None] | None:
+        """The id and attempt that the first copy of a message carries; None where its file can't be read."""
+        batch_id, row = batch_and_row(message_id)
+        with self._ledger.read() as connection:
+            path = batches.paths(connection, {batch_id}).get(batch_id)
+        try:
+            table = self._staging.proof(path, bodies=False) if path else None
+        except StagingError:
+            return None
+        if table is None or row >= len(table):
+            return None
+        return table.column("redrive_id")[row].as_py(), table.column("redrive_attempt")[row].as_py()
+
+    def _leads_nowhere_near(self, route: str, destination: str, origin: str) -> bool:
+        """What is sent to ``destination`` can't fail at ``origin``, by the broker's word; False where it has none."""
+        if route not in self._brokers:
+            try:
+                self._brokers[route] = self._open(self._settings.route(route))
+            except RedriveError:
+                self._brokers[route] = None
+        broker = self._brokers[route]
+        if broker is None or broker.leads_to(destination, origin) is not False:
+            return False
+        try:
+            onward = broker.describe(destination).dead_letter_queue
+        except RedriveError:
+            return True
+        return onward is None or broker.leads_to(onward, origin) is False
+
+
+_BRING_BACK = (
+    "Something outside of Redrive changed it. Bring it back from the store's versions or a backup; until then its"
+    " messages wait or are with people, and all others go on"
+)
 
 
 def _without_row(ledger: Ledger, staging: "Staging", route: str | None) -> Iterator[Problem]:
