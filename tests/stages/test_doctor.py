@@ -125,3 +125,27 @@ def test_a_spark_that_starts_slowly_is_told_how_to_start_sooner(
     assert "redrive.spark_classes" in about_spark(tmp_path, "spark: {runner: local}").text
     archive.touch()
     assert about_spark(tmp_path, "spark: {runner: local}").text == "runner local"
+
+
+@pytest.mark.parametrize(
+    ("route", "level", "says"),
+    [
+        ({}, "ok", "by the broker's word: orders"),
+        ({"queue": "unheard-of"}, "error", "list their queues under routes.orders.sources.0.origins"),
+        ({"queue": "unheard-of", "origins": ["shop.*"]}, "ok", "by the configuration: shop.*"),
+        ({"origins": ["*"]}, "warning", "any queue"),
+    ],
+)
+def test_a_source_without_destination_says_which_origins_are_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: dict[str, Any], level: str, says: str
+) -> None:
+    workshop = Workshop(tmp_path, sources=[{"queue": "orders-dlq"} | route], destination=None)
+    workshop.world.create("unheard-of")
+    [found] = [one for one in examine(workshop, monkeypatch) if one.subject.endswith(": origins")]
+    assert found.level == level
+    assert says in found.text
+
+
+def test_with_a_destination_nobody_asks_for_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop = Workshop(tmp_path, **PLAIN_SOURCE)
+    assert [one for one in examine(workshop, monkeypatch) if one.subject.endswith(": origins")] == []
