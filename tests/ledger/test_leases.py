@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from redrive.aims import Aim, Aims
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
 from redrive.ledger import (
     adopting,
+    aiming,
     batches,
     consumers,
     destinations,
@@ -190,7 +192,8 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         p.ledger, z, [(CASE, Send("requeue"))], selection=Selection(), delays={}, settle_after=MINUTE, now=p.now
     ),
     "expire": lambda p, z, s: planning.expire(p.ledger, z, enqueued_before=p.now, now=p.now),
-    "refuse_lost": lambda p, z, s: planning.refuse_lost(p.ledger, z, p.now),
+    "refuse_lost": lambda p, z, s: planning.refuse_lost(p.ledger, z, {"orders-dlq": "key"}, p.now),
+    "aim": lambda p, z, s: aiming.aim(p.ledger, z, Aims({}, Aim("elsewhere")), p.now),
     "open_gates": lambda p, z, s: planning.open_gates(p.ledger, z, first=1, now=p.now),
     "note_expiry": lambda p, z, s: expiry.note(
         p.ledger, z, "q", expiry.Expiry(), rescued=1, expiring_at=p.now, now=p.now
@@ -280,7 +283,8 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
-        adopting, batches, consumers, destinations, escalations, expiry, loading, observations, outcomes, planning,
+        adopting, aiming, batches, consumers, destinations, escalations, expiry, loading, observations, outcomes,
+        planning,
         restoring, sending, standing, suspects,
     )  # fmt: skip
     takes_lease = {

@@ -37,7 +37,8 @@ def target(aims: Aims) -> tuple[str, dict[str, str]]:
     for place, (source, aim) in enumerate(aims.by_source.items()):
         values[f"aim_source_{place}"] = source
         cases += f" when messages.source = :aim_source_{place} then {_of(aim, str(place), values)}"
-    return f"case{cases} else {_of(aims.elsewhere, 'else', values)} end", values
+    otherwise = _of(aims.elsewhere, "else", values)
+    return f"case{cases} else {otherwise} end" if cases else otherwise, values
 
 
 def _of(aim: Aim, name: str, values: dict[str, str]) -> str:
