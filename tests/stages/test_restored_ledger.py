@@ -169,6 +169,23 @@ def test_a_row_that_was_open_in_the_backup_does_not_cost_the_file_that_was_settl
     assert workshop.query("select state, new_copies from staging_batches") == [("recorded", 2)]
 
 
+def test_an_open_row_whose_file_holds_no_copy_keeps_nobody_waiting(workshop: Workshop) -> None:
+    run = workshop.begin()
+    _, path = batches.open_batch(
+        workshop.ledger, run.lease, source="orders-dlq", kind="dead_letter", shard=0,
+        path_of=Staging(workshop.settings.staging).new_path, now=workshop.now(),
+    )  # fmt: skip
+    writer = Staging(workshop.settings.staging).writer(
+        path, batch_id=1, route="orders", source="orders-dlq", kind="dead_letter", broker="memory"
+    )
+    assert writer.close().copies == 0
+    workshop.advance(minutes=30)
+    workshop.die("retry me", error=REFUSED)
+    assert workshop.cycle()["redelivered"] == 1
+    assert workshop.audit() == []
+    assert path not in {str(one.relative_to(workshop.settings.staging)) for one in files(workshop)}
+
+
 def test_a_settled_batch_keeps_its_file_though_the_ledger_forgot_that_it_was_recorded(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,7 +254,7 @@ def close_left_open(ledger: Ledger, staging: "Staging", left: list[batches.Batch
                 written = staging.finished(batch.uri) if batch.uri else None
             except StagingError:
                 continue
-            if written is not None:
+            if written is not None and written.copies:  # an empty file holds nothing that could be lost
                 batches.record_left(ledger, batch, copies=written.copies, size=written.bytes, now=now)
                 continue
             if not batches.abandon(ledger, batch, now):
