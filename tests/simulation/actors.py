@@ -316,18 +316,43 @@ class People:
         self.write(sql, "delete from escalated_messages where status <> 'applied'")
 
     def decide_all(self, sql: Sql) -> int:
-        """At the end everything that is open is decided: what is suspected isn't sent."""
-        self.world.tell("people decide about all that is open")
-        suspected = "exists (select 1 from repeat_copies r where r.copy_id = escalated_messages.message_id)"
-        open_ = "status in ('open', 'refused', 'reopened')"
-        count = sql.value(f"select count(*) from escalated_messages where {open_}")
-        for decision, which in (("discard", suspected), ("redeliver", f"not {suspected}")):
+        """At the end everything that is open is decided, by people who look into queues and ask consumers first."""
+        rows = sql.rows(
+            "select e.escalation_id, m.state, e.source, m.route, m.body_hash, e.payload, e.payload_bytes,"
+            " (select count(*) from repeat_copies r where r.copy_id = e.message_id and r.kind = 'suspected')"
+            " from escalated_messages e left join messages m on m.message_id = e.message_id"
+            " where e.status in ('open', 'refused', 'reopened') order by e.escalation_id"
+        )
+        if not rows:
+            return 0
+        self.world.tell(f"people decide about all that is open: {len(rows)}")
+        chosen: dict[str, list[int]] = {}
+        for escalation_id, state, _source, _route, _digest, payload, raw, suspected in rows:
+            body = payload.encode() if payload is not None else bytes(raw or b"")
+            decision = "redeliver"
+            if state == "restoring":
+                decision = "discard" if self._is_somewhere(body) else "not_there"
+            elif suspected:
+                decision = "discard" if self._is_somewhere(body) or self._is_done(body) else "redeliver"
+            chosen.setdefault(decision, []).append(int(escalation_id))
+        for decision, ids in chosen.items():
             self.write(
                 sql,
                 f"update escalated_messages set decision = '{decision}', decided_by = 'ana', note = 'all is well now'"
-                f" where {open_} and {which}",
+                f" where escalation_id in ({', '.join(map(str, ids))})",
             )
         self.write(
             sql, "update escalated_messages set approved_by = 'ben' where status = 'decided' and approved_by is null"
         )
-        return int(count)
+        return len(rows)
+
+    def _is_somewhere(self, body: bytes) -> bool:
+        """A queue holds it, or it was drained once more after it had been restored."""
+        if any(copy.body == body for _, copy in self.world.copies()):
+            return True
+        restored = [one for one in self.world.book.arrivals if one.body == body and one.copy is not None]
+        return any(self.world.systems[at[0]].queues[at[1]].dead_letters is None for _, at, *_ in restored)
+
+    def _is_done(self, body: bytes) -> bool:
+        book = self.world.book
+        return all(book.done[key] >= count for key, count in book.owed.items() if key[1] == body)

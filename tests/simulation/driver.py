@@ -168,6 +168,7 @@ class Product:
         self.skew = 0  # microseconds by which the next process's clock differs
         self.settings: Settings = self.configure()
         self.backups: list[Path] = []
+        self.backup_at = 0  # so many sends had been made when the last one was taken
 
     def configure(self) -> Settings:
         """Read the configuration again, as the next process will."""
@@ -289,6 +290,22 @@ class Product:
 
         return self._in_a_process(whole, one)
 
+    def adopt(self, route: str) -> Outcome:
+        """Take in the files that a restored ledger doesn't know."""
+
+        def whole() -> dict[str, Any]:
+            settings = self.settings
+            run = pipeline.begin(settings, route, trigger="adopt", holder="adopt", clock=self.now, even_if_paused=True)
+            status = "failed"
+            try:
+                counts = pipeline.adopt(settings, run, restored=True, clock=self.now, broker=self.broker(route))
+                status = "succeeded"
+                return counts
+            finally:
+                pipeline.finish(settings, run, status, self.now)
+
+        return self._in_a_process(whole, None)
+
     def audit(self) -> list[str]:
         return list(pipeline.audit(self.settings, now=self.now())["problems"])
 
@@ -319,6 +336,7 @@ class Product:
                 source.driver_connection.backup(target)
             source.close()
         self.backups.append(path)
+        self.backup_at = len(self.world.book.arrivals)
 
     def restore_backup(self, number: int) -> None:
         """The ledger is lost and comes back as it was; staging stays as it is."""

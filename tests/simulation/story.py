@@ -274,6 +274,13 @@ class Story:
         self.product.restore_backup(-1)
         self.sql = Sql(self.product.database)
         self.checker.sql = self.sql
+        self.checker.forget()
+        self.world.book.forgotten += self.world.book.arrivals[self.product.backup_at :]
+        for route in self.config["routes"]:
+            self.world.clock.now += 3 * MINUTE  # whoever held it then is gone
+            outcome = self.product.adopt(route)
+            self.world.tell(f"    files of {route} that it doesn't know are taken in: {outcome} {outcome.report}")
+            self.must_be_done(route, outcome)
 
     def _live(self) -> list[tuple[str, str]]:
         return [
@@ -311,7 +318,7 @@ class Story:
                 self.actors.work_off(world.systems[name], queue)
             self.checker.after_step(self.sql)
             unrest = self.checker.unrest(self.sql)
-            open_ = self.people.decide_all(self.sql) if number < 2 else 0
+            open_ = self.people.decide_all(self.sql) if number < 4 else 0
             if not unrest and not open_ and number >= 2:
                 break
         else:

@@ -51,6 +51,7 @@ class Book:
         self.excused: dict[tuple[Place, bytes], list[str]] = defaultdict(list)  # second processings of the world's own
         self.lost: Counter[tuple[Place, bytes]] = Counter()  # by the world itself: expired, purged
         self.arrivals: list[Arrival] = []
+        self.forgotten: list[Arrival] = []  # those of which a ledger from a backup knows nothing
         self.entries: list[tuple[Place, Copy]] = []  # every copy that came to lie in a queue, in order
         self.edited: dict[bytes, set[bytes]] = defaultdict(set)  # body -> what people made of it
         self.first_seen: dict[bytes, int] = {}  # body -> when it was made
