@@ -1,13 +1,15 @@
 """``python -m tests.simulation``: see ``--help``."""
 
 import argparse
+import json
 import multiprocessing
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from tests.simulation import story
+from tests.simulation import planting, story
 from tests.simulation.plan import THEMES, make
 from tests.simulation.story import Told
 
@@ -21,6 +23,7 @@ no code with it says what is broken.
   python -m tests.simulation replay 7 --steps 0 3 9    only these of its steps
   python -m tests.simulation shrink 7           a short list of steps that still fails
   python -m tests.simulation soak --minutes 60  new seeds, and the account
+  python -m tests.simulation mistakes B- --seeds 300   does it find mistakes that were put in on purpose?
 
 Exit code 1 where something is broken. --known adds what is known to be broken (KNOWN in plan.py).
 """
@@ -111,6 +114,14 @@ def main(arguments: list[str] | None = None) -> int:
     soak = command("soak", "new seeds for as long as told")
     soak.add_argument("--minutes", type=float, default=60)
     soak.add_argument("--first", type=int, help="first seed; default: from the clock")
+    hunt = command("hunt", "play seeds until one breaks; the last line is JSON")
+    hunt.add_argument("first", type=int)
+    hunt.add_argument("count", type=int)
+    planted = command("mistakes", "put mistakes into copies of the product, one by one, and look for them")
+    planted.add_argument("names", nargs="*", help="beginnings of names; default: all")
+    planted.add_argument("--seeds", type=int, default=300, help="to play at most, for each (300)")
+    planted.add_argument("--themed", action="store_true", help="look only in the theme that the mistake names")
+    planted.add_argument("--table", help="write the table to this file")
     given = parser.parse_args(arguments)
     started = time.time()
     match given.command:
@@ -133,6 +144,10 @@ def main(arguments: list[str] | None = None) -> int:
                     seed += 1
 
             return int(account(_bounded(until(), given), started) > 0)
+        case "hunt":
+            return hunted(range(given.first, given.first + given.count), given)
+        case "mistakes":
+            return looked_for(given)
         case "shrink":
             steps, told = shrink(given.seed, known=given.known, theme=given.theme)
             print("\n".join(told.log))
@@ -148,9 +163,35 @@ def main(arguments: list[str] | None = None) -> int:
     return int(told.broken)
 
 
+def hunted(seeds: Iterable[int], given: argparse.Namespace) -> int:
+    """Until the first one that breaks."""
+    said: dict[str, object] = {"seeds": 0, "seed": None, "rule": ""}
+    found = _bounded(iter(seeds), given) if given.workers > 1 else play_all(seeds, theme=given.theme, workers=1)
+    for number, told in enumerate(found, 1):
+        said["seeds"] = number
+        if told.broken:
+            print(told.line())
+            said |= {"seed": told.seed, "rule": told.rule}
+            break
+    print(json.dumps(said))
+    return int(said["seed"] is not None)
+
+
+def looked_for(given: argparse.Namespace) -> int:
+    """Mistakes, one by one."""
+    found = []
+    for one in planting.look_for_all(given.names, given.seeds, workers=given.workers, themed=given.themed):
+        found.append(one)
+        said = f"seed {one.seed}, after {one.seeds}: {one.rule}" if one.rule else f"not found in {one.seeds}"
+        print(f"{one.mistake.name}: {said}", flush=True)
+    if given.table:
+        Path(given.table).write_text(planting.table(found) + "\n")
+    return int(any(not one.rule for one in found))
+
+
 def _bounded(seeds: Iterator[int], given: argparse.Namespace) -> Iterator[Told]:
     """imap takes all that an iterator gives at once; this one gives a few hundred at a time."""
-    while chunk := [seed for _, seed in zip(range(50), seeds, strict=False)]:
+    while chunk := [seed for _, seed in zip(range(20), seeds, strict=False)]:
         yield from play_all(chunk, known=given.known, theme=given.theme, workers=given.workers)
 
 

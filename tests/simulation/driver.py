@@ -121,6 +121,11 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             stack.callback(setattr, owner, name, before)
 
         put(pipeline, "uuid", fake_uuid)
+        put(
+            staging,
+            "secrets",
+            types.SimpleNamespace(token_hex=lambda size=8: f"{dice.getrandbits(8 * size):0{2 * size}x}"),
+        )
         put(pipeline, "time", fake_time)
         put(notify, "time", fake_time)
         put(

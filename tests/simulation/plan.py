@@ -26,20 +26,13 @@ OWN_CLIENT = (
 )  # fmt: skip
 #: Themes that show a defect which is known and not mended yet: name -> which. They are left out.
 KNOWN: dict[str, str] = {
-    "forge-next-id": "an id that the ledger will give next, from outside, stops every later load",
-    "forged-origin": "an origin in a header is where a message goes",
-    "forward-with-headers": "a copy that a consumer forwards with our headers is taken for a return of the first send",
     "same-names": "observations of a queue are mixed with those of its namesake on another system",
-    "late-depth": "an emptiness that is older than the send counts as having been worked past",
     "approximate-depth": "a depth that wobbles adds up to having been worked past",
-    "restore": "a restore and a decision both send",
-    "backup": "a ledger restored from a backup overwrites staging files",
-    "no-identity": "a return is taken for a second staging where the broker gives no identity",
+    "forged-origin": "an origin in a header is where a message goes",
     "small-limit": "a canary waits until a backlog beyond the limit is drained to its last message",
     "mistyped-destination": "a mistyped destination stays with the messages for ever",
     "delete-review-rows": "a deleted review row stops the route",
     "long-keys": "a key of 6,000 characters stops the route on PostgreSQL",
-    "huge-numbers": "a delivery count beyond an integer stops the drain",
     "sqs": "a 503 that SQS did not sign is taken for a throttled request, and the send repeated",
 }
 
