@@ -367,10 +367,11 @@ class Product:
 
     def _in_a_process(self, work: Callable[[], dict[str, Any]], one: Life | None) -> Outcome:
         """Errors that are not the product's own go through: they are defects."""
-        with living(one or Life()):
+        with living(one or Life()) as lived:
             try:
                 return Outcome("done", report=work())
             except Died as died:
+                lived.buried()
                 return Outcome("died", died)
             except RoutePaused:
                 return Outcome("paused")

@@ -7,7 +7,9 @@ others may work; the process goes on afterwards.
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import OperationalError
@@ -49,6 +51,19 @@ class Life:
         self.dead = False
         self.points = self.open_points = self.transactions = self.files = 0
         self.tell = tell
+        self.unfinished: list[Any] = []  # writers of files that are not complete
+
+    def buried(self) -> None:
+        """What a dead process had not written is not written: no destructor completes its files."""
+        for writer in self.unfinished:
+            path = Path(writer._path)
+            size = path.stat().st_size if path.exists() else None
+            for closing in (writer._writer.close, writer._stream.close):
+                with contextlib.suppress(Exception):
+                    closing()
+            if size is not None and path.exists():
+                os.truncate(path, size)
+        self.unfinished.clear()
 
     def reach(self, what: str, *, opened: bool = False) -> None:
         if self.dead:
@@ -150,6 +165,10 @@ def _pointed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
                 one.tell(f"    disk: full at “{name}”")
                 raise StagingError("No space left on device")
         result = function(*args, **options)
+        if name == "a file is opened":
+            one.unfinished.append(result)
+        elif name in ("a file is closed", "an abort of a file") and args[0] in one.unfinished:
+            one.unfinished.remove(args[0])
         one.reach(f"after {name}")
         return result
 

@@ -26,8 +26,6 @@ OWN_CLIENT = (
 )  # fmt: skip
 #: Themes that show a defect which is known and not mended yet: name -> which. They are left out.
 KNOWN: dict[str, str] = {
-    "same-names": "observations of a queue are mixed with those of its namesake on another system",
-    "approximate-depth": "a depth that wobbles adds up to having been worked past",
     "forged-origin": "an origin in a header is where a message goes",
     "small-limit": "a canary waits until a backlog beyond the limit is drained to its last message",
     "mistyped-destination": "a mistyped destination stays with the messages for ever",
