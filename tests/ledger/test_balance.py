@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from redrive.ledger import batches
+from redrive.ledger import balance, batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.lifecycle import FINISHED, State
 from redrive.stages import doctor, pipeline
@@ -82,9 +82,12 @@ CORRUPTIONS = {
 
 
 @pytest.mark.parametrize("statement", CORRUPTIONS.values(), ids=CORRUPTIONS.keys())
-def test_what_is_broken_by_sql_is_found(lived: Workshop, statement: str) -> None:
+def test_what_is_broken_by_sql_is_found_and_says_what_to_do(lived: Workshop, statement: str) -> None:
     change(lived, statement)
     assert lived.audit() != []
+    with lived.ledger.read() as connection:
+        found = balance.problems(connection, "orders", thorough=True)
+    assert all("`audit_events`" in problem or "`redrive escalate orders`" in problem for problem in found), found
 
 
 def test_errors_that_cancel_each_other_out_are_found(lived: Workshop) -> None:

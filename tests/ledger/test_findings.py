@@ -175,7 +175,7 @@ FINDINGS: dict[str, tuple[Callable[[Workshop], None], str, str]] = {
     "presumed too soon": (_looked_too_soon, "sooner after their last send than the broker tells", "Look into"),
     "a restore lost from sight": (_lost_from_sight, "may have been put back", "Look for them in the queue"),
     "restored though it may have arrived": (_restored_and_unknown, "may be in two places", "Ask the consumer"),
-    "no review row": (_no_review_row, "escalated messages without an open review row", ""),
+    "no review row": (_no_review_row, "escalated messages without an open review row", "`redrive escalate orders`"),
     "a return from elsewhere": (
         _failed_elsewhere,
         "failed at billing, while the attempt went to orders",

@@ -170,6 +170,9 @@ class Broker(Protocol):
 
         Never repeats a request whose fate is unknown. Order within one ordering key is kept: when a message
         of a key is not sent, later ones of that key in the call are answered ``retry``.
+
+        ``QueueMissing`` and ``PermissionRefused`` are raised only where certainly nothing of the call was sent: who
+        calls takes all of it back. Once a message is ``sent`` or ``unknown``, what is left is answered ``retry``.
         """
         ...
 

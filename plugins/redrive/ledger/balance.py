@@ -36,8 +36,8 @@ def problems(connection: Connection, route: str | None = None, *, thorough: bool
     for row in connection.execute(sql(f"select * from message_balance{only}"), {"route": route} if route else {}):
         routes.append(row.route)
         found += [
-            Problem(f"route {row.route}: {column} is {value}, not 0", row.route)
-            for column in ("copies_difference", "messages_difference", "settled_difference")
+            Problem(f"route {row.route}: {column} is {value}, not 0: {meaning}. {_BY_HAND}", row.route)
+            for column, meaning in _SUMS.items()
             if (value := getattr(row, column))
         ]
     for name, statement in (_CONTRADICTIONS | _REVIEWS | _PER_BATCH if thorough else _CONTRADICTIONS).items():
@@ -45,9 +45,12 @@ def problems(connection: Connection, route: str | None = None, *, thorough: bool
             continue
         # Which routes it is about is asked only where there is something to ask about.
         of_routes = {one: _count(connection, statement, one) for one in ([route] if route else routes)}
-        found += [Problem(f"route {one}: {count} {name}", one) for one, count in of_routes.items() if count]
+        what, _, then = name.partition(": ")
+        for one, count in of_routes.items():
+            if count:
+                found.append(Problem(f"route {one}: {count} {what}: {(then or _BY_HAND).format(route=one)}", one))
         if rest := total - sum(of_routes.values()):
-            found.append(Problem(f"{rest} {name}", None))
+            found.append(Problem(f"{rest} {what}: {(then or _BY_HAND).format(route='ROUTE')}", None))
     return found
 
 
@@ -58,39 +61,58 @@ def _count(connection: Connection, statement: str, route: str | None) -> int:
     return int(connection.execute(sql(text), {"route": route} if route else {}).scalar_one() or 0)
 
 
+_BY_HAND = (
+    "Rows were changed or removed by hand, or only a part of the ledger was restored: `audit_events` says what was"
+    " done, so put them back as they were, or restore the whole ledger, and pause the route until then"
+)
+
+#: What a sum that is off says.
+_SUMS = {
+    "copies_difference": "so many recorded copies more (fewer, where below 0) than the ledger says became of them",
+    "messages_difference": "so many messages are missing (too many, where below 0) for the copies loaded as new",
+    "settled_difference": "so many copies were settled at their source and are not recorded as staged",
+}
+
+# What is found, then what to do; where nothing is said, it is as with the sums.
 _CONTRADICTIONS = {
-    "escalated messages without an open review row: the next run, or `redrive escalate ROUTE`, asks about them again": (
+    "escalated messages without an open review row: nobody is asked about them, as their rows were removed or closed by"
+    " hand. The next run, or `redrive escalate {route}`, asks again": (
         "select count(*) from messages m where m.state = 'escalated' /*route*/ and not exists"
         " (select 1 from escalated_messages e where e.message_id = m.message_id and e.status <> 'applied')"
     ),
-    "messages in state sending that no open slice holds": (
+    "messages in state sending that no open slice holds: nobody sends them, and nobody knows whether somebody did. "
+    + _BY_HAND: (
         "select count(*) from messages m where m.state = 'sending' /*route*/ and not exists"
         " (select 1 from redelivery_attempts a inner join delivery_slices s on s.slice_id = a.slice_id"
         " where a.message_id = m.message_id and a.attempt = m.attempts and s.closed_at is null)"
     ),
-    "messages whose current attempt is missing": (
+    "messages whose current attempt is missing: where and when they were sent isn't known any more. " + _BY_HAND: (
         "select count(*) from messages m where m.state in ('sending', 'sent', 'unknown', 'presumed', 'confirmed')"
         " /*route*/ and not exists (select 1 from redelivery_attempts a where a.message_id = m.message_id"
         " and a.attempt = m.attempts)"
     ),
-    "copies that are neither a message nor a kept repeat": (
+    "copies that are neither a message nor a kept repeat: what became of them isn't known; their staging files"
+    " still have them. " + _BY_HAND: (
         "select coalesce(sum(m.returned_copies + m.duplicate_copies + m.surplus_copies + m.suspected_copies), 0)"
         " - (select count(*) from repeat_copies r where r.copy_id > 0 /*repeat*/)"
         " from staging_batches m where m.batch_id > 0 /*route*/"
     ),
-    "attempts that their message does not count": (
+    "attempts that their message does not count: it was sent more often than it says, and may be sent too often. "
+    + _BY_HAND: (
         "select count(*) from redelivery_attempts a inner join messages m on m.message_id = a.message_id"
         " where a.attempt > m.attempts /*route*/"
     ),
 }
 
 _REVIEWS = {
-    "review rows that wait for a person, or for a send, although their message is done": (
+    "review rows that wait for a person, or for a send, although their message is done: a decision there would be"
+    " refused, or come too late. " + _BY_HAND: (
         "select count(*) from escalated_messages e inner join messages m on m.message_id = e.message_id"
         " where e.status <> 'applied' and m.state in ('sent', 'suppressed', 'presumed', 'confirmed', 'discarded')"
         " /*route*/"
     ),
-    "messages with more than one review row that is not closed": (
+    "messages with more than one review row that is not closed: two decisions could be taken on one message. "
+    + _BY_HAND: (
         "select count(*) from (select m.message_id from escalated_messages e inner join messages m"
         " on m.message_id = e.message_id where e.status <> 'applied' /*route*/ group by m.message_id"
         " having count(*) > 1) twice"
