@@ -254,6 +254,10 @@ class Actors:
 REFUSED_LATE = "ConnectionRefusedError: [Errno 111] Connection refused"
 
 
+#: States in which Redrive still has a message and may send it.
+OPEN = ("classified", "waiting", "held", "sending", "unknown", "escalated", "expired", "restoring")
+
+
 class People:
     """They know SQL and the documentation."""
 
@@ -318,7 +322,7 @@ class People:
     def decide_all(self, sql: Sql) -> int:
         """At the end everything that is open is decided, by people who look into queues and ask consumers first."""
         rows = sql.rows(
-            "select e.escalation_id, m.state, e.source, m.route, m.body_hash, e.payload, e.payload_bytes,"
+            "select e.escalation_id, m.state, e.message_id, e.payload, e.payload_bytes,"
             " (select count(*) from repeat_copies r where r.copy_id = e.message_id and r.kind = 'suspected')"
             " from escalated_messages e left join messages m on m.message_id = e.message_id"
             " where e.status in ('open', 'refused', 'reopened') order by e.escalation_id"
@@ -327,13 +331,18 @@ class People:
             return 0
         self.world.tell(f"people decide about all that is open: {len(rows)}")
         chosen: dict[str, list[int]] = {}
-        for escalation_id, state, _source, _route, _digest, payload, raw, suspected in rows:
+        for escalation_id, state, message_id, payload, raw, suspected in rows:
             body = payload.encode() if payload is not None else bytes(raw or b"")
             decision = "redeliver"
             if state == "restoring":
                 decision = "discard" if self._is_somewhere(body) else "not_there"
             elif suspected:
-                decision = "discard" if self._is_somewhere(body) or self._is_done(body) else "redeliver"
+                kept = sql.value(
+                    f"select count(*) from messages where state in {OPEN} and body_hash ="
+                    " (select s.body_hash from messages s"
+                    f" inner join repeat_copies r on r.message_id = s.message_id where r.copy_id = {message_id})"
+                )
+                decision = "discard" if kept or self._is_somewhere(body) or self._is_done(body) else "redeliver"
             chosen.setdefault(decision, []).append(int(escalation_id))
         for decision, ids in chosen.items():
             self.write(

@@ -46,6 +46,7 @@ class Checker:
         self.staging = staging
         self.presumed: set[tuple[int, int]] = set()
         self.broken: list[Broken] = []  # found where nothing may be raised: inside of the product's calls
+        self.suspected: dict[int, bytes] = {}  # copies that were ever told to be, and their bodies
         self.exact_bounds = True  # nothing else worked while a delivery did
         self.group_sends: dict[tuple[str, int], list[tuple[int, Mark]]] = defaultdict(list)
         self.sql: Sql | None = None
@@ -224,10 +225,7 @@ class Checker:
             "select count(*) from redelivery_attempts a inner join messages m on m.message_id = a.message_id"
             f" where a.unknown_at is not null and m.body_hash = {literal}"
         )
-        suspected = sql.value(
-            "select count(*) from repeat_copies r inner join messages m on m.message_id = r.message_id"
-            f" where r.kind = 'suspected' and m.body_hash = {literal}"
-        )
+        suspected = sum(1 for found in self.suspected.values() if found == digest)
         # A ledger from a backup knows nothing of what was sent since, and asks people about all that it has.
         forgotten = sum(1 for one in self.book.forgotten if one.body == body)
         return int(unknown) + int(suspected) + forgotten
@@ -243,6 +241,11 @@ class Checker:
             self.presumed_has_left(sql)
         if stage == "load":
             self.returned_came_back(sql)
+            for copy_id, digest in sql.rows(
+                "select r.copy_id, m.body_hash from repeat_copies r inner join messages m"
+                " on m.message_id = r.message_id where r.kind = 'suspected'"
+            ):
+                self.suspected[copy_id] = bytes(digest)
 
     def presumed_has_left(self, sql: Sql) -> None:
         """What is presumed good has at least been given to a consumer, and didn't lie dead in a source by then."""
@@ -381,7 +384,9 @@ class Checker:
                 went[one.body] += 1
         kept = {
             bytes(digest): count
-            for digest, count in sql.rows(f"select body_hash, count(*) from messages where {KEPT} group by body_hash")
+            for digest, count in sql.rows(
+                f"select body_hash, count(*) from messages where {KEPT} and state <> 'discarded' group by body_hash"
+            )
         }
         for body, count in went.items():
             if body not in came:
