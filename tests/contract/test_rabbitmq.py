@@ -12,7 +12,7 @@ import pytest
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import Publication
-from redrive.brokers.rabbitmq import RabbitMQ, _Sender
+from redrive.brokers.rabbitmq import STATISTICS_LAG, RabbitMQ, _Sender
 from redrive.brokers.rabbitmq_management import QueueFacts, _facts, _routes
 from redrive.brokers.rabbitmq_message import FAILURE_HEADERS, Death, deaths_of, decode, encode, letter_of
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
@@ -801,6 +801,70 @@ def test_the_management_api_tells_what_others_hold(
     assert eventually(lambda: rabbit.depth(queue).in_flight == 3)
     assert rabbit.depth(queue).visible == 2
     other.close()
+
+
+class Scripted:
+    """A management API that tells what it is told to."""
+
+    def __init__(self) -> None:
+        self.ready: int | None = 0
+        self.unacked: int | None = 0
+        self.asked = 0
+
+    def queue(self, name: str) -> QueueFacts:
+        self.asked += 1
+        return QueueFacts(
+            name, "quorum", self.unacked, None, None, None, None, False, ready=self.ready, statistics=True
+        )
+
+
+def looking(ready: int, consumers: int, *, monotonic: Callable[[], float] = lambda: 0.0) -> tuple[RabbitMQ, Scripted]:
+    """An adapter that finds so many messages ready now."""
+    scripted = Scripted()
+    broker = RabbitMQ([], management=scripted, monotonic=monotonic)  # type: ignore[arg-type]
+    broker._probed = lambda *_: (ready, consumers)  # type: ignore[method-assign]
+    return broker, scripted
+
+
+@pytest.mark.parametrize("consumers", [0, 1])
+def test_a_queue_that_consumers_have_just_emptied_into_their_hands_does_not_look_empty(consumers: int) -> None:
+    """Its 50 were ready when the node measured; now none is, and of what was taken since nobody tells."""
+    broker, told = looking(ready=0, consumers=consumers)
+    told.ready, told.unacked = 50, 0
+    before = time.time() - STATISTICS_LAG
+    depth = broker.depth("orders")
+    assert depth.total == 50
+    assert depth.as_of is not None
+    assert depth.as_of <= (before + 1) * 1e6
+
+
+@pytest.mark.parametrize(("ready", "consumers"), [(0, 0), (0, 1), (7, 0)])
+def test_a_depth_is_as_old_as_its_oldest_part(ready: int, consumers: int) -> None:
+    broker, _ = looking(ready, consumers)
+    depth = broker.depth("orders")
+    assert (depth.visible, depth.in_flight) == (ready, 0)
+    assert depth.as_of is not None
+    assert depth.as_of <= (time.time() - STATISTICS_LAG) * 1e6
+
+
+def test_what_others_hold_is_as_old_as_when_it_was_known_apart_from_ours() -> None:
+    now = [100.0]
+    broker, told = looking(ready=5, consumers=0, monotonic=lambda: now[0])
+    told.ready, told.unacked = 5, 2
+    first = broker.depth("orders")
+    broker._touched["orders"] = now[0]
+    told.unacked = 9
+    now[0] += STATISTICS_LAG - 1
+    assert broker.depth("orders") == first
+    now[0] += 2
+    assert broker.depth("orders").in_flight == 9
+
+
+def test_what_others_hold_is_unknown_where_it_was_never_known_apart_from_ours() -> None:
+    broker, told = looking(ready=0, consumers=0)
+    broker._touched["orders"] = 0.0
+    assert broker.depth("orders")[:2] == (0, None)
+    assert told.asked == 0
 
 
 @pytest.mark.server

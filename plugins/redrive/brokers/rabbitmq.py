@@ -38,7 +38,7 @@ from redrive.brokers.rabbitmq_message import (
 )
 from redrive.connections import Connection
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
-from redrive.message import Outgoing, Received
+from redrive.message import Micros, Outgoing, Received
 
 MAX_BYTES = 128 * 1024 * 1024
 #: Messages and bytes of one confirm window; a message of more than a quarter of that goes alone, because RabbitMQ
@@ -91,6 +91,14 @@ class Receipt(NamedTuple):
 
     channel: int
     tag: int
+
+
+class _Others(NamedTuple):
+    """What others than we held of a queue, as the node measured it."""
+
+    held: int
+    ready: int | None  # what was ready at the same moment; None: not measured yet
+    as_of: Micros
 
 
 class _Holder:
@@ -146,7 +154,7 @@ class RabbitMQ:
         self._numbers = 0
         self._mean_bytes: dict[str, float] = {}
         self._touched: dict[str, float] = {}  # when a queue's unacked messages last changed through us
-        self._others: dict[str, int] = {}  # what others held when it was last measured
+        self._others: dict[str, _Others] = {}  # what they held when it was last known apart from what we hold
         self._limits: dict[str, int | None] = {}
         self._delay_queues: dict[str, set[str]] = {}  # by destination: where we made messages wait for it
 
@@ -185,6 +193,8 @@ class RabbitMQ:
         patience = wait.total_seconds()
         if ready == 0 and patience <= 0:
             return []
+        if queue not in self._others:  # while we hold some, nobody can tell what others do
+            self._measured(queue)
         mean = self._mean_bytes.get(queue)
         affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, 1)))
         deliveries = self._on(
@@ -542,26 +552,47 @@ class RabbitMQ:
         """See :class:`~redrive.brokers.base.Broker`.
 
         Ready messages are counted now. What consumers hold is exact for ourselves; for others it comes from the
-        management API, seconds late, and without one it is not known. What waits in a delay queue is ready there;
-        delayed is what waits where this instance made messages wait.
+        management API, seconds late, and without one it is not known. The depth is as old as its oldest part. Where
+        others receive, the two don't belong together: what they took since would be in neither. Then both are those
+        that the node measured at one moment. What waits in a delay queue is ready there; delayed is what waits where
+        this instance made messages wait.
         """
         ready, consumers = self._probed(queue, "queue.declare")
         delayed = self._delayed(queue)
-        holder = self._holders.get(queue)
-        ours = len(holder.held) if holder is not None and holder.channel.is_open else 0
         if self._management is None:
             return Depth(ready, None, delayed, consumers)
+        ours, others = self._held(queue), self._measured(queue)
+        if others is None:
+            return Depth(ready, None, delayed, consumers)
+        if others.ready is not None and not self._just_touched(queue) and (consumers or ready < others.ready):
+            ready = others.ready
+        return Depth(ready, ours + others.held, delayed, consumers, others.as_of)
+
+    def _held(self, queue: str) -> int:
+        holder = self._holders.get(queue)
+        return len(holder.held) if holder is not None and holder.channel.is_open else 0
+
+    def _just_touched(self, queue: str) -> bool:
+        """The node's numbers may be from before we received or settled there, or from after."""
         touched = self._touched.get(queue)
-        if touched is None or self._monotonic() - touched > STATISTICS_LAG:
+        return touched is not None and self._monotonic() - touched <= STATISTICS_LAG
+
+    def _measured(self, queue: str) -> _Others | None:
+        """What others hold, as it was measured last; None where it never was, or is not told any more."""
+        if self._management is None:
+            return None
+        if not self._just_touched(queue):
+            self._others.pop(queue, None)
             try:
                 facts = self._management.queue(queue)
             except (BrokerUnavailable, PermissionRefused):
-                return Depth(ready, None, delayed, consumers)
+                return None
             if not facts.statistics:
-                return Depth(ready, None, delayed, consumers)
-            self._others[queue] = max((facts.unacked or 0) - ours, 0)  # None: nothing was ever delivered
-        late = round((time.time() - STATISTICS_LAG) * 1_000_000) if consumers and not ours else None
-        return Depth(ready, ours + self._others.get(queue, 0), delayed, consumers, late)
+                return None
+            as_of = round((time.time() - STATISTICS_LAG) * 1_000_000)
+            held = max((facts.unacked or 0) - self._held(queue), 0)  # None: nothing was ever delivered
+            self._others[queue] = _Others(held, facts.ready, as_of)
+        return self._others.get(queue)
 
     def _delayed(self, queue: str) -> int:
         waiting = 0

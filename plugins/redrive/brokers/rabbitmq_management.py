@@ -27,6 +27,7 @@ class QueueFacts(NamedTuple):
     dead_letter_routing_key: str | None
     single_active_consumer: bool
     rejects_when_full: bool = False  # a nack says that it did not take the message
+    ready: int | None = None  # measured together with ``unacked``
     statistics: bool = False  # the node measures what is in its queues; told where one queue is asked for
 
 
@@ -190,7 +191,7 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
     reported = told.get("delivery_limit")  # 4.0 tells the limit in force, its default of 20 included
     if isinstance(reported, int):
         limits = [reported]
-    unacked = told.get("messages_unacknowledged")
+    unacked, ready = told.get("messages_unacknowledged"), told.get("messages_ready")
     return QueueFacts(
         str(told["name"]),
         str(told.get("type") or "classic"),
@@ -201,6 +202,7 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
         of("dead-letter-routing-key"),
         bool(arguments.get("x-single-active-consumer")),
         str(of("overflow")).startswith("reject-publish"),
+        int(ready) if isinstance(ready, int) else None,
         "consumer_details" in told,
     )
 
