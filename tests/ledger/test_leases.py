@@ -16,6 +16,7 @@ from redrive.ledger import (
     batches,
     consumers,
     destinations,
+    drain_looks,
     escalations,
     expiry,
     leases,
@@ -179,6 +180,9 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         p.ledger, z, [loading.Group("new", "throttled", "t", None)], p.now
     ),
     "load": lambda p, z, s: loading.load(p.ledger, z, [1], [], p.now),
+    "note": lambda p, z, s: drain_looks.note(
+        p.ledger, z, "q", shard=0, total=1, in_flight=0, as_of=None, now=p.now
+    ),
     "observe": lambda p, z, s: observations.observe(p.ledger, z, [Observation("q", "source", 1, 0, 0)], p.now),
     "sources_drained": lambda p, z, s: outcomes.sources_drained(p.ledger, z, ["q"], p.now, p.now),
     "sources_loaded": lambda p, z, s: outcomes.sources_loaded(p.ledger, z, p.now),
@@ -283,9 +287,8 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
-        adopting, aiming, batches, consumers, destinations, escalations, expiry, loading, observations, outcomes,
-        planning,
-        restoring, sending, standing, suspects,
+        adopting, aiming, batches, consumers, destinations, drain_looks, escalations, expiry, loading, observations,
+        outcomes, planning, restoring, sending, standing, suspects,
     )  # fmt: skip
     takes_lease = {
         function
@@ -297,7 +300,7 @@ def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     called = {name for operation in GUARDED.values() for name in _names(operation.__code__)}
     within_a_transaction_of_others = {"set_gate", "prove", "hold_for_people", "reopen", "recognise"}
     not_called = {f.__name__ for f in takes_lease} - called - within_a_transaction_of_others
-    only_look = {"open_of", "left"}
+    only_look = {"open_of", "left", "settled_by", "first"}
     assert not_called <= only_look
 
 

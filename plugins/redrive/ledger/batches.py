@@ -117,6 +117,18 @@ def settled(ledger: Ledger, batch_id: int, *, count: int, now: datetime) -> None
         )
 
 
+def settled_by(connection: Connection, lease: RouteLease, source: str) -> int:
+    """How many copies the run's shards have settled at ``source``, in whichever try: those don't come again."""
+    found = connection.execute(
+        sql(
+            "select coalesce(sum(settled_copies), 0) from staging_batches where route = :route and state = 'settled'"
+            " and fence = :fence and source = :source and adopted_from is null"
+        ),
+        {"route": lease.route, "fence": lease.fence, "source": source},
+    ).scalar_one()
+    return int(found)
+
+
 def left_open(
     connection: Connection, *, route: str | None, before_fence: int | None, opened_before: datetime | None
 ) -> list[Batch]:

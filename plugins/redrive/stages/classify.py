@@ -8,18 +8,19 @@ for its answer now. Loading inserts if absent, so doing any of this twice change
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from redrive.cause_model import LEARNED
 from redrive.errors import BrokerError, StagingError
-from redrive.ledger import batches, leases, loading, outcomes
+from redrive.ledger import batches, loading, outcomes
 from redrive.ledger.batches import Batch
 from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.loading import Loaded
 from redrive.ledger.schema import ledger_id
 from redrive.settings import Source
 from redrive.settings.file import home
+from redrive.stages import completeness
 from redrive.stages.context import Context, micros
 
 if TYPE_CHECKING:
@@ -179,20 +180,13 @@ def load_unclassified(context: Context) -> int:
 
 
 def _note_drained(context: Context) -> None:
-    """Sources that every shard of this run drained to the end hide nothing that happened before the run, or where the
-    broker's count is late, so much before it."""
-    drained = leases.counts_of(context.ledger, context.run.run_id).get("drain", {})
-    complete = [
-        source.queue
-        for source in context.route.sources
-        if drained.get(f"complete:{source.queue}", 0) >= max(1, drained.get("shards", 1))
-    ]
-    by_lag: dict[timedelta, list[str]] = {}
-    for queue in complete:
-        by_lag.setdefault(context.broker.capabilities_for(queue).depth_lag, []).append(queue)
-    for lag, queues in by_lag.items():
-        since = context.run.started_at - lag
-        outcomes.sources_drained(context.ledger, context.lease, queues, since, context.now())
+    """Sources that this run drained to the end hide nothing that happened before the run, or where the broker's count
+    is late, so much before it."""
+    by_moment: dict[datetime, list[str]] = {}
+    for queue, moment in completeness.drained_to(context).items():
+        by_moment.setdefault(moment, []).append(queue)
+    for moment, queues in by_moment.items():
+        outcomes.sources_drained(context.ledger, context.lease, queues, moment, context.now())
     outcomes.sources_loaded(context.ledger, context.lease, context.now())
 
 

@@ -2,11 +2,10 @@
 
 A shard reads a source until the depth that it saw at the start is reached or the source is empty, so a message that
 bounces back can't keep it running. Where the broker can't tell its depth exactly, the moment of the start takes its
-place: the drain ends when a few receives in a row bring nothing from before it. Where the depth tells late, a source
-that has given all that was counted is asked once more before it counts as complete, if anything hangs on that. Copies
-are staged in batches; a batch is closed when it is large enough, or when half of the lease of its first copy is gone,
-so that settling is done in good time. Should writing or settling take longer, leases are extended from here, the
-thread that owns them.
+place: the drain ends when a few receives in a row bring nothing from before it. Then it looks whether the source is
+drained to its end: see :mod:`redrive.stages.completeness`. Copies are staged in batches; a batch is closed when it is
+large enough, or when half of the lease of its first copy is gone, so that settling is done in good time. Should writing
+or settling take longer, leases are extended from here, the thread that owns them.
 
 Where messages go in order, a source is drained by one shard, so that what it gave out first has the lowest ids.
 
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerError, LedgerError, PathTaken, RedriveError, SettlementFailed
-from redrive.ledger import batches, gate_waits, observations, outcomes, repeats
+from redrive.ledger import batches, drain_looks, gate_waits, observations, outcomes, repeats
 from redrive.ledger import expiry as expiry_ledger
 from redrive.ledger.expiry import Expiry
 from redrive.ledger.observations import Observation
@@ -57,6 +56,9 @@ UNKNOWN_GAP = timedelta(days=1)
 EMPTY_RECEIVES = 3
 #: How long the last look at a source whose depth tells late waits: with SQS a poll that waits at all asks all servers.
 LAST_LOOK = timedelta(seconds=1)
+#: What a shard notes of a source, before the name of its queue: as far as it goes itself it is drained to its end; it
+#: is, whatever other shards say; at a moment nothing was there to be received.
+COMPLETE, PROVED, NOTHING_MORE = "complete:", "proved:", "nothing_more:"
 
 
 def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int]:
@@ -75,7 +77,7 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
         if context.selection.sources and source.queue not in context.selection.sources:
             continue
         if source.queue not in mine:
-            totals[f"complete:{source.queue}"] = 1  # as far as this shard goes: it is up to the one that has it
+            totals[COMPLETE + source.queue] = 1  # as far as this shard goes: it is up to the one that has it
             continue
         expiry = known[source.queue]
         # Of a source that was never looked at nobody knows how old its messages are.
@@ -90,8 +92,9 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
         totals["settled"] += one.settled
         totals["batches"] += one.batches
         totals["not_settled"] += one.drained - one.settled
-        if one.complete:
-            totals[f"complete:{source.queue}"] = 1
+        for found, name in ((one.complete, COMPLETE), (one.proved, PROVED), (one.nothing_more, NOTHING_MORE)):
+            if found:
+                totals[name + source.queue] = 1
     return totals
 
 
@@ -200,8 +203,9 @@ class _SourceDrain:
         self._receipts: list[object] = []
         self._leased_at: datetime | None = None  # of the oldest receipt, or of the last extension
         self._oldest: Micros | None = None
+        self._lag = context.broker.capabilities_for(source.queue).depth_lag
         self.drained = self.settled = self.batches = 0
-        self.complete = False
+        self.complete = self.proved = self.nothing_more = False
 
     def run(self, limit: int, *, look_at: int = RESCUE_AT_ONCE) -> None:
         """Drain up to ``limit``, and on while messages would be lost before the next run.
@@ -215,6 +219,7 @@ class _SourceDrain:
         # What is invisible now may become visible while we drain: in flight at a dead run, delayed. Each shard takes
         # what it sees and not its share of it: shards that start one after another would leave messages behind.
         snapshot = depth.total if exact else None
+        self._note_look(depth)
         limit = max(limit, self._doubtful())
         goal = limit if snapshot is None else min(limit, snapshot)
         quiet = 0
@@ -244,11 +249,11 @@ class _SourceDrain:
                     continue
                 left = context.broker.depth(queue)
                 if left.visible == 0 or quiet >= EMPTY_RECEIVES:
-                    self.complete = left.total is not None and left.total == (left.delayed or 0)
+                    self._judge(depth, left, limit)
                     break
             else:
-                self.complete = snapshot is not None and self.drained >= snapshot
-                self.complete = self.complete and self._has_nothing_more(limit)
+                if snapshot is not None:
+                    self._judge(depth, None, limit)
             self._flush()
         except BaseException as error:
             self._give_up(ours=not isinstance(error, PathTaken))
@@ -266,13 +271,47 @@ class _SourceDrain:
 
         return [one if _tells_times(one) else one._replace(letter=as_far_as_possible(one.letter)) for one in received]
 
+    def _judge(self, first: Depth, left: Depth | None, limit: int) -> None:
+        """Whether the source, which began with ``first``, is drained to its end; ``left`` was seen after receives had
+        brought nothing."""
+        if left is not None and left.total is not None and left.total == (left.delayed or 0):
+            self.complete = True
+            self.proved = first.as_of is None  # parts of different age may overlook what another shard holds
+        elif not self._is_late(first):
+            self.complete = self.proved = self._is_counted_out(first) or self._nothing_is_left(limit)
+        elif left is not None:
+            self.nothing_more = self._has_nothing_more(limit)
+        else:
+            drained_all = first.total is not None and self.drained >= first.total
+            self.complete = self.nothing_more = drained_all and self._has_nothing_more(limit)
+
+    def _is_late(self, depth: Depth) -> bool:
+        return bool(self._lag) or depth.as_of is not None
+
+    def _note_look(self, depth: Depth) -> None:
+        """Where later looks can't tell what this run's shards hold from what others do, the first one has to."""
+        context = self._context
+        exact = context.broker.capabilities_for(self._source.queue).knows_empty
+        if not exact or depth.total is None or not self._is_late(depth):
+            return
+        drain_looks.note(
+            context.ledger,
+            context.lease,
+            self._source.queue,
+            shard=self._shard,
+            total=depth.total,
+            in_flight=depth.in_flight or 0,
+            as_of=None if depth.as_of is None else instant(depth.as_of),
+            now=context.now(),
+        )
+
     def _has_nothing_more(self, limit: int) -> bool:
         """All that was counted has come: whether receives say too that this was all, where the count may be late.
 
         What comes now is staged like the rest. Where something comes each time, the last receive decides: if it
         brought fewer than it was asked for, no backlog is left, and a source that is never empty can be complete too.
         """
-        if not self._context.broker.capabilities_for(self._source.queue).depth_lag:
+        if not self._lag:
             return True
         matters = self._completeness_matters()
         if self.drained and not matters:
@@ -280,21 +319,63 @@ class _SourceDrain:
         wait = min(self._wait, LAST_LOOK) if matters else timedelta(0)
         enough = EMPTY_RECEIVES if matters and not wait else 1  # one that doesn't wait may overlook something
         brought, asked, quiet = 0, 1, 0
-        for _ in range(EMPTY_RECEIVES):
+        # What came in since the count is no more than what was counted, or the source fills as fast as it is drained.
+        for _ in range(max(EMPTY_RECEIVES, self.drained // RECEIVE_AT_ONCE)):
             asked = min(RECEIVE_AT_ONCE, limit - self.drained, self._room())
             if asked <= 0:
                 return False
-            received, now = self._receive(asked, wait), self._context.now()
-            brought = len(received)
-            if received:
-                self._stage(received, now)
-                self._last = min((one.letter.enqueued_at or micros(now) for one in received), default=None)
-                if self._is_full(now):
-                    self._flush()
-            quiet = 0 if received else quiet + 1
+            brought = self._take(asked, wait)
+            quiet = 0 if brought else quiet + 1
             if quiet >= enough:
                 return True
         return brought < asked
+
+    def _is_counted_out(self, first: Depth) -> bool:
+        """Nothing is decided by it, and as much came as was there, with nothing in flight before and after: so nobody
+        has to receive what came in since."""
+        if first.total is None or first.in_flight or self.drained < first.total or self._completeness_matters():
+            return False
+        self._flush()
+        return self._context.broker.depth(self._source.queue).in_flight == 0
+
+    def _nothing_is_left(self, limit: int) -> bool:
+        """Where the broker counts now: whether all that lies in the source has been received, and nobody holds any.
+
+        A count at the start can't say so: other shards hold a part of it, and what comes in meanwhile takes the place
+        of what somebody hides. So the source is counted when this shard holds nothing itself. When nothing is in flight
+        then, all of it can be received, and what comes is staged like the rest. When as much came as was counted,
+        nothing from before is left there, whatever came in since. While another shard or anybody else holds a message,
+        this shard proves nothing; the last shard to end finds none held by the others.
+        """
+        broker, queue = self._context.broker, self._source.queue
+        for _ in range(EMPTY_RECEIVES):
+            self._flush()
+            left = broker.depth(queue)
+            if left.total is None:
+                return False
+            there = left.total - (left.delayed or 0)
+            if there == 0:
+                return True
+            if left.in_flight or there > limit - self.drained:
+                return False
+            short = there
+            while short > 0 and (brought := self._take(min(RECEIVE_AT_ONCE, short, self._room()), timedelta(0))):
+                short -= brought
+            if short > 0:
+                return False
+            if there <= RECEIVE_AT_ONCE:  # more took a while, in which somebody may have hidden some
+                return True
+        return False
+
+    def _take(self, limit: int, wait: timedelta) -> int:
+        """Receive up to ``limit`` and stage what comes; returns how many came."""
+        received, now = self._receive(limit, wait), self._context.now()
+        if received:
+            self._stage(received, now)
+            self._last = min((one.letter.enqueued_at or micros(now) for one in received), default=None)
+            if self._is_full(now):
+                self._flush()
+        return len(received)
 
     def _completeness_matters(self) -> bool:
         """Whether anything is decided by this source's having been empty: if not, nobody is kept waiting for a proof.

@@ -1,0 +1,45 @@
+"""Completeness: which sources a run has drained to their end, so that nothing from before the run is hidden there.
+
+How it is known depends on what the broker tells of a source:
+
+- Its depth, as it is now: a shard looked at the source while it held nothing itself. Nothing was there and nobody held
+  any, or all that was there was received (``drain._SourceDrain._nothing_is_left``). One such shard is enough, whatever
+  became of the others: what they held, the look would have shown.
+- Its depth, late or in parts of different age: no look of the run tells what its own shards hold from what others do.
+  Only the first one can, because a shard receives nothing before its look is in the ledger (``ledger.drain_looks``).
+  When nothing was in flight then, and the run has settled as many copies as it counted, and a shard has seen that
+  nothing more came, the source is complete. Copies that were settled count once, whichever try of a task settled them.
+  A shard that began twice may have left copies leased, so that run proves nothing by its counts.
+- No depth: every shard had its quiet receives.
+"""
+
+from datetime import datetime
+
+from redrive.ledger import batches, drain_looks, leases
+from redrive.stages.context import Context
+from redrive.stages.drain import COMPLETE, NOTHING_MORE, PROVED
+
+
+def drained_to(context: Context) -> dict[str, datetime]:
+    """The moment up to which nothing lies in a source any more, for those that this run drained to their end."""
+    counts = leases.counts_of(context.ledger, context.run.run_id).get("drain", {})
+    shards = max(1, counts.get("shards", 1))
+    found = {}
+    with context.ledger.read() as connection:
+        looks = drain_looks.first(connection, context.lease)
+        for source in context.route.sources:
+            queue = source.queue
+            lag = context.broker.capabilities_for(queue).depth_lag
+            look = looks.get(queue)
+            each = counts.get(COMPLETE + queue, 0) >= shards
+            if look is None:
+                complete = each
+            elif look.held_by_others or look.began_again:
+                complete = False
+            else:
+                quiet = not lag or counts.get(NOTHING_MORE + queue, 0) > 0
+                complete = each or (quiet and batches.settled_by(connection, context.lease, queue) >= look.total)
+            if complete or counts.get(PROVED + queue, 0) > 0:
+                before = context.run.started_at - lag
+                found[queue] = min(before, look.as_of) if look is not None and look.as_of is not None else before
+    return found
