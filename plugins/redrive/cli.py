@@ -228,6 +228,40 @@ def adopt(
         raise typer.Exit(1)
 
 
+@app.command("forget-batch")
+def forget_batch(
+    route: RouteName,
+    batch: Annotated[int, typer.Argument(help="The batch's id, as `redrive audit` says it.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Why its file won't come back; kept for ever.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give up BATCH of ROUTE, whose staging file was lost before it was loaded, so that the route goes on.
+
+    Refused while the file can be read. Bring it back if you can: what was settled may be nowhere else.
+    """
+    from redrive.stages import give_up, pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    settings.route(route)
+    found = give_up.look(settings, route, batch)
+    if not yes:
+        typer.confirm(
+            f"Batch {batch} holds {found['copies']} copies, which may be nowhere else. {found['watched']} sends are"
+            " watched that may have come back in it; those will count as not come back. Give it up?",
+            abort=True,
+        )
+    with _running(settings, route, _selection(), as_json, trigger="forget-batch", even_if_paused=True) as (
+        current,
+        progress,
+    ):
+        done = pipeline.give_up(settings, current, batch, by=getpass.getuser(), reason=reason, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({"route": route, **done}))
+    else:
+        _print_counts(f"forget-batch {route}", done)
+
+
 @app.command()
 def simulate(
     route: RouteName,

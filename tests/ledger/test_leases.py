@@ -240,6 +240,9 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
     ),
     "adopt": lambda p, z, s: suspects.adopt(p.ledger, z, p.now),
+    "give_up_batch": lambda p, z, s: batches.give_up(
+        p.ledger, z, batches.Batch(1, "orders", "q", "dead_letter", "u", 1, "recorded"), by="ana", reason="x", now=p.now
+    ),
     "doubt_unsent": lambda p, z, s: adopting.doubt_unsent(p.ledger, z, p.now),
     "begin_restore": lambda p, z, s: restoring.begin(p.ledger, z, [1 << 20], p.now),
     "undo_restore": lambda p, z, s: restoring.undo(p.ledger, z, [UNFINISHED], "why", p.now),

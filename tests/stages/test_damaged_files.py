@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from redrive.errors import StagingError
+from redrive.errors import StagingError, UsageError
 from redrive.ledger.engine import sql
 from redrive.ledger.selecting import Selection
+from redrive.message import body_hash
 from redrive.stages import pipeline
 from redrive.staging import Staging
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
@@ -192,3 +193,138 @@ def test_a_store_that_cannot_be_reached_is_no_damage(workshop: Workshop, monkeyp
     assert not Staging(str(folder)).is_damaged(str(file.relative_to(folder)))
     workshop.deliver(run)
     assert workshop.bodies("orders") == [b"a"]
+
+
+def _lost_before_its_load(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Of three batches the second is damaged before anything is loaded; returns its file as it was."""
+    workshop.die("a", "b", "c", error=REFUSED)
+    run = workshop.begin()
+    workshop.drain(run)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    whole = file_of(workshop).read_bytes()
+    _job_leaves_out_what_it_cannot_read(monkeypatch)
+    return whole
+
+
+def _give_up(workshop: Workshop, batch_id: int = 2, reason: str = "no versions") -> dict[str, object]:
+    run = workshop.begin()
+    try:
+        return pipeline.give_up(workshop.settings, run, batch_id, by="ana", reason=reason, **workshop.options())
+    finally:
+        pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+
+def test_a_batch_that_is_lost_for_good_is_given_up_and_the_route_goes_on(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], object]
+) -> None:
+    whole = _lost_before_its_load(workshop, monkeypatch)
+    place = file_of(workshop)
+    damage(place)
+    with pytest.raises(StagingError, match="redrive forget-batch orders 2"):
+        workshop.cycle()
+    workshop.advance(minutes=5)
+    assert {"batch_id": 2, "copies": 1, "watched": 2}.items() <= _give_up(workshop).items()
+    assert workshop.query("select actor, count, reason from audit_events where action = 'give up batch'") == [
+        ("ana", 1, "no versions")
+    ]
+    assert workshop.audit() == []
+    workshop.consume()
+    for _ in range(4):
+        workshop.advance(hours=2)
+        workshop.cycle()
+    assert workshop.states() == {"presumed": 2}
+    assert workshop.audit() == []
+
+    place.write_bytes(whole)
+    assert any("redrive adopt orders" in problem for problem in workshop.audit())
+    run = workshop.begin()
+    assert pipeline.adopt(workshop.settings, run, **workshop.options())["adopted"] == 1
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    workshop.cycle()
+    assert workshop.query("select payload from escalated_messages") == [("b",)]
+    assert workshop.audit() == []
+
+
+def test_only_a_batch_that_waits_and_cannot_be_read_is_given_up(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _lost_before_its_load(workshop, monkeypatch)
+    with pytest.raises(UsageError, match="can be read"):
+        _give_up(workshop)
+    with pytest.raises(UsageError, match="no batch 17"):
+        _give_up(workshop, 17)
+    folder = Path(workshop.settings.staging)
+    folder.rename(folder.with_name("unmounted"))
+    with pytest.raises(StagingError):
+        _give_up(workshop)
+    folder.with_name("unmounted").rename(folder)
+    file_of(workshop).unlink()
+    with pytest.raises(UsageError, match="say why"):
+        _give_up(workshop, reason=" ")
+    assert workshop.query("select count(*) from staging_batches where copies = 1") == [(3,)]
+
+
+@pytest.fixture
+def unreadable_suspect(workshop: Workshop) -> tuple[Workshop, int]:
+    """A suspected copy whose file was gone when people were asked about it."""
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    ((copy_id,),) = workshop.query("select message_id + 500 from messages")
+    with workshop.ledger.write() as connection:
+        connection.execute(
+            sql(
+                "insert into repeat_copies (copy_id, route, source, kind, message_id, broker_message_id, seen_at)"
+                " select message_id + 500, route, source, 'suspected', message_id, broker_message_id, changed_at"
+                " from messages"
+            )
+        )
+        connection.execute(sql("update staging_batches set copies = 2, suspected_copies = 1"))
+    file_of(workshop, 1).unlink()
+    run = workshop.begin()
+    pipeline.escalate(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    return workshop, int(copy_id)
+
+
+def _decide(workshop: Workshop, copy_id: int, decision: str) -> None:
+    with workshop.ledger.write() as connection:
+        connection.execute(
+            sql(
+                "update escalated_messages set decision = :what, decided_by = 'ana', note = 'x' where message_id = :id"
+            ),
+            {"what": decision, "id": copy_id},
+        )
+    workshop.review()
+
+
+def test_a_suspected_copy_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    unreadable_suspect: tuple[Workshop, int],
+) -> None:
+    workshop, copy_id = unreadable_suspect
+    _decide(workshop, copy_id, "redeliver")
+    assert workshop.query("select count(*) from messages") == [(1,)]
+    ((status, refusal),) = workshop.query(
+        "select status, refusal from escalated_messages where message_id = :id", id=copy_id
+    )
+    assert status == "refused"
+    assert "bring the file back" in refusal
+
+
+def test_a_suspected_copy_that_cannot_be_read_is_discarded_as_what_it_may_be_a_copy_of(
+    unreadable_suspect: tuple[Workshop, int],
+) -> None:
+    workshop, copy_id = unreadable_suspect
+    _decide(workshop, copy_id, "discard")
+    assert workshop.query("select count(distinct body_hash), count(*) from messages") == [(1, 2)]
+    assert workshop.query("select state from messages where message_id = :id", id=copy_id) == [("discarded",)]
+
+
+def test_a_suspected_copy_whose_file_is_back_is_what_the_file_says(
+    unreadable_suspect: tuple[Workshop, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop, copy_id = unreadable_suspect
+    monkeypatch.setattr("redrive.stages.escalate.bodies", lambda _, asked: dict.fromkeys(asked, b"other"))
+    _decide(workshop, copy_id, "redeliver")
+    assert workshop.query("select body_hash, body_bytes from messages where message_id = :id", id=copy_id) == [
+        (body_hash(b"other"), 5)
+    ]

@@ -90,7 +90,7 @@ def test_every_command_exists(path: Path) -> None:
 
 def refuse_unknown_command(words: list[str]) -> None:
     text, command, rest = " ".join(words), typer.main.get_command(cli.app), words[1:]
-    while hasattr(command, "commands") and rest and re.fullmatch(r"[a-z|]+", rest[0]):
+    while hasattr(command, "commands") and rest and re.fullmatch(r"[a-z][a-z|-]*", rest[0]):
         for name in rest[0].split("|"):
             assert name in command.commands, f"{text}: there is no command {name!r}"
         command, rest = command.commands[rest[0].split("|")[0]], rest[1:]

@@ -193,6 +193,39 @@ def abandon(ledger: Ledger, batch: Batch, now: datetime) -> bool:
     return bool(changed)
 
 
+def give_up(ledger: Ledger, lease: RouteLease, batch: Batch, *, by: str, reason: str, now: datetime) -> bool:
+    """Somebody gives up a recorded batch whose file is lost before its load; False when it is loaded or given up.
+
+    Its row stays and counts no copies any more; the audit event says how many there were, and of how many of them
+    nothing is left at their source. The file is the caller's to remove, as of every abandoned batch.
+    """
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        settled_copies = connection.execute(
+            sql("select settled_copies from staging_batches where batch_id = :id"), {"id": batch.batch_id}
+        ).scalar()
+        changed = connection.execute(
+            sql(
+                "update staging_batches set state = 'abandoned', copies = 0, settled_copies = 0, removed_at = null"
+                " where batch_id = :id and route = :route and state in ('recorded', 'settled') and loaded_at is null"
+            ),
+            {"id": batch.batch_id, "route": lease.route},
+        ).rowcount
+        if changed:
+            tell(
+                connection,
+                at=now,
+                action="give up batch",
+                route=lease.route,
+                run_id=lease.run_id,
+                actor=by,
+                count=batch.copies,
+                selection={"batch_id": batch.batch_id, "settled_copies": settled_copies, "uri": batch.uri},
+                reason=reason,
+            )
+    return bool(changed)
+
+
 def abandoned(connection: Connection, route: str | None) -> list[Batch]:
     """Every abandoned batch whose file may still be there, also those of which a process died before it had removed
     the file; the caller removes the files, then calls :func:`removed`."""

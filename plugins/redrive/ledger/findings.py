@@ -74,7 +74,8 @@ def _checks(ledger: Ledger) -> list[_Check]:
             "select s.route, count(*) as n, min(s.batch_id) as example from staging_batches s"
             " where s.state in ('recorded', 'settled') and s.loaded_at is null /*route*/"
             " and (select count(*) from runs r where r.route = s.route and r.started_at > s.recorded_at"
-            " and r.finished_at is not null and r.\"trigger\" not in ('review', 'restore', 'adopt')) >= :late_runs"
+            " and r.finished_at is not null"
+            " and r.\"trigger\" not in ('review', 'restore', 'adopt', 'forget-batch')) >= :late_runs"
             " group by s.route",
             "{n} batches were staged and are not loaded although three runs ended since: their messages wait in staging"
             " and nobody looks at them. Mend what keeps the classification or the load from them (the runs' logs say"

@@ -130,6 +130,18 @@ def awaited(connection: Connection, route: str, before: datetime) -> bool:
     return found.first() is not None
 
 
+def outstanding(connection: Connection, route: str) -> int:
+    """How many sends of the route wait to be observed: each may have come back in a batch that is not loaded."""
+    found = connection.execute(
+        sql(
+            "select count(*) from redelivery_attempts a inner join delivery_slices s on s.slice_id = a.slice_id"
+            " where s.route = :route and s.observed_at is null and a.sent_at is not null and a.outcome is null"
+        ),
+        {"route": route},
+    )
+    return int(found.scalar_one())
+
+
 def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Sequence[str], now: datetime) -> int:
     """Close the observation of every slice whose window could have shown a return; returns the presumed messages."""
     with ledger.write() as connection:

@@ -118,7 +118,8 @@ staging_batches = Table(
     # The file without a row that this batch is a copy of: what is in it may have been redelivered since.
     Column("adopted_from", sa.Text),
     # open: being written, settles nothing.  recorded: durable, may be settled.  settled: the source is done
-    # with it.  abandoned: its writer vanished or was too slow; its rows were never recorded.
+    # with it.  abandoned: its writer vanished or was too slow; its rows were never recorded;
+    # or, with recorded_at, a person gave it up as its file was lost before it was loaded.
     _one_of("state", "open", "recorded", "settled", "abandoned"),
     _one_of("kind", "dead_letter", "delay", "import"),
     Index("ix_staging_batches_route_state", "route", "state"),

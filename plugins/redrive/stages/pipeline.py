@@ -24,6 +24,7 @@ from redrive.stages import classify as classify_stage
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import drain as drain_stage
 from redrive.stages import escalate as escalate_stage
+from redrive.stages import give_up as give_up_stage
 from redrive.stages import notify
 from redrive.stages import observe as observe_stage
 from redrive.stages import plan as plan_stage
@@ -198,6 +199,17 @@ def adopt(
         run,
         "adopt",
         lambda context: adopt_stage.adopt(context, of_ledgers=of_ledgers, restored=restored),
+        **options,
+    )
+
+
+def give_up(settings: Settings, run: Run, batch_id: int, *, by: str, reason: str, **options: Any) -> dict[str, Any]:
+    """Give up a batch whose file was lost before its load."""
+    return _stage(
+        settings,
+        run,
+        "give_up",
+        lambda context: give_up_stage.give_up(context, batch_id, by=by, reason=reason),
         **options,
     )
 

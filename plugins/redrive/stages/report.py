@@ -41,7 +41,9 @@ def report(context: Context) -> dict[str, Any]:
         raise StagingError(
             f"{sum(batch.copies for batch in unloaded)} staged messages could not be loaded, as their files are damaged"
             f" or missing: {', '.join(batch.uri for batch in unloaded[:5])}{' …' if unloaded[5:] else ''}. They wait,"
-            " and all others were done. Bring the files back, from the store's versions or a backup"
+            " and all others were done. Bring the files back, from the store's versions or a backup;"
+            f" where that can't be done, `redrive forget-batch {context.name} {unloaded[0].batch_id} --reason …` gives"
+            " a batch up"
         )
     return {
         "route": context.name,
