@@ -5,13 +5,14 @@ of its own, with the copy that it resembles as its parent, and from there on it 
 sends it, ``discard`` says that it was a second copy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.escalations import Candidate, Review, insert_reviews
+from redrive.ledger.escalations import Candidate, Review, insert_reviews, reopen
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
 from redrive.ledger.schema import ledger_id
@@ -20,6 +21,11 @@ from redrive.message import batch_and_row, body_hash, redrive_id_of
 
 #: State of a candidate that is not a message.
 SUSPECTED = "suspected"
+#: Why a decision on a copy of which nobody knows the body is refused.
+UNKNOWN_BODY = (
+    "its staging file is damaged or missing, so nobody knows what it is: bring the file back (`redrive audit` names it)"
+    " and decide again, or discard it"
+)
 
 
 def candidates(connection: Connection, route: str, *, after: int, limit: int) -> list[Candidate]:
@@ -72,8 +78,25 @@ def write_reviews(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], 
     return len(reviews)
 
 
-def adopt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
-    """Suspected copies on which somebody decided become messages under review; the decision is applied after this."""
+def without_payload(connection: Connection, route: str) -> list[int]:
+    """Suspected copies on which somebody decided and whose review row has no payload: their file could not be read."""
+    rows = connection.execute(
+        sql(
+            "select r.copy_id from repeat_copies r inner join escalated_messages e on e.message_id = r.copy_id"
+            " where r.route = :route and r.kind = 'suspected' and e.status = 'decided' and e.payload is null"
+            " and e.payload_bytes is null order by r.copy_id"
+        ),
+        {"route": route},
+    )
+    return [int(copy_id) for copy_id in rows.scalars()]
+
+
+def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int, bytes] = MappingProxyType({})) -> int:
+    """Suspected copies on which somebody decided become messages under review; the decision is applied after this.
+
+    ``bodies``: of those :func:`without_payload`, as far as their files can be read by now. Of the others nobody knows
+    what they are, so the decision is refused; but for a discard, which says that it is what its first copy is.
+    """
     with ledger.write() as connection:
         lease.guard(connection, now)
         prefix = ledger_id(connection)
@@ -81,7 +104,7 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             sql(
                 "select r.copy_id, r.message_id as first_id, r.source, r.broker_message_id, r.enqueued_at,"
                 " coalesce(m.origin, e.destination) as origin, e.destination, e.cause, e.group_id, e.message_key,"
-                " e.size_bytes, e.payload, e.payload_bytes, b.kind,"
+                " e.size_bytes, e.payload, e.payload_bytes, e.decision, m.body_hash as first_hash, b.kind,"
                 " b.recorded_at, e.reason, m.order_key, m.dead_lettered_at from repeat_copies r"
                 " inner join escalated_messages e on e.message_id = r.copy_id and e.status = 'decided'"
                 " inner join staging_batches b on b.batch_id = r.copy_id / 1048576"
@@ -90,8 +113,21 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             ),
             {"route": lease.route},
         ).all()
+        adopted = 0
         for row in rows:
-            body = row.payload.encode() if row.payload is not None else bytes(row.payload_bytes or b"")
+            body = row.payload.encode() if row.payload is not None else row.payload_bytes
+            body = bodies.get(row.copy_id) if body is None else bytes(body)
+            if body is not None:
+                known, size = body_hash(body), len(body)
+            elif row.decision == "discard" and row.first_hash is not None:
+                known, size = bytes(row.first_hash), row.size_bytes
+            else:
+                reopen(
+                    connection, lease, of=":id", why=":why", now=now, values={"id": row.copy_id, "why": UNKNOWN_BODY},
+                    refused=True,
+                )  # fmt: skip
+                continue
+            adopted += 1
             connection.execute(
                 sql(
                     "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
@@ -105,7 +141,7 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
                     "id": row.copy_id, "redrive_id": redrive_id_of(prefix, row.copy_id), "parent": row.first_id,
                     "route": lease.route, "source": row.source, "kind": row.kind, "origin": row.origin,
                     "destination": row.destination,
-                    "broker_id": row.broker_message_id, "hash": body_hash(body), "size": row.size_bytes,
+                    "broker_id": row.broker_message_id, "hash": known, "size": size,
                     "cause": row.cause, "group_id": row.group_id, "enqueued": row.enqueued_at,
                     "dead": row.dead_lettered_at, "received": row.recorded_at, "now": now,
                     "message_key": row.message_key, "order_key": row.order_key, "reason": row.reason,
@@ -131,4 +167,4 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
                 action="take in suspected copy",
                 reason="somebody decided about it",
             )
-        return len(rows)
+        return adopted

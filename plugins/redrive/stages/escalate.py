@@ -120,6 +120,15 @@ def _reviews(context: Context, page: Sequence[Candidate]) -> list[Review]:
     return reviews
 
 
+def bodies(context: Context, copy_ids: Sequence[int]) -> dict[int, bytes]:
+    """The bodies of these copies, without those whose file is damaged."""
+    if not copy_ids:
+        return {}
+    with context.ledger.read() as connection:
+        paths = batches.paths(connection, {batch_and_row(copy_id)[0] for copy_id in copy_ids})
+    return {copy_id: letter.body for copy_id, letter in _letters(context, paths, set(copy_ids)).items()}
+
+
 def _letters(context: Context, paths: dict[int, str], copy_ids: set[int]) -> dict[int, DeadLetter]:
     """Copies by their ids, without those whose file is damaged."""
     found: dict[int, DeadLetter] = {}

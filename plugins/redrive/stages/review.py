@@ -8,7 +8,7 @@ from redrive.ledger import escalations, standing, suspects
 from redrive.ledger.escalations import Decided
 from redrive.lifecycle import State
 from redrive.redaction import MASKED
-from redrive.stages import plan
+from redrive.stages import escalate, plan
 from redrive.stages.context import Context
 
 PAGE = 2000
@@ -18,7 +18,9 @@ def apply_decisions(context: Context) -> dict[str, int]:
     """Apply the route's decided escalations: releases wait for delivery, discards are final, the rest is refused."""
     totals = {"released": 0, "discarded": 0, "refused": 0}
     standing.apply(context.ledger, context.lease, approvals=context.route.approvals, now=context.now())
-    suspects.adopt(context.ledger, context.lease, context.now())
+    with context.ledger.read() as connection:
+        missing = suspects.without_payload(connection, context.name)
+    suspects.adopt(context.ledger, context.lease, context.now(), escalate.bodies(context, missing))
     after = -1
     while True:
         with context.ledger.read() as connection:
