@@ -169,6 +169,11 @@ class Product:
         self.config = config
         if database is None:
             Place.empty_ledger(self.folder / "redrive.db")
+        else:
+            ledger = Ledger(database)
+            schema.upgrade(ledger, _moment(EPOCH))
+            with ledger.write() as connection:
+                connection.exec_driver_sql("update ledger_identity set ledger_id = 'simulate'")
         self.database = database or f"sqlite:///{self.folder}/redrive.db"
         self.skew = 0  # microseconds by which the next process's clock differs
         self.settings: Settings = self.configure()
@@ -182,9 +187,9 @@ class Product:
         return self.settings
 
     def close(self) -> None:
-        found = _engines.pop(next((key for key in _engines if str(self.folder) in key), ""), None)
-        if found is not None:
-            found.pool.dispose()
+        for key in list(_engines):
+            if str(self.folder) in key or not self.database.startswith("sqlite"):
+                _engines.pop(key).pool.dispose()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def now(self) -> datetime:

@@ -141,8 +141,9 @@ class Story:
             case "configure":
                 self.configure(step)
             case "backup":
-                world.tell("a backup of the ledger")
-                self.product.backup()
+                if self.database is None:
+                    world.tell("a backup of the ledger")
+                    self.product.backup()
             case "restore_backup":
                 self.restore_backup()
 

@@ -15,6 +15,19 @@ def test_fixed_seeds_are_green() -> None:
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.server
+@pytest.mark.parametrize("seed", range(1000, 1012))
+def test_fixed_seeds_are_green_on_postgresql(postgres_database: str, seed: int) -> None:
+    told = story.play(seed, database=postgres_database)
+    assert not told.broken, told.line()
+
+
+@pytest.mark.server
+def test_keys_of_any_length_are_green_on_postgresql(postgres_database: str) -> None:
+    told = story.play(1, theme="long-keys", database=postgres_database)
+    assert not told.broken, told.line()
+
+
 @pytest.mark.parametrize("seed", [3, 17, 21])
 def test_a_seed_replays_exactly(seed: int) -> None:
     assert story.play(seed).log == story.play(seed).log
