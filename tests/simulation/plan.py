@@ -273,6 +273,8 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
             fails=dice.choice([1, 1, 2, 4, 99]), same_body=dice.random() < 0.08, long=theme == "long-keys",
         )  # fmt: skip
 
+    pauses = [0.2, 0.2, 0.4, 1] if theme == "late-depth" else [0, 1, 3, 7, 40]
+
     def consume() -> None:
         system, queue = dice.choice(mains)
         style = dice.choice(HABITS.get(theme, STYLES) if dice.random() < 0.6 else STYLES)
@@ -292,10 +294,10 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
             case "consume":
                 consume()
             case "run":
-                add("run", route=route, minutes=dice.choice([0, 1, 3, 7, 40]), shards=dice.choice([1, 1, 2]))
+                add("run", route=route, minutes=dice.choice(pauses), shards=dice.choice([1, 1, 2]))
                 consume()
             case "run_troubled":
-                add("run", route=route, minutes=dice.choice([0, 1, 7, 40]), shards=dice.choice([1, 1, 2]),
+                add("run", route=route, minutes=dice.choice(pauses), shards=dice.choice([1, 1, 2]),
                     trouble=_trouble(dice, theme))  # fmt: skip
                 if dice.random() < 0.6:
                     consume()
@@ -349,6 +351,8 @@ def _trouble(dice: random.Random, theme: str) -> dict[str, Any]:
         case "die":
             # At a call of the broker or a file, or anywhere: there are fewer of those, and more hangs on each.
             what = dice.choice(["", "", "settle", "publish", "commit", "file"])
+            if theme == "no-identity" and dice.random() < 0.6:
+                return {"die_at": dice.choice([1, 1, 3]), "die_of": "settle"}  # taken, and nobody wrote it down
             at = dice.randint(0, 7) if what else int(dice.triangular(0, 200, 60))
             return {"die_at": at, "die_of": what}
         case "meet":

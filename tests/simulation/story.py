@@ -100,7 +100,7 @@ class Story:
             case "consume":
                 self.actors.consume(step, dice)
             case "run":
-                world.clock.now += step["minutes"] * MINUTE
+                world.clock.now += round(step["minutes"] * MINUTE)
                 self.run(step, dice)
             case "review":
                 self.people.decide(self.sql, step["how"], dice)
