@@ -99,9 +99,10 @@ def test_no_value_is_in_what_the_database_refuses(ledger: Ledger, way: Callable[
 
 
 def test_a_value_that_is_too_large_for_an_index_is_no_outage(ledger: Ledger) -> None:
-    if ledger.is_sqlite:
-        pytest.skip("SQLite's indexes take what a row takes")
     big = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=6_000))  # no compression helps
+    if ledger.is_sqlite:  # whose indexes take what a row takes
+        _a_run(ledger, big)
+        return
     with pytest.raises(LedgerRefused, match=r"for table runs was refused: index row size .* exceeds .*runs"):
         _a_run(ledger, big)
 
