@@ -19,8 +19,11 @@ from tests.faults.crash import Death, run_child
 from tests.faults.scenario import Scenario
 from tests.servers import Postgres
 
+# Many runs, each in processes of its own: how long they take depends on what else the machine does.
+pytestmark = pytest.mark.timeout(900)
+
 # The points are shared out between tests, so that they can run side by side.
-PARTS = 4
+PARTS = 8
 
 
 @pytest.fixture(scope="module")
