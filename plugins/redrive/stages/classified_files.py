@@ -3,7 +3,7 @@
 Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import than an idle run may last.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from redrive.arrow_numpy import has_nul
 from redrive.errors import BrokerError, ClassificationFailed, StagingError
 from redrive.ledger import loading, repeats, sending
 from redrive.ledger.batches import Batch
-from redrive.ledger.loading import Classified, Group
+from redrive.ledger.loading import Classified, Group, Loaded
 from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch
 from redrive.message import MAX_INDEXED, MAX_ROWS, ROW_BITS, Tracking, headers_hash, index_key, message_id_of
 from redrive.redaction import redactor
@@ -255,6 +255,24 @@ def _instants(context: Context, column: pa.Array) -> list[Any]:
         texts = _instants(context, distinct.dictionary)
         return [None if i is None else texts[i] for i in distinct.indices.to_pylist()]
     return list(pc.strftime(column.cast(pa.timestamp("us")), format="%Y-%m-%d %H:%M:%S").to_pylist())
+
+
+def load(
+    context: Context,
+    readable: Sequence[tuple[Batch, pa.Table]],
+    answers: Answers | None,
+    known: Mapping[int, Repeat] | None,
+) -> Loaded:
+    """Take a portion of batches into the ledger, each once; what their copies turned out to be."""
+    return loading.load(
+        context.ledger,
+        context.lease,
+        [batch.batch_id for batch, _ in readable],
+        copies(context, readable, answers),
+        context.now(),
+        repeats=known,
+        elsewhere=elsewhere(context, readable),
+    )
 
 
 def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:

@@ -123,17 +123,7 @@ def load(context: Context) -> dict[str, int]:
                 readable = [(batch, table) for batch, table in readable if not answers.left_out(batch)]
             unreadable += sum(b.copies for b in some) - sum(b.copies for b, _ in readable)
             if readable:
-                loaded = loaded.plus(
-                    loading.load(
-                        context.ledger,
-                        context.lease,
-                        [b.batch_id for b, _ in readable],
-                        classified_files.copies(context, readable, answers),
-                        context.now(),
-                        repeats=repeated,
-                        elsewhere=classified_files.elsewhere(context, readable),
-                    )
-                )
+                loaded = loaded.plus(classified_files.load(context, readable, answers, repeated))
             done += sum(b.copies for b in some)
             context.progress("loading", done, sum(b.copies for b in waiting))
         context.staging.remove(output)
@@ -167,15 +157,7 @@ def load_unclassified(context: Context) -> int:
         readable = classified_files.described(context, some)
         if not readable:
             continue
-        new += loading.load(
-            context.ledger,
-            context.lease,
-            [batch.batch_id for batch, _ in readable],
-            classified_files.copies(context, readable, None),
-            context.now(),
-            repeats=repeated,
-            elsewhere=classified_files.elsewhere(context, readable),
-        ).new
+        new += classified_files.load(context, readable, None, repeated).new
     return new
 
 
