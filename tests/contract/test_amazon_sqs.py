@@ -362,6 +362,19 @@ def _refuse_connection(request: object, **_: object) -> None:
     request.url = f"http://127.0.0.1:{free_port()}/"  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("missing", ["", "NotVisible", "Delayed"])
+def test_a_count_that_is_not_told_is_unknown_never_zero(script: ScriptedSqs, broker: AmazonSqs, missing: str) -> None:
+    """SQS tells all three; of a server that speaks its protocol nobody knows."""
+    names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
+    told = dict.fromkeys(names, "0")
+    script.always["GetQueueAttributes"] = {"Attributes": told}
+    assert broker.depth("orders").total == 0
+    del told[f"ApproximateNumberOfMessages{missing}"]
+    depth = broker.depth("orders")
+    assert depth.total is None
+    assert sorted(map(str, depth[:3])) == ["0", "0", "None"]
+
+
 def test_failed_entries_are_told_apart(script: ScriptedSqs, broker: AmazonSqs) -> None:
     def partly(request: dict[str, list[dict[str, str]]]) -> dict[str, object]:
         ids = [entry["Id"] for entry in request["Entries"]]

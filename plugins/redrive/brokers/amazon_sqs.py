@@ -434,7 +434,7 @@ class AmazonSqs:
             "ApproximateNumberOfMessagesDelayed",
         ]
         found = self._attributes(queue, self._url(queue), names)
-        return Depth(*(int(found.get(name, 0)) for name in names))
+        return Depth(*(int(told) if (told := found.get(name)) is not None else None for name in names))
 
     def describe(self, queue: str) -> QueueInfo:
         """See :class:`~redrive.brokers.base.Broker`.

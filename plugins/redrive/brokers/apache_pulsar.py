@@ -26,7 +26,7 @@ import pulsar
 from _pulsar import SchemaInfo, SchemaType
 
 from redrive import connections
-from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.pulsar_connection import Place, place_of
 from redrive.brokers.pulsar_message import (
     BATCH,
@@ -511,6 +511,8 @@ class ApachePulsar:
         if not subscriptions:
             return Depth(self._admin.entries(topic, self._partitions[topic]), 0, 0, 0)
         seen = [_backlog(subscriptions[own])] if own else [_backlog(one) for one in subscriptions.values()]
+        if any(depth.total is None for depth in seen):
+            return UNKNOWN_DEPTH
         fullest = max(seen, key=lambda depth: depth.total or 0)
         return fullest._replace(consumers=sum(depth.consumers or 0 for depth in seen))
 
@@ -588,10 +590,12 @@ class ApachePulsar:
 
 
 def _backlog(told: Mapping[str, Any]) -> Depth:
-    """What lies before one subscription, as its statistics tell."""
+    """What lies before one subscription, as its statistics tell; unknown where they don't."""
+    if told.get("msgBacklog") is None:
+        return UNKNOWN_DEPTH
     consumers = told.get("consumers", ())
     per_entry = max((int(one.get("avgMessagesPerEntry") or 1) for one in consumers), default=1)
-    messages = int(told.get("msgBacklog", 0)) * max(1, per_entry)
+    messages = int(told["msgBacklog"]) * max(1, per_entry)
     unacked, delayed = int(told.get("unackedMessages", 0)), int(told.get("msgDelayed", 0))
     return Depth(max(0, messages - unacked - delayed), unacked, delayed, len(consumers))
 

@@ -384,12 +384,12 @@ class AzureServiceBus:
         held = sum(len(lane.held) for lane in self._lanes.get(queue, ()))
         if facts is None:
             return self._peeked_depth(queue, address, held)
-        if address.sub_queue == "dead_letter":
-            total, delayed = facts.dead_letters, 0
-        elif address.sub_queue == "transfer":
-            total, delayed = facts.transfer_dead_letters, 0
-        else:
-            total, delayed = facts.active, facts.scheduled
+        total, delayed = facts.active, facts.scheduled
+        if address.sub_queue:
+            total = facts.dead_letters if address.sub_queue == "dead_letter" else facts.transfer_dead_letters
+            delayed = 0
+        if total is None:
+            return UNKNOWN_DEPTH
         held = min(held, total)
         return Depth(total - held, held, delayed)
 

@@ -1,6 +1,6 @@
 """What Service Bus tells about an entity over its administration API, where it may be asked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -34,10 +34,10 @@ class Facts(NamedTuple):
     forward_dead_letters_to: str | None = None
     forward_to: str | None = None  # of a queue: where everything that comes goes on to
     max_bytes: int | None = None
-    active: int = 0
-    scheduled: int = 0
-    dead_letters: int = 0
-    transfer_dead_letters: int = 0
+    active: int | None = None  # messages; None, here and in the next: it isn't told
+    scheduled: int | None = 0  # lies in a queue or a topic, never before a subscriber
+    dead_letters: int | None = None
+    transfer_dead_letters: int | None = None
     subscribers: int | None = None  # of a topic
 
 
@@ -103,7 +103,7 @@ class AtomApi:
             partitioned=bool(rules.enable_partitioning),
             max_bytes=_bytes(rules),
             forwards=bool(rules.forward_to),
-            scheduled=counts.scheduled_message_count or 0,
+            scheduled=counts.scheduled_message_count,
         )
 
     def _subscription(self, topic: str, name: str) -> Facts:
@@ -119,14 +119,14 @@ class AtomApi:
 
     def _topic(self, name: str) -> Facts:
         rules = self._client.get_topic(name)
-        backlogs = [one.active_message_count or 0 for one in self._client.list_subscriptions_runtime_properties(name)]
+        backlogs = [one.active_message_count for one in self._client.list_subscriptions_runtime_properties(name)]
         return Facts(
             time_to_live=_finite(rules.default_message_time_to_live),
             duplicate_window=_window(rules),
             partitioned=bool(rules.enable_partitioning),
             max_bytes=_bytes(rules),
             forwards=any(one.forward_to for one in self._client.list_subscriptions(name)),
-            active=max(backlogs, default=0),  # of the slowest subscriber
+            active=_most(backlogs),  # of the slowest subscriber
             subscribers=len(backlogs),
         )
 
@@ -137,10 +137,16 @@ class AtomApi:
 def _common(rules: Any, counts: Any) -> dict[str, Any]:
     return {
         "time_to_live": _finite(rules.default_message_time_to_live),
-        "active": counts.active_message_count or 0,
-        "dead_letters": counts.dead_letter_message_count or 0,
-        "transfer_dead_letters": counts.transfer_dead_letter_message_count or 0,
+        "active": counts.active_message_count,
+        "dead_letters": counts.dead_letter_message_count,
+        "transfer_dead_letters": counts.transfer_dead_letter_message_count,
     }
+
+
+def _most(counts: Sequence[int | None]) -> int | None:
+    """The largest; None where one isn't told."""
+    known = [one for one in counts if one is not None]
+    return max(known, default=0) if len(known) == len(counts) else None
 
 
 def _finite(duration: object) -> timedelta | None:

@@ -24,6 +24,7 @@ TRAITS: dict[str, object] = {
 FIFO_TRAITS: dict[str, object] = {**TRAITS, "ordered": True, "shuffles": False, "dedupe": 300, "native_delay": None}
 
 _URL, _ARN = "https://sqs.simulated/1/", "arn:aws:sqs:eu-central-1:1:"
+_COUNT = "ApproximateNumberOfMessages"
 _DEDUP = "MessageDeduplicationId"
 
 
@@ -61,11 +62,8 @@ class Sqs:
     def get_queue_attributes(self, *, QueueUrl: str, AttributeNames: list[str]) -> dict[str, Any]:  # noqa: N803
         name = self._begins("depth", "GetQueueAttributes", QueueUrl)
         queue = self._system.queues[name]
-        told = self._system.depth(name) or (0, 0, 0)
+        told = self._system.depth(name)
         found = {
-            "ApproximateNumberOfMessages": str(told[0]),
-            "ApproximateNumberOfMessagesNotVisible": str(told[1]),
-            "ApproximateNumberOfMessagesDelayed": str(told[2]),
             "MessageRetentionPeriod": "1209600",
             "VisibilityTimeout": str(queue.lease),
             "MaximumMessageSize": "262144",
@@ -73,6 +71,8 @@ class Sqs:
         if queue.dead_letters and queue.max_deliveries:
             policy = {"deadLetterTargetArn": _ARN + queue.dead_letters, "maxReceiveCount": queue.max_deliveries}
             found["RedrivePolicy"] = json.dumps(policy)
+        if told is not None:  # SQS tells it; of a server that only speaks its protocol nobody knows
+            found |= {_COUNT: str(told[0]), f"{_COUNT}NotVisible": str(told[1]), f"{_COUNT}Delayed": str(told[2])}
         wanted = found if "All" in AttributeNames else {name: found[name] for name in AttributeNames if name in found}
         return {"Attributes": wanted}
 
