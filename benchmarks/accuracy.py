@@ -1,8 +1,8 @@
 """Accuracy of causes: share right, unsafe and left open, and the confusions, on the labelled failure texts.
 
 The data is read from ``$REDRIVE_DATA`` (default ``../shared/data``): ``failures/*.jsonl`` with ``text, cause, also``.
-An answer is right if it is ``cause`` or one of ``also``; it is unsafe if the true cause is one for a person or
-may have been processed already, and ours would send the message again by itself.
+An answer is right if it is ``cause`` or one of ``also``; it is unsafe if the true cause is one for a person, and the
+message goes again by itself for ours (:class:`redrive.causes.Verdict` says which do).
 """
 
 import json
@@ -14,16 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from redrive.causes import Cause, Verdict, default_verdict
+from redrive.causes import AUTOMATIC, NEED_PERSON, Cause
 from redrive.explain import explain
-
-CAREFUL = {Verdict.ESCALATE, Verdict.SUPPRESS_OR_REQUEUE, Verdict.SUPPRESS_OR_ESCALATE}
-BOLD = {Verdict.REQUEUE, Verdict.DELAY}
 
 
 def is_unsafe(true: str, found: str) -> bool:
-    """Whether ``found`` would send again what ``true`` says should not go by itself."""
-    return default_verdict(Cause(true)) in CAREFUL and default_verdict(Cause(found)) in BOLD
+    """Whether ``found`` sends again by itself what ``true`` leaves to a person."""
+    return Cause(true) in NEED_PERSON and Cause(found) in AUTOMATIC
 
 
 def confusion_matrix(pairs: Sequence[tuple[str, str]]) -> list[str]:

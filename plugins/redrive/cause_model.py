@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redrive.cause_rules import Finding, without_frames
-from redrive.causes import PROFILES, Cause, Verdict
+from redrive.causes import AUTOMATIC, NEED_PERSON, Cause
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,12 +44,6 @@ _LOOKED_AT: Final = 1000
 _WORD: Final = re.compile(r"[^\W\d_]{2,24}")
 _HUMPS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]", re.ASCII)
 _PIECES: Final = (3, 4, 5)
-_BY_ITSELF: Final = frozenset(c for c, p in PROFILES.items() if p.verdict in (Verdict.REQUEUE, Verdict.DELAY))
-_FOR_A_PERSON: Final = frozenset(
-    c
-    for c, p in PROFILES.items()
-    if p.verdict in (Verdict.ESCALATE, Verdict.SUPPRESS_OR_ESCALATE, Verdict.SUPPRESS_OR_REQUEUE)
-)
 #: What the model tells apart: every cause but "unknown", which it says by abstaining.
 CAUSES: Final = tuple(cause for cause in Cause if cause is not Cause.UNCLASSIFIED)
 
@@ -86,8 +80,8 @@ class Model:
         """The cause of a masked text and the words that speak for it most; None where the model abstains."""
         likely = self.probabilities(text)
         cause = max(likely, key=lambda cause: likely[cause])
-        if cause in _BY_ITSELF and sum(likely[other] for other in _FOR_A_PERSON) > DOUBT:
-            cause = max(_FOR_A_PERSON, key=lambda cause: (likely[cause], cause))
+        if cause in AUTOMATIC and sum(likely[other] for other in NEED_PERSON) > DOUBT:
+            cause = max(NEED_PERSON, key=lambda cause: (likely[cause], cause))
         if likely[cause] < ENOUGH:
             return None
         words = self._evidence(text, cause)
@@ -340,7 +334,7 @@ def measure(model: Model, examples: Iterable[Example]) -> dict[str, Any]:
         if found is not None:
             answered += 1
             right += found.cause in example.causes
-            unsafe += found.cause in _BY_ITSELF and example.causes <= _FOR_A_PERSON
+            unsafe += found.cause in AUTOMATIC and example.causes <= NEED_PERSON
     return {"texts": total, "answered": answered, "right": right, "unsafe": unsafe}
 
 

@@ -23,7 +23,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from redrive.causes import PROFILES, Cause, Verdict
+from redrive.causes import AUTOMATIC, PROFILES, Cause
 
 
 class Tier(IntEnum):
@@ -1866,9 +1866,6 @@ _RAISED: Final = Cause.APPLICATION_BUG
 #: Points from which hints decide, and by how much a cause that is sent again by itself must lead.
 _ENOUGH: Final = 2
 _LEAD: Final = 2
-_BY_ITSELF: Final = frozenset(
-    cause for cause in PROFILES if PROFILES[cause].verdict in (Verdict.REQUEUE, Verdict.DELAY, Verdict.HOLD)
-)
 
 # In the order of asking: stage by stage, within a stage as in the table.
 _STAGE_OF: Final = {Tier.SAID: 0, Tier.USUAL: 0, Tier.GENERIC: 1, Tier.LAST: 2}
@@ -1991,8 +1988,8 @@ def _hinted(view: str) -> Finding | None:
                 break
     if not points:
         return None
-    bold = max((points[cause], cause) for cause in [*_BY_ITSELF])
-    careful = max(((points[cause], cause) for cause in points if cause not in _BY_ITSELF), default=(0, bold[1]))
+    bold = max((points[cause], cause) for cause in AUTOMATIC)
+    careful = max(((points[cause], cause) for cause in points if cause not in AUTOMATIC), default=(0, bold[1]))
     score, cause = bold if bold[0] >= careful[0] + _LEAD else careful
     if score < _ENOUGH:
         return None

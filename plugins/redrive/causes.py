@@ -33,7 +33,11 @@ class Cause(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What is done with a message of a cause when nothing else is known about it."""
+    """What is done with a message of a cause when nothing else is known about it.
+
+    Each is :attr:`automatic`, or :attr:`needs_person`, or neither: of a canary the few that are sent decide, and what
+    is discarded goes nowhere. This is the one place that says so.
+    """
 
     REQUEUE = "requeue"  # back at once, at most requeue_attempts times, then delay
     DELAY = "delay"  # back after backoff, at most delay_attempts times, then a person
@@ -43,6 +47,16 @@ class Verdict(StrEnum):
     SUPPRESS_OR_ESCALATE = "suppress_or_escalate"  # not sent if it was processed, else a person
     ESCALATE = "escalate"  # a person decides
     DISCARD = "discard"  # nobody needs it; never a default, only where a route says so
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the message goes again by itself: all of the group, sooner or later, and nobody is asked before."""
+        return self in (Verdict.REQUEUE, Verdict.DELAY, Verdict.HOLD, Verdict.SUPPRESS_OR_REQUEUE)
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether nothing is sent before a person has said so."""
+        return self in (Verdict.ESCALATE, Verdict.SUPPRESS_OR_ESCALATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,21 +271,9 @@ _KNOBS: dict[tuple[Cause, str], str] = {
     ),
 }
 
-#: Causes in which the work may have been done although the message died.
-MAY_HAVE_SUCCEEDED = frozenset({Cause.LEASE_EXPIRED, Cause.DUPLICATE, Cause.CONSUMER_STUCK, Cause.MAX_DELIVERIES})
-
-#: Causes that pass by themselves: an unexpected failure of the moment, not of the message.
-PASSING = frozenset(
-    {
-        Cause.TRANSIENT_NETWORK,
-        Cause.TRANSIENT_DATABASE,
-        Cause.DEPENDENCY_UNAVAILABLE,
-        Cause.THROTTLED,
-        Cause.CONSISTENCY_LAG,
-        Cause.RESOURCE_EXHAUSTED,
-        Cause.CONSUMER_STUCK,
-    }
-)
+#: Causes whose messages go again by themselves, and those whose messages wait for a person; see :class:`Verdict`.
+AUTOMATIC = frozenset(cause for cause, profile in PROFILES.items() if profile.verdict.automatic)
+NEED_PERSON = frozenset(cause for cause, profile in PROFILES.items() if profile.verdict.needs_person)
 
 
 def meaning(cause: Cause) -> str:

@@ -123,12 +123,9 @@ def trusted(window: timedelta | None) -> timedelta | None:
     return window - max(LEAST_MARGIN, window / 5)
 
 
-def is_passing(cause: Cause | None, overrides: Mapping[Cause, Verdict]) -> bool:
-    """Whether failures of this cause go away by themselves, so that a held group may try again later."""
-    if cause is None:
-        return True
-    verdict = overrides.get(cause, PROFILES[cause].verdict)
-    return verdict in {Verdict.REQUEUE, Verdict.DELAY, Verdict.HOLD, Verdict.SUPPRESS_OR_REQUEUE}
+def is_automatic(cause: Cause | None, overrides: Mapping[Cause, Verdict]) -> bool:
+    """Whether messages of this cause go again by themselves on this route, so that a held group may try again later."""
+    return cause is None or overrides.get(cause, PROFILES[cause].verdict).automatic
 
 
 def _later(case: Case, limits: Limits, exhausted: str) -> Decision:

@@ -196,7 +196,7 @@ def _passage(gated: Sequence[History], limits: Limits, rules: gates.Rules) -> _P
         words = "nobody knows how its canary ends: none of it was ever sent and seen"
         return _Passage(min(rules.first, total), words=words if total > rules.first else None)
     share, cause = returned / known, gated[0].cause
-    passing = policy.is_passing(cause, limits.verdicts)
+    passing = policy.is_automatic(cause, limits.verdicts)
     stage, allowed, through, trips = "canary", rules.first, 0, 0
     while through < total:
         size = min(allowed, total - through)

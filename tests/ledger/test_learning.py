@@ -6,7 +6,7 @@ import pytest
 
 from redrive import cause_model
 from redrive.cause_model import LEARNED, of_site
-from redrive.causes import PASSING, Cause
+from redrive.causes import AUTOMATIC, NEED_PERSON, Cause
 from redrive.ledger import learning, loading
 from redrive.ledger.learning import Lesson
 from redrive.ledger.loading import Group
@@ -53,10 +53,10 @@ def test_the_ledger_tells_what_stayed_away_and_what_came_back(plant: Plant) -> N
 @pytest.mark.parametrize(
     ("lesson", "some_of"),
     [
-        (Lesson("t", 9, 0, 0, 0), PASSING),
-        (Lesson("t", 0, 9, 0, 0), {Cause.APPLICATION_BUG, Cause.AUTH_FAILURE}),
+        (Lesson("t", 9, 0, 0, 0), AUTOMATIC),
+        (Lesson("t", 0, 9, 0, 0), NEED_PERSON),
         (Lesson("t", 0, 0, 9, 0), {Cause.MALFORMED_PAYLOAD}),
-        (Lesson("t", 0, 0, 0, 9), {Cause.DUPLICATE}),
+        (Lesson("t", 0, 0, 0, 9), NEED_PERSON),
     ],
 )
 def test_outcomes_and_decisions_tell_the_kind_of_cause(lesson: Lesson, some_of: set[Cause]) -> None:
@@ -99,4 +99,4 @@ def test_a_model_that_answers_better_is_kept(plant: Plant, tmp_path: Path, monke
     model = of_site(tmp_path)
     assert model is not None
     likely = model.probabilities("zorpulator blinkered in the other hall")
-    assert sum(likely[cause] for cause in PASSING) > 0.5
+    assert sum(likely[cause] for cause in AUTOMATIC) > 0.5

@@ -1,10 +1,12 @@
 """Every cause says what it means, what is done first and how to prevent it."""
 
+from datetime import timedelta
+
 import pytest
 
 from redrive.causes import (
-    MAY_HAVE_SUCCEEDED,
-    PASSING,
+    AUTOMATIC,
+    NEED_PERSON,
     PROFILES,
     Cause,
     Verdict,
@@ -12,6 +14,7 @@ from redrive.causes import (
     default_verdict,
     meaning,
 )
+from redrive.policy import Case, Escalate, Limits, Send, decide
 
 # The table of the design, cause by cause.
 VERDICTS = {
@@ -77,7 +80,20 @@ def test_an_unknown_broker_gets_the_general_advice() -> None:
     assert advice(Cause.LEASE_EXPIRED, "carrier_pigeon") == advice(Cause.LEASE_EXPIRED)
 
 
-def test_only_causes_that_pass_are_sent_back_without_a_person_or_a_proof() -> None:
-    unattended = {c for c in Cause if default_verdict(c) in (Verdict.REQUEUE, Verdict.DELAY, Verdict.HOLD)}
-    assert unattended == PASSING
-    assert Cause.LEASE_EXPIRED in MAY_HAVE_SUCCEEDED
+def test_what_a_verdict_says_of_itself_is_what_is_decided() -> None:
+    """On the first time, with consumers that are well and nothing found as processed."""
+    limits = Limits(3, 3, timedelta(minutes=1), 2.0, timedelta(hours=1), {})
+    for cause in Cause:
+        decision = decide(Case("dead_letter", cause, 0, 0, 0, released=False, consumers="well"), limits)
+        sent = isinstance(decision, Send) and decision.mode != "canary"
+        assert (sent, isinstance(decision, Escalate)) == (cause in AUTOMATIC, cause in NEED_PERSON), cause
+
+
+def test_no_verdict_is_both_automatic_and_for_a_person() -> None:
+    assert {verdict for verdict in Verdict if verdict.automatic and verdict.needs_person} == set()
+    neither = {verdict for verdict in Verdict if not verdict.automatic and not verdict.needs_person}
+    assert neither == {Verdict.CANARY, Verdict.DISCARD}
+
+
+def test_a_lease_that_ran_out_and_a_stuck_consumer_go_again_by_themselves() -> None:
+    assert {Cause.LEASE_EXPIRED, Cause.CONSUMER_STUCK} <= AUTOMATIC

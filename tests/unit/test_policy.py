@@ -114,8 +114,8 @@ def test_a_duplicate_window_is_not_trusted_to_its_end(window: float | None, for_
 
 
 def test_only_failures_that_go_away_by_themselves_may_try_again_by_themselves() -> None:
-    assert policy.is_passing(Cause.TRANSIENT_DATABASE, {})
-    assert policy.is_passing(None, {})
-    assert not policy.is_passing(Cause.APPLICATION_BUG, {})
-    assert not policy.is_passing(Cause.UNCLASSIFIED, {})
-    assert not policy.is_passing(Cause.THROTTLED, {Cause.THROTTLED: Verdict.ESCALATE})
+    assert policy.is_automatic(Cause.TRANSIENT_DATABASE, {})
+    assert policy.is_automatic(None, {})
+    assert not policy.is_automatic(Cause.APPLICATION_BUG, {})
+    assert not policy.is_automatic(Cause.UNCLASSIFIED, {})
+    assert not policy.is_automatic(Cause.THROTTLED, {Cause.THROTTLED: Verdict.ESCALATE})

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from redrive.cause_model import CAUSES, LEARNED, Example, Model, measure, shipped, shipped_texts, train
+from redrive.cause_model import LEARNED, Example, Model, measure, shipped, shipped_texts, train
 from redrive.cause_rules import find
-from redrive.causes import PASSING, PROFILES, Cause, Verdict
+from redrive.causes import AUTOMATIC, NEED_PERSON, Cause
 from redrive.ledger import learning
 from redrive.ledger.engine import Ledger
 from redrive.ledger.learning import Lesson
@@ -25,10 +25,8 @@ WEIGHT: Final = 3.0
 #: Groups below which nothing is held back to measure with, and so nothing is learned.
 ENOUGH_GROUPS: Final = 10
 
-_FOR_A_PERSON: Final = frozenset(c for c in CAUSES if PROFILES[c].verdict is Verdict.ESCALATE)
-#: What people correct in a body, and what they throw away.
+#: What people correct in a body.
 _EDITED: Final = frozenset({Cause.MALFORMED_PAYLOAD, Cause.MISSING_DATA, Cause.OVERSIZED})
-_DISCARDED: Final = _FOR_A_PERSON | {Cause.DUPLICATE}
 
 
 def causes_of(lesson: Lesson) -> frozenset[Cause]:
@@ -36,13 +34,13 @@ def causes_of(lesson: Lesson) -> frozenset[Cause]:
     decided = lesson.edited + lesson.discarded
     sent = lesson.stayed_away + lesson.returned
     if sent >= ENOUGH_OUTCOMES and lesson.stayed_away >= AGREEING * sent:
-        return frozenset() if decided else PASSING
+        return frozenset() if decided else AUTOMATIC
     if lesson.edited >= ENOUGH_OUTCOMES and lesson.edited >= AGREEING * decided:
         return _EDITED
     if lesson.discarded >= ENOUGH_OUTCOMES and lesson.discarded >= AGREEING * decided:
-        return _DISCARDED
+        return NEED_PERSON
     if sent >= ENOUGH_OUTCOMES and lesson.returned >= AGREEING * sent:
-        return _FOR_A_PERSON
+        return NEED_PERSON
     return frozenset()
 
 

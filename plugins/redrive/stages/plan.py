@@ -130,7 +130,7 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     hold: dict[int, str] = {}
     to_people: dict[int, str] = {}
     for gate in current:
-        passing = gate.released == 0 and policy.is_passing(Cause(gate.cause), overrides)
+        passing = gate.released == 0 and policy.is_automatic(Cause(gate.cause), overrides)
         taken = gates.step(counts_of(gate), rules, passing=passing, now=now)
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
