@@ -143,6 +143,12 @@ class Staging:
                 stream.write(content)
         return self.uri(relative)
 
+    def read_json(self, relative: str) -> Any:
+        """What a small file of :meth:`write_bytes` says."""
+        path = self.full_path(relative)
+        with _staging_errors(path):
+            return files.read_json(self.uri(relative))
+
     def remove(self, relative: str) -> None:
         """Remove a file or folder; it may be gone already."""
         path = self.full_path(relative)

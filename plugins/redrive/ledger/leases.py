@@ -203,6 +203,18 @@ def counts_of(ledger: Ledger, run_id: str) -> dict[str, dict[str, Any]]:
     return json.loads(row.counts) if row else {}
 
 
+def counts_before(connection: Connection, lease: RouteLease, stage: str) -> dict[str, dict[str, Any]]:
+    """What the stages of the last run of the route before this one reported in which ``stage`` did; {} without one."""
+    row = connection.execute(
+        sql(
+            "select counts from runs where route = :route and fence < :fence and counts like :stage"
+            " order by fence desc limit 1"
+        ),
+        {"route": lease.route, "fence": lease.fence, "stage": f'%"{stage}": {{%'},
+    ).first()
+    return json.loads(row.counts) if row else {}
+
+
 def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime, run_id: str | None = None) -> None:
     """Let no run of the route begin, and none send, until :func:`resume`."""
     with ledger.write() as connection:

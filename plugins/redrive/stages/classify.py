@@ -3,6 +3,10 @@
 The manifest names the batches; the output path carries the ledger, the run, its fence and its beginning, so that a run
 which was replaced writes where nobody reads, and what a ledger wrote before it was restored from a backup is not taken
 for its answer now. Loading inserts if absent, so doing any of this twice changes nothing.
+
+A run asks about no more of a backlog than a job can be expected to get through, the oldest first, and loads what it
+asked about; the rest waits for the next runs. After a job that did not end well the next is asked about half as much:
+one that ran over ``spark.timeout`` is followed by a smaller one and not by a larger one.
 """
 
 import base64
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.cause_model import LEARNED
 from redrive.errors import BrokerError, StagingError
-from redrive.ledger import batches, loading, outcomes
+from redrive.ledger import batches, leases, loading, outcomes, repeats
 from redrive.ledger.batches import Batch
 from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.loading import Loaded
@@ -25,6 +29,13 @@ from redrive.stages.context import Context, micros
 
 if TYPE_CHECKING:
     from redrive.staging import Staging
+
+#: Copies that a run asks Spark about at most; and at least, however many jobs failed (unless a batch has more).
+MOST, LEAST = 10_000_000, 20_000
+#: The name under which a run notes what it asked about.
+PREPARE = "prepare"
+#: Of batches that can't be read so many are named in a run's counts.
+NAMED = 100
 
 
 def _learned() -> dict[str, str]:
@@ -53,16 +64,25 @@ def remove_leftovers(staging: "Staging", route: str, mine: str) -> None:
 
 
 def prepare(context: Context) -> str | None:
-    """Write the manifest of everything that waits to be classified; its URI, or None when nothing does."""
+    """Write the manifest of what is to be classified in this run; its URI, or None when nothing is."""
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
         known = loading.known_groups(connection) if waiting else []
-    waiting = [batch for batch in waiting if _is_whole(context.staging, batch)]
-    if not waiting:
+    most = _most(context) if waiting else 0
+    asked, through = _asked(context.staging, waiting, most)
+    if not asked:
         return None
+    copies = sum(batch.copies for batch in asked)
+    later = sum(batch.copies for batch in waiting if batch.batch_id > through)
+    # Before anything is asked: should the job take this process with it, the next run has to know.
+    noted = {"asked": {"copies": copies, "most": most, "later": later}}
+    leases.note_counts(context.ledger, context.lease, PREPARE, noted, context.now())
+    if later:
+        context.progress(f"classifying {copies} staged copies; {later} more wait for the next runs", copies, None)
     route, staging, output = context.route, context.staging, output_path(context)
     manifest: dict[str, Any] = {
-        "batches": [{"batch_id": b.batch_id, "uri": staging.uri(b.uri), "rows": b.copies} for b in waiting],
+        "batches": [{"batch_id": b.batch_id, "uri": staging.uri(b.uri), "rows": b.copies} for b in asked],
+        "through": through,
         "output": staging.uri(output),
         "route": context.name,
         "broker": route.broker,
@@ -81,6 +101,41 @@ def prepare(context: Context) -> str | None:
         "known_groups": [{"fingerprint": g.fingerprint, "cause": g.cause, "template": g.template} for g in known],
     }
     return staging.write_bytes(f"{output}.json", json.dumps(manifest).encode())
+
+
+def _asked(staging: "Staging", waiting: Sequence[Batch], most: int) -> tuple[list[Batch], int]:
+    """Of the waiting batches, oldest first, those to ask about, of ``most`` copies but at least one batch; and the id
+    up to which those that are not among them can't be read."""
+    asked: list[Batch] = []
+    through, copies = 0, 0
+    for batch in waiting:
+        if asked and copies + batch.copies > most:
+            break
+        if _is_whole(staging, batch):
+            asked.append(batch)
+            copies += batch.copies
+        through = batch.batch_id
+    return asked, through
+
+
+def _most(context: Context) -> int:
+    """How many copies this run asks about: half as many as a run whose answers were not loaded, twice as many as one
+    whose answers were, within :data:`LEAST` and :data:`MOST`.
+
+    Without identities, what comes again of batches in doubt is decided on the whole of it, and comes first.
+    """
+    with context.ledger.read() as connection:
+        before = leases.counts_before(connection, context.lease, PREPARE)
+        doubtful = (
+            {}
+            if context.broker.capabilities.stable_identity
+            else repeats.doubtful(context.ledger, connection, context.name, leased_for=context.route.drain.lease)
+        )
+    most = MOST
+    if before:
+        asked = before[PREPARE]["asked"]
+        most = asked["most"] * 2 if "load" in before else asked["copies"] // 2
+    return max(LEAST, min(most, MOST)) + sum(copies for _, copies in doubtful.values())
 
 
 def _is_whole(staging: "Staging", batch: Batch) -> bool:
@@ -107,27 +162,33 @@ def load(context: Context) -> dict[str, int]:
     """Take the classified copies into the ledger, batch by batch, and remove Spark's output."""
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
-    loaded, unreadable = Loaded(), 0
-    if waiting:
+    output = output_path(context) if waiting else ""
+    asked = _were_asked(context, waiting, f"{output}.json")
+    loaded = Loaded()
+    unreadable: list[Batch] = []
+    if asked:
         from redrive.stages import classified_files  # noqa: PLC0415 - see there
 
-        output = output_path(context)
         answers: classified_files.Answers | None = None
         stable = context.broker.capabilities.stable_identity
+        # What comes again is decided on all of it, also on what is loaded later.
         repeated = None if stable else classified_files.repeated(context, waiting)
         done = 0
-        for some in _portions(waiting):
+        for some in _portions(asked):
             readable = classified_files.described(context, some)
             if readable:
                 answers = answers or classified_files.Answers(context, output)
                 readable = [(batch, table) for batch, table in readable if not answers.left_out(batch)]
-            unreadable += sum(b.copies for b in some) - sum(b.copies for b, _ in readable)
+            ids = {batch.batch_id for batch, _ in readable}
+            unreadable += [batch for batch in some if batch.batch_id not in ids]
             if readable:
                 loaded = loaded.plus(classified_files.load(context, readable, answers, repeated))
             done += sum(b.copies for b in some)
-            context.progress("loading", done, sum(b.copies for b in waiting))
+            context.progress("loading", done, sum(b.copies for b in asked))
+    if waiting:
         context.staging.remove(output)
         context.staging.remove(f"{output}.json")
+    later = sum(b.copies for b in waiting) - sum(b.copies for b in asked)
     _note_drained(context)
     return {
         "classified": loaded.new + loaded.returned,
@@ -136,8 +197,29 @@ def load(context: Context) -> dict[str, int]:
         "duplicates": loaded.duplicates,
         "surplus": loaded.surplus,
         "suspected": loaded.suspected,
-        **({"unreadable": unreadable} if unreadable else {}),
+        **(
+            {
+                "unreadable": sum(batch.copies for batch in unreadable),
+                "unreadable_batches": [batch.batch_id for batch in unreadable][:NAMED],
+            }
+            if unreadable
+            else {}
+        ),
+        **({"later": later} if later else {}),
     }
+
+
+def _were_asked(context: Context, waiting: Sequence[Batch], manifest: str) -> list[Batch]:
+    """Of the waiting batches, those that the run's manifest is about.
+
+    Without a manifest nothing could be asked, or the answers are loaded already: then those that can't be read.
+    """
+    if not waiting:
+        return []
+    if not context.staging.exists(manifest):
+        return [batch for batch in waiting if not _is_whole(context.staging, batch)]
+    through = context.staging.read_json(manifest)["through"]
+    return [batch for batch in waiting if batch.batch_id <= through]
 
 
 def load_unclassified(context: Context) -> int:

@@ -37,12 +37,14 @@ def report(context: Context) -> dict[str, Any]:
     found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
     if problems:
         raise BalanceBroken("; ".join(problems))
-    if unloaded and "load" in stages:
+    loaded = stages.get("load", {})
+    damaged = [batch for batch in unloaded if batch.batch_id in loaded.get("unreadable_batches", ())]
+    if damaged:
         raise StagingError(
-            f"{sum(batch.copies for batch in unloaded)} staged messages could not be loaded, as their files are damaged"
-            f" or missing: {', '.join(batch.uri for batch in unloaded[:5])}{' …' if unloaded[5:] else ''}. They wait,"
+            f"{loaded['unreadable']} staged messages could not be loaded, as their files are damaged"
+            f" or missing: {', '.join(batch.uri for batch in damaged[:5])}{' …' if damaged[5:] else ''}. They wait,"
             " and all others were done. Bring the files back, from the store's versions or a backup;"
-            f" where that can't be done, `redrive forget-batch {context.name} {unloaded[0].batch_id} --reason …` gives"
+            f" where that can't be done, `redrive forget-batch {context.name} {damaged[0].batch_id} --reason …` gives"
             " a batch up"
         )
     return {
@@ -53,6 +55,7 @@ def report(context: Context) -> dict[str, Any]:
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),
         **({"paused": paused} if paused else {}),
+        **({"later": later} if (later := loaded.get("later")) else {}),
         **({"rescued": rescued} if (rescued := stages.get("drain", {}).get("rescued")) else {}),
         "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},
     }
