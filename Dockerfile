@@ -16,7 +16,7 @@ WORKDIR /opt/redrive
 COPY --chown=50000:0 requirements.txt ./
 RUN pip install --no-cache-dir -r requirements.txt
 COPY --chown=50000:0 . ./
-RUN pip install --no-cache-dir --no-deps -e . && python -m redrive.spark_classes
+RUN pip install --no-cache-dir --no-deps -e . && python -m redrive.dev.class_archive
 
 ENV REDRIVE_HOME=/opt/redrive \
     AIRFLOW__CORE__DAGS_FOLDER=/opt/redrive/dags \

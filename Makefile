@@ -43,7 +43,7 @@ help: ## List the targets
 
 .PHONY: setup
 setup: .venv/.project .venv-ministack/.requirements ## Make the environment in .venv, with the redrive command
-	@$(BIN)/python -m redrive.spark_classes
+	@$(BIN)/python -m redrive.dev.class_archive
 	@echo "Ready: $(BIN)/redrive --help"
 
 .PHONY: run
@@ -94,7 +94,7 @@ soak: setup ## Simulate new seeds for $MINUTES (60) and print the account
 .PHONY: docs
 docs: setup ## Write docs/configuration.md and docs/causes.md from the code
 	$(BIN)/python -m redrive.settings > docs/configuration.md
-	$(BIN)/python -m redrive.cause_rules > docs/causes.md
+	$(BIN)/python -m redrive.classification.rules > docs/causes.md
 
 .PHONY: lock
 lock: setup ## Resolve requirements*.in anew

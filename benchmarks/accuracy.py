@@ -2,7 +2,7 @@
 
 The data is read from ``$REDRIVE_DATA`` (default ``../shared/data``): ``failures/*.jsonl`` with ``text, cause, also``.
 An answer is right if it is ``cause`` or one of ``also``; it is unsafe if the true cause is one for a person, and the
-message goes again by itself for ours (:class:`redrive.causes.Verdict` says which do).
+message goes again by itself for ours (:class:`redrive.classification.causes.Verdict` says which do).
 """
 
 import json
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from redrive.causes import AUTOMATIC, NEED_PERSON, Cause
-from redrive.explain import explain
+from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
+from redrive.classification.explain import explain
 
 
 def is_unsafe(true: str, found: str) -> bool:

@@ -141,7 +141,7 @@ def _stage(folder: Path, count: int, seed: int) -> Path:
 def _stage_batch(folder: Path, number: int, count: int, seed: int) -> dict[str, Any]:
     from benchmarks.failure_texts import texts  # noqa: PLC0415
     from redrive.message import DeadLetter, Header  # noqa: PLC0415
-    from redrive.staging import Staging  # noqa: PLC0415
+    from redrive.staging.batch_files import Staging  # noqa: PLC0415
 
     staging = Staging(str(folder))
     name = f"batch-{number}.parquet"

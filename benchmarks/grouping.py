@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from redrive.explain import explain
+from redrive.classification.explain import explain
 
 
 def accuracy(found: Sequence[str], true: Sequence[str]) -> tuple[float, float]:

@@ -21,12 +21,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from redrive import local_spark, spark
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.dev import local_spark
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.message import DeadLetter, Header
 from redrive.settings import Settings, parse
+from redrive.spark import submit
 from redrive.stages import pipeline
 from redrive.stages.context import utc_now
 
@@ -136,7 +137,7 @@ def _cycle(settings: Settings, broker: MemoryBroker) -> None:
     pipeline.drain(settings, run, broker=broker)
     manifest = pipeline.prepare_classification(settings, run, broker=broker)
     assert manifest is not None
-    spark.classify(settings, manifest)
+    submit.classify(settings, manifest)
     loaded = pipeline.load(settings, run, broker=broker)
     assert loaded["new"] == MESSAGES, loaded
     for stage in (pipeline.resolve, pipeline.plan, pipeline.deliver, pipeline.escalate, pipeline.report):

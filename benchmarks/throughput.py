@@ -23,7 +23,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from redrive import classified
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
@@ -31,6 +30,7 @@ from redrive.message import DeadLetter, Header, message_id_of
 from redrive.settings import Settings, parse
 from redrive.stages import pipeline
 from redrive.stages.context import Run, utc_now
+from redrive.staging import file_schemas
 
 SIZES = (10_000, 100_000, 500_000)
 TARGETS = {"drain": 40_000, "load": 60_000, "deliver": 25_000}
@@ -152,16 +152,16 @@ def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
 
     manifest = json.loads(Path(pipeline.prepare_classification(settings, run, broker=broker) or "").read_text())
     output = Path(manifest["output"])
-    (output / classified.MESSAGES_DIR).mkdir(parents=True)
+    (output / file_schemas.MESSAGES_DIR).mkdir(parents=True)
     for batch in manifest["batches"]:
         count = pq.read_metadata(batch["uri"]).num_rows
         made = {
             "message_id": pa.array([message_id_of(batch["batch_id"], row) for row in range(count)], pa.int64()),
             "case_key": pa.array([row % GROUPS for row in range(count)], pa.int64()),
         }
-        columns = [made.get(field.name, pa.nulls(count, field.type)) for field in classified.MESSAGES]
-        path = output / classified.MESSAGES_DIR / classified.messages_file(batch["batch_id"])
-        pq.write_table(pa.table(columns, schema=classified.MESSAGES), path)
+        columns = [made.get(field.name, pa.nulls(count, field.type)) for field in file_schemas.MESSAGES]
+        path = output / file_schemas.MESSAGES_DIR / file_schemas.messages_file(batch["batch_id"])
+        pq.write_table(pa.table(columns, schema=file_schemas.MESSAGES), path)
     cases = [
         {
             "case_key": number,
@@ -175,7 +175,7 @@ def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
         }
         for number in range(GROUPS)
     ]
-    pq.write_table(pa.Table.from_pylist(cases, classified.CASES), output / classified.CASES_FILE)
+    pq.write_table(pa.Table.from_pylist(cases, file_schemas.CASES), output / file_schemas.CASES_FILE)
 
 
 def _load(folder: Path, size: int) -> Callable[[], Any]:

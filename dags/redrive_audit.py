@@ -12,7 +12,7 @@ By hand: `redrive audit`.
 
 from airflow.sdk import chain
 
-from redrive import airflow_tasks as tasks
+from redrive.airflow import tasks
 
 with tasks.upkeep_dag(
     "redrive_audit",

@@ -12,7 +12,7 @@ run of the route.
 By hand: `redrive review apply`.
 """  # noqa: E501  a list of Markdown reads better unwrapped
 
-from redrive import airflow_tasks as tasks
+from redrive.airflow import tasks
 
 with tasks.upkeep_dag(
     "redrive_review",

@@ -25,7 +25,7 @@ every unfinished message back into its dead-letter queue.
 
 from airflow.sdk import chain
 
-from redrive import airflow_tasks as tasks
+from redrive.airflow import tasks
 
 settings = tasks.load_settings()
 

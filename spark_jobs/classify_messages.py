@@ -3,8 +3,9 @@
     spark-submit --py-files redrive.zip classify_messages.py --manifest s3://…/manifest.json
     python spark_jobs/classify_messages.py --manifest var/…/manifest.json     (starts a local session)
 
-The executors look at every message once and write what is their own (:mod:`redrive.staged_cases`); Spark brings what
-they found down to distinct cases, and the driver judges those by the rules: see docs/adr/0007-spark-classification.md.
+The executors look at every message once and write what is their own (:mod:`redrive.classification.executor`); Spark
+brings what they found down to distinct cases, and the driver judges those by the rules: see docs/adr/0007-spark-
+classification.md.
 Running it again overwrites its own output.
 """
 
@@ -24,12 +25,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from redrive import classified, explain, files, spark_session, staged_cases
-from redrive.cases import Case, RouteRule
-from redrive.cause_model import Model
-from redrive.causes import Cause
-from redrive.staged_cases import Asked, Batch
-from redrive.template_mining import KnownGroup
+from redrive.classification import executor, explain
+from redrive.classification.cases import Case, RouteRule
+from redrive.classification.causes import Cause
+from redrive.classification.executor import Asked, Batch
+from redrive.classification.learned_model import Model
+from redrive.classification.templates import KnownGroup
+from redrive.spark import session_conf
+from redrive.staging import file_schemas, filesystems
 
 #: How many messages a task is given: enough to be worth its start, few enough that all cores end at about one time.
 LEAST, MOST, TASKS = 5_000, 50_000, 8
@@ -40,7 +43,7 @@ def local_session(master: str = "local[*]", conf: Mapping[str, str] | None = Non
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("redrive-classify").master(master)
-    ours = {**spark_session.SESSION, **spark_session.LOCAL, spark_session.JVM_OPTIONS: spark_session.jvm_options()}
+    ours = {**session_conf.SESSION, **session_conf.LOCAL, session_conf.JVM_OPTIONS: session_conf.jvm_options()}
     for key, value in (ours | dict(conf or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -53,10 +56,10 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     """
     started = time.monotonic()
     output = str(manifest["output"]).rstrip("/")
-    filesystem, folder = files.locate(output)
+    filesystem, folder = filesystems.locate(output)
     _remove_answers(filesystem, folder)
     rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
-    found = distinct_cases(spark, shares(manifest), Asked.by(manifest), f"{output}/{classified.MESSAGES_DIR}")
+    found = distinct_cases(spark, shares(manifest), Asked.by(manifest), f"{output}/{file_schemas.MESSAGES_DIR}")
     rows = sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=lambda row: row[2])
     delays = sum(messages for key, messages, *_ in rows if key is None)
     cases = {
@@ -66,7 +69,7 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     }
     counts = {case: messages for case, (_, messages, _) in cases.items()}
     judgements = explain.judge(counts, rules, _known_groups(manifest), _model(manifest))
-    with filesystem.open_output_stream(f"{folder}/{classified.CASES_FILE}") as sink:
+    with filesystem.open_output_stream(f"{folder}/{file_schemas.CASES_FILE}") as sink:
         pq.write_table(_answers(cases, judgements), sink)
     causes: Counter[str] = Counter()
     for case, messages in counts.items():
@@ -84,7 +87,7 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
 def _remove_answers(filesystem: pafs.FileSystem, folder: str) -> None:
     """Remove what an earlier try left: it says nothing about this one. What else lies there is not ours."""
     cases, messages = filesystem.get_file_info(
-        [f"{folder}/{classified.CASES_FILE}", f"{folder}/{classified.MESSAGES_DIR}"]
+        [f"{folder}/{file_schemas.CASES_FILE}", f"{folder}/{file_schemas.MESSAGES_DIR}"]
     )
     if cases.type == pafs.FileType.File:
         filesystem.delete_file(cases.path)
@@ -113,11 +116,11 @@ def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: 
     def take(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield staged_cases.write(some[number], asked, output)
+                yield executor.write(some[number], asked, output)
 
     if not some:
-        return staged_cases.FOUND.empty_table()
-    found = spark.range(0, len(some), 1, numPartitions=len(some)).mapInArrow(take, _ddl(staged_cases.FOUND))
+        return executor.FOUND.empty_table()
+    found = spark.range(0, len(some), 1, numPartitions=len(some)).mapInArrow(take, _ddl(executor.FOUND))
     if len(some) == 1:
         return found.toArrow()
     total, first = F.sum("messages").alias("messages"), F.min("first").alias("first")
@@ -151,9 +154,9 @@ def _answers(cases: Mapping[Case, tuple[int, int, str]], judgements: Mapping[Cas
         shown.add(judged.fingerprint)
         answer = (judged.cause.value, judged.rule, judged.confidence, judged.fingerprint, judged.template)
         rows.append((key, messages, *answer, example))
-    columns = zip(*rows, strict=True) if rows else [()] * len(classified.CASES)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, classified.CASES, strict=True)]
-    return pa.table(arrays, schema=classified.CASES)
+    columns = zip(*rows, strict=True) if rows else [()] * len(file_schemas.CASES)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, file_schemas.CASES, strict=True)]
+    return pa.table(arrays, schema=file_schemas.CASES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--manifest", required=True, help="URI of the JSON that says what to read and write")
     parser.add_argument("--master", default=None, help="start a session here instead of joining the submitted one")
     options = parser.parse_args(arguments)
-    manifest = files.read_json(options.manifest)
+    manifest = filesystems.read_json(options.manifest)
     # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     spark = (

@@ -10,12 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from redrive import classified, explain, failure_text, grouping, route_rules, selectors
-from redrive.cases import LEASE_BROKERS, LEASE_HINT, LEASE_SHARE, ROUTE_HINT, Case, RouteRule
-from redrive.causes import Cause
+from redrive import selectors
+from redrive.classification import explain, failure_text, grouping, route_rules
+from redrive.classification.cases import LEASE_BROKERS, LEASE_HINT, LEASE_SHARE, ROUTE_HINT, Case, RouteRule
+from redrive.classification.causes import Cause
+from redrive.classification.templates import KnownGroup
 from redrive.message import ROW_BITS, DeadLetter, message_id_of
-from redrive.staging import Staging
-from redrive.template_mining import KnownGroup
+from redrive.staging import file_schemas
+from redrive.staging.batch_files import Staging
 
 
 def classify(manifest_uri: str) -> None:
@@ -70,9 +72,9 @@ def classify(manifest_uri: str) -> None:
         shown.add(judgement.fingerprint)
     for batch in manifest["batches"]:
         own = [one for one in messages if one["message_id"] >> ROW_BITS == batch["batch_id"]]
-        path = output / classified.MESSAGES_DIR / classified.messages_file(batch["batch_id"])
-        _write(path, own, classified.MESSAGES)
-    _write(output / classified.CASES_FILE, answers, classified.CASES)
+        path = output / file_schemas.MESSAGES_DIR / file_schemas.messages_file(batch["batch_id"])
+        _write(path, own, file_schemas.MESSAGES)
+    _write(output / file_schemas.CASES_FILE, answers, file_schemas.CASES)
 
 
 def _rows(uri: str) -> list[tuple[dict[str, Any], DeadLetter]]:

@@ -1,5 +1,5 @@
 """``python -m redrive`` is the ``redrive`` command."""
 
-from redrive.cli import main
+from redrive.cli.app import main
 
 main()

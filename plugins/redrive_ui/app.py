@@ -15,12 +15,12 @@ from starlette.requests import Request
 from redrive.errors import LedgerError, RedriveError, SettingsError
 from redrive.settings import Settings
 from redrive.stages.context import utc_now
-from redrive_ui import decisions, pages
+from redrive_ui import decision_api, pages
 from redrive_ui.filters import BadFilter
 from redrive_ui.identity import Access, NotLoggedIn
 from redrive_ui.protection import ProtectiveHeaders, Refused
 from redrive_ui.rendering import Templates
-from redrive_ui.visits import Configuration, House
+from redrive_ui.request_context import Configuration, House
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def create_app(
     app.state.house = House(access, load or Configuration().load, clock)
     app.add_middleware(ProtectiveHeaders)
     app.include_router(pages.router)
-    app.include_router(decisions.router)
+    app.include_router(decision_api.router)
     for kind, handler in _PROBLEMS.items():
         app.add_exception_handler(kind, handler)
     return app

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from redrive_ui.shown import number, share
+from redrive_ui.formatting import number, share
 
 #: Series that get a colour of their own; what is left is drawn as one.
 COLOURS = 7

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from redrive.causes import Cause
+from redrive.classification.causes import Cause
 
 #: Statuses in which a person's word is missing.
 UNDECIDED = ("open", "refused", "reopened")

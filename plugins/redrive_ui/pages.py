@@ -12,16 +12,16 @@ from pydantic import AfterValidator
 from sqlalchemy.engine import Connection
 from starlette.requests import Request
 
-from redrive import causes
-from redrive.causes import Cause
+from redrive.classification import causes
+from redrive.classification.causes import Cause
 from redrive.ledger.selecting import Selection
 from redrive.stages.preview import preview as plan_of
-from redrive_ui import charts, deciding, decisions, export, filters, lifeline, reading, shown
+from redrive_ui import bulk_decisions, charts, decision_api, export, filters, formatting, reading, timeline
 from redrive_ui.filters import BadFilter, Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused
 from redrive_ui.rendering import FILE_TYPES
-from redrive_ui.visits import Visit, person_of, visit_of
+from redrive_ui.request_context import Visit, person_of, visit_of
 
 router = APIRouter()
 Word = Annotated[str, Query(max_length=300), AfterValidator(lambda text: filters.storable("text", text))]
@@ -66,7 +66,7 @@ def plan_page(at: Visiting, route: str) -> Response:
         route=route,
         plan=found,
         total=sum(row["messages"] for row in found["plan"]),
-        when=lambda value: shown.ago(value, at.now) if isinstance(value, datetime) else value or "",
+        when=lambda value: formatting.ago(value, at.now) if isinstance(value, datetime) else value or "",
     )
 
 
@@ -109,7 +109,9 @@ def group_page(at: Visiting, chosen: Chosen, route: str, group: str) -> Response
         "group.html",
         group=found,
         outcome=outcome.get(found["group_id"], {}),
-        chart=charts.stacked_bars(days, {shown.words(found["cause"]) or "messages": per_day}, "New messages per day"),
+        chart=charts.stacked_bars(
+            days, {formatting.words(found["cause"]) or "messages": per_day}, "New messages per day"
+        ),
         advice=_advice(at, route, found["cause"]),
         may_decide=at.may_decide(route),
         **listing,
@@ -147,13 +149,13 @@ def find_page(at: Visiting, word: Word = "") -> Response:
 
 @router.get("/decide", response_class=HTMLResponse)
 def decide_page(at: Visiting, chosen: Chosen, action: Word = "") -> Response:
-    if action not in deciding.ACTIONS:
-        raise BadFilter(f"action: one of {', '.join(deciding.ACTIONS)}")
-    chosen = decisions.filter_for(action, chosen)
+    if action not in bulk_decisions.ACTIONS:
+        raise BadFilter(f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
+    chosen = decision_api.filter_for(action, chosen)
     with at.read() as connection:
-        found = deciding.preview(connection, action, chosen, at.readable, at.person.name)
+        found = bulk_decisions.preview(connection, action, chosen, at.readable, at.person.name)
         examples = reading.page(connection, chosen, at.readable, size=3)[:3] if found.count else []
-    decisions.insist(at, found.routes)
+    decision_api.insist(at, found.routes)
     if action == "edit" and found.count > 1:
         raise BadFilter("edit: one message at a time")
     original = None
@@ -320,12 +322,12 @@ def _funnel(rows: list[reading.Row]) -> Any:
 
 
 def _inflow_chart(days: list[str], inflow: dict[str, dict[str, int]]) -> Any:
-    named = {shown.words(name): per_day for name, per_day in inflow.items()}
+    named = {formatting.words(name): per_day for name, per_day in inflow.items()}
     return charts.stacked_bars(days, named, "New messages per day, by cause")
 
 
 def _legend(inflow: dict[str, dict[str, int]]) -> list[tuple[str, int]]:
-    totals = {shown.words(name): sum(per_day.values()) for name, per_day in inflow.items()}
+    totals = {formatting.words(name): sum(per_day.values()) for name, per_day in inflow.items()}
     names = charts.ranked(totals)
     rest = sum(n for name, n in totals.items() if name not in names)
     return [(name, totals.get(name, rest)) for name in names]
@@ -375,17 +377,19 @@ def _message(at: Visit, found: reading.Row) -> dict[str, Any]:
         masked = at.mask(route, review["payload"]) if review["payload"] is not None else None
         body = {
             "text": masked,
-            "formatted": shown.formatted(masked),
+            "formatted": formatting.formatted(masked),
             "masked": masked != review["payload"],
-            "hex": shown.hexadecimal(bytes(review["payload_bytes"])) if review["payload_bytes"] is not None else None,
+            "hex": formatting.hexadecimal(bytes(review["payload_bytes"]))
+            if review["payload_bytes"] is not None
+            else None,
         }
     settings = at.settings.routes.get(route)
     return {
         "message": found,
         "review": review,
         "body": body,
-        "headers": lifeline.headers_of(at.redactor(route).headers(review["headers"])) if review else [],
-        "life": lifeline.events_of(found),
+        "headers": timeline.headers_of(at.redactor(route).headers(review["headers"])) if review else [],
+        "life": timeline.events_of(found),
         "advice": _advice(at, route, found["cause"]),
         "may_decide": at.may_decide(route),
         "approvals": settings.approvals if settings else 1,

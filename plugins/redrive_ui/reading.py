@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from redrive import grouping
+from redrive.classification import grouping
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive_ui.filters import UNDECIDED, Filter
 

@@ -10,11 +10,11 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from redrive.causes import Cause
-from redrive_ui import charts, filters, shown
+from redrive.classification.causes import Cause
+from redrive_ui import charts, filters, formatting
 
 if TYPE_CHECKING:
-    from redrive_ui.visits import Visit
+    from redrive_ui.request_context import Visit
 
 PREFIX = "/redrive"
 _HERE = Path(__file__).parent
@@ -36,7 +36,7 @@ class Templates:
             lstrip_blocks=True,
         )
         for name in ("visible", "brief", "gist", "number", "share", "duration", "moment", "words"):
-            self._env.filters[name] = getattr(shown, name)
+            self._env.filters[name] = getattr(formatting, name)
         self._env.globals["causes"] = [cause.value for cause in Cause]
         self._env.globals["statuses"] = list(filters.STATUSES)
         self._env.globals["sparkline"] = charts.sparkline
@@ -57,7 +57,7 @@ class Templates:
                 dag_url=lambda dag: f"{airflow}/dags/{quote(dag, safe='')}",
                 person=at.person,
                 now=at.now,
-                ago=lambda value: shown.ago(value, at.now),
+                ago=lambda value: formatting.ago(value, at.now),
                 readable=sorted(at.readable),
                 settings_of=at.settings.routes.get,
                 mask=at.mask,

@@ -36,7 +36,7 @@ from redrive.brokers import azure_service_bus, open_broker, service_bus_facts
 from redrive.brokers.amqp_values import Encoded
 from redrive.brokers.azure_service_bus import AzureServiceBus
 from redrive.brokers.service_bus_message import FAILURE_PROPERTIES, MAX_PROPERTY_BYTES, Address, message_id_of
-from redrive.connections import parse
+from redrive.connections.lookup import parse
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, Received, clean_headers
 from redrive.settings.models import Route

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.servers import Ministack
 
-from redrive import local_airflow, settings
+from redrive import settings
+from redrive.dev import local_airflow
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.dags.conftest import LASTING, PASSING, Shop
 
-from redrive import local_airflow
+from redrive.dev import local_airflow
 
 pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.spark]
 

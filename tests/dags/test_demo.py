@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 from tests import servers
 
-from redrive.demo import orders, world
+from redrive.dev.demo import orders, world
 from redrive.errors import UsageError
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.server, pytest
 MESSAGES = 150
 SEED = 5
 RUN = (
-    "import sys; from rich.console import Console; from redrive.demo.run import main;"
+    "import sys; from rich.console import Console; from redrive.dev.demo.run import main;"
     f"sys.exit(main(messages={MESSAGES}, seed={SEED}, keep_broker=False, fresh=True, console=Console(width=160)))"
 )
 

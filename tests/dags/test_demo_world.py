@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests import servers
 
-from redrive.demo import consumer, orders, services, world
+from redrive.dev.demo import consumer, orders, services, world
 from redrive.errors import UsageError
 
 pytestmark = pytest.mark.server

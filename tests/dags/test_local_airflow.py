@@ -11,9 +11,9 @@ import psutil
 import pytest
 from tests.servers import free_port
 
-from redrive import local_airflow
+from redrive.dev import local_airflow
+from redrive.dev.local_airflow import PortTaken
 from redrive.errors import UsageError
-from redrive.local_airflow import PortTaken
 
 
 class TestEnvironment:

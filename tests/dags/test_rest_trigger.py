@@ -17,8 +17,8 @@ import pytest
 from tests.dags.conftest import LASTING, PASSING, Shop
 from tests.servers import free_port
 
-from redrive import local_airflow
-from redrive.local_airflow import Airflow, PortTaken
+from redrive.dev import local_airflow
+from redrive.dev.local_airflow import Airflow, PortTaken
 
 pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -13,8 +13,8 @@ from airflow.sdk import DAG
 from airflow.sdk.definitions.retry_policy import RetryAction
 from airflow.sdk.exceptions import AirflowSkipException, ParamValidationError
 
-from redrive import airflow_tasks as tasks
 from redrive import settings as configuration
+from redrive.airflow import tasks
 from redrive.errors import (
     BrokerUnavailable,
     IllegalMove,

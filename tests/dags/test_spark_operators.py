@@ -11,8 +11,8 @@ import jinja2
 import pytest
 
 from redrive import settings as configuration
-from redrive import spark_session
 from redrive.errors import ConnectionMissing
+from redrive.spark import session_conf
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,7 @@ staging: gs://work/staging
 
 
 def the_task(text: str) -> Any:
-    from redrive import spark_operators  # noqa: PLC0415  imports Airflow
+    from redrive.airflow import spark_operators  # noqa: PLC0415  imports Airflow
 
     return spark_operators.classify(configuration.parse(text, env={}, root=ROOT))
 
@@ -62,7 +62,7 @@ def rendered(value: Any) -> Any:
 @pytest.fixture(autouse=True)
 def nobody_asks_for_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     """No ledger here: the lease that a task holds while Spark works is not what these tests are about."""
-    from redrive import spark_operators  # noqa: PLC0415  imports Airflow
+    from redrive.airflow import spark_operators  # noqa: PLC0415  imports Airflow
 
     monkeypatch.setattr(spark_operators, "_held", lambda _context: nullcontext())
     monkeypatch.setattr(spark_operators, "get_current_context", dict)
@@ -115,12 +115,12 @@ class TestLocalAndSubmit:
         classify.execute({})
         assert Path(seen["zip"]).exists()
         assert any(Path(folder, "spark-submit").exists() for folder in seen["path"].split(os.pathsep))
-        assert seen[spark_session.JVM_OPTIONS].startswith(spark_session.QUICK_JVM), "seven messages are few"
+        assert seen[session_conf.JVM_OPTIONS].startswith(session_conf.QUICK_JVM), "seven messages are few"
 
 
 def held_while_executing(operator: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the provider's operator runs to its end, not deferred, within a beating lease."""
-    from redrive import spark_operators  # noqa: PLC0415  imports Airflow
+    from redrive.airflow import spark_operators  # noqa: PLC0415  imports Airflow
 
     seen: list[str] = []
 
@@ -200,7 +200,9 @@ class TestDataprocServerless:
 
 def test_connect_runs_in_the_task_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    monkeypatch.setattr("redrive.spark.classify_over_connect", lambda _settings, manifest: called.append(manifest))
+    monkeypatch.setattr(
+        "redrive.spark.submit.classify_over_connect", lambda _settings, manifest: called.append(manifest)
+    )
     classify = the_task("spark: {runner: connect, remote: 'sc://spark:15002'}").operator
     assert rendered(list(classify.op_args)) == ["s3://work/staging/m.json"]
     classify.python_callable("m.json")

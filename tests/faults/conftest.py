@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from redrive import staging
 from redrive.ledger import engine
+from redrive.staging import batch_files
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -23,5 +23,5 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_prepare_sqlite", prepare_and_do_not_sync)
-        patch.setattr(staging, "_fsync", lambda *_paths: None)
+        patch.setattr(batch_files, "_fsync", lambda *_paths: None)
         yield

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from redrive import staging
 from redrive.brokers.base import Capabilities
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger.engine import Ledger
+from redrive.staging import batch_files
 from tests import classifying
 
 #: Calls after which the broker is another: here a process can also die before it hears the answer.
@@ -174,12 +174,12 @@ def hooked(points: Points) -> Iterator[None]:
 
     Ledger.write = write_with_points  # type: ignore[method-assign, assignment]
     for owner, name in (
-        (staging.Staging, "writer"),
-        (staging.Staging, "remove"),
-        (staging.Staging, "write_bytes"),
-        (staging.BatchWriter, "close"),
-        (staging.BatchWriter, "abort"),
-        (staging, "_fsync"),
+        (batch_files.Staging, "writer"),
+        (batch_files.Staging, "remove"),
+        (batch_files.Staging, "write_bytes"),
+        (batch_files.BatchWriter, "close"),
+        (batch_files.BatchWriter, "abort"),
+        (batch_files, "_fsync"),
         (classifying, "_write"),
     ):
         setattr(owner, name, _with_points(getattr(owner, name), name, points))

@@ -5,12 +5,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redrive.ledger import batches, leases, loading, sending
+from redrive.ledger import leases
+from redrive.ledger.delivery import sending
+from redrive.ledger.delivery.sending import Mark, Slice
+from redrive.ledger.drain import batches, loading
+from redrive.ledger.drain.loading import Classified, Group, Loaded
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
-from redrive.ledger.loading import Classified, Group, Loaded
 from redrive.ledger.selecting import Selection
-from redrive.ledger.sending import Mark, Slice
 from redrive.message import body_hash, message_id_of
 
 NOW = datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from redrive import backoff
 from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.policy import backoff
 from tests.ledger.planting import NOW, Plant
 
 ids = st.one_of(st.integers(0, 2**40), st.integers(0, 2**62))

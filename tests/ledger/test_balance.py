@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from redrive.ledger import balance, batches
+from redrive.ledger.account import balance
+from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.lifecycle import FINISHED, State
 from redrive.stages import doctor, pipeline

@@ -4,7 +4,8 @@ import pytest
 from alembic import command
 from sqlalchemy.exc import IntegrityError
 
-from redrive.ledger import batches, schema
+from redrive.ledger import schema
+from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from tests.ledger.planting import NOW, Plant
 

@@ -10,9 +10,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError
 
-from redrive.ledger import escalations, schema
+from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.escalations import Decided
+from redrive.ledger.review import escalations
+from redrive.ledger.review.escalations import Decided
 from redrive.stages import pipeline
 from tests.ledger.planting import NOW, Plant
 from tests.workshop import KEY_ERROR, Workshop
@@ -660,7 +661,7 @@ class TestReviewerRole:
             "insert into redrive.standing_decisions (group_id, decision, decided_by, note, until_at, approved_by)"
             " values (1, 'discard', 'ana', 'x', now(), 'ben')",
             "delete from redrive.standing_decisions",
-            "delete from redrive.notifications",
+            "delete from redrive.notify.channels",
         ],
     )
     def test_may_do_nothing_else(self, bug: Workshop, forbidden: str) -> None:

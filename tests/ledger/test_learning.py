@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from redrive import cause_model
-from redrive.cause_model import LEARNED, of_site
-from redrive.causes import AUTOMATIC, NEED_PERSON, Cause
-from redrive.ledger import learning, loading
-from redrive.ledger.learning import Lesson
-from redrive.ledger.loading import Group
+from redrive.classification import learned_model
+from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
+from redrive.classification.learned_model import LEARNED, of_site
+from redrive.ledger.account import learning
+from redrive.ledger.account.learning import Lesson
+from redrive.ledger.drain import loading
+from redrive.ledger.drain.loading import Group
 from redrive.stages import learn
 from tests.ledger.planting import Plant
 
@@ -85,7 +86,7 @@ def test_a_ledger_with_little_to_teach_changes_nothing(plant: Plant, tmp_path: P
 
 def test_a_model_that_answers_better_is_kept(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = list(learn.shipped_texts())[::8]
-    monkeypatch.setattr(cause_model, "_EPOCHS", 8)  # enough to learn a few words
+    monkeypatch.setattr(learned_model, "_EPOCHS", 8)  # enough to learn a few words
     monkeypatch.setattr(learn, "shipped_texts", lambda: iter(texts))
     monkeypatch.setattr(learn, "shipped", lambda: None)
     # Of different lengths: what differs in a word of one place only is one group.

@@ -8,32 +8,17 @@ from typing import Any
 
 import pytest
 
-from redrive.aims import Aim, Aims
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
-from redrive.ledger import (
-    adopting,
-    aiming,
-    batches,
-    consumers,
-    destinations,
-    drain_looks,
-    escalations,
-    expiry,
-    leases,
-    loading,
-    observations,
-    outcomes,
-    planning,
-    restoring,
-    sending,
-    standing,
-    suspects,
-)
+from redrive.ledger import leases
+from redrive.ledger.delivery import aiming, breakers, consumers, expiry, observations, outcomes, planning, sending
+from redrive.ledger.delivery.observations import Observation
+from redrive.ledger.delivery.sending import Mark
+from redrive.ledger.drain import adopting, batches, first_looks, loading, suspects
 from redrive.ledger.engine import Ledger
-from redrive.ledger.observations import Observation
+from redrive.ledger.review import escalations, restoring, standing
 from redrive.ledger.selecting import Selection
-from redrive.ledger.sending import Mark
-from redrive.policy import Case, Send
+from redrive.policy.aims import Aim, Aims
+from redrive.policy.next_step import Case, Send
 from tests.ledger.planting import MINUTE, NOW, Plant, unchanged
 
 
@@ -180,7 +165,7 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         p.ledger, z, [loading.Group("new", "throttled", "t", None)], p.now
     ),
     "load": lambda p, z, s: loading.load(p.ledger, z, [1], [], p.now),
-    "note": lambda p, z, s: drain_looks.note(
+    "note": lambda p, z, s: first_looks.note(
         p.ledger, z, "q", shard=0, total=1, in_flight=0, as_of=None, now=p.now
     ),
     "observe": lambda p, z, s: observations.observe(p.ledger, z, [Observation("q", "source", 1, 0, 0)], p.now),
@@ -203,8 +188,8 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         p.ledger, z, "q", expiry.Expiry(), rescued=1, expiring_at=p.now, now=p.now
     ),
     "remember": lambda p, z, s: planning.remember(p.ledger, z, 10, p.now),
-    "set_stage": lambda p, z, s: destinations.set_stage(
-        p.ledger, z, destinations.DestinationGate("orders", "open", 0, 0, None, None, (), 0), stage="tripped",
+    "set_stage": lambda p, z, s: breakers.set_stage(
+        p.ledger, z, breakers.DestinationGate("orders", "open", 0, 0, None, None, (), 0), stage="tripped",
         allowed=0, reason="why", now=p.now, trips=1, cool_down_until=p.now,
     ),
     "let_through": lambda p, z, s: planning.let_through(p.ledger, z, {1: None}, p.now),
@@ -290,7 +275,7 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
-        adopting, aiming, batches, consumers, destinations, drain_looks, escalations, expiry, loading, observations,
+        adopting, aiming, batches, consumers, breakers, first_looks, escalations, expiry, loading, observations,
         outcomes, planning, restoring, sending, standing, suspects,
     )  # fmt: skip
     takes_lease = {

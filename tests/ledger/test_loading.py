@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from redrive.errors import ClassificationFailed, LeaseLost
-from redrive.ledger import batches, loading
-from redrive.ledger.loading import Group, Loaded
+from redrive.ledger.drain import batches, loading
+from redrive.ledger.drain.loading import Group, Loaded
 from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, redrive_id_of
 from tests.ledger.planting import Plant, unchanged
 

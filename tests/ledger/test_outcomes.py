@@ -5,10 +5,11 @@ from typing import Any, Literal
 
 import pytest
 
-from redrive.ledger import leases, observations, outcomes, planning
+from redrive.ledger import leases
+from redrive.ledger.delivery import observations, outcomes, planning
+from redrive.ledger.delivery.observations import Observation
+from redrive.ledger.delivery.outcomes import Look, Sends
 from redrive.ledger.engine import Ledger
-from redrive.ledger.observations import Observation
-from redrive.ledger.outcomes import Look, Sends
 from tests.ledger.planting import MINUTE, NOW, Plant
 
 WINDOW = 5 * MINUTE

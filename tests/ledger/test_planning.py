@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from redrive.causes import Cause
-from redrive.ledger import planning
+from redrive.classification.causes import Cause
+from redrive.ledger.delivery import planning
+from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.engine import parse_instant
-from redrive.ledger.planning import CaseCount
 from redrive.ledger.selecting import Selection
-from redrive.policy import Decision, Discard, Escalate, Send
+from redrive.policy.next_step import Decision, Discard, Escalate, Send
 from tests.ledger.planting import MINUTE, Plant
 
 EVERYTHING = Selection()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from redrive.ledger import leases
-from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful
+from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful
 from redrive.message import Tracking, body_hash, message_id_of
 from tests.ledger.planting import Plant
 

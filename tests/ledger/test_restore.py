@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettlementFailed
-from redrive.ledger import inspecting
+from redrive.ledger.account import inspecting
 from redrive.ledger.engine import sql
 from redrive.message import DeadLetter, Header, tracking_headers
 from redrive.stages import pipeline

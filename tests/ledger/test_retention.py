@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.ledger import balance, retention
+from redrive.ledger.account import balance, retention
 from redrive.ledger.engine import sql
 from redrive.stages import pipeline
 from tests.ledger.planting import Plant

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.errors import LeaseLost
-from redrive.ledger import sending
+from redrive.ledger.delivery import sending
+from redrive.ledger.delivery.sending import Mark, Slice
 from redrive.ledger.selecting import Selection
-from redrive.ledger.sending import Mark, Slice
 from tests.ledger.planting import Plant, unchanged
 
 

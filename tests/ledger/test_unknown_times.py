@@ -7,7 +7,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from redrive.ledger import inspecting, tables
+from redrive.ledger import tables
+from redrive.ledger.account import inspecting
 from redrive.ledger.engine import Instant, sql
 from redrive_ui import reading
 from tests.ledger.planting import NOW, Plant
@@ -58,7 +59,7 @@ def test_every_order_by_a_time_that_may_be_missing_says_where_it_goes() -> None:
                 silent.append(f"{file.relative_to(ROOT)}: order by {term}")
     assert looked_at > 60
     # What ordering.first sorts by this time is never NULL there.
-    assert silent == ["plugins/redrive/ledger/ordering.py: order by first.first_enqueued_at"]
+    assert silent == ["plugins/redrive/ledger/delivery/ordering.py: order by first.first_enqueued_at"]
 
 
 def test_the_reader_of_order_bys_sees_them() -> None:

@@ -19,14 +19,15 @@ from typing import Any
 import sqlalchemy as sa
 import yaml
 
-from redrive import staging
 from redrive.errors import RedriveError, RouteBusy, RoutePaused
-from redrive.ledger import engine, leases, planning, schema
+from redrive.ledger import engine, leases, schema
+from redrive.ledger.delivery import planning
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, parse
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import notify, pipeline
 from redrive.stages.context import Run
+from redrive.staging import batch_files
 from tests.classifying import classify
 from tests.simulation import life
 from tests.simulation.client import connect
@@ -122,7 +123,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
 
         put(pipeline, "uuid", fake_uuid)
         put(
-            staging,
+            batch_files,
             "secrets",
             types.SimpleNamespace(token_hex=lambda size=8: f"{dice.getrandbits(8 * size):0{2 * size}x}"),
         )
@@ -134,7 +135,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             (deliver_stage.deliver.__kwdefaults__ or {}) | {"monotonic": clock.monotonic, "sleep": clock.sleep},
         )
         put(engine, "_prepare_sqlite", unsynced)
-        put(staging, "_fsync", lambda *_paths: life.life().reach("fsync"))
+        put(batch_files, "_fsync", lambda *_paths: life.life().reach("fsync"))
         put(sa, "create_engine", _one_engine)
         stack.enter_context(life.mortality())
         yield

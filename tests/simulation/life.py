@@ -14,9 +14,9 @@ from typing import Any
 
 from sqlalchemy.exc import OperationalError
 
-from redrive import staging
 from redrive.errors import StagingError
 from redrive.ledger.engine import Ledger
+from redrive.staging import batch_files
 
 CHANGING = ("receive", "settle", "release", "extend", "publish")
 
@@ -179,11 +179,11 @@ def _pointed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 def mortality() -> Iterator[None]:
     """Make the points, for everything that runs in here."""
     kept = [
-        (staging.Staging, "writer", "a file is opened"),
-        (staging.Staging, "remove", "a removal of a file"),
-        (staging.Staging, "write_bytes", "a manifest"),
-        (staging.BatchWriter, "close", "a file is closed"),
-        (staging.BatchWriter, "abort", "an abort of a file"),
+        (batch_files.Staging, "writer", "a file is opened"),
+        (batch_files.Staging, "remove", "a removal of a file"),
+        (batch_files.Staging, "write_bytes", "a manifest"),
+        (batch_files.BatchWriter, "close", "a file is closed"),
+        (batch_files.BatchWriter, "abort", "an abort of a file"),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in kept]
     for owner, name, words in kept:

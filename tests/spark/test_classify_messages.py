@@ -17,9 +17,9 @@ from tests.unit.failure_samples import SAMPLES
 from tests.unit.hostile_texts import HOSTILE
 
 from classify_messages import run
-from redrive import classified
-from redrive.explain import explain
+from redrive.classification.explain import explain
 from redrive.message import body_hash
+from redrive.staging import file_schemas
 
 pytestmark = pytest.mark.spark
 
@@ -63,8 +63,8 @@ def classify(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(messages, each with what its case says; groups) of ``rows``, in the order of message ids."""
     file = folder / "batch.parquet"
-    columns = {field.name: [row.get(field.name) for row in rows] for field in classified.STAGED}
-    pq.write_table(pa.table(columns, schema=classified.STAGED), file, compression="zstd")
+    columns = {field.name: [row.get(field.name) for row in rows] for field in file_schemas.STAGED}
+    pq.write_table(pa.table(columns, schema=file_schemas.STAGED), file, compression="zstd")
     asked = {
         "batches": [{"batch_id": 7, "uri": str(file), "rows": len(rows)}],
         "output": str(folder / "out"),
@@ -103,8 +103,8 @@ def said(messages: list[dict[str, Any]], groups: list[dict[str, Any]]) -> tuple[
 
 def answers(output: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(messages, each with what its case says; groups) that were written."""
-    messages = read(sorted((output / classified.MESSAGES_DIR).iterdir()), classified.MESSAGES)
-    cases = {case["case_key"]: case for case in read([output / classified.CASES_FILE], classified.CASES)}
+    messages = read(sorted((output / file_schemas.MESSAGES_DIR).iterdir()), file_schemas.MESSAGES)
+    cases = {case["case_key"]: case for case in read([output / file_schemas.CASES_FILE], file_schemas.CASES)}
     assert None not in cases
     assert Counter(m["case_key"] for m in messages if m["case_key"] is not None) == {
         key: case["messages"] for key, case in cases.items()
@@ -116,7 +116,7 @@ def answers(output: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         assert group["example"] is None or case["example"] is None, "a group shows one example"
         group["messages"] += case["messages"]
         group["example"] = group["example"] or case["example"]
-    nothing = dict.fromkeys(classified.CASES.names)
+    nothing = dict.fromkeys(file_schemas.CASES.names)
     return [{**cases.get(m["case_key"], nothing), **m} for m in messages], list(groups.values())
 
 
@@ -238,8 +238,8 @@ def test_cases_of_many_tasks_come_together(spark: SparkSession, tmp_path: Path) 
             )
             for n in range(7)
         ]
-        columns = {field.name: [row.get(field.name) for row in rows] for field in classified.STAGED}
-        pq.write_table(pa.table(columns, schema=classified.STAGED), tmp_path / f"{number}.parquet", row_group_size=3)
+        columns = {field.name: [row.get(field.name) for row in rows] for field in file_schemas.STAGED}
+        pq.write_table(pa.table(columns, schema=file_schemas.STAGED), tmp_path / f"{number}.parquet", row_group_size=3)
         # As if they were large: each is a task of its own.
         batches.append({"batch_id": number, "uri": (tmp_path / f"{number}.parquet").as_uri(), "rows": 1_000_000})
     counts = run({"batches": batches, "output": str(tmp_path / "out")}, spark)
@@ -266,7 +266,7 @@ def test_what_a_session_was_told_is_not_overruled(spark: SparkSession, tmp_path:
 
 def test_what_an_earlier_try_left_is_removed(spark: SparkSession, tmp_path: Path) -> None:
     classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])])
-    (tmp_path / "out" / classified.MESSAGES_DIR / "batch-9.parquet").write_text("of another manifest")
+    (tmp_path / "out" / file_schemas.MESSAGES_DIR / "batch-9.parquet").write_text("of another manifest")
     (tmp_path / "out" / "somebody.txt").write_text("else's")
     classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])])
     assert (tmp_path / "out" / "somebody.txt").exists()
@@ -280,9 +280,9 @@ def test_a_staging_file_that_is_missing_or_damaged_is_answered_without_rows(
     for path in (damaged, tmp_path / "gone.parquet"):
         manifest = {"batches": [{"batch_id": 1, "uri": str(path), "rows": 1}], "output": str(tmp_path / "out")}
         assert run(manifest, spark)["messages"] == 0
-        answer = tmp_path / "out" / classified.MESSAGES_DIR / classified.messages_file(1)
+        answer = tmp_path / "out" / file_schemas.MESSAGES_DIR / file_schemas.messages_file(1)
         assert pq.read_table(answer).num_rows == 0
-        assert (tmp_path / "out" / classified.CASES_FILE).exists()
+        assert (tmp_path / "out" / file_schemas.CASES_FILE).exists()
 
 
 def test_an_empty_batch_is_no_error(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests import workshop
 from tests.workshop import Workshop
 
-from redrive import spark
+from redrive.spark import submit
 
 pytestmark = pytest.mark.spark
 
@@ -83,5 +83,5 @@ def test_a_cycle_on_a_cluster_to_which_our_code_travels(
     )
     shop.settings = shop.settings.model_copy(update={"spark": chosen})
     monkeypatch.setenv("SPARK_LOCAL_IP", HOST)
-    monkeypatch.setattr(workshop, "classify", lambda manifest: spark.classify(shop.settings, manifest))
+    monkeypatch.setattr(workshop, "classify", lambda manifest: submit.classify(shop.settings, manifest))
     shop.cycle_of_thirty()

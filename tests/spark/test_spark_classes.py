@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from redrive import spark_session
+from redrive.spark import session_conf
 
 pytestmark = pytest.mark.spark
 
 
 def test_spark_takes_its_classes_from_the_archive_of_the_setup(tmp_path: Path) -> None:
-    archive = spark_session.class_archive()
+    archive = session_conf.class_archive()
     if archive is None or not archive.exists():
         pytest.skip("no archive: this Java doesn't tell its version, or `make setup` has not run")
     log = tmp_path / "loaded.txt"
@@ -22,7 +22,7 @@ def test_spark_takes_its_classes_from_the_archive_of_the_setup(tmp_path: Path) -
         [Path(sysconfig.get_path("scripts")) / "spark-submit", "--version"],
         env=os.environ
         | {"PYSPARK_PYTHON": sys.executable}
-        | {"SPARK_SUBMIT_OPTS": f"{spark_session.jvm_options()} -Xlog:class+load:file={log}"},
+        | {"SPARK_SUBMIT_OPTS": f"{session_conf.jvm_options()} -Xlog:class+load:file={log}"},
         capture_output=True,
         check=True,
         timeout=120,

@@ -17,9 +17,10 @@ import pytest
 from tests import workshop
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
-from redrive import local_spark, spark
+from redrive.dev import local_spark
+from redrive.dev.local_spark import TOKEN_VARIABLE, ConnectServer
 from redrive.errors import ClassificationFailed
-from redrive.local_spark import TOKEN_VARIABLE, ConnectServer
+from redrive.spark import submit
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +52,7 @@ def connected(folder: Path, environment: Mapping[str, str]) -> Workshop:
             )
         }
     )
-    workshop.classify = lambda manifest: spark.classify(shop.settings, manifest)
+    workshop.classify = lambda manifest: submit.classify(shop.settings, manifest)
     return shop
 
 

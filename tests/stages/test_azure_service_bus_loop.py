@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
-from redrive.causes import Cause
+from redrive.classification.causes import Cause
+from redrive.classification.explain import explain
 from redrive.errors import SettlementFailed
-from redrive.explain import explain
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.stages import pipeline

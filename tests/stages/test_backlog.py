@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from redrive.ledger import gate_waits, inspecting
-from redrive.ledger.gate_waits import GateWait
+from redrive.ledger.account import inspecting
+from redrive.ledger.delivery import gate_waits
+from redrive.ledger.delivery.gate_waits import GateWait
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter
 from tests.workshop import KEY_ERROR, REFUSED, Workshop

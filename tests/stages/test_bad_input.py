@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from redrive import staging
 from redrive.errors import (
     BrokerUnavailable,
     ClassificationFailed,
@@ -26,6 +25,7 @@ from redrive.errors import (
 from redrive.message import DeadLetter, Header, body_hash
 from redrive.settings import parse
 from redrive.stages import pipeline
+from redrive.staging import batch_files
 from tests import classifying
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
@@ -289,7 +289,7 @@ def test_a_full_disk_is_told_and_nothing_is_settled(
         raise pa.ArrowIOError("[Errno 28] Error writing bytes to file. No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(staging.pq.ParquetWriter, moment, full)
+        patch.setattr(batch_files.pq.ParquetWriter, moment, full)
         with pytest.raises(StagingError, match="No space left on device"):
             workshop.cycle()
     assert workshop.bodies("orders-dlq") == [b"a"]

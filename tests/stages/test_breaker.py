@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from redrive import cli
-from redrive.ledger import destinations, inspecting, leases
+from redrive.cli import app
+from redrive.ledger import leases
+from redrive.ledger.account import inspecting
+from redrive.ledger.delivery import breakers
 from redrive.stages import pipeline
 from tests.workshop import REFUSED, Workshop
 
@@ -129,8 +131,8 @@ def test_another_destination_of_the_route_goes_on(tmp_path: Path) -> None:
 def test_a_person_may_release_it_before(tmp_path: Path) -> None:
     shop = Workshop(tmp_path, **BREAKER)
     trip(shop)
-    assert destinations.release(shop.ledger, "orders", "orders", by="ana", now=shop.now())
-    assert not destinations.release(shop.ledger, "orders", "bills", by="ana", now=shop.now())
+    assert breakers.release(shop.ledger, "orders", "orders", by="ana", now=shop.now())
+    assert not breakers.release(shop.ledger, "orders", "bills", by="ana", now=shop.now())
     assert shop.cycle()["redelivered"] == 6
     assert shop.query("select actor, selection from audit_events where action = 'release'") == [
         ("ana", json.dumps({"destination": "orders"}))
@@ -228,11 +230,11 @@ def test_a_pause_of_people_opens_no_breaker_when_it_ends(tmp_path: Path) -> None
 def test_the_command_line_shows_it_and_releases_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Workshop(tmp_path, **BREAKER)
     trip(shop)
-    monkeypatch.setattr(cli, "_settings", lambda: shop.settings)
+    monkeypatch.setattr(app, "_settings", lambda: shop.settings)
     runner = CliRunner()
-    shown = runner.invoke(cli.app, ["status", "orders"], catch_exceptions=False).output
+    shown = runner.invoke(app.app, ["status", "orders"], catch_exceptions=False).output
     assert "nothing goes to orders until" in shown
-    released = runner.invoke(cli.app, ["release", "orders", "--destination", "orders"], catch_exceptions=False)
+    released = runner.invoke(app.app, ["release", "orders", "--destination", "orders"], catch_exceptions=False)
     assert "orders is tried again" in released.output
-    wrong = runner.invoke(cli.app, ["release", "orders"])
+    wrong = runner.invoke(app.app, ["release", "orders"])
     assert "say what to release" in str(wrong.exception)

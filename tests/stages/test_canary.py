@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from redrive.brokers.memory import MemoryBroker
-from redrive.ledger import inspecting, outcomes
+from redrive.ledger.account import inspecting
+from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline

@@ -7,7 +7,7 @@ import pytest
 
 from redrive.brokers.base import ConsumerStats
 from redrive.errors import BrokerUnavailable
-from redrive.ledger.consumers import Health
+from redrive.ledger.delivery.consumers import Health
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline, preview

@@ -10,7 +10,7 @@ from redrive.ledger.engine import sql
 from redrive.ledger.selecting import Selection
 from redrive.message import body_hash
 from redrive.stages import pipeline
-from redrive.staging import Staging
+from redrive.staging.batch_files import Staging
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 
@@ -78,7 +78,7 @@ def _job_leaves_out_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None
 
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    from redrive import classified  # noqa: PLC0415
+    from redrive.staging import file_schemas  # noqa: PLC0415
     from tests import classifying, workshop  # noqa: PLC0415
 
     def classify(manifest_uri: str) -> None:
@@ -94,8 +94,8 @@ def _job_leaves_out_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None
         Path(manifest_uri).write_text(json.dumps(manifest | {"batches": readable}))
         classifying.classify(manifest_uri)
         for batch in left_out:
-            name = Path(manifest["output"]) / classified.MESSAGES_DIR / classified.messages_file(batch["batch_id"])
-            pq.write_table(classified.MESSAGES.empty_table(), name)
+            name = Path(manifest["output"]) / file_schemas.MESSAGES_DIR / file_schemas.messages_file(batch["batch_id"])
+            pq.write_table(file_schemas.MESSAGES.empty_table(), name)
 
     monkeypatch.setattr(workshop, "classify", classify)
 

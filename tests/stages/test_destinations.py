@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from redrive.aims import LONGEST_ORIGIN, Aim, Aims
 from redrive.errors import BrokerUnavailable, QueueMissing
-from redrive.ledger import aiming, schema
+from redrive.ledger import schema
+from redrive.ledger.delivery import aiming
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.selecting import Selection
+from redrive.policy.aims import LONGEST_ORIGIN, Aim, Aims
 from redrive.stages import pipeline, preview
 from tests.ledger.planting import NOW, Plant
 from tests.workshop import KEY_ERROR, REFUSED, Workshop

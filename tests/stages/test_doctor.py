@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from redrive import settings as configuration
-from redrive import spark, spark_session
 from redrive.brokers import memory
 from redrive.brokers.base import QueueInfo
 from redrive.brokers.memory import MemoryBroker
+from redrive.spark import session_conf, submit
 from redrive.stages import doctor
 from redrive.stages.doctor import Finding
 from tests.workshop import REFUSED, Workshop
@@ -120,9 +120,9 @@ def test_a_spark_that_starts_slowly_is_told_how_to_start_sooner(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     archive = tmp_path / "spark.jsa"
-    monkeypatch.setattr(spark_session, "class_archive", lambda: archive)
-    monkeypatch.setattr(spark, "java_missing", lambda: None)
-    assert "redrive.spark_classes" in about_spark(tmp_path, "spark: {runner: local}").text
+    monkeypatch.setattr(session_conf, "class_archive", lambda: archive)
+    monkeypatch.setattr(submit, "java_missing", lambda: None)
+    assert "redrive.dev.class_archive" in about_spark(tmp_path, "spark: {runner: local}").text
     archive.touch()
     assert about_spark(tmp_path, "spark: {runner: local}").text == "runner local"
 

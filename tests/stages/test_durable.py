@@ -10,7 +10,7 @@ import pytest
 from redrive.brokers.base import Settled
 from redrive.brokers.memory import MemoryBroker
 from redrive.stages import pipeline
-from redrive.staging import Staging
+from redrive.staging.batch_files import Staging
 from tests.workshop import Workshop
 
 DESCRIPTORS = Path("/proc/self/fd")
@@ -53,7 +53,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         fsync(descriptor)
         paths.append(str(_path_of(descriptor)))
 
-    monkeypatch.setattr("redrive.staging.os.fsync", note)
+    monkeypatch.setattr("redrive.staging.batch_files.os.fsync", note)
     return paths
 
 
@@ -77,7 +77,7 @@ def test_a_batch_is_durable_before_it_is_recorded_and_recorded_before_it_is_sett
         fsync(descriptor)
         history.add(f"fsync {path.suffix or 'folder'}")
 
-    monkeypatch.setattr("redrive.staging.os.fsync", note)
+    monkeypatch.setattr("redrive.staging.batch_files.os.fsync", note)
     workshop.broker = Settling(workshop, history)
     workshop.die("a", "b", "c")
     pipeline.drain(workshop.settings, workshop.begin(), **workshop.options())

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from redrive.brokers.memory import MemoryBroker
-from redrive.ledger import inspecting
+from redrive.ledger.account import inspecting
 from redrive.stages import rescue
 from tests.workshop import REFUSED, Workshop
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from redrive import causes
-from redrive.causes import Cause
+from redrive.classification import causes
+from redrive.classification.causes import Cause
 from redrive.errors import SettlementFailed
 from redrive.message import DeadLetter, Header
 from redrive.stages import doctor, pipeline

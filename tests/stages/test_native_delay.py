@@ -156,7 +156,9 @@ def test_an_unknown_early_send_is_not_repeated_before_it_could_have_come_back(tm
 
 def test_a_processed_check_is_not_asked_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("redrive.processed_check.Checker.processed", lambda _, keys: set(asked.extend(keys) or ()))
+    monkeypatch.setattr(
+        "redrive.connections.processed_check.Checker.processed", lambda _, keys: set(asked.extend(keys) or ())
+    )
     workshop = Workshop(tmp_path, **NATIVE, processed_check=CHECK)
     now = workshop.time.now
     workshop.die("fresh", error=THROTTLED, dead_lettered_at=now)

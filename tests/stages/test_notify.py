@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from redrive import notifications
 from redrive.errors import BalanceBroken
-from redrive.ledger import leases, notices
+from redrive.ledger import leases
+from redrive.ledger.account import notices
+from redrive.notify import channels
 from redrive.settings import parse
 from redrive.stages import notify, pipeline, rescue
 from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop
@@ -336,8 +337,8 @@ def test_what_is_no_news_any_more_is_given_up(told: Workshop, inbox: Inbox) -> N
 
 def test_words_are_short_and_of_one_line_whatever_the_facts_are() -> None:
     hostile = "x\r\nBcc: everybody@example.org\r\n\r\n" + "y" * 10_000
-    event = notifications.Event("i", "route_paused", "orders", "", "now", {"by": hostile, "reason": hostile})
-    said = notifications.notice([event])
+    event = channels.Event("i", "route_paused", "orders", "", "now", {"by": hostile, "reason": hostile})
+    said = channels.notice([event])
     assert "\n" not in said.title
     assert "\r" not in said.title
     assert len(said.title) <= 200

@@ -9,10 +9,10 @@ from pathlib import Path
 import boto3
 import pytest
 
-from redrive import spark
 from redrive.errors import StagingError
+from redrive.spark import submit
 from redrive.stages import pipeline
-from redrive.staging import Staging
+from redrive.staging.batch_files import Staging
 from tests import workshop
 from tests.servers import Ministack
 from tests.workshop import REFUSED, Workshop
@@ -53,7 +53,7 @@ def test_a_cycle_leaves_its_payloads_in_the_bucket_and_nothing_else(
 ) -> None:
     shop = Workshop(tmp_path)
     shop.settings = shop.settings.model_copy(update={"staging": bucket.uri})
-    monkeypatch.setattr(workshop, "classify", lambda manifest: spark.classify(shop.settings, manifest))
+    monkeypatch.setattr(workshop, "classify", lambda manifest: submit.classify(shop.settings, manifest))
     shop.cycle_of_thirty()
     assert [key for key in bucket.objects() if not key.endswith(".parquet")] == []
     assert [key for key in bucket.objects() if "classified" in key] == [], "what Spark wrote is removed after the load"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
-from redrive.ledger import leases, sending
+from redrive.ledger import leases
+from redrive.ledger.delivery import sending
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline

@@ -13,12 +13,12 @@ import pika
 import pytest
 from typer.testing import CliRunner
 
-from redrive import backoff
 from redrive.brokers.base import ConsumerStats
 from redrive.brokers.rabbitmq import RabbitMQ
-from redrive.cli import app
+from redrive.cli.app import app
 from redrive.ledger.engine import parse_instant
 from redrive.message import DeadLetter, Header, Outgoing, read_tracking
+from redrive.policy import backoff
 from redrive.stages import doctor, drain, pipeline
 from tests import servers
 from tests.contract.test_rabbitmq import adapter, eventually

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from redrive import cli
+from redrive.cli import app
 from redrive.ledger.selecting import Selection
 from redrive.stages import pipeline, preview
 from redrive.stages.context import Context
@@ -38,7 +38,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
 
 
 def shown(*words: str) -> str:
-    result = CliRunner().invoke(cli.app, [*words])
+    result = CliRunner().invoke(app.app, [*words])
     assert result.exit_code == 0, result.output
     return result.output
 

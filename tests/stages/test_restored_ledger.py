@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import PathTaken
-from redrive.ledger import batches
+from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.stages import pipeline
-from redrive.staging import Staging
+from redrive.staging.batch_files import Staging
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 

@@ -76,7 +76,7 @@ def test_picked_messages_are_decided(site: Site) -> None:
 
 
 def test_large_decisions_are_made_in_portions(site: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr("redrive_ui.deciding.CHUNK", 7)
+    monkeypatch.setattr("redrive_ui.bulk_decisions.CHUNK", 7)
     expected = site.value("select count(*) from escalated_messages where route = 'orders'")
     assert site.decide("discard").json()["count"] == expected
 

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
 
-from redrive import local_airflow, settings
+from redrive import settings
+from redrive.dev import local_airflow
+from redrive.dev.local_airflow import Airflow
 from redrive.ledger.engine import Ledger
-from redrive.local_airflow import Airflow
 from redrive.stages import pipeline
 from tests.classifying import classify
 from tests.dags.conftest import LASTING, Shop, shop  # noqa: F401 - a fixture

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
 from redrive_ui.rendering import PREFIX
-from redrive_ui.visits import Configuration
+from redrive_ui.request_context import Configuration
 from tests.ui import seeding
 from tests.ui.conftest import Site
 

@@ -13,7 +13,7 @@ import pytest
 
 from redrive.errors import SettingsError
 from redrive.settings import Settings
-from redrive_ui import shown
+from redrive_ui import formatting
 from redrive_ui.export import neutral
 from redrive_ui.identity import name_of
 from redrive_ui.rendering import PREFIX
@@ -340,13 +340,13 @@ class TestHostileTexts:
             assert "49 49" not in seen
 
     def test_what_hides_is_shown_by_its_number(self) -> None:
-        assert shown.visible("a\u202eb\x1b") == (
+        assert formatting.visible("a\u202eb\x1b") == (
             'a<span class="unseen">U+202E</span>b<span class="unseen">U+001B</span>'
         )
-        assert shown.visible("<b>&") == "&lt;b&gt;&amp;"
+        assert formatting.visible("<b>&") == "&lt;b&gt;&amp;"
 
     def test_long_texts_are_cut_and_it_is_said(self) -> None:
-        assert "… 10 more characters" in shown.visible("x" * 110, 100)
+        assert "… 10 more characters" in formatting.visible("x" * 110, 100)
 
 
 def pages_with(site: Site, text: str, paths: tuple[str, ...]) -> list[str]:
@@ -369,13 +369,13 @@ def pages_with(site: Site, text: str, paths: tuple[str, ...]) -> list[str]:
 class TestLayout:
     def test_json_is_laid_out_without_changing_a_value(self) -> None:
         text = '{"id": 12345678901234567890, "price": 1.10, "a": [], "b": {}, "a": [1, "x", null, true]}'
-        laid_out = shown.formatted(text)
+        laid_out = formatting.formatted(text)
         assert laid_out
         assert re.sub(r"\s", "", laid_out) == re.sub(r"\s", "", text)
 
     @pytest.mark.parametrize("text", ["", "plain", "{", "[" * 5000, "12", '{"a": 1', None])
     def test_what_is_none_stays_as_it_is(self, text: str | None) -> None:
-        assert shown.formatted(text) is None
+        assert formatting.formatted(text) is None
 
     def test_numbers_are_no_formulas(self) -> None:
         assert neutral(-5) == "-5"

@@ -2,7 +2,7 @@
 """Failure texts as systems word them, one cause each: written for these tests from how libraries, databases, brokers
 and clouds report errors, and used by the tests of rules, masks, grouping and the Spark job."""
 
-from redrive.causes import Cause
+from redrive.classification.causes import Cause
 
 C = Cause
 

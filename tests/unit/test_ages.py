@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth
-from redrive.ledger.observations import Oldest
+from redrive.ledger.delivery.observations import Oldest
 from redrive.stages.ages import UNKNOWN, Ages, judge, may_look
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

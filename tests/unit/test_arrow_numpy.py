@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from redrive.arrow_numpy import integers, numbers, strings
+from redrive.classification.arrow_numpy import integers, numbers, strings
 from redrive.message import DeadLetter, Header
-from redrive.staging import Staging
+from redrive.staging.batch_files import Staging
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.uint32(), pa.int64()])

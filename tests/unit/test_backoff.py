@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive import backoff
+from redrive.policy import backoff
 
 SECOND = timedelta(seconds=1)
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from redrive import cause_model
-from redrive.cause_model import CAUSES, Example, Model, measure, train
-from redrive.causes import Cause, default_verdict
-from redrive.explain import explain
+from redrive.classification import learned_model
+from redrive.classification.causes import Cause, default_verdict
+from redrive.classification.explain import explain
+from redrive.classification.learned_model import CAUSES, Example, Model, measure, train
 
 WORDS = {
     Cause.MISSING_DATA: ["parcel vanished", "meter not on file", "tenant gone from the list"],
@@ -35,11 +35,11 @@ def test_it_finds_what_it_was_shown_and_says_by_which_words(small: Model) -> Non
     assert finding.cause is Cause.MISSING_DATA
     assert finding.rule.startswith("learned: ")
     assert {"parcel", "vanished"} & set(finding.rule.removeprefix("learned: ").split(", "))
-    assert cause_model.ENOUGH <= finding.confidence <= 1
+    assert learned_model.ENOUGH <= finding.confidence <= 1
 
 
 def test_it_abstains_where_no_word_tells_it_anything(small: Model) -> None:
-    shipped = cause_model.shipped()
+    shipped = learned_model.shipped()
     assert shipped is not None
     assert shipped.find("wibble wobble") is None
     assert small.find("") is None
@@ -57,7 +57,7 @@ def test_in_doubt_it_chooses_what_is_not_sent_by_itself() -> None:
     model = train([*examples(), *(Example(text, frozenset({cause})) for cause in mixed)])
     likely = model.probabilities(text)
     finding = model.find(text)
-    assert likely[Cause.TRANSIENT_NETWORK] > likely[Cause.MISSING_DATA] > cause_model.DOUBT
+    assert likely[Cause.TRANSIENT_NETWORK] > likely[Cause.MISSING_DATA] > learned_model.DOUBT
     assert finding is not None
     assert finding.cause is Cause.MISSING_DATA
 
@@ -87,11 +87,11 @@ def test_outcomes_teach_without_naming_one_cause() -> None:
 
 
 def test_the_shipped_model_knows_the_shipped_texts() -> None:
-    shipped = cause_model.shipped()
+    shipped = learned_model.shipped()
     assert shipped is not None
-    some = list(cause_model.shipped_texts())[::20]
+    some = list(learned_model.shipped_texts())[::20]
     result = measure(shipped, some)
-    assert result["right"] >= 0.9 * result["texts"], "run: python -m redrive.cause_model"
+    assert result["right"] >= 0.9 * result["texts"], "run: python -m redrive.classification.learned_model"
     assert result["unsafe"] <= 0.02 * result["texts"]
 
 

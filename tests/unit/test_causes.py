@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.causes import (
+from redrive.classification.causes import (
     AUTOMATIC,
     NEED_PERSON,
     PROFILES,
@@ -14,7 +14,7 @@ from redrive.causes import (
     default_verdict,
     meaning,
 )
-from redrive.policy import Case, Escalate, Limits, Send, decide
+from redrive.policy.next_step import Case, Escalate, Limits, Send, decide
 
 # The table of the design, cause by cause.
 VERDICTS = {

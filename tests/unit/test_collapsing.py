@@ -8,8 +8,8 @@ import pytest
 from tests.unit.failure_samples import SAMPLES
 from tests.unit.hostile_texts import HOSTILE
 
-from redrive import collapsing, failure_text, grouping
-from redrive.collapsing import Masked, skeletons
+from redrive.classification import bulk_masking, failure_text, grouping
+from redrive.classification.bulk_masking import Masked, skeletons
 
 #: What patterns look for, what may reach into a value, and what ends one.
 PIECES = (
@@ -160,8 +160,8 @@ def test_texts_with_ids_of_their_own_are_masked_once(monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collapsing, "_REMEMBERED", 10_000)
-    monkeypatch.setattr(collapsing, "_PORTION", 1_000)
+    monkeypatch.setattr(bulk_masking, "_REMEMBERED", 10_000)
+    monkeypatch.setattr(bulk_masking, "_PORTION", 1_000)
     masks = Masked()
     for number in range(3_000):
         text = f"word{'x' * (number % 97)} {'y' * (number // 97)}"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive import connections
-from redrive.connections import Connection
+from redrive.connections import lookup
+from redrive.connections.lookup import Connection
 from redrive.errors import ConnectionMissing, SettingsError
 
 VALUES = {
@@ -39,7 +39,7 @@ def test_a_value_means_what_it_means_to_airflow(value: str) -> None:
     from airflow.sdk import Connection as Theirs  # noqa: PLC0415
 
     theirs = Theirs.from_json(value, "c") if value.startswith("{") else Theirs.from_uri(value, "c")
-    ours = connections.parse("c", value)
+    ours = lookup.parse("c", value)
 
     fields = ("host", "port", "login", "password", "schema")
     assert ours.conn_type == (theirs.conn_type or "")
@@ -48,7 +48,7 @@ def test_a_value_means_what_it_means_to_airflow(value: str) -> None:
 
 
 def test_the_environment_is_asked_by_upper_case_id() -> None:
-    found = connections.get("orders_db", {"AIRFLOW_CONN_ORDERS_DB": VALUES["uri"]})
+    found = lookup.get("orders_db", {"AIRFLOW_CONN_ORDERS_DB": VALUES["uri"]})
 
     assert found == Connection(
         "orders_db", "postgres", "db.example.org", 5433, "ana", "s3cret", "orders", {"sslmode": "require"}
@@ -56,7 +56,7 @@ def test_the_environment_is_asked_by_upper_case_id() -> None:
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    text = repr(connections.parse("c", json.dumps({"conn_type": "aws", "password": "pw-1", "extra": {"token": "t-2"}})))
+    text = repr(lookup.parse("c", json.dumps({"conn_type": "aws", "password": "pw-1", "extra": {"token": "t-2"}})))
 
     assert "pw-1" not in text
     assert "t-2" not in text
@@ -71,7 +71,7 @@ def test_secrets_are_not_in_the_repr() -> None:
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_without_telling_secrets(value: str) -> None:
     with pytest.raises(SettingsError) as error:
-        connections.get("orders_db", {"AIRFLOW_CONN_ORDERS_DB": value})
+        lookup.get("orders_db", {"AIRFLOW_CONN_ORDERS_DB": value})
 
     assert "AIRFLOW_CONN_ORDERS_DB" in str(error.value)
     assert "pw-1" not in str(error.value)
@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_refused_without_telling_secrets(value: str) -> N
 @pytest.mark.airflow
 def test_an_undefined_connection_names_the_ways_to_define_it() -> None:
     with pytest.raises(ConnectionMissing, match=r"nowhere .*AIRFLOW_CONN_NOWHERE.*airflow connections add nowhere"):
-        connections.get("nowhere", {})
+        lookup.get("nowhere", {})
 
 
 @pytest.mark.airflow
@@ -122,11 +122,11 @@ def test_the_fast_path_does_not_import_airflow() -> None:
     ids=["postgres", "mysql", "sqlite", "sqlite-absolute", "sqlite-host", "whole-url", "scheme"],
 )  # fmt: skip
 def test_a_database_connection_becomes_an_sqlalchemy_url(value: str, url: str) -> None:
-    made = connections.sqlalchemy_url(connections.parse("c", value))
+    made = lookup.sqlalchemy_url(lookup.parse("c", value))
 
     assert made.render_as_string(hide_password=False) == url
 
 
 def test_a_database_that_nobody_knows_says_how_to_name_it() -> None:
     with pytest.raises(SettingsError, match=r"connection c: .*'vertica'.*extra.sqlalchemy_url"):
-        connections.sqlalchemy_url(connections.parse("c", "vertica://h/db"))
+        lookup.sqlalchemy_url(lookup.parse("c", "vertica://h/db"))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy.exc
 
-from redrive.demo import consumer, orders, world
-from redrive.demo.services import Shop, TokenExpired
+from redrive.dev.demo import consumer, orders, world
+from redrive.dev.demo.services import Shop, TokenExpired
 from redrive.errors import UsageError
 
 AN_ORDER = {

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from redrive.demo import orders
+from redrive.dev.demo import orders
 
 #: XML 1.0's characters, which are all that a real queue takes.
 REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")

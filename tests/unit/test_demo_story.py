@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from redrive.demo import story
-from redrive.demo.workspace import Workspace
-from redrive.demo.world import Counts
+from redrive.dev.demo import story
+from redrive.dev.demo.workspace import Workspace
+from redrive.dev.demo.world import Counts
 from redrive.ledger.engine import Ledger, sql
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

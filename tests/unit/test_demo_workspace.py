@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from redrive import connections, settings
-from redrive.demo import workspace
-from redrive.demo.workspace import Workspace
+from redrive import settings
+from redrive.connections import lookup
+from redrive.dev.demo import workspace
+from redrive.dev.demo.workspace import Workspace
 from redrive.errors import UsageError
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -143,8 +144,8 @@ def test_runs_see_the_demos_server_whatever_the_shell_says(place: Workspace) -> 
 
     env = place.environment(ENDPOINT, place.folder / "orders.db", shell)
 
-    assert connections.get("sqs_demo", env).extra["endpoint_url"] == ENDPOINT
-    assert str(connections.sqlalchemy_url(connections.get("orders_db", env))).endswith("/demo/orders.db")
+    assert lookup.get("sqs_demo", env).extra["endpoint_url"] == ENDPOINT
+    assert str(lookup.sqlalchemy_url(lookup.get("orders_db", env))).endswith("/demo/orders.db")
     assert settings.load(env=env).database == place.ledger_url
     assert env["PATH"] == "/usr/bin"
     assert "AWS_PROFILE" not in env

@@ -12,8 +12,9 @@ import pytest
 import typer.main
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from redrive import brokers, cli
-from redrive.explain import explain
+from redrive import brokers
+from redrive.classification.explain import explain
+from redrive.cli import app
 from redrive.ledger import schema, tables
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import FINISHED, MOVES, State
@@ -89,7 +90,7 @@ def test_every_command_exists(path: Path) -> None:
 
 
 def refuse_unknown_command(words: list[str]) -> None:
-    text, command, rest = " ".join(words), typer.main.get_command(cli.app), words[1:]
+    text, command, rest = " ".join(words), typer.main.get_command(app.app), words[1:]
     while hasattr(command, "commands") and rest and re.fullmatch(r"[a-z][a-z|-]*", rest[0]):
         for name in rest[0].split("|"):
             assert name in command.commands, f"{text}: there is no command {name!r}"

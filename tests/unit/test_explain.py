@@ -3,10 +3,10 @@
 import pytest
 from failure_samples import SAMPLES
 
-from redrive.cases import Case, RouteRule
-from redrive.causes import Cause, default_verdict
-from redrive.explain import explain, judge, without_personal_data
-from redrive.template_mining import KnownGroup
+from redrive.classification.cases import Case, RouteRule
+from redrive.classification.causes import Cause, default_verdict
+from redrive.classification.explain import explain, judge, without_personal_data
+from redrive.classification.templates import KnownGroup
 
 
 def test_lines_come_back_in_order_with_what_was_found() -> None:

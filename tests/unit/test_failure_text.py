@@ -5,7 +5,7 @@ import json
 import pytest
 from hostile_texts import HOSTILE
 
-from redrive.failure_text import HEAD, MAX_BODY_BYTES, MAX_TEXT, TAIL, cut, pick
+from redrive.classification.failure_text import HEAD, MAX_BODY_BYTES, MAX_TEXT, TAIL, cut, pick
 from redrive.message import Header
 from redrive.selectors import parse
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from redrive import gates
-from redrive.gates import Counts, Outcomes, Rules, Step
+from redrive.policy import gates
+from redrive.policy.gates import Counts, Outcomes, Rules, Step
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 COOL = timedelta(minutes=15)

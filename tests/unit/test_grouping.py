@@ -5,9 +5,9 @@ import random
 import pytest
 from failure_samples import SAMPLES
 
-from redrive import grouping
-from redrive.explain import explain
-from redrive.template_mining import KnownGroup
+from redrive.classification import grouping
+from redrive.classification.explain import explain
+from redrive.classification.templates import KnownGroup
 
 
 def groups_of(*texts: str) -> list[str]:

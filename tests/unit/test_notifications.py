@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from redrive import notifications
 from redrive.errors import NotificationFailed
-from redrive.notifications import Event, NotHere
+from redrive.notify import channels
+from redrive.notify.channels import Event, NotHere
 from redrive.settings import Notify
 
-PAUSED = notifications.notice(
+PAUSED = channels.notice(
     [Event("k3-7", "route_paused", "orders", "", "2026-11-20T12:00+00:00", {"by": "ana", "reason": "<deploy> & more"})]
 )
 
@@ -81,7 +81,7 @@ def test_slack_gets_a_text_that_is_only_text(web: Wire, monkeypatch: pytest.Monk
         "password": "T0/B0/secret",
     }
     monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
-    notifications.send(PAUSED, to(connection="chat"))
+    channels.send(PAUSED, to(connection="chat"))
     path, _, body = web.got[0].partition(" ")
     assert path == "/services/T0/B0/secret"
     assert json.loads(body)["text"].startswith("*orders: paused by ana*\n&lt;deploy&gt; &amp; more.")
@@ -93,12 +93,12 @@ def test_a_redirect_is_not_followed_and_what_failed_is_said_without_the_secret(
     connection = {"conn_type": "slackwebhook", "host": f"http://127.0.0.1:{web.port}", "password": "moved/secret"}
     monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
     with pytest.raises(NotificationFailed, match="connection chat: it answered 302") as failure:
-        notifications.send(PAUSED, to(connection="chat"))
+        channels.send(PAUSED, to(connection="chat"))
     assert len(web.got) == 1
     connection["host"] = "http://127.0.0.1:1"
     monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
     with pytest.raises(NotificationFailed, match="connection chat: ConnectionRefusedError") as other:
-        notifications.send(PAUSED, to(connection="chat"))
+        channels.send(PAUSED, to(connection="chat"))
     assert "secret" not in str(failure.value) + str(other.value)
 
 
@@ -106,7 +106,7 @@ def test_mail_has_a_subject_receivers_and_an_id_that_stays(mail: Wire, monkeypat
     extra = {"from_email": "redrive@example.org", "disable_ssl": True, "disable_tls": True}
     connection = {"conn_type": "smtp", "host": "127.0.0.1", "port": mail.port, "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_POST", json.dumps(connection))
-    notifications.send(PAUSED, to(connection="post", to=["ana@example.org", "ben@example.org"]))
+    channels.send(PAUSED, to(connection="post", to=["ana@example.org", "ben@example.org"]))
     assert "Subject: orders: paused by ana" in mail.got
     assert "Message-ID: <k3-7@redrive.invalid>" in mail.got
     assert [line for line in mail.got if line.lower().startswith("rcpt to")] == [
@@ -114,19 +114,19 @@ def test_mail_has_a_subject_receivers_and_an_id_that_stays(mail: Wire, monkeypat
         "rcpt TO:<ben@example.org>",
     ]
     with pytest.raises(NotificationFailed, match="mail needs from_email in its extra, and `to` in notify"):
-        notifications.send(PAUSED, to(connection="post"))
+        channels.send(PAUSED, to(connection="post"))
 
 
 def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_DB", "postgresql://u:secret@host/db")
     with pytest.raises(NotificationFailed, match="'postgres'; notify knows http, slackwebhook and smtp"):
-        notifications.send(PAUSED, to(connection="db"))
+        channels.send(PAUSED, to(connection="db"))
 
 
 def test_an_airflow_notifier_waits_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(__import__("sys").modules, "airflow", raising=False)
     with pytest.raises(NotHere):
-        notifications.send(PAUSED, to(notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier"))
+        channels.send(PAUSED, to(notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier"))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redrive.pacing import TokenBucket
+from redrive.policy.pacing import TokenBucket
 
 
 def test_it_lets_a_second_of_tokens_through_at_once_and_then_the_rate() -> None:

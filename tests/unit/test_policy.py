@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from redrive import policy
-from redrive.causes import PROFILES, Cause, Verdict
-from redrive.policy import Case, Discard, Escalate, Hold, Limits, Send
+from redrive.classification.causes import PROFILES, Cause, Verdict
+from redrive.policy import next_step
+from redrive.policy.next_step import Case, Discard, Escalate, Hold, Limits, Send
 
 LIMITS = Limits(2, 3, timedelta(minutes=1), 2.0, timedelta(minutes=3), {})
 
@@ -22,7 +22,7 @@ def a_case(cause: Cause | None = Cause.TRANSIENT_NETWORK, **facts: object) -> Ca
 
 def test_a_passing_failure_goes_back_twice_then_waits_three_times_then_meets_a_person() -> None:
     decided = [
-        policy.decide(a_case(requeues=requeues, delays=delays, attempts=requeues + delays), LIMITS)
+        next_step.decide(a_case(requeues=requeues, delays=delays, attempts=requeues + delays), LIMITS)
         for requeues, delays in [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (2, 3)]
     ]
     assert decided[:5] == [
@@ -38,13 +38,13 @@ def test_a_passing_failure_goes_back_twice_then_waits_three_times_then_meets_a_p
 
 def test_nothing_is_sent_where_nothing_is_allowed() -> None:
     none = Limits(0, 0, timedelta(minutes=1), 2.0, timedelta(minutes=3), {})
-    assert isinstance(policy.decide(a_case(), none), Escalate)
-    assert isinstance(policy.decide(a_case(None, kind="delay"), none), Escalate)
+    assert isinstance(next_step.decide(a_case(), none), Escalate)
+    assert isinstance(next_step.decide(a_case(None, kind="delay"), none), Escalate)
 
 
 @pytest.mark.parametrize("cause", list(Cause))
 def test_every_cause_has_a_decision_that_fits_its_verdict(cause: Cause) -> None:
-    decision = policy.decide(a_case(cause), LIMITS)
+    decision = next_step.decide(a_case(cause), LIMITS)
     match PROFILES[cause].verdict:
         case Verdict.ESCALATE | Verdict.SUPPRESS_OR_ESCALATE:
             assert isinstance(decision, Escalate)
@@ -58,17 +58,17 @@ def test_every_cause_has_a_decision_that_fits_its_verdict(cause: Cause) -> None:
 
 
 def test_a_stuck_consumers_message_is_held_while_it_is_stuck_and_costs_no_delay() -> None:
-    stuck = policy.decide(a_case(Cause.CONSUMER_STUCK, consumers="stuck"), LIMITS)
+    stuck = next_step.decide(a_case(Cause.CONSUMER_STUCK, consumers="stuck"), LIMITS)
     assert isinstance(stuck, Hold)
     assert "stuck" in stuck.reason
-    assert policy.decide(a_case(Cause.CONSUMER_STUCK, consumers="well"), LIMITS) == Send("requeue")
-    assert policy.decide(a_case(Cause.CONSUMER_STUCK), LIMITS) == Send("delay", timedelta(minutes=1)), "nobody tells"
-    assert policy.decide(a_case(consumers="stuck"), LIMITS) == Send("requeue"), "other causes don't wait for them"
+    assert next_step.decide(a_case(Cause.CONSUMER_STUCK, consumers="well"), LIMITS) == Send("requeue")
+    assert next_step.decide(a_case(Cause.CONSUMER_STUCK), LIMITS) == Send("delay", timedelta(minutes=1)), "nobody tells"
+    assert next_step.decide(a_case(consumers="stuck"), LIMITS) == Send("requeue"), "other causes don't wait for them"
 
 
 def test_a_message_at_which_consumers_get_stuck_again_and_again_meets_a_person() -> None:
     decided = [
-        policy.decide(a_case(Cause.CONSUMER_STUCK, consumers="well", requeues=r, delays=d, attempts=r + d), LIMITS)
+        next_step.decide(a_case(Cause.CONSUMER_STUCK, consumers="well", requeues=r, delays=d, attempts=r + d), LIMITS)
         for r, d in [(1, 0), (2, 0), (2, 3)]
     ]
     assert decided[:2] == [Send("requeue"), Send("delay", timedelta(minutes=1))]
@@ -76,18 +76,18 @@ def test_a_message_at_which_consumers_get_stuck_again_and_again_meets_a_person()
 
 
 def test_an_unclassified_failure_is_tried_once() -> None:
-    assert policy.decide(a_case(Cause.UNCLASSIFIED), LIMITS) == Send("canary")
-    assert isinstance(policy.decide(a_case(Cause.UNCLASSIFIED, requeues=1, attempts=1), LIMITS), Escalate)
+    assert next_step.decide(a_case(Cause.UNCLASSIFIED), LIMITS) == Send("canary")
+    assert isinstance(next_step.decide(a_case(Cause.UNCLASSIFIED, requeues=1, attempts=1), LIMITS), Escalate)
 
 
 def test_what_a_person_released_goes_straight_back_to_people() -> None:
-    decision = policy.decide(a_case(released=True, attempts=1), LIMITS)
+    decision = next_step.decide(a_case(released=True, attempts=1), LIMITS)
     assert isinstance(decision, Escalate)
     assert "released" in decision.reason
 
 
 def test_attempts_of_another_ledger_count_towards_the_cap() -> None:
-    assert isinstance(policy.decide(a_case(attempts=100), LIMITS), Escalate)
+    assert isinstance(next_step.decide(a_case(attempts=100), LIMITS), Escalate)
 
 
 def test_a_route_may_decide_otherwise() -> None:
@@ -99,8 +99,8 @@ def test_a_route_may_decide_otherwise() -> None:
         timedelta(minutes=3),
         {Cause.MESSAGE_EXPIRED: Verdict.DISCARD, Cause.THROTTLED: Verdict.ESCALATE},
     )
-    assert isinstance(policy.decide(a_case(Cause.MESSAGE_EXPIRED), limits), Discard)
-    assert isinstance(policy.decide(a_case(Cause.THROTTLED), limits), Escalate)
+    assert isinstance(next_step.decide(a_case(Cause.MESSAGE_EXPIRED), limits), Discard)
+    assert isinstance(next_step.decide(a_case(Cause.THROTTLED), limits), Escalate)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_route_may_decide_otherwise() -> None:
 )
 def test_a_duplicate_window_is_not_trusted_to_its_end(window: float | None, for_: float | None) -> None:
     seconds = None if window is None else timedelta(seconds=window)
-    assert policy.trusted(seconds) == (None if for_ is None else timedelta(seconds=for_))
+    assert next_step.trusted(seconds) == (None if for_ is None else timedelta(seconds=for_))
 
 
 def test_only_failures_that_go_away_by_themselves_may_try_again_by_themselves() -> None:
-    assert policy.is_automatic(Cause.TRANSIENT_DATABASE, {})
-    assert policy.is_automatic(None, {})
-    assert not policy.is_automatic(Cause.APPLICATION_BUG, {})
-    assert not policy.is_automatic(Cause.UNCLASSIFIED, {})
-    assert not policy.is_automatic(Cause.THROTTLED, {Cause.THROTTLED: Verdict.ESCALATE})
+    assert next_step.is_automatic(Cause.TRANSIENT_DATABASE, {})
+    assert next_step.is_automatic(None, {})
+    assert not next_step.is_automatic(Cause.APPLICATION_BUG, {})
+    assert not next_step.is_automatic(Cause.UNCLASSIFIED, {})
+    assert not next_step.is_automatic(Cause.THROTTLED, {Cause.THROTTLED: Verdict.ESCALATE})

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from redrive import processed_check
+from redrive.connections import processed_check
+from redrive.connections.processed_check import Checker
 from redrive.errors import CheckFailed
-from redrive.processed_check import Checker
 from redrive.settings import ProcessedCheck
 
 QUERY = "select message_id from processed where message_id in :keys"

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from redrive import replay
-from redrive.causes import Cause, Verdict
-from redrive.gates import Rules
-from redrive.policy import Limits
-from redrive.replay import History, Tally
+from redrive.classification.causes import Cause, Verdict
+from redrive.policy import replay
+from redrive.policy.gates import Rules
+from redrive.policy.next_step import Limits
+from redrive.policy.replay import History, Tally
 
 MINUTE = timedelta(minutes=1)
 LIMITS = Limits(2, 3, MINUTE, 2.0, 3 * MINUTE, {})

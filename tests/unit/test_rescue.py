@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from redrive import settings as configuration
-from redrive.ledger import expiry, leases, outcomes, schema
+from redrive.ledger import leases, schema
+from redrive.ledger.delivery import expiry, outcomes
+from redrive.ledger.delivery.expiry import Expiry
 from redrive.ledger.engine import Ledger
-from redrive.ledger.expiry import Expiry
 from redrive.settings import Settings
 from redrive.stages import rescue
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.unit.hostile_texts import HOSTILE
 
-from redrive import failure_text, route_rules
-from redrive.cases import RouteRule
-from redrive.causes import Cause
-from redrive.explain import explain
+from redrive.classification import failure_text, route_rules
+from redrive.classification.cases import RouteRule
+from redrive.classification.causes import Cause
+from redrive.classification.explain import explain
 from redrive.settings.expressions import MAX_STEPS, check_expression
 
 #: Expressions that keep an engine with backtracking busy, or are as large as they may be; with a text for each.
@@ -55,7 +55,7 @@ def test_no_text_keeps_an_expression_busy(expression: str) -> None:
     """In a process of its own: what runs away in C can't be stopped otherwise."""
     check_expression(expression)
     code = (
-        "import sys, time; from redrive.route_rules import first_matches; first_matches(['x'], ['x']);"
+        "import sys, time; from redrive.classification.route_rules import first_matches; first_matches(['x'], ['x']);"
         "expression, text = sys.stdin.read().split('\\n\\n', 1); t = time.process_time();"
         "first_matches([text], [expression]); print(time.process_time() - t)"
     )

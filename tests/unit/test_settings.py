@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import settings
-from redrive.causes import Cause, Verdict
+from redrive.classification.causes import Cause, Verdict
 from redrive.errors import SettingsError
 from redrive.selectors import Kind
 from redrive.settings import Route, Settings

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from redrive import connections, spark, spark_classes, spark_session
 from redrive import settings as configuration
+from redrive.connections import lookup
+from redrive.dev import class_archive
 from redrive.errors import ClassificationFailed, ConnectionMissing, SettingsError, StagingError
 from redrive.settings import Settings
+from redrive.spark import session_conf, submit
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,8 +34,8 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "spark_jobs").mkdir()
     (tmp_path / "spark_jobs" / "classify_messages.py").write_text("")
     monkeypatch.setenv("REDRIVE_HOME", str(tmp_path))
-    monkeypatch.setattr(spark, "_LIBRARY", tmp_path / "plugins" / "redrive")
-    monkeypatch.setattr(spark, "_JOBS", tmp_path / "spark_jobs")
+    monkeypatch.setattr(submit, "_LIBRARY", tmp_path / "plugins" / "redrive")
+    monkeypatch.setattr(submit, "_JOBS", tmp_path / "spark_jobs")
     monkeypatch.setattr(sys, "path", [*sys.path])  # the job puts its folder there
     return tmp_path
 
@@ -45,8 +47,8 @@ def spark_submit_is(house: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
     program = scripts / "spark-submit"
     program.write_text(f"#!{sys.executable}\n{textwrap.dedent(script)}")
     program.chmod(0o755)
-    monkeypatch.setattr(spark.sysconfig, "get_path", lambda _name: str(scripts))
-    monkeypatch.setattr(spark, "java_missing", lambda: None)
+    monkeypatch.setattr(submit.sysconfig, "get_path", lambda _name: str(scripts))
+    monkeypatch.setattr(submit, "java_missing", lambda: None)
 
 
 def a_manifest(house: Path) -> str:
@@ -57,30 +59,30 @@ def a_manifest(house: Path) -> str:
 
 class TestTheCode:
     def test_travels_as_a_zip_of_the_library(self, house: Path) -> None:
-        with zipfile.ZipFile(spark.package()) as archive:
+        with zipfile.ZipFile(submit.package()) as archive:
             assert archive.namelist() == ["redrive/__init__.py"]
 
     def test_is_named_by_its_content(self, house: Path) -> None:
-        before = spark.package()
-        assert spark.package() == before
+        before = submit.package()
+        assert submit.package() == before
         (house / "plugins" / "redrive" / "__init__.py").write_text("changed = True")
-        after = spark.package()
+        after = submit.package()
         assert after != before
         assert before.exists(), "a job that runs with it must not lose it"
 
     def test_holds_no_compiled_files_and_leaves_no_half_written_ones(self, house: Path) -> None:
         (house / "plugins" / "redrive" / "__pycache__").mkdir()
         (house / "plugins" / "redrive" / "__pycache__" / "x.pyc").write_bytes(b"x")
-        archive = spark.package()
+        archive = submit.package()
         assert [name for name in zipfile.ZipFile(archive).namelist() if "pyc" in name] == []
         assert list(archive.parent.glob("*.part")) == []
 
     def test_holds_what_the_job_imports(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("REDRIVE_HOME", str(tmp_path))  # the state is elsewhere; the code stays where it is
-        archive = spark.package()
+        archive = submit.package()
         assert archive.parent == tmp_path / "var" / "spark"
         names = set(zipfile.ZipFile(archive).namelist())
-        assert {"redrive/causes.py", "redrive/errors.py", "redrive/staged_cases.py"} <= names
+        assert {"redrive/classification/causes.py", "redrive/errors.py", "redrive/classification/executor.py"} <= names
 
     def test_is_published_for_the_cloud_runners_once(self, house: Path) -> None:
         bucket = house / "bucket"
@@ -89,18 +91,18 @@ class TestTheCode:
         there = settings.spark.model_copy(update={"batch_bucket": bucket.as_uri()})
         settings = settings.model_copy(update={"spark": there})
 
-        code = spark.publish(settings)
+        code = submit.publish(settings)
         written = {path.name: path.stat().st_mtime_ns for path in (bucket / "code").iterdir()}
-        assert spark.publish(settings) == code
+        assert submit.publish(settings) == code
         assert {path.name: path.stat().st_mtime_ns for path in (bucket / "code").iterdir()} == written
         assert {Path(code.application).name, Path(code.py_files).name} == set(written)
 
 
 class TestTheCommand:
     def test_says_the_master_the_code_and_the_manifest(self, house: Path) -> None:
-        command = spark.submit_command(settings_with("{runner: submit, master: 'spark://m:7077'}"), "s3://b/m.json")
+        command = submit.submit_command(settings_with("{runner: submit, master: 'spark://m:7077'}"), "s3://b/m.json")
         assert command[command.index("--master") + 1] == "spark://m:7077"
-        assert command[command.index("--py-files") + 1] == str(spark.package())
+        assert command[command.index("--py-files") + 1] == str(submit.package())
         assert command[-3:] == [str(house / "spark_jobs" / "classify_messages.py"), "--manifest", "s3://b/m.json"]
 
     def test_takes_the_master_of_a_connection(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,13 +110,13 @@ class TestTheCommand:
             "AIRFLOW_CONN_CLUSTER",
             '{"conn_type": "spark", "host": "k8s://https://k", "port": 443, "extra": {"deploy-mode": "cluster"}}',
         )
-        command = spark.submit_command(settings_with("{runner: submit, connection: cluster}"), "m.json")
+        command = submit.submit_command(settings_with("{runner: submit, connection: cluster}"), "m.json")
         assert command[command.index("--master") + 1] == "k8s://https://k:443"
         assert command[command.index("--deploy-mode") + 1] == "cluster"
 
     def test_never_falls_back_to_yarn_when_the_connection_is_missing(self, house: Path) -> None:
         with pytest.raises(ConnectionMissing, match="nowhere"):
-            spark.submit_command(settings_with("{runner: submit, connection: nowhere}"), "m.json")
+            submit.submit_command(settings_with("{runner: submit, connection: nowhere}"), "m.json")
 
     @pytest.mark.parametrize(
         ("connection", "master"),
@@ -126,36 +128,36 @@ class TestTheCommand:
         ],
     )
     def test_reads_a_master_as_the_airflow_provider_does(self, connection: str, master: str) -> None:
-        assert spark.master_of(connections.parse("x", connection)) == master
+        assert submit.master_of(lookup.parse("x", connection)) == master
 
     def test_a_connection_without_a_host_is_refused(self) -> None:
         with pytest.raises(SettingsError, match="x: its host"):
-            spark.master_of(connections.parse("x", '{"conn_type": "spark"}'))
+            submit.master_of(lookup.parse("x", '{"conn_type": "spark"}'))
 
     def test_properties_of_the_configuration_win(self) -> None:
         settings = settings_with("{driver_memory: 3g, conf: {spark.sql.shuffle.partitions: '7'}}")
-        properties = spark.properties(settings.spark)
+        properties = submit.properties(settings.spark)
         assert properties["spark.sql.shuffle.partitions"] == "7"
         assert properties["spark.driver.memory"] == "3g"
 
     def test_the_job_gets_the_session_that_it_asks_for(self) -> None:
-        given = spark.properties(settings_with("{runner: submit}").spark)
-        assert spark_session.SESSION.items() <= given.items()
+        given = submit.properties(settings_with("{runner: submit}").spark)
+        assert session_conf.SESSION.items() <= given.items()
 
     def test_a_spark_of_this_machine_gets_a_jvm_that_is_soon_at_work(self) -> None:
-        given = spark.properties_here(settings_with("{}").spark)
-        assert given[spark_session.JVM_OPTIONS].startswith(spark_session.QUICK_JVM)
+        given = submit.properties_here(settings_with("{}").spark)
+        assert given[session_conf.JVM_OPTIONS].startswith(session_conf.QUICK_JVM)
 
     def test_a_cluster_is_told_nothing_about_its_jvm(self) -> None:
-        assert spark_session.JVM_OPTIONS not in spark.properties_here(settings_with("{runner: submit}").spark)
+        assert session_conf.JVM_OPTIONS not in submit.properties_here(settings_with("{runner: submit}").spark)
 
     def test_the_users_own_options_win(self) -> None:
         chosen = settings_with("{conf: {spark.driver.extraJavaOptions: -Xss8m}}").spark
-        assert spark.properties_here(chosen)[spark_session.JVM_OPTIONS] == "-Xss8m"
+        assert submit.properties_here(chosen)[session_conf.JVM_OPTIONS] == "-Xss8m"
 
     def test_a_manifest_that_is_gone_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(StagingError, match=r"gone\.json"):
-            spark.read_manifest(str(tmp_path / "gone.json"))
+            submit.read_manifest(str(tmp_path / "gone.json"))
 
 
 class TestTheArchiveOfClasses:
@@ -170,36 +172,36 @@ class TestTheArchiveOfClasses:
         return tmp_path / "jdk"
 
     def test_is_named_by_the_builds_of_spark_and_java(self, java: Path) -> None:
-        archive = spark_session.class_archive()
+        archive = session_conf.class_archive()
         assert archive is not None
         assert archive.name == f"spark-{metadata.version('pyspark')}-17.0.1+2-x86_64.jsa"
 
     @pytest.mark.usefixtures("java")
     def test_is_used_where_it_is(self) -> None:
-        archive = spark_session.class_archive()
+        archive = session_conf.class_archive()
         assert archive is not None
-        assert spark_session.jvm_options() == spark_session.QUICK_JVM
+        assert session_conf.jvm_options() == session_conf.QUICK_JVM
         archive.parent.mkdir(parents=True)
         archive.touch()
-        assert f"-XX:SharedArchiveFile={archive}" in spark_session.jvm_options()
+        assert f"-XX:SharedArchiveFile={archive}" in session_conf.jvm_options()
 
     def test_there_is_none_of_a_java_that_tells_no_version(self, java: Path) -> None:
         (java / "release").write_text("IMPLEMENTOR=nobody\n")
-        assert spark_session.class_archive() is None
+        assert session_conf.class_archive() is None
         (java / "release").unlink()
-        assert spark_session.class_archive() is None
+        assert session_conf.class_archive() is None
 
     def test_there_is_none_whose_path_no_option_could_name(self, java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "prefix", str(java / "my env"))
-        assert spark_session.class_archive() is None
+        assert session_conf.class_archive() is None
 
     def test_that_fails_leaves_nothing_and_tells_what_was_said(
         self, java: Path, house: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         spark_submit_is(house, monkeypatch, "raise SystemExit('no room for classes')")
-        assert spark_classes.main() == 0, "nothing depends on it"
+        assert class_archive.main() == 0, "nothing depends on it"
         assert "no room for classes" in capsys.readouterr().err
-        archive = spark_session.class_archive()
+        archive = session_conf.class_archive()
         assert archive is not None
         assert list(archive.parent.iterdir()) == []
 
@@ -213,9 +215,9 @@ class TestTheArchiveOfClasses:
             pathlib.Path(found.group(1)).write_text("classes")
             """,
         )
-        made = spark_classes.make()
+        made = class_archive.make()
         assert made is not None
-        assert made == spark_session.class_archive()
+        assert made == session_conf.class_archive()
         assert made.read_text() == "classes"
         assert [path.name for path in made.parent.iterdir()] == [made.name]
 
@@ -225,13 +227,13 @@ class TestARun:
         spark_submit_is(
             house, monkeypatch, "import sys, pathlib; pathlib.Path(sys.argv[-1] + '.seen').write_text('classified')"
         )
-        spark.classify(settings_with("{}"), a_manifest(house))
+        submit.classify(settings_with("{}"), a_manifest(house))
         assert (house / "m.json.seen").read_text() == "classified"
 
     def test_that_fails_tells_its_log_and_its_last_words(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_submit_is(house, monkeypatch, "print('first'); raise SystemExit('no such file: batch-7')")
         with pytest.raises(ClassificationFailed, match="no such file: batch-7") as failure:
-            spark.classify(settings_with("{}"), a_manifest(house))
+            submit.classify(settings_with("{}"), a_manifest(house))
         log = next((house / "var" / "spark" / "logs").iterdir())
         assert str(log) in str(failure.value)
         assert log.stat().st_mode & 0o077 == 0, "error texts of a customer's messages are nobody else's business"
@@ -247,7 +249,7 @@ class TestARun:
             """,
         )
         with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):
-            spark.classify(settings_with("{timeout: 2s}"), a_manifest(house))
+            submit.classify(settings_with("{timeout: 2s}"), a_manifest(house))
         with pytest.raises(ProcessLookupError):
             os.kill(int((house / "m.json.pid").read_text()), 0)
 
@@ -255,7 +257,7 @@ class TestARun:
         monkeypatch.setenv("PATH", str(house))
         monkeypatch.delenv("JAVA_HOME", raising=False)
         with pytest.raises(ClassificationFailed, match="Java 17"):
-            spark.classify(settings_with("{}"), a_manifest(house))
+            submit.classify(settings_with("{}"), a_manifest(house))
 
     def test_keeps_a_bounded_number_of_logs(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_submit_is(house, monkeypatch, "")
@@ -263,7 +265,7 @@ class TestARun:
         logs.mkdir(parents=True)
         for number in range(150):
             (logs / f"classify-20200101T0000{number:03}-x.log").write_text("")
-        spark.classify(settings_with("{}"), a_manifest(house))
+        submit.classify(settings_with("{}"), a_manifest(house))
         assert len(list(logs.iterdir())) <= 101
 
     @pytest.mark.parametrize(
@@ -278,7 +280,7 @@ class TestARun:
         place = "s3://b/staging" if "emr" in runner else "gs://b/staging"
         settings = configuration.parse(f"spark: {runner}\nstaging: {place}", env={}, root=ROOT)
         with pytest.raises(SettingsError, match=r"spark\.runner.*Airflow"):
-            spark.classify(settings, "m.json")
+            submit.classify(settings, "m.json")
 
     def test_over_connect_runs_the_job_in_this_process(self, house: Path, remote: "Remote") -> None:
         (house / "spark_jobs" / "classify_messages.py").write_text(
@@ -286,7 +288,7 @@ class TestARun:
         )
         (house / "m.json").write_text(json.dumps({"output": str(house / "out")}))
 
-        spark.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
+        submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
 
         assert remote.address == "sc://spark:15002"
         assert remote.stopped
@@ -295,9 +297,9 @@ class TestARun:
     def test_over_connect_the_servers_python_gets_our_code(self, house: Path, remote: "Remote") -> None:
         (house / "spark_jobs" / "classify_messages.py").write_text("def run(manifest, spark): pass")
         (house / "m.json").write_text("{}")
-        spark.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
-        assert remote.artifacts == [str(spark.package())]
-        assert remote.options == spark_session.SESSION, "the session is the server's until then"
+        submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
+        assert remote.artifacts == [str(submit.package())]
+        assert remote.options == session_conf.SESSION, "the session is the server's until then"
 
     def test_over_connect_that_fails_tells_the_server_and_no_token(self, house: Path, remote: "Remote") -> None:
         (house / "spark_jobs" / "classify_messages.py").write_text(
@@ -306,7 +308,7 @@ class TestARun:
         (house / "m.json").write_text("{}")
         settings = settings_with("{runner: connect, remote: 'sc://spark:443/;use_ssl=true;token=s3cret'}")
         with pytest.raises(ClassificationFailed, match=r"sc://spark:443/ \(spark\.remote\): .*batch-7") as failure:
-            spark.classify(settings, str(house / "m.json"))
+            submit.classify(settings, str(house / "m.json"))
         assert "s3cret" not in str(failure.value)
         assert remote.stopped
 
@@ -317,7 +319,7 @@ class TestARun:
         (house / "m.json").write_text("{}")
         settings = settings_with("{runner: connect, remote: 'sc://spark:15002', timeout: 1s}")
         with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):
-            spark.classify(settings, str(house / "m.json"))
+            submit.classify(settings, str(house / "m.json"))
         assert remote.stopped
 
 
@@ -366,7 +368,7 @@ def test_importing_it_costs_no_spark_and_no_airflow() -> None:
         [
             sys.executable,
             "-c",
-            "import redrive.spark, sys; print({'pyspark', 'airflow', 'boto3', 'pyarrow'} & set(sys.modules))",
+            "import redrive.spark.submit, sys; print({'pyspark', 'airflow', 'boto3', 'pyarrow'} & set(sys.modules))",
         ],
         capture_output=True,
         text=True,

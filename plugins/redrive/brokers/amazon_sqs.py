@@ -26,7 +26,6 @@ from botocore import xform_name
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
-from redrive import connections
 from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.sqs_message import (
     BATCH,
@@ -44,7 +43,8 @@ from redrive.brokers.sqs_message import (
     queue_of_arn,
     received,
 )
-from redrive.connections import Connection
+from redrive.connections import lookup
+from redrive.connections.lookup import Connection
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Outgoing, Received
 
@@ -167,7 +167,7 @@ class AmazonSqs:
 
         ``read_timeout`` (seconds, more than a long poll) is how long an answer may take.
         """
-        connection = connections.get(connection_id, env)
+        connection = lookup.get(connection_id, env)
         return cls(_client(connection, max(read_timeout, 1)), **options)
 
     def capabilities_for(self, queue: str) -> Capabilities:

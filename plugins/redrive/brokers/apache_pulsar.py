@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, Self
 import pulsar
 from _pulsar import SchemaInfo, SchemaType
 
-from redrive import connections
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.pulsar_connection import Place, place_of
 from redrive.brokers.pulsar_message import (
@@ -38,6 +37,7 @@ from redrive.brokers.pulsar_message import (
     id_text,
     letter,
 )
+from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, MessageRefused, PermissionRefused, QueueMissing
 from redrive.message import Outgoing, Received
 
@@ -144,7 +144,7 @@ class ApachePulsar:
     @classmethod
     def open(cls, connection_id: str, *, env: Mapping[str, str] = os.environ, **options: Any) -> Self:
         """The cluster that Airflow connection ``connection_id`` names; nothing is asked of it yet."""
-        return cls(place_of(connections.get(connection_id, env)), **options)
+        return cls(place_of(lookup.get(connection_id, env)), **options)
 
     def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all are alike
         """See :class:`~redrive.brokers.base.Broker`."""

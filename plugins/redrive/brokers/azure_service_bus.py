@@ -19,7 +19,6 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBu
 from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp.error import AMQPException, MessageException
 
-from redrive import connections
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.service_bus_facts import Administration, Facts, NoAdministration, clients
 from redrive.brokers.service_bus_links import Receiver, Sender
@@ -32,6 +31,7 @@ from redrive.brokers.service_bus_message import (
     entry,
     letter,
 )
+from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Outgoing, Received
 
@@ -136,7 +136,7 @@ class AzureServiceBus:
     @classmethod
     def open(cls, connection_id: str, *, env: Mapping[str, str] = os.environ, **options: Any) -> Self:
         """The namespace that Airflow connection ``connection_id`` names; nothing is asked of it yet."""
-        connection = connections.get(connection_id, env)
+        connection = lookup.get(connection_id, env)
         client, administration = clients(connection, time.monotonic, retry_total=0, keep_alive=0)
         return cls(client, administration, **options)
 

@@ -23,7 +23,6 @@ import grpc
 import tenacity
 from google.pubsub_v1 import types
 
-from redrive import connections
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.pubsub_clients import Clients, open_clients
 from redrive.brokers.pubsub_message import (
@@ -41,6 +40,7 @@ from redrive.brokers.pubsub_message import (
     received,
     short_name,
 )
+from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Outgoing, Received
 
@@ -114,7 +114,7 @@ class GooglePubSub:
     @classmethod
     def open(cls, connection_id: str, *, env: Mapping[str, str] = os.environ, **options: Any) -> Self:
         """The project that Airflow connection ``connection_id`` names; nothing is asked of it yet."""
-        return cls(open_clients(connections.get(connection_id, env), env), **options)
+        return cls(open_clients(lookup.get(connection_id, env), env), **options)
 
     def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all are alike
         """See :class:`~redrive.brokers.base.Broker`."""

@@ -17,7 +17,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
-from redrive.connections import Connection
+from redrive.connections.lookup import Connection
 from redrive.errors import SettingsError
 
 PUBSUB = "pubsub.googleapis.com"

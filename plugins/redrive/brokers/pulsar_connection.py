@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pulsar
 
 from redrive.brokers.pulsar_admin import Admin
-from redrive.connections import Connection
+from redrive.connections.lookup import Connection
 from redrive.errors import SettingsError
 
 _EXTRA = frozenset(

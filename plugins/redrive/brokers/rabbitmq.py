@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Self
 
 import pika
 
-from redrive import connections
 from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.rabbitmq_link import (
     ACCESS_REFUSED,
@@ -36,7 +35,8 @@ from redrive.brokers.rabbitmq_message import (
     encode,
     letter_of,
 )
-from redrive.connections import Connection
+from redrive.connections import lookup
+from redrive.connections.lookup import Connection
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Micros, Outgoing, Received
 
@@ -161,7 +161,7 @@ class RabbitMQ:
     @classmethod
     def open(cls, connection_id: str, *, env: Mapping[str, str] = os.environ, **options: Any) -> Self:
         """The virtual host that Airflow connection ``connection_id`` names; nothing is asked of it yet."""
-        return cls(**(_arguments(connections.get(connection_id, env)) | options))
+        return cls(**(_arguments(lookup.get(connection_id, env)) | options))
 
     def capabilities_for(self, queue: str) -> Capabilities:
         """See :class:`~redrive.brokers.base.Broker`."""

@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from redrive.brokers.service_bus_message import Address
-from redrive.connections import Connection
+from redrive.connections.lookup import Connection
 from redrive.errors import QueueMissing, SettingsError
 
 #: After it could not be reached, or did not let us in, it is not asked again for so long (seconds).

@@ -1,0 +1,1 @@
+"""The ledger: every fact about every message, in one database, written under a lease."""

@@ -8,8 +8,8 @@ repeated hits the primary key, and messages in id order are payloads in file ord
 import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Table, text
 
+from redrive.ledger.delivery.ordering import UNFINISHED
 from redrive.ledger.engine import Instant
-from redrive.ledger.ordering import UNFINISHED
 from redrive.lifecycle import State
 
 #: SQLite gives a rowid only to INTEGER, PostgreSQL counts in BIGINT.

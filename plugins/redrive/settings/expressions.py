@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from redrive import route_rules
+from redrive.classification import route_rules
 
 _TOKEN = re.compile(
     r"""

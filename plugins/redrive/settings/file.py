@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from redrive.causes import Cause
+from redrive.classification.causes import Cause
 from redrive.errors import SettingsError
 from redrive.settings.models import Route, Settings, known_keys
 from redrive.settings.words import format_size, nearest, quoted

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from redrive import redaction, selectors
-from redrive.causes import Cause, Verdict
+from redrive.classification.causes import Cause, Verdict
 from redrive.errors import SelectorError, SettingsError
 from redrive.selectors import Kind, Selector
 from redrive.settings.expressions import check_expression

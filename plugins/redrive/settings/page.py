@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, get_args
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from redrive.causes import Cause, Verdict
+from redrive.classification.causes import Cause, Verdict
 from redrive.selectors import Selector
 from redrive.settings.models import Part, Settings, Size, parts_of
 from redrive.settings.words import format_duration, format_size

@@ -1,0 +1,1 @@
+"""The steps of a run, each from durable input to recorded output."""

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from redrive.errors import StagingError
-from redrive.ledger import adopting, batches
+from redrive.ledger.drain import adopting, batches
 from redrive.ledger.engine import Ledger
 from redrive.ledger.schema import ledger_id
 from redrive.stages.context import Context
 
 if TYPE_CHECKING:
-    from redrive.staging import BatchFile, Staging
+    from redrive.staging.batch_files import BatchFile, Staging
 
 
 def adopt(context: Context, *, of_ledgers: Collection[str] = (), restored: bool = False) -> dict[str, int]:

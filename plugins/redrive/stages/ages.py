@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerError
-from redrive.ledger import observations
-from redrive.ledger.observations import Oldest
+from redrive.ledger.delivery import observations
+from redrive.ledger.delivery.observations import Oldest
 from redrive.message import DeadLetter, Micros, read_tracking
 from redrive.stages.context import Context, instant, micros
 
@@ -34,7 +34,7 @@ LEASE, DELIVERIES, RETENTION = timedelta(seconds=30), 10, timedelta(days=14)
 
 
 class Ages(NamedTuple):
-    """Ages of one queue, as an :class:`~redrive.ledger.observations.Observation` has them."""
+    """Ages of one queue, as an :class:`~redrive.ledger.delivery.observations.Observation` has them."""
 
     oldest_age_seconds: float | None = None
     oldest_age_method: str = "unknown"

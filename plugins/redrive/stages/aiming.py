@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from redrive.aims import Aim, Aims
 from redrive.errors import PermissionRefused, QueueMissing
-from redrive.ledger import aiming
+from redrive.ledger.delivery import aiming
+from redrive.policy.aims import Aim, Aims
 from redrive.settings import Route, Source
 from redrive.stages.context import Context
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from redrive.errors import StagingError
-from redrive.ledger import batches, selecting
+from redrive.ledger import selecting
+from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.message import MAX_ROWS, ROW_BITS, batch_and_row, message_id_of
 
 if TYPE_CHECKING:
-    from redrive.staging import Staging
+    from redrive.staging.batch_files import Staging
 
 #: Candidates whose headers are looked at together.
 PAGE = 5_000

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker
 from redrive.errors import RedriveError, StagingError
-from redrive.ledger import balance, batches, findings, retention
-from redrive.ledger.balance import Problem
+from redrive.ledger.account import balance, findings, retention
+from redrive.ledger.account.balance import Problem
+from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
 from redrive.ledger.schema import ledger_id
 from redrive.message import MAX_ROWS, batch_and_row
@@ -23,7 +24,7 @@ from redrive.stages import adopt
 from redrive.stages.context import Progress, silent
 
 if TYPE_CHECKING:
-    from redrive.staging import Staging
+    from redrive.staging.batch_files import Staging
 
 #: An open batch this old, or as old as the lease of its copies where that is longer, has no writer any more: a drain
 #: closes its batches within half a lease.
@@ -61,7 +62,7 @@ def audit(
     Of each file the hashes of all copies are held against the ledger. Bodies are read and hashed anew where something
     may still ask for them: of batches that are not loaded, or hold a message that isn't finished.
     """
-    from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
+    from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
 
     ledger, staging = Ledger(settings.database), Staging(settings.staging)
     found = Audited()
@@ -222,7 +223,7 @@ def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
 
     What a crash left of an earlier call is removed too.
     """
-    from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
+    from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
 
     ledger, staging = Ledger(settings.database), Staging(settings.staging)
     totals = {"batches": 0, "messages": 0}

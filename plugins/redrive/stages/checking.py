@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from redrive.brokers.base import Capabilities
+from redrive.connections.processed_check import Checker
 from redrive.errors import SettingsError
-from redrive.ledger import broker_ids
-from redrive.processed_check import Checker
+from redrive.ledger.drain import broker_ids
 from redrive.selectors import Kind
 from redrive.settings import Route
 from redrive.stages.context import Context

@@ -10,18 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from redrive import classified
-from redrive.aims import LONGEST_ORIGIN
-from redrive.arrow_numpy import has_nul
+from redrive.classification.arrow_numpy import has_nul
 from redrive.errors import BrokerError, ClassificationFailed, StagingError
-from redrive.ledger import loading, repeats, sending
-from redrive.ledger.batches import Batch
-from redrive.ledger.loading import Classified, Group, Loaded
-from redrive.ledger.repeats import Copy, Evidence, Repeat, StagedBatch
+from redrive.ledger.delivery import sending
+from redrive.ledger.drain import loading, repeats
+from redrive.ledger.drain.batches import Batch
+from redrive.ledger.drain.loading import Classified, Group, Loaded
+from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch
 from redrive.message import MAX_INDEXED, MAX_ROWS, ROW_BITS, Tracking, headers_hash, index_key, message_id_of
+from redrive.policy.aims import LONGEST_ORIGIN
 from redrive.redaction import redactor
 from redrive.stages import aiming
 from redrive.stages.context import Context, not_sent_on
+from redrive.staging import file_schemas
 
 
 class Answers:
@@ -31,7 +32,7 @@ class Answers:
         """Make the job's groups known to the ledger. Raises :class:`ClassificationFailed` when files are missing."""
         self._staging = context.staging
         self._output = output
-        cases = self._read(classified.CASES_FILE, ["case_key", "cause", "fingerprint", "template", "example"])
+        cases = self._read(file_schemas.CASES_FILE, ["case_key", "cause", "fingerprint", "template", "example"])
         ids = _make_groups(context, cases)
         self._cases = cases.select(["case_key", "cause"])  # texts and templates are not needed any more
         fingerprints = cases.column("fingerprint").to_pylist()
@@ -42,8 +43,8 @@ class Answers:
 
         Raises :class:`ClassificationFailed` unless the job answered for each of them, once.
         """
-        names = [f"{classified.MESSAGES_DIR}/{classified.messages_file(batch.batch_id)}" for batch in some]
-        table = pa.concat_tables([self._read(name, classified.MESSAGES.names) for name in names])
+        names = [f"{file_schemas.MESSAGES_DIR}/{file_schemas.messages_file(batch.batch_id)}" for batch in some]
+        table = pa.concat_tables([self._read(name, file_schemas.MESSAGES.names) for name in names])
         if not table.column("message_id").equals(message_ids):
             raise ClassificationFailed(
                 f"the Spark job answered for {len(table)} messages of batches {some[0].batch_id} to "
@@ -59,7 +60,7 @@ class Answers:
 
     def left_out(self, batch: Batch) -> bool:
         """Whether the job could not read the batch, because its file is damaged: its answer has no rows then."""
-        name = f"{self._output}/{classified.MESSAGES_DIR}/{classified.messages_file(batch.batch_id)}"
+        name = f"{self._output}/{file_schemas.MESSAGES_DIR}/{file_schemas.messages_file(batch.batch_id)}"
         try:
             return bool(self._staging.copies(name) == 0 and batch.copies and self._staging.is_damaged(batch.uri))
         except StagingError:

@@ -15,12 +15,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from redrive.cause_model import LEARNED
+from redrive.classification.learned_model import LEARNED
 from redrive.errors import BrokerError, StagingError
-from redrive.ledger import batches, leases, loading, outcomes, repeats
-from redrive.ledger.batches import Batch
+from redrive.ledger import leases
+from redrive.ledger.delivery import outcomes
+from redrive.ledger.drain import batches, loading, repeats
+from redrive.ledger.drain.batches import Batch
+from redrive.ledger.drain.loading import Loaded
 from redrive.ledger.engine import CHUNK_ROWS
-from redrive.ledger.loading import Loaded
 from redrive.ledger.schema import ledger_id
 from redrive.settings import Source
 from redrive.settings.file import home
@@ -28,7 +30,7 @@ from redrive.stages import completeness
 from redrive.stages.context import Context, micros
 
 if TYPE_CHECKING:
-    from redrive.staging import Staging
+    from redrive.staging.batch_files import Staging
 
 #: Copies that a run asks Spark about at most; and at least, however many jobs failed (unless a batch has more).
 MOST, LEAST = 10_000_000, 20_000

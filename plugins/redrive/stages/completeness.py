@@ -15,7 +15,8 @@ How it is known depends on what the broker tells of a source:
 
 from datetime import datetime
 
-from redrive.ledger import batches, drain_looks, leases
+from redrive.ledger import leases
+from redrive.ledger.drain import batches, first_looks
 from redrive.stages.context import Context
 from redrive.stages.drain import COMPLETE, NOTHING_MORE, PROVED
 
@@ -26,7 +27,7 @@ def drained_to(context: Context) -> dict[str, datetime]:
     shards = max(1, counts.get("shards", 1))
     found = {}
     with context.ledger.read() as connection:
-        looks = drain_looks.first(connection, context.lease)
+        looks = first_looks.first(connection, context.lease)
         for source in context.route.sources:
             queue = source.queue
             lag = context.broker.capabilities_for(queue).depth_lag

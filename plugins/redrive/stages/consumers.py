@@ -19,8 +19,8 @@ from typing import NamedTuple, cast
 
 from redrive.brokers.base import ClosesConnections, ConsumerStats, TellsOfConsumers
 from redrive.errors import BrokerError, QueueMissing
-from redrive.ledger import consumers as ledger_consumers
-from redrive.ledger.consumers import Health
+from redrive.ledger.delivery import consumers as ledger_consumers
+from redrive.ledger.delivery.consumers import Health
 from redrive.message import index_key
 from redrive.stages.context import Context
 

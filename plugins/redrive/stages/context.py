@@ -18,7 +18,7 @@ from redrive.selectors import Kind
 from redrive.settings import Route, Settings
 
 if TYPE_CHECKING:
-    from redrive.staging import Staging
+    from redrive.staging.batch_files import Staging
 
 #: Called with a sentence on what is going on and, where known, how much of how much is done.
 Progress = Callable[[str, int, int | None], None]
@@ -131,7 +131,7 @@ class Context:
     def staging(self) -> "Staging":
         """The staging folder."""
         if self._staging is None:
-            from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which an idle run does not need
+            from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which an idle run does not need
 
             self._staging = Staging(self.settings.staging)
         return self._staging

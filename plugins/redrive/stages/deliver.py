@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from redrive.brokers.base import Broker, Capabilities, Depth, Publication
-from redrive.causes import Cause
+from redrive.classification.causes import Cause
 from redrive.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -25,10 +25,13 @@ from redrive.errors import (
     RedriveError,
     StagingError,
 )
-from redrive.ledger import batches, destinations, escalations, leases, outcomes, sending
+from redrive.ledger import leases
+from redrive.ledger.delivery import breakers, outcomes, sending
+from redrive.ledger.delivery.sending import Ahead, Claimed, Lane, Mark, NoRoom, Room, Slice
+from redrive.ledger.drain import batches
 from redrive.ledger.engine import parse_instant
+from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection
-from redrive.ledger.sending import Ahead, Claimed, Lane, Mark, NoRoom, Room, Slice
 from redrive.message import (
     MAX_ROWS,
     ROW_BITS,
@@ -41,8 +44,8 @@ from redrive.message import (
     clean_headers,
     tracking_headers,
 )
-from redrive.pacing import TokenBucket
-from redrive.policy import trusted
+from redrive.policy.next_step import trusted
+from redrive.policy.pacing import TokenBucket
 from redrive.stages import aiming, attributes, consumers
 from redrive.stages.checking import Asked, open_check
 from redrive.stages.context import Context, instant, micros, not_sent_on
@@ -302,7 +305,7 @@ class _Delivery:
     def _stopped(self, destination: str) -> bool:
         """Whether the destination's breaker lets nothing through; what it lets through is seen to by the claim."""
         with self._context.ledger.read() as connection:
-            stopped = destinations.quota(connection, self._context.name, destination) == 0
+            stopped = breakers.quota(connection, self._context.name, destination) == 0
         if stopped:
             self._blocked.add(destination)
             self._context.progress(f"held: the breaker of {destination} is open", 0, None)

@@ -12,16 +12,20 @@ from functools import partial
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-from redrive import connections, notifications, spark, spark_session
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
+from redrive.connections import lookup
+from redrive.connections.processed_check import Checker
 from redrive.errors import ClassificationFailed, PermissionRefused, QueueMissing, RedriveError, SettingsError
-from redrive.ledger import escalations, outcomes, schema
+from redrive.ledger import schema
+from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger
-from redrive.processed_check import Checker
+from redrive.ledger.review import escalations
+from redrive.notify import channels
 from redrive.settings import Route, Settings, Source, SparkSettings
+from redrive.spark import session_conf, submit
 from redrive.stages import aiming, checking, resolve
-from redrive.staging import Staging
+from redrive.staging.batch_files import Staging
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
 _REACH_SECONDS = 3.0
@@ -51,11 +55,13 @@ def _spark(chosen: SparkSettings) -> str:
     """What is at hand for the runner; raises :class:`RedriveError` where it could not run."""
     match chosen.runner:
         case "local" | "submit":
-            if trouble := spark.java_missing():
+            if trouble := submit.java_missing():
                 raise ClassificationFailed(trouble)
-            archive = spark_session.class_archive() if chosen.runner == "local" else None
+            archive = session_conf.class_archive() if chosen.runner == "local" else None
             slow = archive is not None and not archive.exists()
-            return f"runner {chosen.runner}" + ("; starts sooner after python -m redrive.spark_classes" if slow else "")
+            return f"runner {chosen.runner}" + (
+                "; starts sooner after python -m redrive.dev.class_archive" if slow else ""
+            )
         case "connect":
             place = urlsplit(chosen.remote or "")
             address = (place.hostname or "localhost", place.port or _CONNECT_PORT)
@@ -272,9 +278,9 @@ def _time_to_return(settings: Settings, name: str) -> timedelta | None:
 
 
 def _target(connection: str) -> str:
-    kind = connections.get(connection).conn_type
-    if kind not in notifications.KINDS:
-        raise SettingsError(f"connection {connection} is of type {kind!r}, not {', '.join(notifications.KINDS)}")
+    kind = lookup.get(connection).conn_type
+    if kind not in channels.KINDS:
+        raise SettingsError(f"connection {connection} is of type {kind!r}, not {', '.join(channels.KINDS)}")
     return f"connection {connection} ({kind}); nothing was sent to it"
 
 

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerError, LedgerError, PathTaken, RedriveError, SettlementFailed
-from redrive.ledger import batches, drain_looks, gate_waits, observations, outcomes, repeats
-from redrive.ledger import expiry as expiry_ledger
-from redrive.ledger.expiry import Expiry
-from redrive.ledger.observations import Observation
+from redrive.ledger.delivery import expiry as expiry_ledger
+from redrive.ledger.delivery import gate_waits, observations, outcomes
+from redrive.ledger.delivery.expiry import Expiry
+from redrive.ledger.delivery.observations import Observation
+from redrive.ledger.drain import batches, first_looks, repeats
 from redrive.ledger.schema import ledger_id
 from redrive.message import FIRST_MOMENT, LAST_MOMENT, Micros, Received
 from redrive.settings import Source
@@ -36,7 +37,7 @@ from redrive.stages.context import Context, instant, micros
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from redrive.staging import BatchWriter
+    from redrive.staging.batch_files import BatchWriter
 
 #: Receipts per settle call: a multiple of every broker's batch size.
 SETTLE_AT_ONCE = 1_000
@@ -267,7 +268,7 @@ class _SourceDrain:
         )
         if all(map(_tells_times, received)):
             return received
-        from redrive.staging import as_far_as_possible  # noqa: PLC0415 - Arrow, which an idle run does not need
+        from redrive.staging.batch_files import as_far_as_possible  # noqa: PLC0415 - Arrow, which an idle run does not need
 
         return [one if _tells_times(one) else one._replace(letter=as_far_as_possible(one.letter)) for one in received]
 
@@ -294,7 +295,7 @@ class _SourceDrain:
         exact = context.broker.capabilities_for(self._source.queue).knows_empty
         if not exact or depth.total is None or not self._is_late(depth):
             return
-        drain_looks.note(
+        first_looks.note(
             context.ledger,
             context.lease,
             self._source.queue,

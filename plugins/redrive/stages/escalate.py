@@ -6,11 +6,12 @@ What a standing decision of theirs covers is decided at once in its name; ``redr
 import base64
 from collections.abc import Sequence
 
-from redrive import failure_text
-from redrive.causes import Cause
+from redrive.classification import failure_text
+from redrive.classification.causes import Cause
 from redrive.errors import CheckFailed, StagingError
-from redrive.ledger import batches, escalations, restoring, standing, suspects
-from redrive.ledger.escalations import Candidate, Review
+from redrive.ledger.drain import batches, suspects
+from redrive.ledger.review import escalations, restoring, standing
+from redrive.ledger.review.escalations import Candidate, Review
 from redrive.lifecycle import State
 from redrive.message import DeadLetter, batch_and_row, message_id_of
 from redrive.stages.checking import Asked, Check, open_check

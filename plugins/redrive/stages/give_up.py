@@ -7,8 +7,9 @@ failed. The machine never decides this.
 from typing import Any
 
 from redrive.errors import StagingError, UsageError
-from redrive.ledger import batches, outcomes
-from redrive.ledger.batches import Batch
+from redrive.ledger.delivery import outcomes
+from redrive.ledger.drain import batches
+from redrive.ledger.drain.batches import Batch
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings
 from redrive.stages.context import Context
@@ -16,7 +17,7 @@ from redrive.stages.context import Context
 
 def look(settings: Settings, route: str, batch_id: int) -> dict[str, Any]:
     """What giving up ``batch_id`` would mean; raises as :func:`give_up` does, and changes nothing."""
-    from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
+    from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
 
     ledger = Ledger(settings.database)
     try:

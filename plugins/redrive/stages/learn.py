@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from redrive.cause_model import LEARNED, Example, Model, measure, shipped, shipped_texts, train
-from redrive.cause_rules import find
-from redrive.causes import AUTOMATIC, NEED_PERSON, Cause
-from redrive.ledger import learning
+from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
+from redrive.classification.learned_model import LEARNED, Example, Model, measure, shipped, shipped_texts, train
+from redrive.classification.rules import find
+from redrive.ledger.account import learning
+from redrive.ledger.account.learning import Lesson
 from redrive.ledger.engine import Ledger
-from redrive.ledger.learning import Lesson
 
 #: Outcomes that a group needs before they teach anything, and the share of them that must agree.
 ENOUGH_OUTCOMES: Final = 5

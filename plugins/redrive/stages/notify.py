@@ -11,13 +11,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from redrive import notifications
 from redrive.errors import NotificationFailed
-from redrive.ledger import notices
-from redrive.ledger.balance import Problem
+from redrive.ledger.account import notices
+from redrive.ledger.account.balance import Problem
+from redrive.ledger.account.notices import Facts, Pending
 from redrive.ledger.engine import Ledger
-from redrive.ledger.notices import Facts, Pending
-from redrive.notifications import Event, NotHere
+from redrive.notify import channels
+from redrive.notify.channels import Event, NotHere
 from redrive.redaction import redactor
 from redrive.settings import Notify, Route, Settings, format_duration
 from redrive.stages import rescue
@@ -140,7 +140,7 @@ class Teller:
             notices.failed(self.ledger, mine, "the route no longer names it", self.now, for_good=True)
             return
         try:
-            notifications.send(notifications.notice([_event(self.name, self.route, one) for one in mine]), target)
+            channels.send(channels.notice([_event(self.name, self.route, one) for one in mine]), target)
         except NotHere:
             notices.not_here(self.ledger, mine, self.now)
         except NotificationFailed as error:

@@ -2,8 +2,9 @@
 
 from redrive.brokers.base import Depth
 from redrive.errors import PermissionRefused, QueueMissing
-from redrive.ledger import notices, observations
-from redrive.ledger.observations import Observation
+from redrive.ledger.account import notices
+from redrive.ledger.delivery import observations
+from redrive.ledger.delivery.observations import Observation
 from redrive.stages import ages, aiming, consumers
 from redrive.stages.ages import UNKNOWN, Ages
 from redrive.stages.checking import refuse_broker_id

@@ -14,8 +14,11 @@ from typing import Any
 
 from redrive.brokers.base import Broker
 from redrive.errors import BalanceBroken
-from redrive.ledger import batches, leases, outcomes, restoring, schema, sending
+from redrive.ledger import leases, schema
+from redrive.ledger.delivery import outcomes, sending
+from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, let_go_of_interrupted
+from redrive.ledger.review import restoring
 from redrive.ledger.selecting import Selection
 from redrive.settings import Settings
 from redrive.stages import adopt as adopt_stage
@@ -97,7 +100,7 @@ def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: da
         mine = schema.ledger_id(connection)
     died = leases.predecessor_died(ledger, held)
     if left or died:
-        from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which a run after a good one does not need
+        from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which a run after a good one does not need
 
         staging = Staging(settings.staging)
         audit_stage.close_left_open(ledger, staging, left, now)

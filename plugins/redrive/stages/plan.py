@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from redrive import gates, policy
-from redrive.causes import Cause
-from redrive.ledger import consumers, destinations, leases, outcomes, planning
-from redrive.ledger.planning import CaseCount, GroupGate
+from redrive.classification.causes import Cause
+from redrive.ledger import leases
+from redrive.ledger.delivery import breakers, consumers, outcomes, planning
+from redrive.ledger.delivery.planning import CaseCount, GroupGate
 from redrive.ledger.selecting import Selection
-from redrive.policy import Consumers, Decision, Limits
+from redrive.policy import gates, next_step
+from redrive.policy.next_step import Consumers, Decision, Limits
 from redrive.settings import Route
 from redrive.stages import aiming, attributes
 from redrive.stages.context import Context
@@ -38,7 +39,7 @@ def plan(context: Context) -> dict[str, Any]:
         consumed = consumers.states(connection, context.name, now=now)
         cases = planning.cases(connection, context.name, context.selection.without_attributes(), consumed)
     limits = policy_limits(route)
-    counts = _apply(context, [(case, policy.decide(case.case, limits)) for case in cases], consumed)
+    counts = _apply(context, [(case, next_step.decide(case.case, limits)) for case in cases], consumed)
     keys = {source.queue: aiming.key_of(context.name, route, source.queue) for source in route.sources}
     lost = planning.refuse_lost(ledger, lease, keys, now)
     counts["to_escalate"] += lost
@@ -130,7 +131,7 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     hold: dict[int, str] = {}
     to_people: dict[int, str] = {}
     for gate in current:
-        passing = gate.released == 0 and policy.is_automatic(Cause(gate.cause), overrides)
+        passing = gate.released == 0 and next_step.is_automatic(Cause(gate.cause), overrides)
         taken = gates.step(counts_of(gate), rules, passing=passing, now=now)
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
@@ -162,7 +163,7 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
     """Let the breaker of every destination take its step; how many were stopped."""
     now, stopped = context.now(), 0
     with context.ledger.read() as connection:
-        current = destinations.states(connection, context.name)
+        current = breakers.states(connection, context.name)
     for gate in current:
         taken = gates.step_destination(
             gate.stage,
@@ -175,7 +176,7 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
         )
         if taken is None:
             continue
-        destinations.set_stage(
+        breakers.set_stage(
             context.ledger,
             context.lease,
             gate,

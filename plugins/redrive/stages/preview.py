@@ -4,13 +4,15 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
-from redrive import policy
-from redrive.aims import Aims
-from redrive.ledger import batches, consumers, planning, schema, sending
+from redrive.ledger import schema
+from redrive.ledger.delivery import consumers, planning, sending
+from redrive.ledger.delivery.planning import CaseCount, WaitingCount
+from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
-from redrive.ledger.planning import CaseCount, WaitingCount
 from redrive.ledger.selecting import Selection, want
-from redrive.policy import Discard, Escalate, Hold, Send
+from redrive.policy import next_step
+from redrive.policy.aims import Aims
+from redrive.policy.next_step import Discard, Escalate, Hold, Send
 from redrive.redaction import redactor
 from redrive.settings import Settings
 from redrive.stages import aiming, attributes
@@ -36,7 +38,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
         schema.check(ledger)
         seen = _Seen(aiming.configured(known))
         if selection.attributes:
-            from redrive.staging import Staging  # noqa: PLC0415 - Arrow, which other dry runs don't need
+            from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which other dry runs don't need
 
             staging = Staging(settings.staging)
             try:
@@ -55,7 +57,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
         ledger.close()
     rows = []
     for one in seen.cases():
-        decision = policy.decide(one.case, limits)
+        decision = next_step.decide(one.case, limits)
         gate = gates.get(one.group_id) if one.group_id is not None else None
         verdict, why, when = _words(decision, one.case.kind, delays.get(one.source), now)
         if isinstance(decision, Send) and one.case.kind != "delay" and known.canary is not None:
@@ -115,7 +117,7 @@ class _Seen:
 
     def __init__(self, aims: Aims) -> None:
         self._aims = aims
-        self._cases: dict[tuple[policy.Case, int | None, str], int] = {}
+        self._cases: dict[tuple[next_step.Case, int | None, str], int] = {}
         self.held: Counter[int] = Counter()  # by group
         self.due: Counter[str] = Counter()  # by destination
         self._waiting: dict[tuple[int | None, str | None, str], WaitingCount] = {}
@@ -149,7 +151,7 @@ class _Seen:
 
 
 def _words(
-    decision: policy.Decision, kind: str, own_delay: timedelta | None, now: datetime
+    decision: next_step.Decision, kind: str, own_delay: timedelta | None, now: datetime
 ) -> tuple[str, str, str | datetime]:
     match decision:
         case Send(mode=mode, within=within):

@@ -3,7 +3,9 @@
 from typing import Any
 
 from redrive.errors import BalanceBroken, StagingError
-from redrive.ledger import balance, batches, leases
+from redrive.ledger import leases
+from redrive.ledger.account import balance
+from redrive.ledger.drain import batches
 from redrive.stages.context import Context
 
 _FROM_STAGE = {

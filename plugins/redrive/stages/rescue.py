@@ -3,9 +3,9 @@
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from redrive.ledger import expiry, outcomes
+from redrive.ledger.delivery import expiry, outcomes
+from redrive.ledger.delivery.expiry import Expiry
 from redrive.ledger.engine import Ledger
-from redrive.ledger.expiry import Expiry
 from redrive.settings import Settings, format_duration
 
 #: From this share of a source's retention on it is said aloud; there is time left to do something.

@@ -5,8 +5,8 @@ from functools import partial
 
 from redrive.brokers.base import Broker, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
-from redrive.ledger import outcomes
-from redrive.policy import trusted
+from redrive.ledger.delivery import outcomes
+from redrive.policy.next_step import trusted
 from redrive.settings import Route, Source
 from redrive.stages.checking import Asked, open_check, vouches_for_unknown
 from redrive.stages.context import Context

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing, StagingError
-from redrive.ledger import batches, restoring
-from redrive.ledger.restoring import Unfinished
+from redrive.ledger.drain import batches
+from redrive.ledger.review import restoring
+from redrive.ledger.review.restoring import Unfinished
 from redrive.message import DeadLetter, Outgoing, batch_and_row, restore_id
 from redrive.stages import classify, escalate
 from redrive.stages.context import Context, micros

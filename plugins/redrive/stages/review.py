@@ -4,8 +4,9 @@ import json
 from typing import Any, Never
 from xml.parsers import expat
 
-from redrive.ledger import escalations, standing, suspects
-from redrive.ledger.escalations import Decided
+from redrive.ledger.drain import suspects
+from redrive.ledger.review import escalations, standing
+from redrive.ledger.review.escalations import Decided
 from redrive.lifecycle import State
 from redrive.redaction import MASKED
 from redrive.stages import escalate, plan

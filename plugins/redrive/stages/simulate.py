@@ -4,13 +4,14 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from redrive import replay
-from redrive.ledger import history, schema
+from redrive.ledger import schema
+from redrive.ledger.account import history
+from redrive.ledger.account.history import Doubts
 from redrive.ledger.engine import Ledger
-from redrive.ledger.history import Doubts
 from redrive.ledger.selecting import Selection
+from redrive.policy import replay
+from redrive.policy.replay import Row, Tally
 from redrive.redaction import redactor
-from redrive.replay import Row, Tally
 from redrive.settings import Route, Settings
 from redrive.stages.plan import gate_rules, policy_limits
 

@@ -1,0 +1,296 @@
+"""Why a message died: the eighteen causes, what each means, what is done first, and how to prevent it.
+
+A cause is a word that the Spark job gives to a failure; everything that follows from the word alone is here.
+History, groups and the state of the destination are weighed later, in :mod:`redrive.policy.next_step`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class Cause(StrEnum):
+    """What made the consumer fail, as far as the evidence tells."""
+
+    TRANSIENT_NETWORK = "transient_network"
+    TRANSIENT_DATABASE = "transient_database"
+    DEPENDENCY_UNAVAILABLE = "dependency_unavailable"
+    THROTTLED = "throttled"
+    CONSISTENCY_LAG = "consistency_lag"
+    RESOURCE_EXHAUSTED = "resource_exhausted"
+    CONSUMER_STUCK = "consumer_stuck"
+    LEASE_EXPIRED = "lease_expired"
+    DUPLICATE = "duplicate"
+    MAX_DELIVERIES = "max_deliveries"
+    UNCLASSIFIED = "unclassified"
+    MESSAGE_EXPIRED = "message_expired"
+    MALFORMED_PAYLOAD = "malformed_payload"
+    MISSING_DATA = "missing_data"
+    AUTH_FAILURE = "auth_failure"
+    OVERSIZED = "oversized"
+    ROUTING_FAILURE = "routing_failure"
+    APPLICATION_BUG = "application_bug"
+
+
+class Verdict(StrEnum):
+    """What is done with a message of a cause when nothing else is known about it.
+
+    Each is :attr:`automatic`, or :attr:`needs_person`, or neither: of a canary the few that are sent decide, and what
+    is discarded goes nowhere. This is the one place that says so.
+    """
+
+    REQUEUE = "requeue"  # back at once, at most requeue_attempts times, then delay
+    DELAY = "delay"  # back after backoff, at most delay_attempts times, then a person
+    CANARY = "canary"  # a few of the group first; the rest only if those do not return
+    HOLD = "hold"  # not before the destination's consumers are well, then requeue
+    SUPPRESS_OR_REQUEUE = "suppress_or_requeue"  # not sent if it was processed, else back slowly
+    SUPPRESS_OR_ESCALATE = "suppress_or_escalate"  # not sent if it was processed, else a person
+    ESCALATE = "escalate"  # a person decides
+    DISCARD = "discard"  # nobody needs it; never a default, only where a route says so
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the message goes again by itself: all of the group, sooner or later, and nobody is asked before."""
+        return self in (Verdict.REQUEUE, Verdict.DELAY, Verdict.HOLD, Verdict.SUPPRESS_OR_REQUEUE)
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether nothing is sent before a person has said so."""
+        return self in (Verdict.ESCALATE, Verdict.SUPPRESS_OR_ESCALATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Everything that follows from the name of a cause."""
+
+    meaning: str  # one sentence
+    verdict: Verdict
+    advice: str  # one paragraph: how to make it not happen again
+
+
+_PROFILES: dict[Cause, Profile] = {
+    Cause.TRANSIENT_NETWORK: Profile(
+        "A connection was reset, refused, timed out or could not be set up with something that is normally there.",
+        Verdict.REQUEUE,
+        "Retry inside the consumer, two or three times with jitter, before the message is given back; set "
+        "connect and read timeouts well below the lease; close idle pooled connections before the load "
+        "balancer does; and spread restarts of the dependency, so that not every replica is away at once.",
+    ),
+    Cause.TRANSIENT_DATABASE: Profile(
+        "A deadlock, serialization failure, lock wait, failover or momentarily empty pool stopped a transaction.",
+        Verdict.REQUEUE,
+        "Retry the whole transaction in the consumer on SQLSTATE 40001 and 40P01; take locks in one order; "
+        "keep transactions short, with no remote call inside; and give the pool at least one connection per"
+        " concurrent handler.",
+    ),
+    Cause.DEPENDENCY_UNAVAILABLE: Profile(
+        "A service that the consumer needs answered 502, 503 or 504, was in maintenance, or a circuit was open.",
+        Verdict.DELAY,
+        "Stop receiving while the dependency is down: a circuit breaker should pause the consumer and not "
+        "fail its messages. Let the readiness check of the consumer follow what it can't work without, and "
+        "allow more deliveries than its longest usual outage uses up.",
+    ),
+    Cause.THROTTLED: Profile(
+        "A quota or rate limit was hit: 429, provisioned throughput, too many requests.",
+        Verdict.DELAY,
+        "Limit concurrency on our side to what the quota allows, over all replicas together; honour "
+        "Retry-After; batch calls where the API offers it; ask for a larger quota before a planned peak; "
+        "and set this route's `causes.throttled.rate` below the limit, so that a redelivery does not cause "
+        "the next throttling.",
+    ),
+    Cause.CONSISTENCY_LAG: Profile(
+        "What the message refers to was not visible yet, or a version conflicted: replica lag or a lost race.",
+        Verdict.DELAY,
+        "Publish only after the commit (an outbox does that), read from the primary or with "
+        "read-your-writes where a message announces a write, carry the version in the message, and retry "
+        "version conflicts in the consumer.",
+    ),
+    Cause.RESOURCE_EXHAUSTED: Profile(
+        "The consumer or something below it ran out of disk, memory, file handles, threads or connections.",
+        Verdict.DELAY,
+        "Put limits where the resource is taken: fewer messages at a time, bounded pools and queues, "
+        "streaming for large payloads. Alert on 80 % of the limit, look for handles that are never closed, "
+        "and raise the limit only after that.",
+    ),
+    Cause.CONSUMER_STUCK: Profile(
+        "The consumer hung, was killed or evicted, or missed its heartbeats; the message is not to blame.",
+        Verdict.HOLD,
+        "Give every blocking call a timeout, work off the thread that sends heartbeats, let a liveness "
+        "check watch progress and not only the process, drain on SIGTERM within the grace period, and size "
+        "memory so that the consumer is not the first to be evicted.",
+    ),
+    Cause.LEASE_EXPIRED: Profile(
+        "The lock, lease, ack deadline or visibility ran out while the consumer was working; it may have succeeded.",
+        Verdict.SUPPRESS_OR_REQUEUE,
+        "Fetch fewer messages at a time, because the last of a batch waits under lease for all before it; "
+        "shorten the work or split it; lengthen or renew the lease to at least twice the slowest handling; "
+        "and make the handler idempotent, with its key written in the transaction that does the work.",
+    ),
+    Cause.DUPLICATE: Profile(
+        "A unique constraint or an idempotency check says that this was done already.",
+        Verdict.SUPPRESS_OR_ESCALATE,
+        "Treat an already processed key as success in the consumer and ack it, write the key in the same "
+        "transaction as the work, use the broker's deduplication where there is one, and configure "
+        "`processed_check`, so that such messages are suppressed with proof instead of being reviewed.",
+    ),
+    Cause.MAX_DELIVERIES: Profile(
+        "Nothing is known but that it was delivered too often.",
+        Verdict.CANARY,
+        "Let the consumer leave the reason: dead-letter it yourself with the error text in an attribute "
+        "instead of letting deliveries run out, or log the message id with the exception. Allow at least "
+        "five deliveries, so that a restart does not use them up.",
+    ),
+    Cause.UNCLASSIFIED: Profile(
+        "There is a failure text, but no rule knows it.",
+        Verdict.CANARY,
+        "Read the group's sample, and add a rule to this route (`rules: [{match: …, cause: …}]`); `redrive "
+        "explain` shows at once what a rule would catch. Errors that carry a code or an exception class are"
+        " recognised best.",
+    ),
+    Cause.MESSAGE_EXPIRED: Profile(
+        "The message's own time to live passed before anybody handled it.",
+        Verdict.ESCALATE,
+        "Find out whether late is worthless: then let the route say `causes.message_expired.verdict: "
+        "discard`. Otherwise lengthen the time to live beyond the longest backlog, and add consumers when "
+        "the oldest visible message passes half of it.",
+    ),
+    Cause.MALFORMED_PAYLOAD: Profile(
+        "The body can't be decoded or does not fit its schema.",
+        Verdict.ESCALATE,
+        "Validate where it is produced, with the schema that the consumer uses; let a registry refuse "
+        "incompatible changes; deploy consumers before producers when a field is added; and let consumers "
+        "ignore what they don't know.",
+    ),
+    Cause.MISSING_DATA: Profile(
+        "Something that the message refers to does not exist.",
+        Verdict.ESCALATE,
+        "Check references where the message is produced, order creation before use (one key, one partition "
+        "or group), do not delete what open messages still refer to, and tell 'not there' from 'not there "
+        "yet' in the error.",
+    ),
+    Cause.AUTH_FAILURE: Profile(
+        "Credentials, a permission or a certificate were refused.",
+        Verdict.ESCALATE,
+        "Rotate credentials with an overlap, alert 30 days before certificates end, keep the permissions in"
+        " code and test them when deploying, and let the consumer stop at the first refusal instead of "
+        "failing every message.",
+    ),
+    Cause.OVERSIZED: Profile(
+        "The message, its headers or a batch was larger than something allows.",
+        Verdict.ESCALATE,
+        "Put large payloads into object storage and send a reference, compress what repeats, check the size"
+        " where the message is produced against the smallest limit on its way, and split batches.",
+    ),
+    Cause.ROUTING_FAILURE: Profile(
+        "There was no queue, handler or session for it, too many hops, or the destination was disabled or full.",
+        Verdict.ESCALATE,
+        "Declare queues, bindings and subscriptions in code and before producers start, publish so that an "
+        "unroutable message is reported (mandatory), watch maximum lengths and quotas, and keep a handler "
+        "for a retired message type until its queues are empty.",
+    ),
+    Cause.APPLICATION_BUG: Profile(
+        "The consumer's own code failed: a null reference, a KeyError, an assertion.",
+        Verdict.ESCALATE,
+        "Turn the sample of this group into a test, fix it, then release the group: it goes out as a canary"
+        " first. Contract tests between producer and consumer catch most of these before they are deployed.",
+    ),
+}
+
+#: Every cause has a profile; a test holds that.
+PROFILES = MappingProxyType(_PROFILES)
+
+#: The names of the knobs that matter for a cause on a broker; added to the general advice.
+_KNOBS: dict[tuple[Cause, str], str] = {
+    (Cause.LEASE_EXPIRED, "amazon_sqs"): (
+        "On SQS: receive fewer with `MaxNumberOfMessages` (Lambda: the event source's `BatchSize`), raise "
+        "the queue's `VisibilityTimeout` (Lambda: to six times the function's timeout) or renew it with "
+        "`ChangeMessageVisibility`, and mind that 12 hours from the receive is the end."
+    ),
+    (Cause.LEASE_EXPIRED, "google_pubsub"): (
+        "On Pub/Sub: lower `FlowControl.max_messages`, raise `FlowControl.max_lease_duration` (the client "
+        "library silently stops extending after it, one hour by default) and `ackDeadlineSeconds` of the "
+        "subscription, and consider exactly-once delivery, which tells when an ack came too late."
+    ),
+    (Cause.LEASE_EXPIRED, "rabbitmq"): (
+        "On RabbitMQ: lower `prefetch_count` (`basic.qos`), ack as soon as the work is done, and raise "
+        "`consumer_timeout` (30 minutes by default; per queue `x-consumer-timeout`); after it the broker "
+        "closes the channel and requeues all that it held."
+    ),
+    (Cause.LEASE_EXPIRED, "azure_service_bus"): (
+        "On Service Bus: lower `prefetch_count` and `max_message_count`, raise the entity's `LockDuration` "
+        "(5 minutes at most), and renew longer work with `AutoLockRenewer(max_lock_renewal_duration=…)` or "
+        "`MaxAutoLockRenewalDuration`."
+    ),
+    (Cause.LEASE_EXPIRED, "apache_pulsar"): (
+        "On Pulsar: lower `receiver_queue_size`, raise or drop `unacked_messages_timeout_ms` "
+        "(`ackTimeout`), use `negative_ack_redelivery_delay_ms` for failures instead of the timeout, and "
+        "raise `maxRedeliverCount` of the dead-letter policy."
+    ),
+    (
+        Cause.MAX_DELIVERIES,
+        "amazon_sqs",
+    ): "On SQS the number is `maxReceiveCount` of the queue's `RedrivePolicy`.",
+    (Cause.MAX_DELIVERIES, "google_pubsub"): (
+        "On Pub/Sub the number is `maxDeliveryAttempts` of the subscription's `deadLetterPolicy` (5 to 100)."
+    ),
+    (Cause.MAX_DELIVERIES, "rabbitmq"): (
+        "On RabbitMQ the number is `x-delivery-limit` of a quorum queue (20 by default from 4.0)."
+    ),
+    (Cause.MAX_DELIVERIES, "azure_service_bus"): (
+        "On Service Bus the number is the entity's `MaxDeliveryCount` (10 by default)."
+    ),
+    (Cause.MAX_DELIVERIES, "apache_pulsar"): (
+        "On Pulsar the number is `maxRedeliverCount` of the consumer's dead-letter policy."
+    ),
+    (Cause.CONSUMER_STUCK, "google_pubsub"): (
+        "On Pub/Sub a hung callback keeps its lease until `max_lease_duration`: set it to what the work may take."
+    ),
+    (Cause.CONSUMER_STUCK, "rabbitmq"): (
+        "On RabbitMQ `heartbeat` finds dead connections and `consumer_timeout` consumers that never ack."
+    ),
+    (Cause.CONSUMER_STUCK, "apache_pulsar"): (
+        "On Pulsar `unacked_messages_timeout_ms` takes messages back from a consumer that never acks, and "
+        "`maxUnackedMessagesPerConsumer` bounds what one can hold."
+    ),
+    (Cause.MESSAGE_EXPIRED, "amazon_sqs"): (
+        "On SQS a dead-letter queue of a standard queue counts `MessageRetentionPeriod` from the first "
+        "send: give it more than its source."
+    ),
+    (Cause.MESSAGE_EXPIRED, "rabbitmq"): (
+        "On RabbitMQ look at `x-message-ttl` and per-message `expiration`; the latter ends only at the queue's head."
+    ),
+    (Cause.MESSAGE_EXPIRED, "azure_service_bus"): (
+        "On Service Bus look at `DefaultMessageTimeToLive` and the message's own `time_to_live`."
+    ),
+    (Cause.OVERSIZED, "amazon_sqs"): (
+        "On SQS the limit is `MaximumMessageSize` of the queue, attributes included, and the same for a whole batch."
+    ),
+    (Cause.ROUTING_FAILURE, "rabbitmq"): (
+        "On RabbitMQ `maxlen` comes from `x-max-length` with `x-overflow`; `reject-publish` tells the "
+        "producer, `drop-head` does not."
+    ),
+}
+
+#: Causes whose messages go again by themselves, and those whose messages wait for a person; see :class:`Verdict`.
+AUTOMATIC = frozenset(cause for cause, profile in PROFILES.items() if profile.verdict.automatic)
+NEED_PERSON = frozenset(cause for cause, profile in PROFILES.items() if profile.verdict.needs_person)
+
+
+def meaning(cause: Cause) -> str:
+    """What happened, in one sentence."""
+    return PROFILES[cause].meaning
+
+
+def default_verdict(cause: Cause) -> Verdict:
+    """What is done first where neither the route nor history says otherwise."""
+    return PROFILES[cause].verdict
+
+
+def advice(cause: Cause, broker: str = "") -> str:
+    """How to make it not happen again: one paragraph, with the names of ``broker``'s knobs.
+
+    ``broker`` is the name in the configuration (``amazon_sqs``); one that is not known adds nothing.
+    """
+    general = PROFILES[cause].advice
+    knobs = _KNOBS.get((cause, broker))
+    return f"{general} {knobs}" if knobs else general

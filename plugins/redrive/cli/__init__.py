@@ -1,0 +1,5 @@
+"""The ``redrive`` command."""
+
+from redrive.cli.app import main
+
+__all__ = ["main"]

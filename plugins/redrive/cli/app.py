@@ -1,0 +1,918 @@
+"""The ``redrive`` command.
+
+Everything heavy is imported by the command that needs it: an idle run answers without Airflow, Spark or a browser of
+their modules. Exit codes: 0 done, 1 failed or a promise broken, 2 wrong use or configuration, 3 refused because
+another run holds the route or people paused it.
+"""
+
+import getpass
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.errors import RedriveError, RouteBusy, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from redrive.ledger.engine import Ledger
+    from redrive.ledger.selecting import Selection
+    from redrive.settings import Settings
+    from redrive.stages.context import Progress, Run
+
+app = typer.Typer(
+    name="redrive",
+    help="""Brings dead messages back in batches.
+
+    A run of a route observes its queues, drains them into staging, finds out in Spark why each message failed,
+    redelivers what is eligible under control, and hands the rest to people, who decide in SQL.
+
+    Try it: [bold]redrive demo[/bold]. See where things are: [bold]redrive status[/bold]. Look before you leap:
+    [bold]redrive run ROUTE --dry-run[/bold].
+    """,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+review_app = typer.Typer(help="Look at escalated messages and decide about them.", no_args_is_help=True)
+db_app = typer.Typer(help="The ledger's database.", no_args_is_help=True)
+app.add_typer(review_app, name="review")
+app.add_typer(db_app, name="db")
+
+#: How long a run of the command line holds a route between two signs of life.
+LEASE = timedelta(seconds=60)
+
+RouteName = Annotated[str, typer.Argument(help="A route of the configuration.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing anywhere.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most so many messages, drained and sent each.")]
+Causes = Annotated[list[str] | None, typer.Option("--cause", help="Only this cause; may be repeated.")]
+Groups = Annotated[list[int] | None, typer.Option("--group", help="Only this group's id; may be repeated.")]
+Since = Annotated[str | None, typer.Option(help="Dead-lettered at or after: 2026-11-20T06:00, or 6h ago as 6h.")]
+Until = Annotated[str | None, typer.Option(help="Dead-lettered before; as --since.")]
+Sources = Annotated[list[str] | None, typer.Option("--source", help="Only this source queue; may be repeated.")]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attribute",
+        help="Only messages with this header, as NAME=VALUE; may be repeated: any value of one name, all names.",
+    ),
+]
+
+
+def main() -> None:
+    """Run the command; errors that Redrive knows end in one clear line and their exit code."""
+    try:
+        # Without its own error handling the app returns the code of typer.Exit instead of leaving with it.
+        sys.exit(app(standalone_mode=False) or 0)
+    except RedriveError as error:
+        typer.secho(f"redrive: {error}", err=True, fg="red")  # plain where nobody looks on
+        sys.exit(error.exit_code)
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("redrive: interrupted", err=True)
+        sys.exit(130)
+    except typer.Abort:
+        sys.exit(1)
+    except Exception as error:
+        # Wrong use of an option: Typer's own copy of Click raises these, and exports no common base class.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        sys.exit(2)
+
+
+# --- running ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    route: RouteName,
+    dry_run: DryRun = False,
+    limit: Limit = None,
+    cause: Causes = None,
+    group: Groups = None,
+    since: Since = None,
+    until: Until = None,
+    source: Sources = None,
+    attribute: Attributes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the whole loop for ROUTE once: drain, classify, resolve, plan, deliver, escalate, report."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute)
+    if dry_run:
+        _preview(settings, route, selection, as_json)
+        return
+    with _running(settings, route, selection, as_json) as (current, progress):
+        pipeline.observe(settings, current, progress=progress)
+        pipeline.drain(settings, current, progress=progress)
+        _classify(settings, current, progress)
+        pipeline.resolve(settings, current, progress=progress)
+        pipeline.plan(settings, current, progress=progress)
+        pipeline.deliver(settings, current, progress=progress)
+        pipeline.escalate(settings, current, progress=progress)
+        report = pipeline.report(settings, current, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        _print_report(report)
+
+
+def _stage_command(name: str, text: str) -> None:
+    def command(
+        route: RouteName,
+        dry_run: DryRun = False,
+        limit: Limit = None,
+        cause: Causes = None,
+        group: Groups = None,
+        since: Since = None,
+        until: Until = None,
+        source: Sources = None,
+        attribute: Attributes = None,
+        as_json: AsJson = False,
+    ) -> None:
+        from redrive.stages import pipeline  # noqa: PLC0415
+
+        settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute)
+        if dry_run:
+            _preview(settings, route, selection, as_json)
+            return
+        with _running(settings, route, selection, as_json) as (current, progress):
+            if name == "classify":
+                counts = _classify(settings, current, progress)
+            else:
+                counts = getattr(pipeline, name)(settings, current, progress=progress)
+        if as_json:
+            typer.echo(json.dumps({"route": route, "stage": name, **counts}))
+        else:
+            _print_counts(f"{name} {route}", counts)
+
+    app.command(name=name, help=text)(command)
+
+
+for _name, _text in {
+    "observe": "Only look at ROUTE's queues: depths into queue_observations.",
+    "drain": "Only drain ROUTE's sources into staging, and settle there what is recorded.",
+    "classify": "Only find causes and groups of what is staged (Spark), and load it into the ledger.",
+    "resolve": "Only find out what became of past sends: confirmed, presumed, unknown.",
+    "plan": "Only decide: who waits, who is held behind a canary, who goes to people.",
+    "deliver": "Only send what is due, under ROUTE's budget.",
+    "escalate": "Only hand over to people what the plan marked for them.",
+}.items():
+    _stage_command(_name, _text)
+
+
+@app.command()
+def restore(route: RouteName, as_json: AsJson = False) -> None:
+    """The way out: put every unfinished message of ROUTE back into the queue it was drained from."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    with _running(settings, route, _selection(), as_json, trigger="restore", even_if_paused=True) as (
+        current,
+        progress,
+    ):
+        done = pipeline.restore(settings, current, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({"route": route, **done}))
+    else:
+        _print_counts(f"restore {route}", {k: v for k, v in done.items() if k != "problems"})
+        for message_id, problem in done["problems"].items():
+            typer.echo(f"  message {message_id}: {problem}", err=True)
+    if done["not_restored"] or done["unknown"] or done["suspected"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def adopt(
+    route: RouteName,
+    ledger: Annotated[
+        list[str] | None,
+        typer.Option(help="Also files of this ledger, which is lost; `redrive audit` names it. May be repeated."),
+    ] = None,
+    restored: Annotated[
+        bool,
+        typer.Option("--restored", help="The ledger comes from a backup: ask people about all that it says is unsent."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take in ROUTE's staging files that the ledger doesn't know, each once; what is in them goes to people.
+
+    For after a restore of the ledger from a backup: what was drained since then is in such files only, and nobody
+    knows what was redelivered since. The next run classifies it and puts it under review, with that reason.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    with _running(settings, route, _selection(), as_json, trigger="adopt", even_if_paused=True) as (current, progress):
+        done = pipeline.adopt(settings, current, of_ledgers=ledger or (), restored=restored, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({"route": route, **done}))
+    else:
+        _print_counts(f"adopt {route}", done)
+    if done["unreadable"]:
+        raise typer.Exit(1)
+
+
+@app.command("forget-batch")
+def forget_batch(
+    route: RouteName,
+    batch: Annotated[int, typer.Argument(help="The batch's id, as `redrive audit` says it.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Why its file won't come back; kept for ever.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give up BATCH of ROUTE, whose staging file was lost before it was loaded, so that the route goes on.
+
+    Refused while the file can be read. Bring it back if you can: what was settled may be nowhere else.
+    """
+    from redrive.stages import give_up, pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    settings.route(route)
+    found = give_up.look(settings, route, batch)
+    if not yes:
+        typer.confirm(
+            f"Batch {batch} holds {found['copies']} copies, which may be nowhere else. {found['watched']} sends are"
+            " watched that may have come back in it; those will count as not come back. Give it up?",
+            abort=True,
+        )
+    with _running(settings, route, _selection(), as_json, trigger="forget-batch", even_if_paused=True) as (
+        current,
+        progress,
+    ):
+        done = pipeline.give_up(settings, current, batch, by=getpass.getuser(), reason=reason, progress=progress)
+    if as_json:
+        typer.echo(json.dumps({"route": route, **done}))
+    else:
+        _print_counts(f"forget-batch {route}", done)
+
+
+@app.command()
+def simulate(
+    route: RouteName,
+    policy: Annotated[
+        Path,
+        typer.Option(help="YAML with other values of requeue_attempts, delay_attempts, backoff, canary, causes."),
+    ],
+    cause: Causes = None,
+    group: Groups = None,
+    since: Since = None,
+    until: Until = None,
+    source: Sources = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay ROUTE's history against another policy: what would have been redelivered, returned, escalated.
+
+    Reads the ledger only. What nobody tried is counted as not known, never guessed. Example:
+
+        echo 'requeue_attempts: 1' > policy.yaml; redrive simulate orders --policy policy.yaml --since 7d
+    """
+    from redrive import settings as configuration  # noqa: PLC0415
+    from redrive.stages import simulate as simulation  # noqa: PLC0415
+
+    settings = _settings()
+    other = configuration.load_policy(policy, settings.route(route))
+    found = simulation.simulate(settings, route, other, _selection(None, cause, group, since, until, source))
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_simulation(_console(), found)
+
+
+# --- control ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def status(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Where every route stands: messages by state, gates of its groups, who holds it, whether it is paused."""
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    settings = _settings()
+    names = [route] if route else list(settings.routes)
+    for name in names:
+        settings.route(name)
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        found = [inspecting.status(connection, name) for name in names]
+    if as_json:
+        typer.echo(json.dumps(found, default=str))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    for one in found:
+        output.print_status(_console(), one)
+
+
+@app.command()
+def pause(
+    route: RouteName, reason: Annotated[str, typer.Option(help="Why; people see it.")] = "no reason given"
+) -> None:
+    """Let no run of ROUTE begin and none send, until `redrive resume`."""
+    from redrive.ledger import leases  # noqa: PLC0415
+    from redrive.stages import notify  # noqa: PLC0415
+
+    settings = _settings()
+    settings.route(route)
+    with _ledger(settings) as ledger:
+        leases.pause(ledger, route, by=getpass.getuser(), reason=reason, now=_now())
+    notify.paused(settings, route, _now())
+    typer.echo(f"{route} is paused; `redrive resume {route}` lets it go on")
+
+
+@app.command()
+def resume(route: RouteName) -> None:
+    """Let ROUTE go on after a pause."""
+    from redrive.ledger import leases  # noqa: PLC0415
+    from redrive.stages import notify  # noqa: PLC0415
+
+    settings = _settings()
+    settings.route(route)
+    with _ledger(settings) as ledger:
+        changed = leases.resume(ledger, route, by=getpass.getuser(), now=_now())
+    notify.paused(settings, route, _now())
+    typer.echo(f"{route} goes on" if changed else f"{route} was not paused")
+
+
+@app.command()
+def release(
+    route: RouteName,
+    group: Annotated[int | None, typer.Argument(help="The group's id.", show_default=False)] = None,
+    destination: Annotated[str | None, typer.Option(help="A stopped destination instead of a group.")] = None,
+) -> None:
+    """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages."""
+    from redrive.ledger.delivery import breakers, planning  # noqa: PLC0415
+
+    settings = _settings()
+    canary = settings.route(route).canary
+    if (group is None) == (destination is None):
+        raise UsageError("say what to release: the id of a group, or --destination NAME")
+    with _ledger(settings) as ledger:
+        if destination is not None:
+            if not breakers.release(ledger, route, destination, by=getpass.getuser(), now=_now()):
+                raise UsageError(
+                    f"the breaker of {destination} is not open; `redrive status {route}` shows those that are"
+                )
+            typer.echo(f"{destination} is tried again, with a few messages, in the next run of {route}")
+            return
+        assert group is not None  # noqa: S101 - one of the two was given
+        first = canary.first if canary else None
+        if not planning.release(ledger, route, group, first=first, by=getpass.getuser(), now=_now()):
+            raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
+    typer.echo(f"group {group} of {route} tries its canary again in the next run")
+
+
+# --- review -------------------------------------------------------------------------------------------------
+
+Message = Annotated[list[int] | None, typer.Option("--message", help="A message id; may be repeated.")]
+OfGroup = Annotated[int | None, typer.Option("--group", help="Every open message of this group.")]
+OfRoute = Annotated[str | None, typer.Option("--route", help="Only of this route.")]
+By = Annotated[str, typer.Option("--by", help="Who decides.", show_default="your login name")]
+Note = Annotated[str, typer.Option("--note", help="Why; kept for ever.")]
+
+
+@review_app.command("list")
+def review_list(route: OfRoute = None, as_json: AsJson = False) -> None:
+    """The groups that wait for a decision, largest first."""
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    settings = _settings()
+    if route:
+        settings.route(route)
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        rows = _masked(settings, inspecting.review_groups(connection, route))
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_review_groups(_console(), rows)
+
+
+@review_app.command("show")
+def review_show(message: Annotated[int, typer.Argument(help="The message's id.")], as_json: AsJson = False) -> None:
+    """One escalated message: error, payload, headers, and what was done with it before."""
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    settings = _settings()
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        rows = _masked(settings, inspecting.escalations(connection, message))
+    if not rows:
+        raise UsageError(f"message {message} was never escalated")
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_escalations(_console(), rows)
+
+
+def _masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None = None) -> list[dict[str, Any]]:
+    """Rows about messages as they may be shown: without what their route, or ``route``, redacts."""
+    from redrive.redaction import redactor  # noqa: PLC0415
+
+    for row in rows:
+        name = route or row["route"]
+        if name not in settings.routes or not (mask := redactor(settings.routes[name])):
+            continue
+        for name in {"payload", "error_text", "corrected_body", "template", "example"} & row.keys():
+            row[name] = row[name] and mask(row[name])
+        if row.get("headers"):
+            row["headers"] = mask.headers(row["headers"])
+        if row.get("payload_bytes"):
+            row["payload_bytes"] = mask(bytes(row["payload_bytes"]).decode("utf-8", "replace")).encode()
+    return rows
+
+
+def _decide(
+    decision: str, message: list[int] | None, group: int | None, route: str | None, by: str, note: str, body: str | None
+) -> None:
+    from redrive.ledger.review import decisions  # noqa: PLC0415
+
+    if not message and group is None:
+        raise UsageError("say which: --message ID (may be repeated) or --group ID")
+    settings = _settings()
+    if route:
+        settings.route(route)
+    with _ledger(settings) as ledger:
+        count = decisions.decide(
+            ledger,
+            decision=decision,
+            messages=message or [],
+            group=group,
+            route=route,
+            by=by or getpass.getuser(),
+            note=note,
+            corrected_body=body,
+        )
+    typer.echo(f"{count} messages: {decision}; `redrive review apply` or the DAG redrive_review carries it out")
+    if not count:
+        raise typer.Exit(1)
+
+
+@review_app.command("redeliver")
+def review_redeliver(
+    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+) -> None:
+    """Send these again, one attempt beyond their cap."""
+    _decide("redeliver", message, group, route, by, note, None)
+
+
+@review_app.command("discard")
+def review_discard(
+    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+) -> None:
+    """Nobody needs these any more."""
+    _decide("discard", message, group, route, by, note, None)
+
+
+@review_app.command("not-there")
+def review_not_there(
+    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+) -> None:
+    """You looked: what a restore may have put back is not in its queue. Decide then what becomes of it."""
+    _decide("not_there", message, group, route, by, note, None)
+
+
+@review_app.command("edit")
+def review_edit(
+    message: Annotated[int, typer.Argument(help="The message's id.")],
+    body: Annotated[Path, typer.Option(help="A file with the corrected body; - reads standard input.")],
+    by: By = "",
+    note: Note = "",
+) -> None:
+    """Send a corrected copy instead of the original, which is kept."""
+    _decide("edit", [message], None, None, by, note, _text_of(body))
+
+
+def _text_of(body: Path) -> str:
+    """What a file, or standard input, holds: as it is, because other ends of lines would be another body."""
+    where = "standard input" if str(body) == "-" else str(body)
+    try:
+        return (sys.stdin.buffer.read() if str(body) == "-" else body.read_bytes()).decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--body {where}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--body {where}: not text in UTF-8, from byte {error.start} on") from error
+
+
+@review_app.command("apply")
+def review_apply(route: OfRoute = None, as_json: AsJson = False) -> None:
+    """Carry out what was decided: releases wait for the next delivery, discards are final.
+
+    A route that a run holds is left for the next time (exit code 3), the others are done.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    if route:
+        settings.route(route)
+    done: dict[str, dict[str, Any]] = {}
+    for name in [route] if route else list(settings.routes):
+        try:
+            done[name] = pipeline.apply_decisions(settings, name, holder=_holder())
+        except RouteBusy as busy:
+            done[name] = {"busy": str(busy)}
+            typer.echo(f"redrive: {busy}", err=True)
+            continue
+        if not as_json:
+            _print_counts(f"review {name}", done[name])
+    if as_json:
+        typer.echo(json.dumps(done))
+    if any("busy" in counts for counts in done.values()):
+        raise typer.Exit(RouteBusy.exit_code)
+
+
+# --- looking ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def trace(
+    message: Annotated[str, typer.Argument(help="A redrive id, message id, broker id or business key.")],
+    as_json: AsJson = False,
+) -> None:
+    """The whole life of a message, from its first enqueue to the last outcome."""
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    settings = _settings()
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        found = inspecting.trace(connection, message)
+    if not found:
+        raise UsageError(
+            f"nothing is known of {message!r}: not a redrive id, message id, broker id or key in the ledger"
+        )
+    for one in found:
+        if one["group"]:
+            _masked(settings, [one["group"]], one["message"]["route"])
+    if as_json:
+        typer.echo(json.dumps(found, default=str))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    for one in found:
+        output.print_trace(_console(), one)
+
+
+@app.command()
+def audit(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Prove that copies, messages and states add up, against the ledger and the staging files; exit 1 if not.
+
+    Every file's copies are held against the ledger by their hashes. Bodies are read and hashed anew where they may
+    still be asked for: of messages that are not finished. It also finds files that the ledger doesn't know, what waits
+    for too long, and traces of mistakes; each line says what it means and what to do.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = _settings()
+    if route:
+        settings.route(route)
+    with _progress(as_json) as progress:
+        found = pipeline.audit(settings, route, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"{found['batches']} batches with {found['copies']} copies checked")
+        for problem in found["problems"]:
+            typer.echo(f"BROKEN  {problem}", err=True)
+        if not found["problems"]:
+            typer.echo("everything adds up")
+    if found["problems"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Check configuration, ledger, staging, connections, queues and permissions, and say what to mend."""
+    from redrive.stages import doctor as examination  # noqa: PLC0415
+
+    settings = _settings()
+    findings = examination.examine(settings, [route] if route else list(settings.routes))
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings]))
+    else:
+        from redrive.cli import output  # noqa: PLC0415
+
+        output.print_findings(_console(), findings)
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain() -> None:
+    """Say why messages failed: JSON lines with `text` in, the same lines with cause, rule and group out.
+
+    A line may also have `reason` (the broker's) and `attributes`. The input is grouped as one batch. Needs neither
+    configuration nor database; where there is a ledger, its known groups are used. Example:
+
+        echo '{"text": "KeyError: sku"}' | redrive explain
+    """
+    from redrive.classification.explain import explain as explained  # noqa: PLC0415
+
+    model = _learned_model()
+    for line in explained(_json_lines(sys.stdin), known_groups=_known_groups(), model=model):
+        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+@app.command()
+def learn(as_json: AsJson = False) -> None:
+    """Train the model of causes with what became of this ledger's messages; kept only where it helps.
+
+    Half of the groups are held back to measure with. A model that answers more of them right, and none more
+    unsafely, is written to var/learned_causes.npz; explain and the Spark job use it from then on. Remove the
+    file to go back to ours.
+    """
+    from redrive.settings.file import home  # noqa: PLC0415
+    from redrive.stages.learn import learn as learned  # noqa: PLC0415
+
+    with _ledger(_settings()) as ledger:
+        found = learned(ledger, home())
+    if as_json:
+        typer.echo(json.dumps(found))
+    elif "needed" in found:
+        typer.echo(f"{found['groups']} groups teach something, {found['needed']} are needed: nothing learned")
+    else:
+        for when in ("before", "after"):
+            typer.echo(f"{when:6}  " + "  ".join(f"{name} {count}" for name, count in found[when].items()))
+        typer.echo("kept: used from now on" if found["kept"] else "not kept: it does not answer better")
+
+
+# --- the house ----------------------------------------------------------------------------------------------
+
+
+@db_app.command("upgrade")
+def db_upgrade() -> None:
+    """Create the ledger's tables and views, or bring them up to date; harmless when repeated."""
+    from redrive.ledger import schema  # noqa: PLC0415
+    from redrive.ledger.engine import Ledger  # noqa: PLC0415
+
+    ledger = Ledger(_settings().database)
+    try:
+        revision = schema.upgrade(ledger, _now())
+        typer.echo(f"{ledger!r} is at revision {revision}")
+    finally:
+        ledger.close()
+
+
+@app.command()
+def demo(
+    messages: Annotated[int, typer.Option(min=60, max=20_000, help="Orders that the demo shop gets.")] = 400,
+    seed: Annotated[int, typer.Option(help="Which orders; the same seed gives the same.")] = 7,
+    keep_broker: Annotated[
+        bool, typer.Option("--keep-broker", help="Leave the SQS-compatible server running.")
+    ] = False,
+    fresh: Annotated[bool, typer.Option(help="Begin with an empty demo ledger.")] = True,
+) -> None:
+    """Break a small shop for real, bring its messages back through Airflow, and show what happened."""
+    from redrive.dev.demo.run import main as run_demo  # noqa: PLC0415
+
+    raise typer.Exit(run_demo(messages=messages, seed=seed, keep_broker=keep_broker, fresh=fresh, console=_console()))
+
+
+@app.command()
+def up(port: Annotated[int | None, typer.Option(help="Port of the Airflow UI; default $PORT or 8080.")] = None) -> None:
+    """Start Airflow on 127.0.0.1 with every route scheduled, until Ctrl-C."""
+    from redrive.dev import local_airflow  # noqa: PLC0415
+    from redrive.dev.demo.run import living_shop  # noqa: PLC0415
+
+    raise typer.Exit(local_airflow.up(_settings(), port, worlds={"sqs_demo": living_shop}, say=typer.echo))
+
+
+# --- parts --------------------------------------------------------------------------------------------------
+
+
+def _settings() -> "Settings":
+    from redrive import settings  # noqa: PLC0415
+
+    return settings.load()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _holder() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()} process {os.getpid()}"
+
+
+def _console() -> "Console":
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console()
+
+
+@contextmanager
+def _ledger(settings: "Settings") -> Iterator["Ledger"]:
+    from redrive.ledger import schema  # noqa: PLC0415
+    from redrive.ledger.engine import Ledger  # noqa: PLC0415
+
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def _selection(
+    limit: int | None = None,
+    causes: list[str] | None = None,
+    groups: list[int] | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    sources: list[str] | None = None,
+    attributes: list[str] | None = None,
+) -> "Selection":
+    from redrive.classification.causes import Cause  # noqa: PLC0415
+    from redrive.ledger.selecting import Selection, parse_attributes  # noqa: PLC0415
+
+    known = {cause.value for cause in Cause}
+    for cause in causes or ():
+        if cause not in known:
+            raise UsageError(f"--cause {cause}: no such cause; there are {', '.join(sorted(known))}")
+    begins, ends = _moment("--since", since), _moment("--until", until)
+    if begins and ends and begins >= ends:
+        raise UsageError(f"--since {since} is not before --until {until}: nothing can be both")
+    return Selection(
+        limit,
+        tuple(causes or ()),
+        tuple(groups or ()),
+        begins,
+        ends,
+        tuple(sources or ()),
+        parse_attributes(attributes or ()),
+    )
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    from redrive.settings import parse_duration  # noqa: PLC0415
+
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return _now() - parse_duration(text.removesuffix(" ago"))
+        except ValueError as error:
+            raise UsageError(
+                f"{option} {text}: neither a time such as 2026-11-20T06:00 nor an age such as 6h"
+            ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@contextmanager
+def _running(
+    settings: "Settings",
+    route: str,
+    selection: "Selection",
+    quiet: bool,
+    *,
+    trigger: str = "cli",
+    even_if_paused: bool = False,
+) -> Iterator[tuple["Run", "Progress"]]:
+    """A run that holds the route with a heartbeat while the block lasts."""
+    from redrive.stages import heartbeat, pipeline  # noqa: PLC0415
+
+    current = pipeline.begin(
+        settings,
+        route,
+        trigger=trigger,
+        holder=_holder(),
+        selection=selection,
+        lease=LEASE,
+        even_if_paused=even_if_paused,
+    )
+    status = "failed"
+    try:
+        with heartbeat.beating(settings, current), _progress(quiet) as progress:
+            yield current, progress
+        status = "succeeded"
+    finally:
+        pipeline.finish(settings, current, status)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator["Progress"]:
+    """Live progress on standard error; plain and rare where that is no terminal, none with --json."""
+    if quiet:
+        yield lambda _text, _done, _total: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    console, last = Console(stderr=True), [0.0]
+
+    if console.is_terminal:
+        with console.status("starting ...") as live:
+            yield lambda text, done, total: live.update(_sentence(text, done, total))
+        return
+
+    def say(text: str, done: int, total: int | None) -> None:
+        if time.monotonic() - last[0] >= 5:
+            last[0] = time.monotonic()
+            typer.echo(_sentence(text, done, total), err=True)
+
+    yield say
+
+
+def _sentence(text: str, done: int, total: int | None) -> str:
+    if total:
+        return f"{text}: {done:,} of {total:,}"
+    return f"{text}: {done:,}" if done else text
+
+
+def _classify(settings: "Settings", current: "Run", progress: "Progress") -> dict[str, Any]:
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    manifest = pipeline.prepare_classification(settings, current)
+    if manifest is not None:
+        from redrive.spark import submit  # noqa: PLC0415
+
+        progress("finding causes with Spark", 0, None)
+        submit.classify(settings, manifest)
+    return pipeline.load(settings, current, progress=progress)
+
+
+def _preview(settings: "Settings", route: str, selection: "Selection", as_json: bool) -> None:
+    from redrive.stages import preview  # noqa: PLC0415
+
+    plan = preview.preview(settings, route, selection, now=_now())
+    if as_json:
+        typer.echo(json.dumps(plan, default=str))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_preview(_console(), plan)
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_report(_console(), report)
+
+
+def _print_counts(title: str, counts: dict[str, Any]) -> None:
+    shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if ":" not in key)
+    typer.echo(f"{title}: {shown}")
+
+
+def _json_lines(stream: Any) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise UsageError(f"line {number} is not JSON: {error}") from error
+        if not isinstance(value, dict) or not isinstance(value.get("text", ""), str):
+            raise UsageError(f"line {number} is not an object with a text")
+        yield value
+
+
+def _learned_model() -> Any:
+    """What this site has learned; None where it has not, or with a file of another version, which is told."""
+    from redrive.classification import learned_model  # noqa: PLC0415
+    from redrive.settings.file import home  # noqa: PLC0415
+
+    try:
+        return learned_model.of_site(home())
+    except ValueError as error:
+        typer.echo(f"{learned_model.LEARNED}: {error}", err=True)
+        return None
+
+
+def _known_groups() -> list[Any]:
+    """The ledger's groups where there is a ledger; [] in any other case, because explain needs none."""
+    from redrive.errors import RedriveError as AnyError  # noqa: PLC0415
+
+    try:
+        from redrive.classification.templates import KnownGroup  # noqa: PLC0415
+        from redrive.ledger.drain import loading  # noqa: PLC0415
+
+        settings = _settings()
+        if settings.database.startswith("sqlite") and not Path(settings.database.removeprefix("sqlite:///")).exists():
+            return []
+        with _ledger(settings) as ledger, ledger.read() as connection:
+            return [KnownGroup(g.fingerprint, g.cause, g.template) for g in loading.known_groups(connection)]
+    except AnyError:
+        return []

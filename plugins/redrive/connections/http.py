@@ -1,0 +1,66 @@
+"""How an Airflow connection of type http is spoken to: where, with which headers, whom we trust."""
+
+import base64
+import ssl
+from collections.abc import Mapping
+from urllib.parse import SplitResult, urlsplit
+
+from redrive.connections.lookup import Connection
+from redrive.errors import SettingsError
+
+#: What Airflow's HTTP hook takes out of the extra of a connection; everything else there is a header.
+_NOT_HEADERS = frozenset(
+    {
+        *("allow_redirects", "cert", "check_response", "max_redirects", "proxies", "proxy", "stream", "timeout"),
+        *("trust_env", "verify"),
+    }
+)
+
+
+def base_url(connection: Connection, what: str) -> SplitResult:
+    """Where the endpoint is, as Airflow's HTTP hook reads it: the host, with a scheme of its own or the schema's.
+
+    Raises :class:`~redrive.errors.SettingsError`, which says that ``what`` needs a connection of type http.
+    """
+    if connection.conn_type not in ("http", "https"):
+        raise SettingsError(f"connection {connection.conn_id} is of type {connection.conn_type!r}; {what} needs http")
+    host = connection.host or ""
+    if "://" not in host:
+        host = f"{connection.schema or connection.conn_type}://{host}"
+    parts = urlsplit(host)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise SettingsError(f"connection {connection.conn_id}: its host is no address such as https://orders.example")
+    if connection.port is not None and parts.port is None:
+        parts = parts._replace(netloc=f"{parts.netloc}:{connection.port}")
+    return parts
+
+
+def headers(connection: Connection) -> dict[str, str]:
+    """What every request says: who asks, and what the connection's extra has."""
+    found = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "redrive"}
+    if connection.login:
+        pair = f"{connection.login}:{connection.password or ''}".encode()
+        found["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    found.update({str(name): str(value) for name, value in _extra_headers(connection).items()})
+    for name, value in found.items():
+        if not name or set(name + value) & set("\r\n\0"):
+            raise SettingsError(f"connection {connection.conn_id}: extra.{name[:40]!r} is no header")
+    return found
+
+
+def _extra_headers(connection: Connection) -> Mapping[str, object]:
+    extra = {name: value for name, value in connection.extra.items() if name not in _NOT_HEADERS}
+    own = extra.pop("headers", None)
+    return {**extra, **own} if isinstance(own, Mapping) else extra
+
+
+def trust(connection: Connection) -> ssl.SSLContext:
+    """Whom we believe to be the endpoint: the system's authorities, or those of ``extra.verify``."""
+    verify = connection.extra.get("verify", True)
+    if isinstance(verify, str) and verify.lower() not in ("true", "false"):
+        return ssl.create_default_context(cafile=verify)
+    context = ssl.create_default_context()
+    if str(verify).lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,214 @@
+"""Ask the consumer's own records whether messages were processed already.
+
+The keys go in batches to a database (the route's query, with the keys bound as parameters) or to an HTTP endpoint,
+either through an Airflow connection. A check that fails, takes too long or answers what can't be understood raises
+:class:`~redrive.errors.CheckFailed`; callers then hold the messages.
+
+An answer with a key that was not asked about is such an answer: the query or the service means something else by a key
+than the route does, and then what it leaves out tells nothing either.
+
+The endpoint gets ``POST {"keys": ["…", …]}`` and answers ``200 {"processed": ["…", …]}``: those of the keys that were
+processed. Redirects are never followed: keys and credentials go to the host that the connection names and to no other.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Protocol
+
+import sqlalchemy as sa
+
+from redrive.connections import http, lookup
+from redrive.connections.lookup import Connection
+from redrive.errors import CheckFailed, RedriveError
+from redrive.settings import ProcessedCheck
+
+BATCH = 500
+#: More than any honest answer about one batch: keys are headers, fields and ids.
+MAX_ANSWER_BYTES = 16 << 20
+#: Seconds without a question after which a connection is not trusted to be still alive.
+MAX_IDLE = 1.0
+#: Drivers whose package has another name than the module that SQLAlchemy imports.
+_PACKAGES = {
+    "MySQLdb": "mysqlclient",
+    "mysql": "mysql-connector-python",
+    "psycopg2": "psycopg2-binary",
+    "snowflake": "snowflake-sqlalchemy",
+}
+
+
+class _Records(Protocol):
+    def ask(self, keys: Sequence[str], seconds: float) -> set[str]:
+        """Those of ``keys`` that were processed; should take no longer than ``seconds``."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Checker:
+    """Runs one route's ``processed_check``. Close it when done; it holds a connection."""
+
+    def __init__(self, check: ProcessedCheck) -> None:
+        self._check = check
+        self._records: _Records | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="processed-check")
+
+    def processed(self, keys: Iterable[str]) -> set[str]:
+        """Those of ``keys`` that were processed."""
+        wanted = list(dict.fromkeys(keys))
+        found: set[str] = set()
+        for start in range(0, len(wanted), BATCH):
+            found |= self._ask(wanted[start : start + BATCH])
+        return found
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        if self._records is not None:
+            self._records.close()
+
+    def _ask(self, keys: Sequence[str]) -> set[str]:
+        where = f"processed_check through connection {self._check.connection}"
+        try:
+            # A thread, because no option limits the time of a query on every database, or of a name look-up.
+            return self._worker.submit(self._run, keys).result(timeout=self._check.timeout.total_seconds())
+        except TimeoutError as error:
+            raise CheckFailed(f"{where}: no answer within {self._check.timeout}") from error
+        except (sa.exc.SQLAlchemyError, OSError, HTTPException) as error:
+            reason = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+            raise CheckFailed(f"{where}: {reason.splitlines()[0]}") from error
+        except ImportError as error:
+            raise CheckFailed(f"{where}: {_missing(error)}") from error
+        except RedriveError as error:
+            raise CheckFailed(f"{where}: {error}") from error
+
+    def _run(self, keys: Sequence[str]) -> set[str]:
+        if self._records is None:
+            connection = lookup.get(self._check.connection)
+            if self._check.query is not None:
+                self._records = _Database(connection, self._check.query)
+            else:
+                self._records = _Endpoint(connection, self._check.path or "/")
+        return self._records.ask(keys, self._check.timeout.total_seconds())
+
+
+def _missing(error: ImportError) -> str:
+    """What to install, where a database's driver is not; SQLAlchemy imports it when it is first asked for."""
+    if not error.name:
+        return f"its driver can't be imported: {error}"
+    package = _PACKAGES.get(error.name, error.name)
+    return f"its driver is not installed: no module {error.name!r} (pip install {package})"
+
+
+class _Database:
+    """The consumer's table."""
+
+    def __init__(self, connection: Connection, query: str) -> None:
+        self._query = sa.text(query).bindparams(sa.bindparam("keys", expanding=True))
+        url = lookup.sqlalchemy_url(connection)
+        arguments = {"check_same_thread": False} if url.get_backend_name() == "sqlite" else {}
+        self._engine = sa.create_engine(url, connect_args=arguments, pool_pre_ping=True, hide_parameters=True)
+
+    def ask(self, keys: Sequence[str], seconds: float) -> set[str]:  # noqa: ARG002 - the caller's thread bounds it
+        with self._engine.connect() as connection:
+            found = {row[0] for row in connection.execute(self._query, {"keys": list(keys)})}
+        if None in found:
+            raise CheckFailed(
+                "the query answers rows without a key; its first column has to be the key, and never null"
+            )
+        return _only_asked(
+            {str(one) for one in found}, keys, "the query has to select the column that it compares with"
+        )
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+class _Endpoint:
+    """The consumer's service."""
+
+    def __init__(self, connection: Connection, path: str) -> None:
+        base = http.base_url(connection, "a check with a path")
+        self._host, self._port = base.hostname or "", base.port
+        self._path = f"{base.path.rstrip('/')}/{path.lstrip('/')}"
+        self._headers = http.headers(connection)
+        self._trust = http.trust(connection) if base.scheme == "https" else None
+        self._link: HTTPConnection | None = None
+        self._used = 0.0
+
+    def ask(self, keys: Sequence[str], seconds: float) -> set[str]:
+        deadline = time.monotonic() + seconds
+        body = json.dumps({"keys": list(keys)}).encode()
+        link = self._connected(seconds)
+        try:
+            link.request("POST", self._path, body, self._headers)
+            response = link.getresponse()
+            answer = _read(response, deadline)
+        except BaseException:
+            self.close()  # an answer that comes late must not be taken for that of the next question
+            raise
+        if response.will_close or response.status != 200:
+            self.close()
+        if response.status != 200:
+            raise CheckFailed(_refusal(response))
+        self._used = time.monotonic()
+        return _processed(answer, keys)
+
+    def close(self) -> None:
+        if self._link is not None:
+            with contextlib.suppress(OSError):
+                self._link.close()
+            self._link = None
+
+    def _connected(self, seconds: float) -> HTTPConnection:
+        if time.monotonic() - self._used > MAX_IDLE:
+            self.close()
+        if self._link is None:
+            if self._trust is not None:
+                self._link = HTTPSConnection(self._host, self._port, timeout=seconds, context=self._trust)
+            else:
+                self._link = HTTPConnection(self._host, self._port, timeout=seconds)
+        return self._link
+
+
+def _read(response: HTTPResponse, deadline: float) -> bytes:
+    """The whole answer; one that drips or doesn't end is given up."""
+    answer = bytearray()
+    while chunk := response.read1(1 << 16):
+        answer += chunk
+        if len(answer) > MAX_ANSWER_BYTES:
+            raise CheckFailed(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise CheckFailed("the answer took too long")
+    if response.length:
+        raise CheckFailed("the answer ended too early")
+    response.read()  # nothing is left; only this tells the connection so
+    return bytes(answer)
+
+
+def _refusal(response: HTTPResponse) -> str:
+    if 300 <= response.status < 400:
+        return f"it answered {response.status}, a redirect, and those are not followed"
+    return f"it answered {response.status} {response.reason[:80]}".rstrip()
+
+
+def _processed(answer: bytes, keys: Sequence[str]) -> set[str]:
+    """What an answer says; CheckFailed where it says anything else than which of the keys were processed."""
+    try:
+        said = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise CheckFailed("the answer is not JSON") from error
+    found = said.get("processed") if isinstance(said, dict) else None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise CheckFailed('the answer is not {"processed": [keys as text]}')
+    return _only_asked(set(found), keys, "the service has to answer keys as they were asked")
+
+
+def _only_asked(found: set[str], keys: Sequence[str], advice: str) -> set[str]:
+    """``found``; CheckFailed where it holds what was not asked about. Keys may be personal, so none is named."""
+    if strange := len(found.difference(keys)):
+        raise CheckFailed(f"the answer has {strange} of {len(found)} keys that it was not asked about: {advice}")
+    return found

@@ -1,0 +1,233 @@
+"""Read-only views of the ledger for people and programs: status, review, the life of a message."""
+
+from typing import Any
+
+from sqlalchemy.engine import Connection, RowMapping
+
+from redrive.ledger.account import balance
+from redrive.ledger.delivery import breakers, expiry, gate_waits, planning
+from redrive.ledger.engine import sql
+from redrive.ledger.moves import MACHINE
+from redrive.message import index_key
+
+
+def status(connection: Connection, route: str) -> dict[str, Any]:
+    """Where a route stands: its balance, gates, lease, pause, newest observations and last runs."""
+    state = _one(connection, "select * from route_state where route = :route", route=route)
+    waits = {(one.group_id, one.destination): one for one in gate_waits.waits(connection, route)}
+    return {
+        "route": route,
+        "paused": bool(state and state["paused_at"]),
+        "pause_reason": state["pause_reason"] if state else None,
+        "held_by": {"run_id": state["run_id"], "holder": state["holder"], "until": state["lease_until"]}
+        if state and state["run_id"]
+        else None,
+        "balance": balance.of_route(connection, route),
+        "gates": [
+            {name: getattr(gate, name) for name in gate.__slots__} | _wait(waits.get((gate.group_id, None)))
+            for gate in planning.gates(connection, route)
+            if gate.stage != "open" or gate.waiting or gate.held
+        ],
+        "destinations": [
+            {
+                "destination": one.destination,
+                "stage": one.stage,
+                "allowed": one.allowed,
+                "sent": one.sent,
+                "stayed": one.stayed,
+                "returned": one.returned,
+                "trips": one.trips,
+                "cool_down_until": one.cool_down_until,
+                "reason": one.reason,
+                "waiting": one.waiting,
+                **_wait(waits.get((None, one.destination))),
+            }
+            for one in breakers.states(connection, route)
+            if one.stage != "open"
+        ],
+        "watching": _watching(connection, route),
+        "expiry": [
+            {"source": source, "oldest_at": known.oldest_at, "expires_at": known.at}
+            for source, known in sorted(expiry.of_sources(connection, route).items())
+            if known.at is not None
+        ],
+        "queues": _all(
+            connection,
+            "select queue, role, visible, in_flight, delayed, consumers, oldest_age_seconds, oldest_age_method,"
+            " observed_at from queue_observations o where route = :route and observation_id = (select"
+            " max(observation_id) from queue_observations n where n.route = o.route and n.queue = o.queue)"
+            " order by role desc, queue",
+            route=route,
+        ),
+        "next_due_at": _one(
+            connection,
+            "select min(next_attempt_at) as due from messages where route = :route and state = 'waiting'",
+            route=route,
+        )["due"],  # type: ignore[index]
+        "last_runs": _all(
+            connection,
+            'select run_id, "trigger", status, started_at, finished_at, counts from runs where route = :route'
+            " order by started_at desc limit 5",
+            route=route,
+        ),
+    }
+
+
+def _wait(one: gate_waits.GateWait | None) -> dict[str, Any]:
+    return {"waits_for": one.waits_for if one else None, "until": one.until if one else None}
+
+
+def _watching(connection: Connection, route: str) -> dict[str, Any]:
+    """What the observation of past sends waits for: sends that their destination has not worked past yet, sends that
+    it has and whose window is not over, since when, and the source that holds everything up."""
+    row = _one(
+        connection,
+        "select coalesce(sum(case when observed_from is null then sent end), 0) as not_worked_past,"
+        " coalesce(sum(case when observed_from is not null then sent end), 0) as in_window,"
+        " min(case when observed_from is null then last_sent_at end) as oldest_send,"
+        " min(observed_from) as worked_past_at from delivery_slices"
+        " where route = :route and closed_at is not null and observed_at is null and sent > 0",
+        route=route,
+    )
+    assert row is not None  # noqa: S101 - an aggregate
+    drained = _all(
+        connection,
+        "select source, drained_to from source_state where route = :route order by drained_to nulls first, source"
+        " limit 1",
+        route=route,
+    )
+    return {**row, "least_drained": drained[0] if drained else None}
+
+
+def review_groups(connection: Connection, route: str | None) -> list[dict[str, Any]]:
+    """``review_groups``, largest first."""
+    where = " where route = :route" if route else ""
+    return _all(
+        connection,
+        f"select * from review_groups{where} order by open_messages desc, oldest nulls first, group_id",
+        **({"route": route} if route else {}),
+    )
+
+
+def escalations(connection: Connection, message_id: int) -> list[dict[str, Any]]:
+    """Every escalation of a message, newest first."""
+    return _all(
+        connection,
+        "select * from escalated_messages where message_id = :id order by escalation_id desc",
+        id=message_id,
+    )
+
+
+def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, Any]]:
+    """The lives of the messages that ``word`` names: a redrive id, message id, broker id or business key."""
+    number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
+    ids = [
+        row["message_id"]
+        for row in _all(
+            connection,
+            "select message_id from messages where redrive_id = :word or broker_message_id in (:word, :key)"
+            " or message_id = :number union select message_id from repeat_copies"
+            " where broker_message_id in (:word, :key) and message_id is not null union"
+            " select message_id from redelivery_attempts where broker_message_id in (:word, :key) limit :limit",
+            word=word,
+            key=index_key(word),
+            number=number,
+            limit=limit,
+        )
+    ] or [
+        row["message_id"]
+        for row in _all(
+            connection,
+            "select message_id from messages where message_key = :word order by message_id limit :limit",
+            word=word,
+            limit=limit,
+        )
+    ]
+    return [_life(connection, message_id) for message_id in ids]
+
+
+def _life(connection: Connection, message_id: int) -> dict[str, Any]:
+    message = _one(connection, "select * from messages where message_id = :id", id=message_id)
+    assert message is not None  # noqa: S101 - its id was just found
+    attempts = _all(
+        connection, "select * from redelivery_attempts where message_id = :id order by attempt", id=message_id
+    )
+    copies = _all(connection, "select * from repeat_copies where message_id = :id order by copy_id", id=message_id)
+    reviews = _all(
+        connection,
+        "select escalation_id, status, decision, decided_by, decided_at, escalated_at, applied_at, reason, refusal,"
+        " note from escalated_messages where message_id = :id order by escalation_id",
+        id=message_id,
+    )
+    told = _all(
+        connection,
+        "select at, actor, action, reason from audit_events where message_id = :id order by event_id",
+        id=message_id,
+    )
+    batch = _one(connection, "select * from staging_batches where batch_id = :id", id=message_id >> 20)
+    events: list[tuple[Any, str]] = [
+        (message["first_enqueued_at"], "first enqueued"),
+        (message["received_at"] if not copies else None, "drained"),
+    ]
+    if batch:
+        events.append((batch["recorded_at"], f"staged in batch {batch['batch_id']} from {batch['source']}"))
+        events.append((batch["loaded_at"], "loaded into the ledger"))
+    for one in attempts:
+        what = f"attempt {one['attempt']} ({one['mode']}) to {one['destination']}"
+        events += [
+            (one["claimed_at"], f"{what}: claimed"),
+            (one["sent_at"], f"{what}: sent as {one['broker_message_id']}"),
+            (one["due_at"], f"{what}: the broker lets go of it"),
+            (one["unknown_at"], f"{what}: lost sight of it between send and confirmation"),
+            (one["outcome_at"], f"{what}: {one['outcome']}"),
+        ]
+    events += [(one["seen_at"], f"{one['kind']} copy from {one['source']}") for one in copies]
+    for one in reviews:
+        events += [
+            (one["escalated_at"], f"escalated: {one['reason']}"),
+            (one["applied_at"], f"decision applied: {one['decision']}"),
+        ]
+        # A decision has its own event where a person made it, none where it was a standing one.
+        if (one["decided_by"], f"decide {one['decision']}") not in {
+            (event["actor"], event["action"]) for event in told
+        }:
+            events.append((one["decided_at"], f"decided by {one['decided_by']}: {one['decision']}"))
+    events += [(one["at"], _told(one)) for one in told]
+    timeline = sorted(((str(at), what) for at, what in events if at is not None), key=lambda event: event[0])
+    group = _one(
+        connection, "select cause, template from failure_groups where group_id = :id", id=message["group_id"] or 0
+    )
+    return {
+        "message": {k: v for k, v in message.items() if k != "body_hash"},
+        "group": dict(group) if group else None,
+        "timeline": [{"at": at, "what": what} for at, what in timeline],
+    }
+
+
+def _told(event: dict[str, Any]) -> str:
+    """An event of the audit trail that names the message, as a line of its life."""
+    actor, action = event["actor"], event["action"]
+    verb, _, decision = action.partition(" ")
+    if verb == "decide":
+        what = f"decided by {actor}: {decision}"
+    elif actor == MACHINE:
+        what = action
+    else:
+        what = f"{_CARRIED_OUT.get(action, action)} ({actor})"
+    return f"{what}: {event['reason']}" if event["reason"] else what
+
+
+_CARRIED_OUT = {
+    "redeliver": "released for delivery",
+    "edit": "released for delivery with another body",
+    "discard": "discarded",
+    "not_there": "found not to be in its queue",
+}
+
+
+def _all(connection: Connection, statement: str, **values: Any) -> list[dict[str, Any]]:
+    return [dict(row) for row in connection.execute(sql(statement), values).mappings()]
+
+
+def _one(connection: Connection, statement: str, **values: Any) -> RowMapping | None:
+    return connection.execute(sql(statement), values).mappings().first()

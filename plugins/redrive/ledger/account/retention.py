@@ -1,0 +1,109 @@
+"""Forget what is finished and old, batch by batch, so that the rest still adds up.
+
+The last that goes is the row that names the file: :func:`forget` leaves it ``abandoned``, with the time at which it
+was loaded and no copies, until the file is gone and :func:`drop` is called. So a crash in between leaves no file that
+nobody knows of; whatever looks for abandoned batches next removes it.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.drain.batches import Batch
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.moves import tell
+from redrive.lifecycle import FINISHED
+
+
+def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tuple[list[Batch], int]:
+    """Empty batches loaded before ``before`` of which every message is finished and nothing else refers to.
+
+    Returns the batches and how many messages went with them; the files of :func:`forgotten` ones are the caller's to
+    remove. One transaction per batch; a batch that holds the newest copy of a message of another batch stays.
+    """
+    finished = ", ".join(f"'{state}'" for state in sorted(FINISHED))
+    with ledger.read() as connection:
+        rows = connection.execute(
+            sql(
+                "select batch_id, route, source, kind, uri, copies, state from staging_batches b"
+                " where route = :route and state in ('recorded', 'settled') and loaded_at < :before_at"
+                " and not exists (select 1 from messages m where m.message_id >= b.batch_id * 1048576"
+                "   and m.message_id < (b.batch_id + 1) * 1048576"
+                f"   and (m.state not in ({finished}) or m.changed_at >= :before_at))"
+                " and not exists (select 1 from messages m inner join repeat_copies r on r.message_id = m.message_id"
+                "   where r.copy_id >= b.batch_id * 1048576 and r.copy_id < (b.batch_id + 1) * 1048576"
+                "   and m.copy_id = r.copy_id and (m.message_id < b.batch_id * 1048576"
+                "   or m.message_id >= (b.batch_id + 1) * 1048576))"
+                # a suspected copy waits for a person
+                " and not exists (select 1 from repeat_copies s where s.kind = 'suspected'"
+                "   and s.copy_id >= b.batch_id * 1048576 and s.copy_id < (b.batch_id + 1) * 1048576)"
+                " order by batch_id"
+            ),
+            {"route": route, "before_at": before},
+        ).all()
+    gone, messages = [], 0
+    for row in rows:
+        batch = Batch(*row)
+        span = {"low": batch.batch_id << 20, "high": (batch.batch_id + 1) << 20}
+        with ledger.write() as connection:
+            # A run that loads a return of one of these messages holds this row to the end of its transaction.
+            connection.execute(sql("update route_state set fence = fence where route = :route"), {"route": route})
+            still = connection.execute(
+                sql(
+                    "select count(*) from messages where message_id >= :low and message_id < :high"
+                    f" and (state not in ({finished}) or changed_at >= :before_at)"
+                ),
+                {**span, "before_at": before},
+            ).scalar_one()
+            if still:
+                continue
+            within = "message_id >= :low and message_id < :high"
+            connection.execute(sql(f"delete from redelivery_attempts where {within}"), span)
+            connection.execute(sql(f"delete from escalated_messages where {within}"), span)
+            messages += connection.execute(sql(f"delete from messages where {within}"), span).rowcount
+            connection.execute(
+                sql(
+                    "update staging_batches set state = 'abandoned', removed_at = null, copies = 0, settled_copies = 0,"
+                    " new_copies = 0, returned_copies = 0, duplicate_copies = 0, surplus_copies = 0,"
+                    " suspected_copies = 0 where batch_id = :id"
+                ),
+                {"id": batch.batch_id},
+            )
+            # After that: the copies of a batch that counts can't be deleted.
+            connection.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
+            tell(
+                connection,
+                at=now,
+                action="forget",
+                route=route,
+                count=batch.copies,
+                selection={"batch_id": batch.batch_id},
+                reason="finished and older than the route's retention",
+            )
+        gone.append(batch)
+    return gone, messages
+
+
+_FORGOTTEN = "state = 'abandoned' and loaded_at is not null"
+
+
+def forgotten(connection: Connection) -> list[Batch]:
+    """Batches of all routes that are forgotten but for their files, which may be gone already."""
+    rows = connection.execute(
+        sql(
+            "select batch_id, route, source, kind, uri, copies, state from staging_batches"
+            f" where {_FORGOTTEN} order by batch_id"
+        )
+    )
+    return [Batch(*row) for row in rows]
+
+
+def drop(ledger: Ledger, batch_ids: Sequence[int]) -> None:
+    """The files of these forgotten batches are gone: nothing is left of them."""
+    with ledger.write() as connection:
+        ledger.many(
+            connection,
+            f"delete from staging_batches where batch_id = ? and {_FORGOTTEN}",
+            [(batch_id,) for batch_id in batch_ids],
+        )

@@ -1,0 +1,1 @@
+"""What may be sent, what is being sent, and what became of it."""

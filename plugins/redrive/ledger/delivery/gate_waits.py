@@ -1,0 +1,206 @@
+"""What each gate and breaker waits for, in a sentence, and until when: what waits can say so.
+
+The outcomes of a stage's sends come in this order: the destination works past them, the observation window passes, and
+a run drains every source beyond its end. While a gate has sends of which only that last step is missing, drains read
+on beyond their limit (:func:`for_what_came_back`), so that no gate waits for a backlog to be worked off.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.engine import Connection, Row
+
+from redrive.ledger.delivery import breakers, ordering, planning
+from redrive.ledger.delivery.outcomes import OF_THIS_STAGE
+from redrive.ledger.delivery.planning import GroupGate
+from redrive.ledger.engine import parse_instant, sql
+
+_HERE = "(select system from route_state where route = :route)"
+
+
+@dataclass(frozen=True, slots=True)
+class GateWait:
+    """What one gate, of a group or of a destination, waits for."""
+
+    group_id: int | None
+    destination: str | None  # of a breaker
+    stage: str
+    waits_for: str  # a noun phrase
+    until: datetime | None  # when that is over, as far as it is known
+    stuck: bool = False  # nothing that runs can end it: a person has to do what it says
+
+
+def waits(connection: Connection, route: str) -> list[GateWait]:
+    """What the route's gates wait for; those that are open, and those behind which and before which nothing is, wait
+    for nothing and are left out."""
+    pending: dict[int, list[Row[Any]]] = defaultdict(list)
+    for row in connection.execute(
+        sql(
+            "select attempts.group_id, slices.destination, slices.system, slices.observed_from is null as unpassed,"
+            f" slices.system = {_HERE} as here, count(*) as n, max(slices.last_sent_at) as last_sent_at,"
+            " max(slices.window_ends_at) as window_ends_at from group_state"
+            " inner join redelivery_attempts attempts on attempts.route = group_state.route"
+            " and attempts.group_id = group_state.group_id"
+            " inner join delivery_slices slices on slices.slice_id = attempts.slice_id"
+            " where slices.route = :route and slices.observed_at is null and slices.sent > 0"
+            f" and group_state.stage in ('canary', 'ramp') and attempts.outcome is null and {OF_THIS_STAGE}"
+            " group by attempts.group_id, slices.destination, slices.system, slices.observed_from is null"
+        ),
+        {"route": route},
+    ):
+        pending[row.group_id].append(row)
+    open_messages: dict[int, dict[str, Row[Any]]] = defaultdict(dict)
+    for row in connection.execute(
+        sql(
+            "select group_id, state, count(*) as n, min(next_attempt_at) as due_at from messages where route = :route"
+            " and state in ('waiting', 'sending', 'unknown') and kind <> 'delay' and group_id is not null"
+            " group by group_id, state"
+        ),
+        {"route": route},
+    ):
+        open_messages[row.group_id][row.state] = row
+    found = []
+    for gate in planning.gates(connection, route):
+        told = _of_group(connection, route, gate, pending[gate.group_id], open_messages[gate.group_id])
+        if told is not None:
+            words, until, stuck = told
+            found.append(GateWait(gate.group_id, None, gate.stage, words, until, stuck))
+    for one in breakers.states(connection, route):
+        if one.stage == "tripped":
+            words = f"its cool-down, until {_at(one.cool_down_until)}"
+            found.append(GateWait(None, one.destination, one.stage, words, one.cool_down_until))
+        elif one.stage == "half_open":
+            known = one.stayed + one.returned
+            words = (
+                f"{max(0, one.sent - known)} outcomes of {one.sent} sends" if one.sent else "a few messages to be sent"
+            )
+            found.append(GateWait(None, one.destination, one.stage, words, None))
+    return found
+
+
+def _of_group(
+    connection: Connection,
+    route: str,
+    gate: GroupGate,
+    pending: Sequence[Row[Any]],
+    open_messages: dict[str, Row[Any]],
+) -> tuple[str, datetime | None, bool] | None:
+    match gate.stage:
+        case "failed":
+            return f"a person, who decides what is in review once it is fixed: {gate.reason}", None, False
+        case "tripped":
+            return f"its cool-down, until {_at(gate.cool_down_until)}: {gate.reason}", gate.cool_down_until, False
+        case "open":
+            return None
+    for row in pending:
+        if not row.here:
+            return (
+                f"{row.n} sends that went by {row.system}, where the route's queues are not any more: point it there"
+                f" for a few runs, or redrive release {route} {gate.group_id}",
+                None,
+                True,
+            )
+    for row in pending:
+        if row.unpassed:
+            seen = _last_seen(connection, route, row.destination)
+            return (
+                f"{row.destination} to work past {row.n} sends, the last of {_at(row.last_sent_at)}; {seen}",
+                None,
+                False,
+            )
+    if pending:
+        ends = max((at for row in pending if (at := parse_instant(row.window_ends_at)) is not None), default=None)
+        return (
+            f"the observation window of {sum(row.n for row in pending)} sends to end at {_at(ends)} and a run after it"
+            f" to drain every source; {_least_drained(connection, route)}",
+            ends,
+            False,
+        )
+    if "unknown" in open_messages:
+        return f"{open_messages['unknown'].n} sends of which nobody knows whether they arrived", None, False
+    if "sending" in open_messages:
+        return f"the end of a delivery of {open_messages['sending'].n}", None, False
+    if "waiting" in open_messages:
+        row = open_messages["waiting"]
+        return f"{row.n} messages to be sent, the next due at {_at(row.due_at)}", parse_instant(row.due_at), False
+    if gate.held:
+        return "the next run to let some through; of those with an order key only the first may go", None, False
+    return None
+
+
+def _last_seen(connection: Connection, route: str, queue: str) -> str:
+    row = connection.execute(
+        sql(
+            "select observed_at, visible + in_flight + delayed as depth, exact from queue_observations"
+            f" where queue = :queue and system = {_HERE} and role = 'destination' order by observed_at desc limit 1"
+        ),
+        {"route": route, "queue": queue},
+    ).first()
+    if row is None:
+        return "nobody has looked at it yet"
+    if row.depth is None:
+        return (
+            f"how much it holds is not known (asked at {_at(row.observed_at)}); a return or a processed check tells too"
+        )
+    estimate = "" if row.exact else ", as the broker estimates"
+    return f"it held {row.depth:,} at {_at(row.observed_at)}{estimate}"
+
+
+def _least_drained(connection: Connection, route: str) -> str:
+    rows = connection.execute(
+        sql("select source, drained_to from source_state where route = :route order by source"), {"route": route}
+    ).all()
+    ends = [(parse_instant(row.drained_to), row.source) for row in rows]
+    never = [source for at, source in ends if at is None]
+    if never or not ends:
+        return f"{never[0] if never else 'a source'} was never drained to its end"
+    at, source = min((at, source) for at, source in ends if at is not None)
+    return f"{source} is drained up to {_at(at)}"
+
+
+def _at(moment: Any) -> str:
+    at = parse_instant(moment)
+    return "some time" if at is None else f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def for_what_came_back(connection: Connection, route: str, *, drained_from: datetime) -> bool:
+    """Whether a gate waits only for what the sources hold: something is held behind it, and the destination has worked
+    past sends of its stage whose window ended before ``drained_from``, up to which a drain of all sources to their end
+    would know.
+    """
+    values = {"route": route, "drained_from_at": drained_from}
+    over = (
+        "select slices.slice_id from delivery_slices slices where slices.route = :route and slices.observed_at is null"
+        f" and slices.window_ends_at <= :drained_from_at and slices.system = {_HERE}"
+    )
+    if connection.execute(sql(f"{over} limit 1"), values).first() is None:
+        return False
+    of_group = (
+        "select 1 from redelivery_attempts attempts inner join group_state on group_state.route = attempts.route"
+        f" and group_state.group_id = attempts.group_id where attempts.slice_id in ({over})"
+        f" and attempts.outcome is null and {OF_THIS_STAGE} and group_state.stage in ('canary', 'ramp')"
+        " and exists (select 1 from messages where messages.route = :route and messages.state = 'held'"
+        " and messages.group_id = group_state.group_id) limit 1"
+    )
+    of_destination = (
+        "select 1 from destination_state gate inner join delivery_slices slices on slices.route = gate.route"
+        f" and slices.destination = gate.destination where gate.route = :route and gate.stage = 'half_open'"
+        f" and slices.slice_id in ({over}) and slices.claimed_at >= gate.stage_at limit 1"
+    )
+    return any(connection.execute(sql(one), values).first() is not None for one in (of_group, of_destination))
+
+
+def for_their_turn(connection: Connection, route: str, *, drained_to: datetime | None, now: datetime) -> bool:
+    """Whether messages with an order key are due and wait only for a drain to the end of all sources: something that
+    goes before them may lie there."""
+    row = connection.execute(
+        sql(
+            "select 1 from messages where route = :route and state = 'waiting' and next_attempt_at <= :now"
+            f" and order_key is not null and not {ordering.staged('messages')} limit 1"
+        ),
+        {"route": route, "now": now, **ordering.values(drained_to)},
+    )
+    return row.first() is not None

@@ -1,0 +1,500 @@
+"""What became of past sends: confirmed, presumed, or to be sent again; never "gone, so it worked".
+
+A send is *presumed* good only when a return could have been seen: the destination was seen to have worked past the
+slice, the observation window has passed since then, and every source of the route was drained and loaded beyond the
+window's end.
+
+A destination has *worked past* a slice when it was seen empty after the last send (and after the broker had let go of
+what it delayed); or when at least as many messages have left it since as it held when it was first seen after the send;
+or when a later send of ours has come back from there, or was proved to be processed. It is the destination at the
+broker and connection that the slice went by: a queue of the same name elsewhere says nothing. A look counts as one of
+after the send only if the depth that the broker told, which may be late, was that of after the send.
+
+How many have left can't be seen where others send too. Where the broker counts exactly, it is no fewer than the sum of
+what the depth went down by between two looks, our own sends in between added. Where it estimates, a depth wavers with
+nobody working, and small falls would add up to everything: there only what a fall goes beyond :data:`WAVER` counts.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.delivery import breakers
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move
+from redrive.ledger.review import escalations
+from redrive.lifecycle import State
+
+#: An estimated depth may be off by a third, and by a few more: of a fall only what goes below half of where it began,
+#: and these few, has surely left.
+WAVER, FEW = 0.5, 10
+
+#: SQL: the attempt was sent since its group's gate is at its stage, so that its outcome is this stage's.
+OF_THIS_STAGE = "attempts.sent_at >= group_state.stage_at"
+
+
+class Look(NamedTuple):
+    """A destination's depth at a moment, or up to ``lag`` before; ``exact``: no estimate."""
+
+    at: datetime
+    depth: int
+    lag: timedelta = timedelta(0)
+    exact: bool = False
+
+    @property
+    def since(self) -> datetime:
+        """It was not so any earlier."""
+        return self.at - self.lag
+
+
+class Sends(NamedTuple):
+    """A slice that was sent to a destination."""
+
+    slice_id: int
+    claimed_at: datetime
+    last_sent_at: datetime
+    sent: int
+    first_outcome_at: datetime | None  # of its messages that came back or were proved to be processed
+
+
+class Keyed(NamedTuple):
+    """A message and the key under which a processed check knows it."""
+
+    message_id: int
+    message_key: str
+
+
+def sources_drained(ledger: Ledger, lease: RouteLease, sources: Sequence[str], since: datetime, now: datetime) -> None:
+    """These sources were empty of anything that lay in them at ``since``; it counts once their batches are loaded."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for source in sources:
+            connection.execute(
+                sql(
+                    "insert into source_state (route, source, pending_to) values (:route, :source, :since_at)"
+                    " on conflict (route, source) do update set pending_to = excluded.pending_to"
+                ),
+                {"route": lease.route, "source": source, "since_at": since},
+            )
+
+
+def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
+    """A run that died may have drained some shards only: what it thought to have drained does not count."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        connection.execute(
+            sql("update source_state set pending_to = null where route = :route"), {"route": lease.route}
+        )
+
+
+def sources_loaded(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
+    """All recorded batches of the route are loaded: what was drained is now also known."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        connection.execute(
+            sql(
+                "update source_state set drained_to = pending_to, pending_to = null where route = :route"
+                " and pending_to is not null and not exists (select 1 from staging_batches where route = :route"
+                " and state in ('recorded', 'settled') and loaded_at is null)"
+            ),
+            {"route": lease.route},
+        )
+
+
+def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> datetime | None:
+    """The moment up to which nothing in any of these sources is hidden from us; None when one was never drained."""
+    moments = {
+        row.source: parse_instant(row.drained_to)
+        for row in connection.execute(
+            sql("select source, drained_to from source_state where route = :route"), {"route": route}
+        )
+    }
+    known = [moments.get(source) for source in sources]
+    return None if not known or None in known else min(m for m in known if m is not None)
+
+
+def awaited(connection: Connection, route: str, before: datetime) -> bool:
+    """Whether sends that were claimed before ``before`` wait to be observed: drains decide what becomes of them."""
+    found = connection.execute(
+        sql(
+            "select 1 from delivery_slices where route = :route and claimed_at < :before_at and sent > 0"
+            " and observed_at is null limit 1"
+        ),
+        {"route": route, "before_at": before},
+    )
+    return found.first() is not None
+
+
+def outstanding(connection: Connection, route: str) -> int:
+    """How many sends of the route wait to be observed: each may have come back in a batch that is not loaded."""
+    found = connection.execute(
+        sql(
+            "select count(*) from redelivery_attempts a inner join delivery_slices s on s.slice_id = a.slice_id"
+            " where s.route = :route and s.observed_at is null and a.sent_at is not null and a.outcome is null"
+        ),
+        {"route": route},
+    )
+    return int(found.scalar_one())
+
+
+def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Sequence[str], now: datetime) -> int:
+    """Close the observation of every slice whose window could have shown a return; returns the presumed messages."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        _note_worked_past(ledger, connection, lease.route, window)
+        horizon = drained_to(connection, lease.route, sources)
+        if horizon is None:
+            return 0
+        # What went by another broker came back to sources that this route doesn't drain any more.
+        closable = (
+            "select slice_id from delivery_slices where route = :route and observed_at is null"
+            " and window_ends_at <= :horizon_at and system = (select system from route_state where route = :route)"
+        )
+        values = {"route": lease.route, "horizon_at": horizon}
+        connection.execute(
+            sql(
+                "update group_state set stayed = group_state.stayed + seen.n from (select attempts.group_id,"
+                " count(*) as n from redelivery_attempts attempts inner join group_state"
+                " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
+                f" where attempts.slice_id in ({closable}) and outcome is null and {OF_THIS_STAGE}"
+                " group by attempts.group_id) seen"
+                " where group_state.route = :route and group_state.group_id = seen.group_id"
+            ),
+            values,
+        )
+        breakers.count_stayed(connection, f"attempts.slice_id in ({closable})", values)
+        connection.execute(
+            sql(
+                "update redelivery_attempts set outcome = 'presumed', outcome_at = :now"
+                f" where slice_id in ({closable}) and sent_at is not null and outcome is null"
+            ),
+            {**values, "now": now},
+        )
+        presumed = move(
+            connection,
+            State.SENT,
+            State.PRESUMED,
+            now=now,
+            where=(
+                "route = :route and exists (select 1 from redelivery_attempts attempts"
+                " where attempts.message_id = messages.message_id and attempts.attempt = messages.attempts"
+                f" and attempts.outcome = 'presumed' and attempts.slice_id in ({closable}))"
+            ),
+            values=values,
+            route=lease.route,
+            run_id=lease.run_id,
+            action="presume",
+            reason=f"did not come back within {window} after the destination had worked past it",
+        )
+        connection.execute(
+            sql(f"update delivery_slices set observed_at = :now where slice_id in ({closable})"),
+            {**values, "now": now},
+        )
+    return presumed
+
+
+def _note_worked_past(ledger: Ledger, connection: Connection, route: str, window: timedelta) -> None:
+    """Give every slice of the route the moment from which its destination is known to have worked past it, and the end
+    of its observation ``window``."""
+    rows = connection.execute(
+        sql(
+            "select slice_id, system, destination, claimed_at, last_sent_at, sent, (select min(outcome_at)"
+            " from redelivery_attempts where redelivery_attempts.slice_id = delivery_slices.slice_id"
+            " and outcome in ('returned', 'confirmed')) as first_outcome_at from delivery_slices where route = :route"
+            " and closed_at is not null and observed_at is null and observed_from is null and sent > 0"
+        ),
+        {"route": route},
+    ).all()
+    slices: dict[tuple[str, str], list[Sends]] = defaultdict(list)
+    for row in rows:
+        claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
+        if claimed is not None and last is not None:
+            slices[row.system, row.destination].append(Sends(row.slice_id, claimed, last, row.sent, outcome))
+    for (system, destination), sends in slices.items():
+        looks = connection.execute(
+            sql(
+                "select observed_at, visible + in_flight + delayed as depth, lag_seconds, exact from queue_observations"
+                " where queue = :queue and system = :system and role = 'destination' and observed_at > :since_at"
+                " and visible + in_flight + delayed is not null"
+                " order by observed_at"
+            ),
+            {"queue": destination, "system": system, "since_at": min(one.last_sent_at for one in sends)},
+        )
+        seen = [
+            Look(at, row.depth, timedelta(seconds=row.lag_seconds), bool(row.exact))
+            for row in looks
+            if (at := parse_instant(row.observed_at)) is not None
+        ]
+        ledger.many(
+            connection,
+            "update delivery_slices set observed_from = ? where slice_id = ?",
+            [(ledger.stored(at), slice_id) for slice_id, at in worked_past(sends, seen).items()],
+        )
+    connection.execute(
+        sql(
+            f"update delivery_slices set window_ends_at = {ledger.later('observed_from', str(window.total_seconds()))}"
+            " where route = :route and observed_at is null and observed_from is not null"
+        ),
+        {"route": route},
+    )
+
+
+def worked_past(slices: Sequence[Sends], looks: Sequence[Look]) -> dict[int, datetime]:
+    """From when one destination is known to have worked past each of these slices; those of which it isn't are left
+    out. ``looks`` may be in any order."""
+    looks = sorted(looks, key=lambda look: (look.since, look.at))
+    times = [look.since for look in looks]
+    flow = _Flow(slices, looks)
+    empty = [number for number, look in enumerate(looks) if look.depth == 0]
+    ordered = sorted(slices, key=lambda one: one.claimed_at)
+    # The earliest outcome of the n-th and of every later slice.
+    outcomes: list[datetime | None] = [None]
+    for one in reversed(ordered):
+        known = [at for at in (outcomes[-1], one.first_outcome_at) if at is not None]
+        outcomes.append(min(known, default=None))
+    outcomes.reverse()
+    found: dict[int, datetime] = {}
+    for one in slices:
+        moments = []
+        later = outcomes[bisect_right(ordered, one.last_sent_at, key=lambda other: other.claimed_at)]
+        if later is not None and later > one.last_sent_at:
+            moments.append(later)
+        first = bisect_right(times, one.last_sent_at)
+        if first < len(looks):
+            zero = bisect_left(empty, first)
+            # By the time of a look it was surely so, be its depth late or not.
+            moments += [
+                looks[number].at for number in (flow.gone_by(first), *empty[zero : zero + 1]) if number is not None
+            ]
+        if moments:
+            found[one.slice_id] = min(moments)
+    return found
+
+
+class _Flow:
+    """How many messages at least have left a destination between looks at it."""
+
+    def __init__(self, slices: Sequence[Sends], looks: Sequence[Look]) -> None:
+        self._looks = looks
+        self._known: dict[int, int | None] = {}
+        by_end = sorted(slices, key=lambda one: one.last_sent_at)
+        ends = [one.last_sent_at for one in by_end]
+        #: What we sent between each look and the one before: only slices that wholly lie in between, so that no part
+        #: of them is in the one count or missing in the other.
+        self._own = [0]
+        for before, look in pairwise(looks):
+            between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.since)]
+            self._own.append(sum(one.sent for one in between if one.claimed_at > before.at))
+        self._left = self._exactly()
+        #: From each look on all counts are exact.
+        self._exact_from = next((n + 1 for n in reversed(range(len(looks))) if not looks[n].exact), 0)
+
+    def gone_by(self, first: int) -> int | None:
+        """The look by which as many have left as there were at the ``first``; None if there is none."""
+        if first not in self._known:
+            self._known[first] = self._exact_by(first) if first >= self._exact_from else self._estimated_by(first)
+        return self._known[first]
+
+    def _exactly(self) -> list[int]:
+        left = [0] if self._looks else []
+        for (before, look), own in zip(pairwise(self._looks), self._own[1:], strict=True):
+            left.append(left[-1] + max(0, before.depth + own - look.depth))
+        return left
+
+    def _exact_by(self, first: int) -> int | None:
+        found = bisect_left(self._left, self._left[first] + self._looks[first].depth, lo=first)
+        return found if found < len(self._looks) else None
+
+    def _estimated_by(self, first: int) -> int | None:
+        """A fall goes on until the depth rises again by more than it may waver; then another may begin."""
+        top = bottom = self._looks[first].depth
+        wanted = top * (1 + WAVER) + FEW
+        left = counted = 0.0
+        for number in range(first + 1, len(self._looks)):
+            top += self._own[number]
+            depth = self._looks[number].depth
+            if depth * (1 - WAVER) - FEW > bottom:
+                top, counted = depth, 0.0
+            top, bottom = max(top, depth), depth if counted == 0 else min(bottom, depth)
+            gone = top * (1 - WAVER) - FEW - depth
+            if gone > counted:
+                left, counted = left + gone - counted, gone
+                if left >= wanted:
+                    return number
+        return None
+
+
+def any_under_observation(connection: Connection, route: str) -> bool:
+    """Whether the route has sends whose outcome isn't known."""
+    return (
+        connection.execute(
+            sql(
+                "select 1 where exists (select 1 from messages where route = :route and state in ('sent', 'unknown'))"
+                " or exists (select 1 from delivery_slices where route = :route and sent > 0 and observed_at is null)"
+            ),
+            {"route": route},
+        ).first()
+        is not None
+    )
+
+
+def under_observation(connection: Connection, route: str, after: int, limit: int) -> list[Keyed]:
+    """Messages whose last send has no outcome yet and that have a key, in id order after ``after``."""
+    rows = connection.execute(
+        sql(
+            "select message_id, message_key from messages where route = :route and state in ('sent', 'unknown')"
+            " and message_key is not null and message_id > :after order by message_id limit :limit"
+        ),
+        {"route": route, "after": after, "limit": limit},
+    )
+    return [Keyed(row.message_id, row.message_key) for row in rows]
+
+
+def confirm(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> int:
+    """A processed check found these: their last send succeeded."""
+    if not message_ids:
+        return 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        return prove(ledger, connection, lease, message_ids, now)
+
+
+def prove(ledger: Ledger, connection: Connection, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> int:
+    """As :func:`confirm`, in the caller's transaction."""
+    ledger.temporary(connection, "proved", "message_id bigint primary key")
+    ledger.bulk(connection, "proved", ("message_id",), [(i,) for i in message_ids])
+    last = (
+        "redelivery_attempts.message_id in (select message_id from proved) and redelivery_attempts.attempt ="
+        " (select attempts from messages where messages.message_id = redelivery_attempts.message_id)"
+    )
+    # A send of which nobody knew whether it was one was not counted as sent until now.
+    connection.execute(
+        sql(
+            "update group_state set stayed = group_state.stayed + seen.known + seen.unknown,"
+            " sent = group_state.sent + seen.unknown from (select attempts.group_id,"
+            f" sum(case when {OF_THIS_STAGE} then 1 else 0 end) as known,"
+            " sum(case when attempts.sent_at is null then 1 else 0 end) as unknown"
+            " from redelivery_attempts attempts inner join group_state"
+            " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
+            f" where {last.replace('redelivery_attempts', 'attempts')} and outcome is null"
+            " group by attempts.group_id) seen"
+            " where group_state.route = :route and group_state.group_id = seen.group_id"
+        ),
+        {"route": lease.route},
+    )
+    breakers.count_stayed(connection, last.replace("redelivery_attempts", "attempts"), {})
+    connection.execute(
+        sql(
+            "update redelivery_attempts set outcome = 'confirmed', outcome_at = :now"
+            f" where {last} and coalesce(outcome, 'presumed') = 'presumed'"
+        ),
+        {"now": now},
+    )
+    escalations.close_released(connection, "proved", "nobody knew whether it was sent; it was processed", now)
+    return sum(
+        move(
+            connection,
+            state,
+            State.CONFIRMED,
+            now=now,
+            where="message_id in (select message_id from proved)",
+            route=lease.route,
+            run_id=lease.run_id,
+            action="confirm",
+            reason="processed_check found it",
+        )
+        for state in (State.SENT, State.UNKNOWN)
+    )
+
+
+def unknown_destinations(connection: Connection, route: str) -> list[str]:
+    """Queues to which the route has sends of unknown fate."""
+    rows = connection.execute(
+        sql("select distinct destination from messages where route = :route and state = 'unknown'"), {"route": route}
+    )
+    return sorted(row.destination for row in rows)
+
+
+def decide_unknown(
+    ledger: Ledger,
+    lease: RouteLease,
+    *,
+    destination: str,
+    verdict: Literal["repeat", "resend", "escalate"],
+    unknown_before: datetime,
+    now: datetime,
+    claimed_after: datetime | None = None,
+    claimed_until: datetime | None = None,
+    keyed: bool | None = None,
+) -> int:
+    """Sends to ``destination`` that are unknown, and were due, since before ``unknown_before`` get this ``verdict``.
+
+    ``repeat``: sent again while the broker's duplicate window lasts, and not after it; ``resend``: sent again;
+    ``escalate``: people decide. ``claimed_after`` and ``claimed_until`` limit it to sends that were claimed then, and
+    ``keyed`` to messages that have a key, or none, by which a processed check could know them.
+    """
+    which = ""
+    values: dict[str, datetime] = {}
+    if claimed_after is not None:
+        which += " and attempts.claimed_at > :after_at"
+        values["after_at"] = claimed_after
+    if claimed_until is not None:
+        which += " and attempts.claimed_at <= :until_at"
+        values["until_at"] = claimed_until
+    if keyed is not None:
+        which += f" and messages.message_key is {'not null' if keyed else 'null'}"
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        return int(
+            connection.execute(
+                sql(
+                    "update messages set verdict = :verdict, reason = :reason where route = :route"
+                    " and state = 'unknown' and destination = :destination"
+                    " and coalesce(verdict, '') <> :verdict and exists (select 1 from"
+                    " redelivery_attempts attempts where attempts.message_id = messages.message_id"
+                    " and attempts.attempt = messages.attempts and attempts.unknown_at <= :before_at"
+                    f" and coalesce(attempts.due_at, attempts.unknown_at) <= :before_at{which})"
+                ),
+                {
+                    **values,
+                    "verdict": verdict,
+                    "reason": "a delivery ended between send and confirmation: it may be there"
+                    if verdict == "escalate"
+                    else None,
+                    "route": lease.route,
+                    "destination": destination,
+                    "before_at": unknown_before,
+                },
+            ).rowcount
+        )
+
+
+def return_times(connection: Connection, route: str, quantile: float = 0.99, least: int = 20) -> float | None:
+    """Seconds from send (or from when the broker let go of what it delayed) to return that ``quantile`` of the
+    route's newest 10,000 returns, of what went by its present broker, stayed below; None while there are fewer than
+    ``least``."""
+    rows = connection.execute(
+        sql(
+            "select coalesce(due_at, sent_at) as sent_at, outcome_at from redelivery_attempts"
+            " where route = :route and outcome = 'returned'"
+            " and return_kind = 'dead_letter' and sent_at is not null and exists (select 1 from delivery_slices went"
+            "   where went.slice_id = redelivery_attempts.slice_id"
+            "   and went.system = (select system from route_state where route = :route))"
+            " order by message_id desc limit 10000"
+        ),
+        {"route": route},
+    ).all()
+    seconds = sorted(
+        (end - start).total_seconds()
+        for start, end in ((parse_instant(r.sent_at), parse_instant(r.outcome_at)) for r in rows)
+        if start is not None and end is not None
+    )
+    if len(seconds) < least:
+        return None
+    return seconds[min(len(seconds) - 1, int(quantile * len(seconds)))]

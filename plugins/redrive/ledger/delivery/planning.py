@@ -1,0 +1,682 @@
+"""Apply decisions to whole sets of messages, and keep the gates (canary, ramp, breaker) of each group.
+
+The gate of a group is its ``stage``: while it is ``canary`` or ``ramp``, only ``allowed`` messages may go out and
+the rest is held; ``open`` lets all go; ``failed`` and ``tripped`` hold all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.delivery import breakers, ordering
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move, tell
+from redrive.ledger.review import escalations
+from redrive.ledger.selecting import Selection, want
+from redrive.lifecycle import State
+from redrive.policy import backoff
+from redrive.policy.next_step import Case, Consumers, Decision, Discard, Escalate, Hold, Send
+
+_SENDS = "('requeue', 'delay', 'canary', 'release')"
+
+
+#: SQL: the plan decides about it: for the first time, or again because its destination's consumers were stuck.
+UNDECIDED = "(messages.state = 'classified' or messages.state = 'held' and messages.verdict = 'hold')"
+_NOBODY_TELLS: Mapping[str, Consumers] = MappingProxyType({})
+
+
+def _consumers(known: Mapping[str, Consumers]) -> tuple[str, dict[str, str]]:
+    """SQL for how the consumers of a message's destination are, and its parameters; null where nobody tells."""
+    values = {f"consumed_{place}": queue for place, queue in enumerate(sorted(known))}
+    cases = "".join(f" when messages.destination = :{name} then '{known[queue]}'" for name, queue in values.items())
+    return f"case{cases} end" if cases else "cast(null as text)", values
+
+
+@dataclass(frozen=True, slots=True)
+class CaseCount:
+    """A distinct case among the messages to plan, and how many there are."""
+
+    case: Case
+    group_id: int | None
+    source: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGate:
+    """A group's gate as the ledger holds it, with what is open behind it."""
+
+    group_id: int
+    cause: str
+    stage: str
+    allowed: int
+    sent: int
+    stayed: int
+    returned: int
+    trips: int
+    cool_down_until: datetime | None
+    reason: str | None
+    waiting: int  # messages that are waiting, sending or unknown
+    held: int
+    released: int  # of both, those that a person released
+
+    @property
+    def observed(self) -> int:
+        """How many sends have a known outcome."""
+        return self.stayed + self.returned
+
+
+def cases(
+    connection: Connection, route: str, selection: Selection, consumers: Mapping[str, Consumers] = _NOBODY_TELLS
+) -> list[CaseCount]:
+    """The distinct cases among the route's messages that are to be decided: those that are classified, and those that
+    are held until the ``consumers`` (of each destination) are well."""
+    where, values = selection.where()
+    how, more = _consumers(consumers)
+    rows = connection.execute(
+        sql(
+            "select kind, cause, group_id, source, requeues, delays, attempts, released, consumers, count(*) as n from"
+            f" (select kind, cause, group_id, source, requeues, delays, attempts, releases > 0 as released,"
+            f" {how} as consumers from messages where route = :route and {UNDECIDED} and {where}) undecided"
+            " group by kind, cause, group_id, source, requeues, delays, attempts, released, consumers"
+        ),
+        {"route": route, **values, **more},
+    ).all()
+    from redrive.classification.causes import Cause  # noqa: PLC0415 - keeps the ledger importable where causes are not needed
+
+    return [
+        CaseCount(
+            Case(
+                kind=row.kind,
+                cause=Cause(row.cause) if row.cause is not None and row.kind != "delay" else None,
+                requeues=row.requeues,
+                delays=row.delays,
+                attempts=row.attempts,
+                released=bool(row.released),
+                consumers=row.consumers,
+            ),
+            row.group_id,
+            row.source,
+            row.n,
+        )
+        for row in rows
+    ]
+
+
+def apply(
+    ledger: Ledger,
+    lease: RouteLease,
+    decisions: Sequence[tuple[CaseCount, Decision]],
+    *,
+    selection: Selection,
+    delays: Mapping[str, timedelta],
+    settle_after: timedelta,
+    now: datetime,
+    consumers: Mapping[str, Consumers] = _NOBODY_TELLS,
+) -> dict[str, int]:
+    """Give every classified message its verdict and time, and move those that will be sent behind their gate.
+
+    ``delays`` gives each delay source its own delay, counted from when the copy was put there. Nothing goes out
+    before ``settle_after`` has passed since the copy was dead-lettered (or drained, where the broker doesn't
+    tell): a processed check could not be believed before. Messages to
+    escalate keep state ``classified`` with verdict ``escalate`` until their review row exists.
+    The decisions may be about more messages than the selection takes. ``consumers`` are what :func:`cases` was told.
+    """
+    if not decisions:
+        return {"planned": 0, "waiting": 0, "held": 0, "to_escalate": 0, "discarded": 0}
+    where, values = selection.where()
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        want(ledger, connection, selection)
+        ledger.temporary(
+            connection,
+            "decisions",
+            "kind text, cause text, group_id bigint, source text, requeues int, delays int, attempts int,"
+            " released int, consumers text, verdict text, reason text, within double precision,"
+            " own_delay double precision",
+        )
+        ledger.bulk(
+            connection,
+            "decisions",
+            ("kind", "cause", "group_id", "source", "requeues", "delays", "attempts", "released", "consumers",
+             "verdict", "reason", "within", "own_delay"),
+            [_decision_row(count, decision, delays) for count, decision in decisions],
+        )  # fmt: skip
+        jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
+        backed_off = ledger.later(":now", f"decisions.within * {jitter}")
+        own = ledger.later(
+            "coalesce(messages.dead_lettered_at, messages.first_enqueued_at, messages.changed_at)",
+            "decisions.own_delay",
+        )
+        settled = ledger.later(
+            "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
+        )
+        due = f"case when {backed_off} < {settled} then {settled} else {backed_off} end"
+        how, more = _consumers(consumers)
+        planned = connection.execute(
+            sql(
+                # What was held can't be discarded any more but by a person.
+                "update messages set verdict = case when messages.state = 'held' and decisions.verdict = 'discard'"
+                " then 'escalate' else decisions.verdict end, reason = decisions.reason, next_attempt_at = case"
+                f" when decisions.own_delay is not null then {own} when decisions.within is not null then {due}"
+                f" end from decisions where messages.route = :route and {UNDECIDED}"
+                " and not (messages.state = 'held' and decisions.verdict = 'hold')"
+                f" and coalesce(decisions.consumers, '') = coalesce({how}, '') and {where}"
+                " and decisions.kind = messages.kind"
+                " and coalesce(decisions.cause, '') = coalesce(messages.cause, '')"
+                " and coalesce(decisions.group_id, 0) = coalesce(messages.group_id, 0)"
+                " and decisions.source = messages.source and decisions.requeues = messages.requeues"
+                " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
+                " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
+            ),
+            {"route": lease.route, "now": now, **values, **more},
+        ).rowcount
+        common: dict[str, Any] = {"now": now, "route": lease.route, "run_id": lease.run_id, "action": "plan"}
+        gated = (
+            "kind <> 'delay' and exists (select 1 from group_state where group_state.route = messages.route"
+            " and group_state.group_id = messages.group_id and group_state.stage <> 'open')"
+        )
+        mine = f"route = :route and {where}"
+        held = move(
+            connection,
+            State.CLASSIFIED,
+            State.HELD,
+            where=f"{mine} and verdict in {_SENDS} and {gated}",
+            values={"route": lease.route, **values},
+            reason="the group's gate is not open",
+            **common,
+        )
+        held += move(
+            connection,
+            State.CLASSIFIED,
+            State.HELD,
+            where=f"{mine} and verdict = 'hold'",
+            values={"route": lease.route, **values},
+            reason="consumers of the destination are stuck",
+            **common,
+        )
+        # What was held until now goes on with those that its group's gate lets through; here what has no group.
+        waiting = move(
+            connection,
+            State.HELD,
+            State.WAITING,
+            where=f"{mine} and group_id is null and verdict in {_SENDS}",
+            values={"route": lease.route, **values},
+            reason="the consumers of the destination are well",
+            **common,
+        )
+        waiting += move(
+            connection,
+            State.CLASSIFIED,
+            State.WAITING,
+            where=f"{mine} and verdict in {_SENDS}",
+            values={"route": lease.route, **values},
+            **common,
+        )
+        discarded = move(
+            connection,
+            State.CLASSIFIED,
+            State.DISCARDED,
+            where=f"{mine} and verdict = 'discard'",
+            values={"route": lease.route, **values},
+            **common,
+        )
+        if selection.message_ids is None:
+            to_escalate = sum(count.messages for count, decision in decisions if isinstance(decision, Escalate))
+        else:
+            to_escalate = connection.execute(
+                sql(f"select count(*) from messages where {mine} and state = 'classified' and verdict = 'escalate'"),
+                {"route": lease.route, **values},
+            ).scalar_one()
+    return {
+        "planned": planned,
+        "waiting": waiting,
+        "held": held,
+        "to_escalate": to_escalate,
+        "discarded": discarded,
+    }
+
+
+def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, timedelta]) -> tuple[Any, ...]:
+    case = count.case
+    verdict, reason, within, own = "escalate", None, None, None
+    match decision:
+        case Send(mode=mode, within=limit):
+            verdict, within = mode, limit.total_seconds()
+            if case.kind == "delay":
+                own = delays[count.source].total_seconds() if count.source in delays else 0.0
+        case Hold(reason=why):
+            verdict, reason = "hold", why
+        case Escalate(reason=why):
+            reason = why
+        case Discard(reason=why):
+            verdict, reason = "discard", why
+    return (
+        case.kind,
+        None if case.cause is None else case.cause.value,
+        count.group_id,
+        count.source,
+        case.requeues,
+        case.delays,
+        case.attempts,
+        int(case.released),
+        case.consumers,
+        verdict,
+        reason,
+        within,
+        own,
+    )
+
+
+def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now: datetime) -> int:
+    """Messages that were to be sent but of which nobody knows where to are marked for people; ``keys``: by source,
+    under which key of the configuration its origins are listed."""
+    why = "no destination is known: the broker does not tell where it came from, and the route names none"
+    values = {f"source_{place}": source for place, source in enumerate(keys)}
+    values |= {f"key_{place}": key for place, key in enumerate(keys.values())}
+    known = "".join(f" when source = :source_{place} then cast(:key_{place} as text)" for place in range(len(keys)))
+    claim = (
+        "'a header says that it came from ' || substr(origin, 1, 200) || ', and nobody vouches for that: the broker"
+        " does not say that this dead-letters into ' || source || ', and it is not listed under ' ||"
+        f" case{known or ' when false then null'} else 'the origins of that source' end"
+        " || '; list it, or configure a destination'"
+    )
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        count = int(
+            connection.execute(
+                sql(
+                    "update messages set verdict = 'escalate',"
+                    f" reason = case when origin is null then cast(:why as text) else {claim} end where route = :route"
+                    f" and destination is null and state in ('waiting', 'held') and verdict in {_SENDS}"
+                ),
+                {"why": why, "route": lease.route, **values},
+            ).rowcount
+        )
+        if count:
+            tell(
+                connection,
+                at=now,
+                action="refuse destination",
+                route=lease.route,
+                run_id=lease.run_id,
+                count=count,
+                reason="no destination is known, or nobody vouches for the origin that a header names",
+            )
+    return count
+
+
+def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now: datetime) -> int:
+    """Messages first enqueued before ``enqueued_before`` are given up and go to review; releases are spared. Where the
+    broker doesn't tell when that was, it counts when they were drained."""
+    total = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for state in (State.CLASSIFIED, State.WAITING, State.HELD):
+            total += move(
+                connection,
+                state,
+                State.EXPIRED,
+                now=now,
+                where=(
+                    "route = :route and coalesce(first_enqueued_at, received_at) < :enqueued_at"
+                    " and coalesce(verdict, '') <> 'release'"
+                ),
+                values={"route": lease.route, "enqueued_at": enqueued_before},
+                set_="reason = 'older than the route''s give_up_after'",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="expire",
+                reason="older than the route's give_up_after",
+            )
+    return total
+
+
+# --- gates ----------------------------------------------------------------------------------------------
+
+
+def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
+    """Give every group of the route that has no gate yet one: a canary of ``first``, or open when None. So begins also
+    a canary that is allowed nothing yet."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        connection.execute(
+            sql(
+                "update group_state set stage = :stage, allowed = :allowed"
+                " where route = :route and stage = 'canary' and allowed = 0"
+            ),
+            {"stage": "open" if first is None else "canary", "allowed": first or 0, "route": lease.route},
+        )
+        return int(
+            connection.execute(
+                sql(
+                    "insert into group_state (route, group_id, stage, allowed, stage_at, began_at)"
+                    " select distinct route, group_id, :stage, :allowed, :now, :began_at from messages"
+                    " where route = :route and state = 'classified' and group_id is not null"
+                    " on conflict (route, group_id) do nothing"
+                ),
+                {
+                    "stage": "open" if first is None else "canary",
+                    "allowed": first or 0,
+                    "now": now,
+                    "began_at": now,
+                    "route": lease.route,
+                },
+            ).rowcount
+        )
+
+
+def gates(connection: Connection, route: str) -> list[GroupGate]:
+    """All gates of the route with what is waiting and held behind them."""
+    rows = connection.execute(
+        sql(
+            "select group_state.group_id, failure_groups.cause, stage, allowed, sent, stayed, returned, trips,"
+            " cool_down_until, group_state.reason, coalesce(open.waiting, 0) as waiting,"
+            " coalesce(open.held, 0) as held, coalesce(open.released, 0) as released"
+            " from group_state inner join failure_groups on failure_groups.group_id = group_state.group_id"
+            " left join (select group_id, sum(case when state = 'held' then 0 else 1 end) as waiting,"
+            "   sum(case when state = 'held' then 1 else 0 end) as held,"
+            "   sum(case when verdict = 'release' then 1 else 0 end) as released from messages"
+            "   where route = :route and state in ('waiting', 'sending', 'unknown', 'held') and kind <> 'delay'"
+            "   group by group_id) open on open.group_id = group_state.group_id"
+            " where group_state.route = :route order by group_state.group_id"
+        ),
+        {"route": route},
+    ).all()
+    return [
+        GroupGate(
+            row.group_id,
+            row.cause,
+            row.stage,
+            row.allowed,
+            row.sent,
+            row.stayed,
+            row.returned,
+            row.trips,
+            parse_instant(row.cool_down_until),
+            row.reason,
+            row.waiting,
+            row.held,
+            row.released,
+        )
+        for row in rows
+    ]
+
+
+def held(connection: Connection, route: str, selection: Selection) -> dict[int, int]:
+    """How many selected messages are held behind the gate of each group, and not by stuck consumers."""
+    where, values = selection.where()
+    rows = connection.execute(
+        sql(
+            "select group_id, count(*) as n from messages where route = :route and state = 'held' and kind <> 'delay'"
+            f" and coalesce(verdict, '') <> 'hold' and group_id is not null and {where} group by group_id"
+        ),
+        {"route": route, **values},
+    )
+    return {row.group_id: row.n for row in rows}
+
+
+class WaitingCount(NamedTuple):
+    """Messages of a group that wait with the same verdict to be sent; when the first and the last of them are due."""
+
+    group_id: int | None
+    cause: str | None
+    verdict: str
+    messages: int
+    first_at: datetime
+    last_at: datetime
+
+
+def waiting(connection: Connection, route: str, selection: Selection, now: datetime) -> list[WaitingCount]:
+    """The selected messages that wait to be sent; those that are due already are counted as due ``now``."""
+    where, values = selection.where()
+    rows = connection.execute(
+        sql(
+            "select group_id, cause, verdict, count(*) as n, min(next_attempt_at) as first_at,"
+            " max(next_attempt_at) as last_at from messages where route = :route and state = 'waiting'"
+            f" and verdict in {_SENDS} and {where} group by group_id, cause, verdict"
+        ),
+        {"route": route, **values},
+    )
+    return [
+        WaitingCount(
+            row.group_id,
+            row.cause,
+            row.verdict,
+            row.n,
+            max(now, parse_instant(row.first_at) or now),
+            max(now, parse_instant(row.last_at) or now),
+        )
+        for row in rows
+    ]
+
+
+def set_gate(
+    connection: Connection,
+    lease: RouteLease,
+    gate: GroupGate,
+    *,
+    stage: str,
+    allowed: int,
+    reason: str | None,
+    now: datetime,
+    trips: int | None = None,
+    cool_down_until: datetime | None = None,
+) -> None:
+    """Move a group's gate to another stage and start counting anew."""
+    connection.execute(
+        sql(
+            "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
+            " trips = :trips, cool_down_until = :cool_down_at, reason = :reason, stage_at = :now,"
+            " began_at = case when stage = 'tripped' then :now else coalesce(began_at, stage_at) end"
+            " where route = :route and group_id = :group_id"
+        ),
+        {
+            "stage": stage,
+            "allowed": allowed,
+            "trips": gate.trips if trips is None else trips,
+            "cool_down_at": cool_down_until,
+            "reason": reason,
+            "now": now,
+            "route": lease.route,
+            "group_id": gate.group_id,
+        },
+    )
+    tell(
+        connection,
+        at=now,
+        action=f"gate {gate.stage} -> {stage}",
+        route=lease.route,
+        run_id=lease.run_id,
+        count=gate.waiting + gate.held,
+        selection={"group_id": gate.group_id, "allowed": allowed},
+        reason=reason,
+    )
+
+
+def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> None:
+    """Of each open gate and breaker keep only so many outcomes in mind, in their proportion."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        connection.execute(
+            sql(
+                "update group_state set sent = sent - stayed - returned"
+                " + stayed * cast(:most as bigint) / (stayed + returned)"
+                " + returned * cast(:most as bigint) / (stayed + returned),"
+                " stayed = stayed * cast(:most as bigint) / (stayed + returned),"
+                " returned = returned * cast(:most as bigint) / (stayed + returned)"
+                " where route = :route and stage = 'open' and stayed + returned > :most"
+            ),
+            {"most": most, "route": lease.route},
+        )
+        breakers.remember(connection, lease.route, most)
+
+
+def let_through(
+    ledger: Ledger,
+    lease: RouteLease,
+    quotas: Mapping[int, int | None],
+    now: datetime,
+    selection: Selection = Selection(),  # noqa: B008 - frozen
+    *,
+    in_order: bool = False,
+    drained_to: datetime | None = None,
+) -> int:
+    """Of each group let so many selected held messages wait for delivery, oldest ids first; None lets all.
+
+    With ``in_order`` a quota is for messages that could go now: others would take places that they can't use.
+    """
+    where, values = selection.where("candidates")
+    if in_order:
+        where += f" and (quotas.quota is null or {ordering.may_go('candidates')})"
+        values |= ordering.values(drained_to)
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        want(ledger, connection, selection)
+        ledger.temporary(connection, "quotas", "group_id bigint, quota bigint")
+        ledger.bulk(connection, "quotas", ("group_id", "quota"), list(quotas.items()))
+        return move(
+            connection,
+            State.HELD,
+            State.WAITING,
+            now=now,
+            where=(
+                "route = :route and message_id in (select message_id from (select candidates.message_id, quotas.quota,"
+                " row_number() over (partition by candidates.group_id order by candidates.message_id) as place"
+                " from messages candidates inner join quotas on quotas.group_id = candidates.group_id"
+                f" where candidates.route = :route and candidates.state = 'held' and candidates.verdict in {_SENDS}"
+                f" and {where}) ranked where quota is null or place <= quota)"
+            ),
+            values={"route": lease.route, **values},
+            set_="reason = null",
+            route=lease.route,
+            run_id=lease.run_id,
+            action="let through",
+        )
+
+
+def hold_out_of_turn(ledger: Ledger, lease: RouteLease, *, drained_to: datetime | None, now: datetime) -> int:
+    """Of the groups at a canary or ramp, hold every waiting message that can't go before an earlier one of its key: it
+    would take a place that it may never use, and its group would wait for it."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        return move(
+            connection,
+            State.WAITING,
+            State.HELD,
+            now=now,
+            where=(
+                "route = :route and kind <> 'delay' and group_id in (select group_id from group_state"
+                " where route = :route and stage in ('canary', 'ramp')) and order_key is not null"
+                f" and not {ordering.may_go('messages')}"
+            ),
+            values={"route": lease.route, **ordering.values(drained_to)},
+            set_="reason = 'waits for an earlier message of its key'",
+            route=lease.route,
+            run_id=lease.run_id,
+            action="hold back",
+            reason="an earlier message of its key is not finished, or may not be staged",
+        )
+
+
+def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> int:
+    """Hold every waiting message of these groups (group id -> reason)."""
+    total = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for group_id, reason in groups.items():
+            total += move(
+                connection,
+                State.WAITING,
+                State.HELD,
+                now=now,
+                where="route = :route and group_id = :group_id and kind <> 'delay'",
+                values={"route": lease.route, "group_id": group_id, "why": reason},
+                set_="reason = :why",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="hold back",
+                reason=reason,
+            )
+    return total
+
+
+def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> dict[str, int]:
+    """The canary of these groups failed: what a person released is reopened, the rest is marked to escalate."""
+    reopened = marked = 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        for group_id, reason in groups.items():
+            values = {"route": lease.route, "group_id": group_id, "why": reason}
+            for state in (State.WAITING, State.HELD):
+                of_group = "route = :route and group_id = :group_id and kind <> 'delay'"
+                escalations.reopen(
+                    connection,
+                    lease,
+                    of="select message_id from messages where messages.route = :of_route and messages.group_id ="
+                    " :group_id and kind <> 'delay' and verdict = 'release' and state = :state",
+                    why=":why",
+                    values={"of_route": lease.route, "group_id": group_id, "why": reason, "state": state.value},
+                    now=now,
+                )
+                reopened += move(
+                    connection,
+                    state,
+                    State.ESCALATED,
+                    now=now,
+                    where=f"{of_group} and verdict = 'release'",
+                    values=values,
+                    set_="reason = :why, next_attempt_at = null",
+                    route=lease.route,
+                    run_id=lease.run_id,
+                    action="reopen",
+                    reason=reason,
+                )
+                marked += connection.execute(
+                    sql(
+                        "update messages set verdict = 'escalate', reason = :why"
+                        f" where {of_group} and state = :state and verdict <> 'escalate'"
+                    ),
+                    {**values, "state": state.value},
+                ).rowcount
+    return {"reopened": reopened, "to_escalate": marked}
+
+
+def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by: str, now: datetime) -> bool:
+    """A person lets a group try its canary again (``first`` None: opens it); False when it has no gate."""
+    with ledger.write() as connection:
+        changed = connection.execute(
+            sql(
+                "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
+                " cool_down_until = null, reason = :reason, stage_at = :now, began_at = :now"
+                " where route = :route and group_id = :group_id"
+            ),
+            {
+                "stage": "open" if first is None else "canary",
+                "allowed": first or 0,
+                "reason": f"released by {by}",
+                "now": now,
+                "route": route,
+                "group_id": group_id,
+            },
+        ).rowcount
+        if changed:
+            tell(connection, at=now, action="release", route=route, actor=by, selection={"group_id": group_id})
+    return bool(changed)
+
+
+def templates(connection: Connection, route: str) -> dict[int, str]:
+    """The templates of the groups that have open messages on the route."""
+    rows = connection.execute(
+        sql(
+            "select group_id, template from failure_groups where group_id in (select distinct group_id from messages"
+            " where route = :route and state in ('classified', 'waiting', 'held'))"
+        ),
+        {"route": route},
+    )
+    return {row.group_id: row.template for row in rows}

@@ -1,0 +1,1 @@
+"""From a staging file to messages: batches, and what each copy is."""

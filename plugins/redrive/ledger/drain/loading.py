@@ -1,0 +1,650 @@
+"""Load classified copies: decide what each copy is, in sets, and take it in exactly once.
+
+A copy is one of
+- *duplicate*: the same copy was staged before (source, broker id, enqueue time and body hash agree);
+- *returned*: it carries the id and attempt of a redelivery that was sent and has not returned yet, with the body
+  that was sent, and nobody says that it failed elsewhere than where it was sent;
+- *surplus*: that attempt has already returned from the same source with the same headers;
+- *suspected*: the same with other headers. It may be that attempt once more, noted in another way, or a message that
+  a consumer made of it: people decide;
+- *new*: everything else. A copy with our id but another body, from another subscriber or from elsewhere is new with a
+  ``parent_id``. Whatever its headers say of attempts is carried over, so that no circle begins to count anew. The id of
+  another ledger is kept; one of this ledger that no message of the route has is not, because whoever sees our ids can
+  write one that will be given next.
+
+A message id is a function of (batch, row), and a batch is loaded in the transaction that sets ``loaded_at``:
+loading twice, or by a run that was replaced, changes nothing.
+"""
+
+import itertools
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive import lifecycle
+from redrive.classification import grouping
+from redrive.classification.templates import KnownGroup
+from redrive.errors import ClassificationFailed
+from redrive.ledger.delivery import breakers
+from redrive.ledger.drain import adopting
+from redrive.ledger.drain.repeats import Repeat
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move, tell
+from redrive.ledger.review import restoring
+from redrive.ledger.schema import ledger_id
+from redrive.lifecycle import State
+from redrive.message import MAX_CARRIED_ATTEMPTS, REDRIVE_ID_DIGITS
+
+#: So many groups, the latest first, are matched before a new one is made.
+KNOWN_GROUPS = 20_000
+
+
+class Classified(NamedTuple):
+    """One copy as the Spark job describes it. Instants are as the ledger stores them (:meth:`Ledger.stored`)."""
+
+    message_id: int
+    batch_id: int
+    source: str
+    kind: str
+    destination: str | None
+    broker_message_id: str
+    body_hash: bytes
+    body_bytes: int
+    enqueued_at: Any
+    dead_lettered_at: Any
+    received_at: Any
+    deliveries: int
+    redrive_id: str | None
+    redrive_attempt: int | None
+    message_key: str | None
+    order_key: str | None
+    cause: str | None
+    group_id: int | None
+    origin: str | None = None  # where it failed, as the copy tells it
+    # Of copies that carry our headers, of what a consumer or producer wrote: redrive.message.headers_hash.
+    headers_hash: bytes | None = None
+
+
+class Group(NamedTuple):
+    """One failure group that the Spark job found."""
+
+    fingerprint: str
+    cause: str
+    template: str
+    example: str | None
+
+
+class Loaded(NamedTuple):
+    """What the copies turned out to be."""
+
+    new: int = 0
+    returned: int = 0
+    duplicates: int = 0
+    surplus: int = 0
+    suspected: int = 0
+
+    def plus(self, other: "Loaded") -> "Loaded":
+        return Loaded(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+_INCOMING = (
+    "message_id bigint primary key, batch_id bigint, source text, kind text, destination text,"
+    " broker_message_id text, body_hash blob, body_bytes int, enqueued_at instant, dead_lettered_at instant,"
+    " received_at instant,"
+    " deliveries int, redrive_id text, redrive_attempt int, message_key text, order_key text, cause text,"
+    " group_id bigint, origin text, headers_hash blob, astray int, role text, owner bigint, prior_outcome text"
+)
+_STAGE_ROWS = 10_000
+# Rows come as plain tuples in the order of Classified: a named one each would cost more than the insert.
+_BATCH_ID, _SOURCE, _BROKER_ID, _BODY_HASH, _ENQUEUED_AT, _REDRIVE_ID = (
+    Classified._fields.index(name)
+    for name in ("batch_id", "source", "broker_message_id", "body_hash", "enqueued_at", "redrive_id")
+)
+
+
+def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], now: datetime) -> dict[str, int]:
+    """Make the groups known (one row per fingerprint, over all routes); returns fingerprint -> group id.
+
+    Groups that turn out to be one with an older group become its alias: the older one's id is returned for them,
+    from now on. What has the later id already keeps it.
+    """
+    wanted = {group.fingerprint: group for group in groups}
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        known = _group_ids(connection, list(wanted))
+        for group in wanted.values():
+            if group.fingerprint not in known:
+                connection.execute(
+                    sql(
+                        "insert into failure_groups"
+                        " (fingerprint, cause, template, example, first_route, first_seen_at, last_seen_at)"
+                        " values (:fingerprint, :cause, :template, :example, :first_route, :now, :now)"
+                        " on conflict (fingerprint) do nothing"
+                    ),
+                    {**group._asdict(), "first_route": lease.route, "now": now},
+                )
+        _merge(connection, lease, {group.cause for group in wanted.values()}, now)
+        return _group_ids(connection, list(wanted))
+
+
+def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[Group]:
+    """The groups that the ledger knows, newest first; grouping matches against them so that ids stay stable.
+
+    An alias is there with its own template and the name of the group that it was merged into.
+    """
+    rows = connection.execute(
+        sql(
+            "select coalesce(older.fingerprint, failure_groups.fingerprint) as fingerprint, failure_groups.cause,"
+            " failure_groups.template, null as example from failure_groups"
+            " left join group_aliases on group_aliases.group_id = failure_groups.group_id"
+            " left join failure_groups as older on older.group_id = group_aliases.merged_into"
+            " order by failure_groups.last_seen_at desc, failure_groups.group_id limit :limit"
+        ),
+        {"limit": limit},
+    ).all()
+    return [Group(*row) for row in rows]
+
+
+def _merge(connection: Connection, lease: RouteLease, causes: Iterable[str], now: datetime) -> None:
+    """Make aliases of the groups of ``causes`` that turned out to be one with an older one.
+
+    Not of those about which a person has made a standing decision: that was about these words.
+    """
+    pairs = connection.execute(sql("select group_id, merged_into from group_aliases"))
+    aliases = {pair.group_id: pair.merged_into for pair in pairs}
+    for cause in sorted(causes):
+        rows = connection.execute(
+            sql(
+                "select group_id, fingerprint, cause, template from failure_groups where cause = :cause and not exists"
+                " (select 1 from standing_decisions s where s.group_id = failure_groups.group_id"
+                " and s.revoked_at is null and s.until_at > :now) order by last_seen_at desc, group_id limit :limit"
+            ),
+            {"cause": cause, "now": now, "limit": KNOWN_GROUPS},
+        ).all()
+        ids = {row.fingerprint: row.group_id for row in rows}
+        by_age = sorted(rows, key=lambda row: row.group_id)
+        merged = grouping.merges([KnownGroup(row.fingerprint, row.cause, row.template) for row in by_age])
+        for fingerprint, older in merged.items():
+            later, first = ids[fingerprint], aliases.get(ids[older], ids[older])
+            if later not in aliases:
+                aliases = {group: first if into == later else into for group, into in aliases.items()} | {later: first}
+                _make_alias(connection, lease, later, first, now)
+
+
+def _make_alias(connection: Connection, lease: RouteLease, later: int, older: int, now: datetime) -> None:
+    values = {"later": later, "older": older, "now": now}
+    # What was merged into the later one goes with it, so that an alias never names an alias.
+    connection.execute(sql("update group_aliases set merged_into = :older where merged_into = :later"), values)
+    connection.execute(
+        sql("insert into group_aliases (group_id, merged_into, merged_at) values (:later, :older, :now)"), values
+    )
+    tell(
+        connection,
+        at=now,
+        action="merge_groups",
+        route=lease.route,
+        run_id=lease.run_id,
+        selection={"group": later, "into": older},
+    )
+
+
+def load(
+    ledger: Ledger,
+    lease: RouteLease,
+    batch_ids: Sequence[int],
+    copies: Iterable[Classified],
+    now: datetime,
+    *,
+    repeats: Mapping[int, Repeat] | None = None,
+    elsewhere: Collection[tuple[str, str]] = (),
+) -> Loaded:
+    """Take in all copies of these batches, in one transaction; batches that are loaded already are left alone.
+
+    ``copies`` are in message id order and may hold copies of other batches too; those are skipped. Plain tuples in
+    the order of :class:`Classified` will do. ``repeats``, for a broker whose ids prove nothing, says which copies were
+    staged before; without it the broker's ids do. ``elsewhere`` are pairs of a destination and an origin: what failed
+    at this origin was not sent to that destination.
+    """
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)
+        pending = {
+            row.batch_id: row.copies
+            for row in connection.execute(
+                sql(
+                    "select batch_id, copies from staging_batches where loaded_at is null"
+                    f" and state in ('recorded', 'settled') and batch_id in ({marks or 'null'})"  # ints only
+                )
+            )
+        }
+        if not pending:
+            return Loaded()
+        ledger.temporary(connection, "incoming", _INCOMING)
+        tracked = _stage(ledger, connection, pending, copies, repeats)
+        _refuse_incomplete(connection, pending)
+        if repeats is None:
+            _find_duplicates(connection, lease.route)
+        else:
+            _follow_loaded_copies(connection)
+        if tracked:
+            connection.execute(sql("create index incoming_redrive_id on incoming (redrive_id, message_id)"))
+            _find_owners_by_header(connection, lease.route)
+        _find_owners_by_broker_id(connection, lease.route)
+        repeated = connection.execute(
+            sql("select 1 from incoming where role is not null or owner is not null limit 1")
+        ).first()
+        if tracked and elsewhere:
+            _find_astray(ledger, connection, elsewhere)
+        if repeated:
+            connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
+            _mark_returns(connection)
+            _follow_first_copies(connection)
+        restoring.recognise(ledger, connection, lease, now)
+        _insert_new(ledger, connection, lease.route, now)
+        if tracked:
+            _tell_other_ids(connection, lease, now)
+        if repeated:
+            _apply_returns(connection, lease, now)
+            _keep_repeats(connection, lease.route, now)
+        adopting.hold_for_people(connection, lease, list(pending), now)
+        return _count(ledger, connection, lease, now)
+
+
+def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for start in range(0, len(fingerprints), 500):
+        part = fingerprints[start : start + 500]
+        names = ",".join(f":f{i}" for i in range(len(part)))
+        rows = connection.execute(
+            sql(
+                "select fingerprint, coalesce(merged_into, failure_groups.group_id) as group_id from failure_groups"
+                " left join group_aliases on group_aliases.group_id = failure_groups.group_id"
+                f" where fingerprint in ({names})"
+            ),
+            {f"f{i}": value for i, value in enumerate(part)},
+        )
+        found.update({row.fingerprint: row.group_id for row in rows})
+    return found
+
+
+def _stage(
+    ledger: Ledger,
+    connection: Connection,
+    pending: Mapping[int, int],
+    copies: Iterable[Classified],
+    repeats: Mapping[int, Repeat] | None,
+) -> int:
+    """Bring the copies into table ``incoming``; the number that carry our headers."""
+    seen: dict[str, list[Classified]] = {}
+    tracked = 0
+    rows = iter(copies)
+    while chunk := list(itertools.islice(rows, _STAGE_ROWS)):
+        mine = [copy for copy in chunk if copy[_BATCH_ID] in pending]
+        # Twice in what is loaded now: its lease ran out while a batch was open.
+        doubles = _doubles(mine, seen) if repeats is None else repeats
+        tracked += sum([copy[_REDRIVE_ID] is not None for copy in mine])
+        ledger.bulk(connection, "incoming", Classified._fields, mine)
+        ledger.many(
+            connection,
+            "update incoming set role = ?, owner = ? where message_id = ?",
+            [(*doubles[copy[0]], copy[0]) for copy in mine if copy[0] in doubles] if doubles else (),
+        )
+    return tracked
+
+
+def _doubles(
+    copies: Sequence[Classified], seen: dict[str, list[Classified]]
+) -> dict[int, tuple[str | None, int | None]]:
+    """Copies that repeat an earlier one of this load, with whose they are; ``seen`` grows by those that don't."""
+    found: dict[int, tuple[str | None, int | None]] = {}
+    for copy in copies:
+        broker_id = copy[_BROKER_ID]
+        if not broker_id:
+            continue
+        earlier = seen.setdefault(str(broker_id), [])
+        if earlier:
+            first = next((one for one in earlier if _identity(one) == _identity(copy)), None)
+            if first is not None:
+                found[copy[0]] = ("duplicate", first[0])
+                continue
+        earlier.append(copy)
+    return found
+
+
+def _identity(copy: Classified) -> tuple[Any, ...]:
+    return copy[_SOURCE], copy[_BROKER_ID], copy[_ENQUEUED_AT], copy[_BODY_HASH]
+
+
+def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> None:
+    """A batch of which rows are missing is never loaded: those copies would be settled and forgotten."""
+    found: dict[int, int] = {
+        row.batch_id: row.n
+        for row in connection.execute(sql("select batch_id, count(*) as n from incoming group by batch_id"))
+    }
+    for batch_id, copies in pending.items():
+        if found.get(batch_id, 0) != copies:
+            raise ClassificationFailed(
+                f"batch {batch_id}: {copies} copies are recorded but {found.get(batch_id, 0)} were classified"
+            )
+
+
+# Route and source are compared as expressions, so that the database finds candidates by their own key: an index
+# that begins with the route would fit too, and would read the whole route for each copy.
+
+
+def _find_duplicates(connection: Connection, route: str) -> None:
+    same_copy = (
+        "incoming.broker_message_id <> '' and known.broker_message_id = incoming.broker_message_id"
+        " and known.source || '' = incoming.source"
+        " and (known.{time} = incoming.enqueued_at or (known.{time} is null and incoming.enqueued_at is null))"
+    )
+    connection.execute(
+        sql(
+            "update incoming set role = 'duplicate', owner = known.message_id from messages known"
+            f" where incoming.role is null and {same_copy.format(time='first_enqueued_at')}"
+            " and known.body_hash = incoming.body_hash and known.route || '' = :route"
+            " and known.message_id <> incoming.message_id"
+        ),
+        {"route": route},
+    )
+    connection.execute(
+        sql(
+            "update incoming set role = 'duplicate', owner = known.message_id from repeat_copies known"
+            f" where incoming.role is null and {same_copy.format(time='enqueued_at')}"
+            " and known.route || '' = :route and known.copy_id <> incoming.message_id"
+        ),
+        {"route": route},
+    )
+
+
+_WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
+_SAME_BODY = "incoming.body_hash = coalesce(attempts.body_hash, known.body_hash)"
+
+
+def _find_owners_by_header(connection: Connection, route: str) -> None:
+    connection.execute(
+        sql(
+            "update incoming set owner = known.message_id from messages known"
+            " where incoming.role is null and incoming.redrive_id is not null"
+            " and known.redrive_id = incoming.redrive_id and known.route || '' = :route"
+        ),
+        {"route": route},
+    )
+    # Of several copies with one id that we don't know, the first is that message; the others come from it.
+    connection.execute(
+        sql(
+            "update incoming set owner = (select min(first.message_id) from incoming first where first.role is null"
+            " and first.owner is null and first.redrive_id = incoming.redrive_id) where role is null and owner is null"
+            " and exists (select 1 from incoming earlier where earlier.role is null and earlier.owner is null"
+            " and earlier.redrive_id = incoming.redrive_id and earlier.message_id < incoming.message_id)"
+        )
+    )
+
+
+def _find_owners_by_broker_id(connection: Connection, route: str) -> None:
+    connection.execute(
+        sql(
+            "update incoming set owner = known.message_id, redrive_attempt = attempts.attempt"
+            " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
+            " where incoming.role is null and incoming.redrive_id is null and not attempts.tracked"
+            " and attempts.broker_message_id = incoming.broker_message_id and incoming.broker_message_id <> ''"
+            f" and attempts.route = :route and {_SAME_BODY}"
+        ),
+        {"route": route},
+    )
+
+
+def _find_astray(ledger: Ledger, connection: Connection, elsewhere: Collection[tuple[str, str]]) -> None:
+    """Mark the copies that failed elsewhere than where the attempt went that they name."""
+    ledger.temporary(connection, "elsewhere", "destination text, origin text")
+    ledger.bulk(connection, "elsewhere", ("destination", "origin"), elsewhere)
+    connection.execute(
+        sql(
+            "update incoming set astray = 1 from redelivery_attempts attempts"
+            " where incoming.role is null and incoming.owner = attempts.message_id"
+            " and incoming.redrive_attempt = attempts.attempt and exists (select 1 from elsewhere"
+            " where elsewhere.destination = attempts.destination and elsewhere.origin = incoming.origin)"
+        )
+    )
+
+
+def _mark_returns(connection: Connection) -> None:
+    """Of the copies that have an owner and an attempt, tell returned from surplus; the rest stays undecided.
+
+    Of several copies of one attempt the first is the return; others from the same source are surplus, or where their
+    headers differ suspected, and those from another source are somebody else's and stay new.
+    """
+    same = (
+        "{0}.owner = incoming.owner and {0}.redrive_attempt = incoming.redrive_attempt"
+        " and {0}.message_id < {1}.message_id and {0}.body_hash = incoming.body_hash and {0}.role is null"
+        " and {0}.astray is null"
+    )
+    before, first = same.format("earlier", "incoming"), same.format("first", "earlier")
+    again = "case when earlier.headers_hash = incoming.headers_hash then 'surplus' else 'suspected' end"
+    connection.execute(
+        sql(
+            "update incoming set prior_outcome = coalesce(attempts.outcome, 'none'), role = case"
+            f" when attempts.outcome = 'returned' then (select {again} from repeat_copies earlier"
+            "   where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source)"
+            f" when exists (select 1 from incoming earlier where {before}) then (select {again}"
+            f"   from incoming earlier where {before} and earlier.source = incoming.source and not exists"
+            f"   (select 1 from incoming first where {first}))"
+            " else 'returned' end"
+            " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
+            " where incoming.role is null and incoming.astray is null and incoming.owner = attempts.message_id"
+            f" and incoming.redrive_attempt = attempts.attempt and {_WAS_SENT} and {_SAME_BODY}"
+        )
+    )
+
+
+def _follow_first_copies(connection: Connection) -> None:
+    """A copy that was staged twice in one load belongs to whom its first staging turned out to belong to."""
+    connection.execute(
+        sql(
+            "update incoming set owner = first.owner from incoming first"
+            " where incoming.role in ('duplicate', 'suspected')"
+            " and first.message_id = incoming.owner and first.role is not null"
+        )
+    )
+
+
+def _follow_loaded_copies(connection: Connection) -> None:
+    """A copy that repeats one which was loaded before belongs to whom that one belongs to."""
+    connection.execute(
+        sql(
+            "update incoming set owner = first.message_id from repeat_copies first"
+            " where incoming.role is not null and first.copy_id = incoming.owner"
+        )
+    )
+
+
+#: SQL: an unknown id that begins as the ids of this ledger do: forged, of another route, or of a message that is gone.
+_NOT_GIVEN = (
+    "incoming.role is null and incoming.owner is null"
+    " and substr(incoming.redrive_id, 1, length(:ledger_id) + 1) = :ledger_id || '-'"
+)
+
+
+def _insert_new(ledger: Ledger, connection: Connection, route: str, now: datetime) -> None:
+    # The attempts that a copy tells of are carried over, so that a lost ledger, a message that is made anew from each
+    # redelivery, or another route that sends it round in a circle, does not begin to count anew.
+    own = f":ledger_id || '-' || {ledger.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
+    foreign = f"incoming.redrive_id is not null and incoming.owner is null and not ({_NOT_GIVEN})"
+    # Whatever ids came in or are there already: a clash costs a message its wish, and never stops a load.
+    ids = (f"case when {foreign} then redrive_id else {own} end", own, f"{own} || '-' || :salt")
+    left = int(connection.execute(sql("select count(*) from incoming where role is null")).scalar_one())
+    for number, redrive_id in enumerate(ids):
+        missing = (
+            "" if not number else " and not exists (select 1 from messages m where m.message_id = incoming.message_id)"
+        )
+        left -= connection.execute(
+            sql(
+                "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
+                " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
+                " first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key)"
+                f" select message_id, {redrive_id}, owner, :route, source, kind,"
+                " origin, destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause,"
+                " group_id, case when redrive_attempt > :most then :most else coalesce(redrive_attempt, 0) end,"
+                " deliveries, enqueued_at, dead_lettered_at, received_at, :now, message_key, order_key"
+                f" from incoming where role is null{missing} order by message_id on conflict do nothing"
+            ),
+            {
+                "route": route,
+                "now": now,
+                "most": MAX_CARRIED_ATTEMPTS,
+                "ledger_id": ledger_id(connection),
+                "salt": secrets.token_hex(4),
+            },
+        ).rowcount
+        if left <= 0:
+            return
+
+
+def _tell_other_ids(connection: Connection, lease: RouteLease, now: datetime) -> None:
+    ours = {"ledger_id": ledger_id(connection)}
+    count = int(connection.execute(sql(f"select count(*) from incoming where {_NOT_GIVEN}"), ours).scalar_one())
+    if count:
+        tell(
+            connection,
+            at=now,
+            action="give another id",
+            route=lease.route,
+            run_id=lease.run_id,
+            count=count,
+            reason="carried an id of this ledger that no message of this route has: forged, of another route, of a"
+            " message that is past its retention, or from before the ledger was restored",
+        )
+
+
+def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> None:
+    if not connection.execute(sql("select 1 from incoming where role = 'returned' limit 1")).first():
+        return
+    # What the canary and the breaker learn: counted for the group that the attempt was made for. A message that
+    # a consumer put into the delay queue asked for time; it did not fail, and tells nothing. What was sent in an
+    # earlier stage, or not known to be sent, was not counted as sent in this one; now it is, so that a stage that
+    # knows as many outcomes as it has sent knows all of its own.
+    failed = "incoming.kind = 'dead_letter'"
+    mine = "coalesce(attempts.sent_at >= group_state.stage_at, false)"
+    connection.execute(
+        sql(
+            "update group_state set returned = group_state.returned + seen.returned,"
+            " sent = group_state.sent + seen.late - seen.asked,"
+            " stayed = case when group_state.stayed > seen.recanted then group_state.stayed - seen.recanted else 0 end"
+            f" from (select attempts.group_id, sum(case when {failed} then 1 else 0 end) as returned,"
+            f"   sum(case when {failed} and not {mine} then 1 else 0 end) as late,"
+            f"   sum(case when not {failed} and {mine} then 1 else 0 end) as asked,"
+            f"   sum(case when {mine} and incoming.prior_outcome in ('presumed', 'confirmed') then 1 else 0 end)"
+            "   as recanted from incoming"
+            "   inner join redelivery_attempts attempts on attempts.message_id = incoming.owner"
+            "   and attempts.attempt = incoming.redrive_attempt inner join group_state"
+            "   on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
+            "   where incoming.role = 'returned' and coalesce(attempts.sent_at, attempts.unknown_at)"
+            "   >= coalesce(group_state.began_at, group_state.stage_at) group by attempts.group_id) seen"
+            " where group_state.route = :route and group_state.group_id = seen.group_id"
+        ),
+        {"route": lease.route},
+    )
+    breakers.count_returned(connection)
+    connection.execute(
+        sql(
+            "update redelivery_attempts set outcome = 'returned',"
+            " outcome_at = coalesce(incoming.dead_lettered_at, :now), return_copy = incoming.message_id,"
+            " return_kind = incoming.kind from incoming where incoming.role = 'returned'"
+            " and redelivery_attempts.message_id = incoming.owner"
+            " and redelivery_attempts.attempt = incoming.redrive_attempt"
+        ),
+        {"now": now},
+    )
+    # A late return of an earlier attempt changes that attempt only.
+    current = "(message_id, attempts) in (select owner, redrive_attempt from incoming where role = 'returned')"
+    for state in (State.SENT, State.PRESUMED, State.CONFIRMED, State.UNKNOWN):
+        move(
+            connection,
+            state,
+            State.RETURNED,
+            now=now,
+            where=f"route = :route and {current}",
+            values={"route": lease.route},
+            route=lease.route,
+            run_id=lease.run_id,
+            action="return",
+            reason="came back with our id",
+        )
+    lifecycle.check(State.RETURNED, State.CLASSIFIED)
+    again = connection.execute(
+        sql(
+            "update messages set state = 'classified', cause = incoming.cause, group_id = incoming.group_id,"
+            " kind = incoming.kind, copy_id = incoming.message_id, deliveries = incoming.deliveries,"
+            " dead_lettered_at = coalesce(incoming.dead_lettered_at, messages.dead_lettered_at),"
+            " received_at = incoming.received_at, origin = coalesce(messages.origin, incoming.origin), verdict = null,"
+            " reason = null, next_attempt_at = null, changed_at = :now from incoming"
+            " where incoming.role = 'returned' and messages.message_id = incoming.owner"
+            " and incoming.redrive_attempt = messages.attempts and messages.state = 'returned'"
+        ),
+        {"now": now},
+    ).rowcount
+    if again:
+        tell(
+            connection,
+            at=now,
+            action="classify again",
+            route=lease.route,
+            run_id=lease.run_id,
+            source=State.RETURNED,
+            target=State.CLASSIFIED,
+            count=again,
+        )
+
+
+def _keep_repeats(connection: Connection, route: str, now: datetime) -> None:
+    connection.execute(
+        sql(
+            "insert into repeat_copies (copy_id, message_id, route, kind, attempt, source, broker_message_id,"
+            " enqueued_at, headers_hash, seen_at) select message_id, owner, :route, role, redrive_attempt, source,"
+            " broker_message_id, enqueued_at, headers_hash, :now from incoming where role is not null"
+            " on conflict (copy_id) do nothing"
+        ),
+        {"route": route, "now": now},
+    )
+
+
+def _count(ledger: Ledger, connection: Connection, lease: RouteLease, now: datetime) -> Loaded:
+    roles = "".join(
+        f", sum(case when role = '{role}' then 1 else 0 end) as {role}"
+        for role in ("returned", "duplicate", "surplus", "suspected")
+    )
+    rows = connection.execute(
+        sql(f"select batch_id, sum(case when role is null then 1 else 0 end) as new{roles} from incoming group by 1")
+    ).all()
+    ledger.many(
+        connection,
+        "update staging_batches set loaded_at = ?, new_copies = ?, returned_copies = ?, duplicate_copies = ?,"
+        " surplus_copies = ?, suspected_copies = ? where batch_id = ? and loaded_at is null",
+        [(ledger.stored(now), *row[1:], row[0]) for row in rows],
+    )
+    connection.execute(
+        sql(
+            "update failure_groups set messages = failure_groups.messages + seen.messages, last_seen_at = :now"
+            " from (select group_id, count(*) as messages from incoming"
+            "   where group_id is not null and (role is null or role = 'returned') group by group_id) seen"
+            " where failure_groups.group_id = seen.group_id"
+        ),
+        {"now": now},
+    )
+    loaded = Loaded(*(sum(column) for column in list(zip(*rows, strict=True))[1:])) if rows else Loaded()
+    batch_ids = [row.batch_id for row in rows]
+    tell(
+        connection,
+        at=now,
+        action="load",
+        route=lease.route,
+        run_id=lease.run_id,
+        target=State.CLASSIFIED,
+        count=loaded.new,
+        selection={"batches": [min(batch_ids, default=None), max(batch_ids, default=None)], **loaded._asdict()},
+    )
+    return loaded

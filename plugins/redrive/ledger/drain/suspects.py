@@ -1,0 +1,170 @@
+"""Suspected copies: what may be a second staging of a message, or a message of its own, is for people to say.
+
+A suspected copy is no message, and nothing sends it. It gets a review row; the first decision on it makes it a message
+of its own, with the copy that it resembles as its parent, and from there on it goes as with any other: ``redeliver``
+sends it, ``discard`` says that it was a second copy.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import move, tell
+from redrive.ledger.review.escalations import Candidate, Review, insert_reviews, reopen
+from redrive.ledger.schema import ledger_id
+from redrive.lifecycle import State
+from redrive.message import batch_and_row, body_hash, redrive_id_of
+
+#: State of a candidate that is not a message.
+SUSPECTED = "suspected"
+#: Why a decision on a copy of which nobody knows the body is refused.
+UNKNOWN_BODY = (
+    "its staging file is damaged or missing, so nobody knows what it is: bring the file back (`redrive audit` names it)"
+    " and decide again, or discard it"
+)
+
+
+def candidates(connection: Connection, route: str, *, after: int, limit: int) -> list[Candidate]:
+    """Suspected copies without a review row after copy id ``after``; what their likely first copy was found to be."""
+    rows = connection.execute(
+        sql(
+            "select r.copy_id, r.source, r.message_id as first_id, r.enqueued_at, r.broker_message_id,"
+            " m.destination, m.cause, m.group_id, m.message_key, m.body_bytes, m.redrive_id from repeat_copies r"
+            " left join messages m on m.message_id = r.message_id where r.route = :route and r.kind = 'suspected'"
+            " and r.copy_id > :after and not exists (select 1 from escalated_messages e where e.message_id = r.copy_id)"
+            " order by r.copy_id limit :limit"
+        ),
+        {"route": route, "after": after, "limit": limit},
+    )
+    return [
+        Candidate(
+            row.copy_id, SUSPECTED, row.copy_id, row.source, row.destination, row.cause, row.group_id,
+            f"may be a second copy of message {row.redrive_id or row.first_id}: discard it then; the broker gives no"
+            " proof either way",
+            0, row.enqueued_at, row.broker_message_id, row.message_key, row.body_bytes or 0,
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def write_reviews(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: datetime) -> int:
+    """One review row per suspected copy that has none yet; how many were asked for."""
+    if not reviews:
+        return 0
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        insert_reviews(
+            ledger,
+            connection,
+            lease.route,
+            reviews,
+            " where exists (select 1 from repeat_copies r where r.copy_id = ? and r.kind = 'suspected')"
+            " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?)",
+            now,
+        )
+        tell(
+            connection,
+            at=now,
+            action="ask about suspected copies",
+            route=lease.route,
+            run_id=lease.run_id,
+            count=len(reviews),
+            selection={"copies": [reviews[0].candidate.copy_id, reviews[-1].candidate.copy_id]},
+        )
+    return len(reviews)
+
+
+def without_payload(connection: Connection, route: str) -> list[int]:
+    """Suspected copies on which somebody decided and whose review row has no payload: their file could not be read."""
+    rows = connection.execute(
+        sql(
+            "select r.copy_id from repeat_copies r inner join escalated_messages e on e.message_id = r.copy_id"
+            " where r.route = :route and r.kind = 'suspected' and e.status = 'decided' and e.payload is null"
+            " and e.payload_bytes is null order by r.copy_id"
+        ),
+        {"route": route},
+    )
+    return [int(copy_id) for copy_id in rows.scalars()]
+
+
+def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int, bytes] = MappingProxyType({})) -> int:
+    """Suspected copies on which somebody decided become messages under review; the decision is applied after this.
+
+    ``bodies``: of those :func:`without_payload`, as far as their files can be read by now. Of the others nobody knows
+    what they are, so the decision is refused; but for a discard, which says that it is what its first copy is.
+    """
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        prefix = ledger_id(connection)
+        rows = connection.execute(
+            sql(
+                "select r.copy_id, r.message_id as first_id, r.source, r.broker_message_id, r.enqueued_at,"
+                " coalesce(m.origin, e.destination) as origin, e.destination, e.cause, e.group_id, e.message_key,"
+                " e.size_bytes, e.payload, e.payload_bytes, e.decision, m.body_hash as first_hash, b.kind,"
+                " b.recorded_at, e.reason, m.order_key, m.dead_lettered_at from repeat_copies r"
+                " inner join escalated_messages e on e.message_id = r.copy_id and e.status = 'decided'"
+                " inner join staging_batches b on b.batch_id = r.copy_id / 1048576"
+                " left join messages m on m.message_id = r.message_id"
+                " where r.route = :route and r.kind = 'suspected' order by r.copy_id"
+            ),
+            {"route": lease.route},
+        ).all()
+        adopted = 0
+        for row in rows:
+            body = row.payload.encode() if row.payload is not None else row.payload_bytes
+            body = bodies.get(row.copy_id) if body is None else bytes(body)
+            if body is not None:
+                known, size = body_hash(body), len(body)
+            elif row.decision == "discard" and row.first_hash is not None:
+                known, size = bytes(row.first_hash), row.size_bytes
+            else:
+                reopen(
+                    connection, lease, of=":id", why=":why", now=now, values={"id": row.copy_id, "why": UNKNOWN_BODY},
+                    refused=True,
+                )  # fmt: skip
+                continue
+            adopted += 1
+            connection.execute(
+                sql(
+                    "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
+                    " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, first_enqueued_at,"
+                    " dead_lettered_at, received_at, changed_at, message_key, order_key, reason)"
+                    " values (:id, :redrive_id, :parent, :route, :source, :kind, :origin, :destination, :broker_id,"
+                    " :hash, :size, :id, 'classified', :cause, :group_id, :enqueued, :dead, :received, :now,"
+                    " :message_key, :order_key, :reason)"
+                ),
+                {
+                    "id": row.copy_id, "redrive_id": redrive_id_of(prefix, row.copy_id), "parent": row.first_id,
+                    "route": lease.route, "source": row.source, "kind": row.kind, "origin": row.origin,
+                    "destination": row.destination,
+                    "broker_id": row.broker_message_id, "hash": known, "size": size,
+                    "cause": row.cause, "group_id": row.group_id, "enqueued": row.enqueued_at,
+                    "dead": row.dead_lettered_at, "received": row.recorded_at, "now": now,
+                    "message_key": row.message_key, "order_key": row.order_key, "reason": row.reason,
+                },
+            )  # fmt: skip
+            connection.execute(sql("delete from repeat_copies where copy_id = :id"), {"id": row.copy_id})
+            connection.execute(
+                sql(
+                    "update staging_batches set suspected_copies = suspected_copies - 1, new_copies = new_copies + 1"
+                    " where batch_id = :batch_id"
+                ),
+                {"batch_id": batch_and_row(row.copy_id)[0]},
+            )
+            move(
+                connection,
+                State.CLASSIFIED,
+                State.ESCALATED,
+                now=now,
+                where="message_id = :id",
+                values={"id": row.copy_id},
+                route=lease.route,
+                run_id=lease.run_id,
+                action="take in suspected copy",
+                reason="somebody decided about it",
+            )
+        return adopted

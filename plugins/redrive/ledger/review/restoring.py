@@ -1,0 +1,346 @@
+"""What restore needs of the ledger: unfinished messages, and the state of those that are on their way back.
+
+While a message is being put back it is ``restoring``: handed to the broker for the queue that it came from, and nobody
+knows yet whether it is there. The broker's word ends that: ``discarded`` with the reason ``restored to QUEUE``, because
+from then on the queue owns it again, or back to where it was. Where no word came (the restore was killed, the answer
+was lost) it stays ``restoring``, nothing sends it, and people are asked: :func:`doubt`. Only that it was seen, by the
+load (:func:`recognise`) or by a person who looked, ends the doubt.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.drain import batches
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.leases import RouteLease
+from redrive.ledger.moves import MACHINE, move, move_each
+from redrive.lifecycle import State
+from redrive.message import ROW_BITS
+
+#: What people are advised to decide where only their own look can tell: no decision, so that nobody copies it into one.
+LOOK = "look"
+ACTOR = "redrive restore"
+_OPEN_STATES = (State.CLASSIFIED, State.WAITING, State.HELD, State.ESCALATED, State.EXPIRED)
+_OPEN = "(" + ", ".join(f"'{state}'" for state in _OPEN_STATES) + ")"
+_REASON = (
+    "'was being put back into its queue ' || source || ' and may be there already; before that it was ' || state"
+    " || case when reason is null then '' else ': ' || reason end"
+)
+#: SQL: the last send of the message may have arrived, and nobody knows; a copy in its queue could be the second one.
+_SENT_PERHAPS = (
+    "exists (select 1 from redelivery_attempts last where last.message_id = messages.message_id"
+    " and last.attempt = messages.attempts and last.unknown_at is not null and last.sent_at is null"
+    " and coalesce(last.outcome, '') not in ('returned', 'confirmed'))"
+)
+# A batch says how many of its copies were settled, not which. So a message is certainly with us alone only if all of a
+# batch with one of its copies were, or if its source was drained to the end (source_state.drained_to) after the leases
+# of every such batch: a copy that was still there would have come.
+_STAGED = (
+    f"(select taken.*, 'first' as role from staging_batches taken where taken.batch_id = messages.copy_id >> {ROW_BITS}"
+    " union all select taken.*, again.kind from repeat_copies again inner join staging_batches taken"
+    f" on taken.batch_id = again.copy_id >> {ROW_BITS} where again.message_id = messages.message_id)"
+)
+#: SQL: some copies of a batch with a copy of this message were settled, and maybe this one.
+_PARTLY = f"exists (select 1 from {_STAGED} one where one.role in ('first', 'duplicate') and one.settled_copies > 0)"
+
+
+def _taken(ledger: Ledger, leased_for: timedelta) -> str:
+    """SQL: no queue holds a copy of this message."""
+    return (
+        f"(exists (select 1 from {_STAGED} one where one.role in ('first', 'duplicate') and one.state = 'settled'"
+        " and one.settled_copies = one.copies)"
+        f" or exists (select 1 from {_STAGED} one) and not exists (select 1 from {_STAGED} one"
+        f" where {batches.may_come_again(ledger, leased_for, 'one')}))"
+    )
+
+
+class Unfinished(NamedTuple):
+    """A message that restore puts back."""
+
+    message_id: int
+    redrive_id: str
+    attempts: int
+    source: str
+    state: str
+    reason: str | None
+    verdict: str | None
+
+
+def count(connection: Connection, route: str) -> int:
+    """How many messages of the route are unfinished and certainly not at the broker."""
+    return int(
+        connection.execute(
+            sql(f"select count(*) from messages where route = :route and state in {_OPEN} and not {_SENT_PERHAPS}"),
+            {"route": route},
+        ).scalar_one()
+    )
+
+
+def unfinished(
+    ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta, after: int, limit: int
+) -> list[Unfinished]:
+    """Unfinished messages that no queue holds, in id order after ``after``; ``leased_for``: how long drains lease."""
+    rows = connection.execute(
+        sql(
+            "select message_id, redrive_id, attempts, source, state, reason, verdict from messages"
+            f" where route = :route and state in {_OPEN} and message_id > :after and not {_SENT_PERHAPS}"
+            f" and {_taken(ledger, leased_for)} order by message_id limit :limit"
+        ),
+        {"route": route, "after": after, "limit": limit},
+    )
+    return [Unfinished(*row) for row in rows]
+
+
+class NotTaken(NamedTuple):
+    """Unfinished messages of which a queue has a copy, and those of which one may have."""
+
+    still_there: int
+    in_doubt: int
+
+
+def not_taken(ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta) -> NotTaken:
+    """How many copies were never settled, and of how many batches only a part was, nobody knows which."""
+    row = connection.execute(
+        sql(
+            f"select coalesce(sum(case when {_PARTLY} then 0 else 1 end), 0) as still_there,"
+            f" coalesce(sum(case when {_PARTLY} then 1 else 0 end), 0) as in_doubt from messages"
+            f" where route = :route and state in {_OPEN} and not {_SENT_PERHAPS} and not {_taken(ledger, leased_for)}"
+        ),
+        {"route": route},
+    ).one()
+    return NotTaken(int(row.still_there), int(row.in_doubt))
+
+
+def sent_in_doubt(connection: Connection, route: str) -> int:
+    """How many messages a delivery may have sent without hearing so, or an earlier restore; also those that are under
+    review for it. Nobody knows whether they are anywhere."""
+    return int(
+        connection.execute(
+            sql(
+                "select count(*) from messages where route = :route and (state in ('sending', 'unknown', 'restoring')"
+                f" or (state in {_OPEN} and {_SENT_PERHAPS}))"
+            ),
+            {"route": route},
+        ).scalar_one()
+    )
+
+
+def suspected(connection: Connection, route: str) -> int:
+    """How many copies may be second stagings of a message, and nobody has decided on them yet."""
+    return int(
+        connection.execute(
+            sql("select count(*) from repeat_copies where route = :route and kind = 'suspected'"), {"route": route}
+        ).scalar_one()
+    )
+
+
+def begin(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> list[int]:
+    """These are about to be handed to the broker; returns those that are still unfinished, and so may be."""
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        _choose(ledger, connection, message_ids)
+        for state in _OPEN_STATES:
+            move(
+                connection,
+                state,
+                State.RESTORING,
+                now=now,
+                where="message_id in (select message_id from chosen)",
+                set_=f"verdict = 'restore', reason = {_REASON}",
+                route=lease.route,
+                run_id=lease.run_id,
+                action="begin to restore",
+            )
+        rows = connection.execute(
+            sql(
+                "select message_id from messages where state = 'restoring' and verdict = 'restore'"
+                " and message_id in (select message_id from chosen) order by message_id"
+            )
+        )
+        return [row.message_id for row in rows]
+
+
+def undo(ledger: Ledger, lease: RouteLease, messages: Sequence[Unfinished], why: str, now: datetime) -> None:
+    """These were certainly not put back; they are again as they were."""
+    if not messages:
+        return
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        ledger.temporary(connection, "chosen", "message_id bigint primary key, state text, reason text, verdict text")
+        ledger.bulk(
+            connection,
+            "chosen",
+            ("message_id", "state", "reason", "verdict"),
+            [(one.message_id, one.state, one.reason, one.verdict) for one in messages],
+        )
+        before = "(select chosen.{0} from chosen where chosen.message_id = messages.message_id)"
+        for state in sorted({one.state for one in messages}):
+            move_each(
+                connection,
+                State.RESTORING,
+                State(state),
+                now=now,
+                decided="select message_id, :machine as actor, 'not restored' as action, :why as reason from chosen"
+                " where chosen.state = :before",
+                set_=f"reason = {before.format('reason')}, verdict = {before.format('verdict')}",
+                route=lease.route,
+                run_id=lease.run_id,
+                values={"before": state, "why": why, "machine": MACHINE},
+            )
+
+
+def finish(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], source: str, now: datetime) -> None:
+    """The broker has them: here they are finished."""
+    if not message_ids:
+        return
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        ledger.temporary(connection, "chosen", "message_id bigint primary key, why text")
+        why = f"restored to {source}"
+        ledger.bulk(connection, "chosen", ("message_id", "why"), [(i, why) for i in message_ids])
+        _restored(connection, lease, now)
+
+
+def _restored(connection: Connection, lease: RouteLease, now: datetime) -> None:
+    """Messages of table ``chosen`` (with ``why``) are in their queue again: nothing is left to do or to decide here."""
+    move_each(
+        connection,
+        State.RESTORING,
+        State.DISCARDED,
+        now=now,
+        decided="select message_id, :machine as actor, 'restore' as action, why as reason from chosen",
+        set_=(
+            "reason = (select chosen.why from chosen where chosen.message_id = messages.message_id),"
+            " next_attempt_at = null, verdict = null"
+        ),
+        route=lease.route,
+        run_id=lease.run_id,
+        values={"machine": MACHINE},
+    )
+    # What people had decided meanwhile was not carried out: the row says so, and doesn't put our word into their mouth.
+    connection.execute(
+        sql(
+            "update escalated_messages set status = 'applied', applied_at = :now, decision = 'discard',"
+            " decided_by = :actor, decided_at = :now, approved_by = null, note = (select chosen.why from chosen"
+            " where chosen.message_id = escalated_messages.message_id),"
+            " refusal = case when decision is not null"
+            " then 'a restore came before this decision of ' || decided_by || ': ' || decision else refusal end"
+            " where status <> 'applied' and message_id in (select message_id from chosen)"
+        ),
+        {"now": now, "actor": ACTOR},
+    )
+
+
+def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
+    """Whatever was handed over and has no answer yet will get none: people are asked, and what was decided about these
+    messages before is asked again. Returns how many; at most one page per restore that died or lost an answer."""
+    at_it = "route = :route and state = 'restoring' and coalesce(verdict, '') <> 'escalate'"
+    with ledger.write() as connection:
+        lease.guard(connection, now)
+        any_left = connection.execute(sql(f"select 1 from messages where {at_it} limit 1"), {"route": lease.route})
+        if any_left.first() is None:
+            return 0
+        values = {"route": lease.route, "run_id": lease.run_id, "machine": MACHINE, "now": now, "look": LOOK}
+        ledger.temporary(connection, "chosen", "message_id bigint primary key, why text")
+        count = connection.execute(
+            sql(f"insert into chosen (message_id, why) select message_id, reason from messages where {at_it}"), values
+        ).rowcount
+        connection.execute(
+            sql("update messages set verdict = 'escalate' where message_id in (select message_id from chosen)")
+        )
+        connection.execute(
+            sql(
+                "insert into audit_events (at, route, run_id, actor, action, to_state, message_id, reason)"
+                " select :now, :route, :run_id, :machine, 'lose sight of a restore', 'restoring', message_id, why"
+                " from chosen order by message_id"
+            ),
+            values,
+        )
+        connection.execute(
+            sql(
+                "update escalated_messages set reason = (select chosen.why from chosen"
+                "  where chosen.message_id = escalated_messages.message_id), suggested_decision = :look,"
+                " refusal = case when decision is null then refusal else 'a restore came after this decision of '"
+                "  || decided_by || ': ' || decision || '; decide again' end,"
+                " status = case when decision is null then status else 'reopened' end,"
+                " decision = null, decided_at = null, approved_by = null"
+                " where status <> 'applied' and message_id in (select message_id from chosen)"
+            ),
+            values,
+        )
+        return int(count)
+
+
+def recognise(ledger: Ledger, connection: Connection, lease: RouteLease, now: datetime) -> int:
+    """Within a load: of copies in table ``incoming``, some are those of which a restore never heard; how many.
+
+    Proof is the body, from the queue into which it was put, drained since, and one of: the redrive id that the message
+    came with, its broker's id, its business key. The message is restored then, and its copy is new, with the message as
+    its parent. The body alone proves nothing; people are told of it.
+    """
+    route = {"route": lease.route}
+    if not connection.execute(
+        sql("select 1 from messages where route = :route and state = 'restoring' limit 1"), route
+    ).first():
+        return 0
+    fits = (
+        "from incoming inner join messages on messages.route = :route and messages.state = 'restoring'"
+        " and messages.source = incoming.source and messages.body_hash = incoming.body_hash"
+        " and incoming.received_at >= messages.changed_at where incoming.role is null"
+    )
+    proved = (
+        " and (incoming.owner = messages.message_id or (incoming.owner is null"
+        " and (incoming.message_key = messages.message_key or (incoming.broker_message_id <> ''"
+        " and incoming.broker_message_id = messages.broker_message_id))))"
+    )
+    ledger.temporary(connection, "chosen", "message_id bigint primary key, copy_id bigint, why text")
+    # One copy proves one message.
+    found = connection.execute(
+        sql(
+            "insert into chosen (message_id, copy_id, why) select owner, min(copy_id), 'restored to ' || source"
+            " || ': it came from there again as message ' || cast(min(copy_id) as text) from"
+            " (select incoming.message_id as copy_id, incoming.source, min(messages.message_id) as owner"
+            f" {fits}{proved}"
+            " group by incoming.message_id, incoming.source) pairs group by owner, source"
+        ),
+        route,
+    ).rowcount
+    if found:
+        connection.execute(
+            sql(
+                "update incoming set owner = chosen.message_id from chosen where incoming.message_id = chosen.copy_id"
+                " and incoming.redrive_id is null"
+            )
+        )
+        _restored(connection, lease, now)
+    _tell_of_likely_copies(ledger, connection, fits, route)
+    return int(found)
+
+
+def _tell_of_likely_copies(ledger: Ledger, connection: Connection, fits: str, route: dict[str, str]) -> None:
+    ledger.temporary(connection, "likely", "message_id bigint primary key, why text")
+    seen = connection.execute(
+        sql(
+            "insert into likely (message_id, why) select messages.message_id, messages.reason || '; a copy with the"
+            " same body has come from there since, as message ' || cast(min(incoming.message_id) as text)"
+            f" {fits} and messages.reason not like '%; a copy with the same body has come from there since%'"
+            " group by messages.message_id, messages.reason"
+        ),
+        route,
+    ).rowcount
+    for table in ("messages", "escalated_messages") if seen else ():
+        connection.execute(
+            sql(
+                f"update {table} set reason = (select likely.why from likely where likely.message_id ="
+                f" {table}.message_id) where message_id in (select message_id from likely)"
+                + (" and status <> 'applied'" if table == "escalated_messages" else "")
+            )
+        )
+
+
+def _choose(ledger: Ledger, connection: Connection, message_ids: Sequence[int]) -> None:
+    ledger.temporary(connection, "chosen", "message_id bigint primary key")
+    ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])

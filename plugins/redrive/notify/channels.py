@@ -1,0 +1,227 @@
+"""What people are told, and how: the words of a notification, and the ways to webhooks, Slack, e-mail and Airflow.
+
+Words are made of names and numbers. No text of a message gets into one: no payload, no error text, no template.
+"""
+
+import importlib
+import json
+import smtplib
+import ssl
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from email.message import EmailMessage
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from redrive.connections import http, lookup
+from redrive.connections.lookup import Connection
+from redrive.errors import NotificationFailed, RedriveError, SettingsError
+from redrive.settings import Notify
+
+#: Types of connections through which people can be told.
+KINDS = ("http", "https", "slackwebhook", "smtp")
+#: Seconds that one target may take.
+TIMEOUT = 10.0
+_SLACK = "https://hooks.slack.com/services"
+_MAX_TEXT = 2_000
+
+
+class NotHere(Exception):
+    """This target can be told only from within an Airflow task; it waits for one."""
+
+
+class Event(NamedTuple):
+    """One thing that people have to know."""
+
+    id: str  # the same however often it is sent
+    event: str
+    route: str
+    subject: str
+    raised_at: str  # ISO 8601, UTC
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What is sent: one event, or several of one kind and route that came together."""
+
+    events: tuple[Event, ...]
+    title: str
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of a webhook, and ``redrive`` in the templates of Airflow notifiers."""
+        first = self.events[0]
+        return {
+            "id": first.id,
+            "event": first.event,
+            "route": first.route,
+            "title": self.title,
+            "text": self.text,
+            "events": [
+                {"id": one.id, "subject": one.subject, "raised_at": one.raised_at, "facts": dict(one.facts)}
+                for one in self.events
+            ],
+        }
+
+
+def notice(events: Sequence[Event]) -> Notice:
+    """The words for events of one kind and route."""
+    said = [_words(one) for one in events]
+    title, text = said[0]
+    if len(said) > 1:
+        title = f"{events[0].route}: {len(said)} times {events[0].event.replace('_', ' ')}"
+        text = "\n".join(f"- {one.partition(': ')[2]}" for one, _ in said)
+    return Notice(tuple(events), " ".join(title.split())[:200], text[:_MAX_TEXT])
+
+
+def _words(one: Event) -> tuple[str, str]:
+    facts = one.facts
+    match one.event:
+        case "new_group":
+            return (
+                f"{one.route}: failure group {facts['group_id']} ({facts['cause']}) waits for a decision",
+                f"{facts['messages']} messages. Suggested: {facts['suggested_decision']}. "
+                f"Look at review_groups, or `redrive review list --route {one.route}`.",
+            )
+        case "route_paused":
+            return (
+                f"{one.route}: paused by {facts['by']}",
+                f"{facts['reason']}. Nothing is sent until `redrive resume {one.route}`.",
+            )
+        case "slo_breach":
+            return (
+                f"{one.route}: messages are older than its SLO of {facts['slo']}",
+                f"{facts['messages']} messages have no outcome after that time; the oldest was first enqueued at "
+                f"{facts['oldest']}. Look at `redrive status {one.route}`.",
+            )
+        case "messages_expiring":
+            return (
+                f"{one.route}: messages in {facts['queue']} may expire unread",
+                f"What lies there may be {facts['hours']} hours old, and it keeps messages for {facts['retention']}. "
+                f"Run `redrive drain {one.route}`, or find out why its runs don't.",
+            )
+        case _:
+            return (
+                f"{one.route}: the ledger does not add up",
+                f"{facts['problems']} problems, the first: {facts['first']}. Run `redrive audit`.",
+            )
+
+
+# --- ways -------------------------------------------------------------------------------------------------------
+
+
+def send(notice: Notice, target: Notify) -> None:
+    """Tell ``target``. Raises :class:`NotHere`, or :class:`~redrive.errors.NotificationFailed` with the reason."""
+    if target.notifier is not None:
+        _through_airflow(notice, target)
+        return
+    try:
+        connection = lookup.get(target.connection or "")
+        match connection.conn_type:
+            case "http" | "https":
+                _to_webhook(notice, connection, target.path)
+            case "slackwebhook":
+                _to_slack(notice, connection)
+            case "smtp":
+                _by_mail(notice, connection, target.to)
+            case other:
+                raise SettingsError(
+                    f"connection {connection.conn_id} is of type {other!r}; notify knows http, slackwebhook and smtp"
+                )
+    except RedriveError as error:
+        raise NotificationFailed(str(error)) from error
+    except (OSError, HTTPException, smtplib.SMTPException, ValueError) as error:
+        # Only its kind: the text may hold the address, and for Slack that is the secret.
+        raise NotificationFailed(f"{target.name}: {type(error).__name__}") from error
+
+
+def _to_webhook(notice: Notice, connection: Connection, path: str | None) -> None:
+    base = http.base_url(connection, "a webhook")
+    where = f"{base.path.rstrip('/')}/{(path or '').lstrip('/')}" if path else base.path or "/"
+    headers = http.headers(connection) | {"Idempotency-Key": notice.events[0].id}
+    trust = http.trust(connection) if base.scheme == "https" else None
+    _post(connection, base.hostname or "", base.port, trust, where, headers, notice.to_json())
+
+
+def _to_slack(notice: Notice, connection: Connection) -> None:
+    token = str(connection.password or connection.extra.get("webhook_token") or "").strip("/")
+    host = connection.host or _SLACK
+    base = urlsplit(host if "://" in host else f"{connection.schema or 'https'}://{host}")
+    text = f"*{notice.title}*\n{notice.text}"
+    for mark, instead in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # Slack's own marks
+        text = text.replace(mark, instead)
+    trust = http.trust(connection) if base.scheme == "https" else None
+    path = f"{base.path.rstrip('/')}/{token}" if token else base.path or "/"
+    headers = {"Content-Type": "application/json", "User-Agent": "redrive"}
+    _post(connection, base.hostname or "", base.port or connection.port, trust, path, headers, {"text": text})
+
+
+def _post(
+    connection: Connection,
+    host: str,
+    port: int | None,
+    trust: ssl.SSLContext | None,
+    path: str,
+    headers: Mapping[str, str],
+    said: Mapping[str, Any],
+) -> None:
+    link: HTTPConnection
+    if trust is not None:
+        link = HTTPSConnection(host, port, timeout=TIMEOUT, context=trust)
+    else:
+        link = HTTPConnection(host, port, timeout=TIMEOUT)
+    with closing(link):
+        link.request("POST", path, json.dumps(said).encode(), dict(headers))
+        answer = link.getresponse()
+        if not 200 <= answer.status < 300:
+            raise NotificationFailed(f"connection {connection.conn_id}: it answered {answer.status}")
+
+
+def _by_mail(notice: Notice, connection: Connection, to: Sequence[str]) -> None:
+    sender = str(connection.extra.get("from_email") or connection.login or "")
+    receivers = list(to) or [one for one in str(connection.extra.get("to_email") or "").split(",") if one.strip()]
+    if not sender or not receivers:
+        raise SettingsError(f"connection {connection.conn_id}: mail needs from_email in its extra, and `to` in notify")
+    mail = EmailMessage()
+    mail["Subject"], mail["From"], mail["To"] = notice.title, sender, ", ".join(receivers)
+    mail["Message-ID"] = f"<{notice.events[0].id}@redrive.invalid>"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(f"{notice.text}\n\nEvents: {', '.join(one.id for one in notice.events)}\n")
+    # As Airflow's hook has it: TLS from the start unless disable_ssl, and else STARTTLS unless disable_tls.
+    secure = not connection.extra.get("disable_ssl", False)
+    host, port = connection.host or "localhost", connection.port or (465 if secure else 25)
+    trust = ssl.create_default_context()
+    with (
+        smtplib.SMTP_SSL(host, port, timeout=TIMEOUT, context=trust)
+        if secure
+        else smtplib.SMTP(host, port, timeout=TIMEOUT)
+    ) as link:
+        if not secure and not connection.extra.get("disable_tls", False):
+            link.starttls(context=trust)
+        if connection.login and connection.password:
+            link.login(connection.login, connection.password)
+        link.send_message(mail)
+
+
+def _through_airflow(notice: Notice, target: Notify) -> None:
+    if "airflow" not in sys.modules:  # the command line: loading it would take seconds, and there is no task
+        raise NotHere
+    from airflow.sdk import get_current_context  # noqa: PLC0415 - only within Airflow
+
+    try:
+        context = get_current_context()
+    except RuntimeError:
+        raise NotHere from None
+    module, _, name = (target.notifier or "").rpartition(".")
+    started = time.monotonic()
+    try:
+        kind = getattr(importlib.import_module(module), name)
+        kind(**target.arguments)({**context, "redrive": notice.to_json()})
+    except Exception as error:  # whatever a notifier of somebody else raises
+        took = time.monotonic() - started
+        raise NotificationFailed(f"{target.name}: {type(error).__name__} after {took:.0f} s") from error

@@ -1,0 +1,141 @@
+"""What happens to a message: pure decisions over (cause, history), values in and values out.
+
+A decision is taken once per distinct case, not per message; the ledger applies it to the whole set.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from redrive.classification.causes import PROFILES, Cause, Verdict
+from redrive.policy import backoff
+
+Mode = Literal["requeue", "delay", "canary"]
+#: ``stuck``: at least one of them holds messages and gets nowhere.
+Consumers = Literal["well", "stuck"]
+
+#: What is kept clear of the end of a broker's duplicate window: clocks differ, and requests take time.
+LEAST_MARGIN = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What messages have in common that are decided together."""
+
+    kind: str  # dead_letter | delay | import
+    cause: Cause | None  # None for a delay source: nothing failed
+    requeues: int  # attempts made at once so far
+    delays: int  # attempts made after a delay so far
+    attempts: int  # all attempts, a person's releases included
+    released: bool  # a person released it before
+    consumers: Consumers | None = None  # those of its destination; None: nobody tells how they are
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a route allows."""
+
+    requeue_attempts: int
+    delay_attempts: int
+    first: timedelta
+    factor: float
+    longest: timedelta
+    verdicts: Mapping[Cause, Verdict]  # overrides
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Redeliver; not before a jittered delay below ``within`` (zero: at once)."""
+
+    mode: Mode
+    within: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Not now; decided again by the next plan."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate:
+    """A person decides."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Not needed, the route says so."""
+
+    reason: str
+
+
+Decision = Send | Hold | Escalate | Discard
+
+
+def decide(case: Case, limits: Limits) -> Decision:
+    """The verdict for a case.
+
+    Unexpected, passing errors go straight back at most ``requeue_attempts`` times, then after a delay at most
+    ``delay_attempts`` times; then a person. What a person released and came back goes to a person again.
+    """
+    if case.released:
+        return Escalate("came back after a person had released it")
+    if case.cause is None:
+        return _later(case, limits, f"the consumer asked for later {case.delays} times")
+    verdict = limits.verdicts.get(case.cause, PROFILES[case.cause].verdict)
+    tried = f"{case.cause}: came back after {case.attempts} redeliveries"
+    # Attempts that are neither requeues nor delays of ours were made by a ledger that is lost, or by another route.
+    if case.attempts > case.requeues + case.delays and case.attempts >= limits.requeue_attempts + limits.delay_attempts:
+        return Escalate(tried)
+    match verdict:
+        case Verdict.ESCALATE:
+            return Escalate(_why(case))
+        case Verdict.SUPPRESS_OR_ESCALATE:
+            return Escalate(f"{_why(case)}; not found as processed")
+        case Verdict.DISCARD:
+            return Discard(f"{case.cause}: the route discards these")
+        case Verdict.CANARY if case.cause is Cause.UNCLASSIFIED:
+            return Send("canary") if case.attempts == 0 else Escalate(tried)
+        case Verdict.HOLD if case.consumers == "stuck":
+            return Hold(f"{case.cause}: consumers of its destination are stuck")
+        case Verdict.HOLD if case.consumers is None:  # without word from the consumers, holding means waiting
+            return _later(case, limits, tried)
+        case Verdict.DELAY:
+            return _later(case, limits, tried)
+        case Verdict.REQUEUE | Verdict.SUPPRESS_OR_REQUEUE | Verdict.CANARY | Verdict.HOLD:
+            if case.requeues < limits.requeue_attempts:
+                return Send("canary" if verdict is Verdict.CANARY else "requeue")
+            return _later(case, limits, tried)
+    raise AssertionError(verdict)  # mypy proves that all verdicts are handled; this is for the reader
+
+
+def trusted(window: timedelta | None) -> timedelta | None:
+    """How long after a claim a broker with this duplicate ``window`` surely drops a repeat of its send; None: never.
+
+    Shorter than the window, because its clock isn't ours, and a request that was made in time may arrive late.
+    """
+    if window is None or window <= LEAST_MARGIN:
+        return None
+    return window - max(LEAST_MARGIN, window / 5)
+
+
+def is_automatic(cause: Cause | None, overrides: Mapping[Cause, Verdict]) -> bool:
+    """Whether messages of this cause go again by themselves on this route, so that a held group may try again later."""
+    return cause is None or overrides.get(cause, PROFILES[cause].verdict).automatic
+
+
+def _later(case: Case, limits: Limits, exhausted: str) -> Decision:
+    if case.delays >= limits.delay_attempts:
+        return Escalate(exhausted)
+    longest = backoff.cap(case.delays + 1, first=limits.first, factor=limits.factor, longest=limits.longest)
+    return Send("delay", longest)
+
+
+def _why(case: Case) -> str:
+    assert case.cause is not None  # noqa: S101 - the caller handled it
+    after = f" after {case.attempts} redeliveries" if case.attempts else ""
+    return f"{case.cause}{after}: {PROFILES[case.cause].meaning}"

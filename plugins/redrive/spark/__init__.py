@@ -1,0 +1,1 @@
+"""How the Spark job is started, and what its session is told."""

@@ -1,0 +1,357 @@
+"""How the Spark job that finds causes is started: what it is called with, what code it needs, and where.
+
+Without Airflow, :func:`classify` runs the job to its end: as a process beside this one (``local``), through
+``spark-submit`` (``submit``) or over Spark Connect (``connect``). The DAGs start the same job with Airflow's
+own operators (:mod:`redrive.airflow.spark_operators`), from the same arguments. Neither imports PySpark here: an idle
+run must not pay for it.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redrive import settings as configuration
+from redrive.errors import ClassificationFailed, SettingsError, StagingError
+from redrive.settings import Settings, SparkSettings
+from redrive.spark import session_conf
+
+if TYPE_CHECKING:
+    from redrive.connections.lookup import Connection
+
+APPLICATION_NAME = "redrive-classify"
+_LAST_LINES = 20
+_KEPT_LOGS = 100
+_RETRIES = 4  # of a call to Spark Connect, with growing waits: about five seconds
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # one content, one archive: times would change its hash
+
+
+#: The code is where it is installed, also where ``$REDRIVE_HOME`` puts the state elsewhere.
+_LIBRARY = Path(__file__).resolve().parents[1]
+_JOBS = _LIBRARY.parents[1] / "spark_jobs"
+
+
+class Code(NamedTuple):
+    """Where a cluster finds the job: the script, and a zip of the library that it imports."""
+
+    application: str
+    py_files: str
+
+
+def application() -> Path:
+    """The job's script."""
+    return _JOBS / "classify_messages.py"
+
+
+def arguments(manifest_uri: str) -> list[str]:
+    """What the script is called with."""
+    return ["--manifest", manifest_uri]
+
+
+def properties(spark: SparkSettings) -> dict[str, str]:
+    """Spark properties of a submitted job; the configuration's ``spark.conf`` wins."""
+    ours = dict(session_conf.SESSION)
+    if spark.runner == "local":
+        ours |= session_conf.LOCAL
+    # The cloud runners have minimum sizes of their own above our default, so there it has to be asked for.
+    if spark.runner in ("local", "submit") or "driver_memory" in spark.model_fields_set:
+        ours["spark.driver.memory"] = spark.driver_memory
+    return ours | spark.conf
+
+
+def properties_here(spark: SparkSettings) -> dict[str, str]:
+    """:func:`properties`, and what suits the JVM that this machine starts for a runner ``local``."""
+    here = {session_conf.JVM_OPTIONS: session_conf.jvm_options()} if spark.runner == "local" else {}
+    return here | properties(spark)
+
+
+def read_manifest(uri: str) -> dict[str, Any]:
+    """What :func:`redrive.stages.classify.prepare` wrote; raises :class:`StagingError` when it can't be read."""
+    from redrive.staging import filesystems  # noqa: PLC0415 - Arrow, which an idle run doesn't need
+
+    try:
+        manifest: dict[str, Any] = filesystems.read_json(uri)
+    except (OSError, ValueError) as error:
+        raise StagingError(f"{uri}: can't be read: {error}") from error
+    return manifest
+
+
+# --- the code, as one zip whose name tells its content ------------------------------------------------------
+
+
+def package() -> Path:
+    """The zip of ``redrive``, built into ``var/spark`` unless it is there already.
+
+    Its name carries the hash of its content, so a job never runs with code of another version, and two
+    tasks that build it at the same time write the same file.
+    """
+    files = sorted(_sources())
+    digest = hashlib.sha256()
+    for name, path in files:
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    target = configuration.home() / "var" / "spark" / f"redrive-{digest.hexdigest()[:16]}.zip"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, unfinished = tempfile.mkstemp(dir=target.parent, suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as out:
+            for name, path in files:
+                out.writestr(zipfile.ZipInfo(name, _ZIP_EPOCH), path.read_bytes(), zipfile.ZIP_DEFLATED)
+        Path(unfinished).chmod(0o644)  # mkstemp's 0600 would hide it from a job of another user
+        Path(unfinished).replace(target)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def publish(settings: Settings) -> Code:
+    """Copy the job's code to ``spark.batch_bucket``, where the cloud runners read it; returns the addresses.
+
+    The names carry a hash of the content, so a running job never has its code changed under it and what is
+    there already isn't sent again.
+    """
+    bucket = settings.spark.batch_bucket
+    if bucket is None:
+        raise SettingsError(f"spark.batch_bucket: is required with runner {settings.spark.runner}")
+    script, archive = application(), package()
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()[:16]
+    place = f"{bucket.rstrip('/')}/code"
+    return Code(_upload(script, f"{place}/classify_messages-{digest}.py"), _upload(archive, f"{place}/{archive.name}"))
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    """(name in the archive, file) of our library."""
+    for path in _LIBRARY.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(_LIBRARY.parent).as_posix(), path
+
+
+def _upload(source: Path, uri: str) -> str:
+    from pyarrow import ArrowException, fs  # noqa: PLC0415
+
+    from redrive.staging import filesystems  # noqa: PLC0415
+
+    try:
+        target, path = filesystems.locate(uri)
+        if target.get_file_info(path).type == fs.FileType.NotFound:
+            with target.open_output_stream(path) as stream:
+                stream.write(source.read_bytes())
+    except (OSError, ArrowException) as error:
+        raise StagingError(f"can't write the job's code to {uri}: {error}") from error
+    return uri
+
+
+# --- running it without Airflow's operators -----------------------------------------------------------------
+
+
+def classify(settings: Settings, manifest_uri: str) -> None:
+    """Run the job over one manifest and wait for its end.
+
+    Raises :class:`ClassificationFailed` with the log's path and its last lines when the job fails or takes
+    longer than ``spark.timeout``, and :class:`SettingsError` for the cloud runners: only Airflow starts those.
+    """
+    match settings.spark.runner:
+        case "local" | "submit":
+            _run(submit_command(settings, manifest_uri), settings.spark)
+        case "connect":
+            classify_over_connect(settings, manifest_uri)
+        case runner:
+            raise SettingsError(
+                f"spark.runner: {runner} is started by Airflow only; run the DAG instead, "
+                "or use local, submit or connect for the command line"
+            )
+
+
+def submit_command(settings: Settings, manifest_uri: str) -> list[str]:
+    """The ``spark-submit`` call, on this machine or to a cluster: the master is said, never assumed."""
+    master, deploy_mode = settings.spark.master, None
+    if settings.spark.runner == "submit" and settings.spark.connection is not None:
+        from redrive.connections import lookup  # noqa: PLC0415
+
+        connection = lookup.get(settings.spark.connection)
+        master, deploy_mode = master_of(connection), connection.extra.get("deploy-mode")
+    command = [str(Path(sysconfig.get_path("scripts")) / "spark-submit")]
+    command += ["--master", master, "--name", APPLICATION_NAME, "--py-files", str(package())]
+    if deploy_mode:
+        command += ["--deploy-mode", str(deploy_mode)]
+    for key, value in properties_here(settings.spark).items():
+        command += ["--conf", f"{key}={value}"]
+    return [*command, str(application()), *arguments(manifest_uri)]
+
+
+def master_of(connection: "Connection") -> str:
+    """The master's URL that a Spark connection means, by the rules of Airflow's provider."""
+    if not connection.host:
+        # The provider would build "yarn://" or "spark://" of this and fail where nobody looks for the reason.
+        if connection.conn_type in ("yarn", "local"):
+            return connection.conn_type
+        raise SettingsError(f"connection {connection.conn_id}: its host has to name Spark's master")
+    whole = connection.conn_type == "spark" and ("://" in connection.host or connection.port is None)
+    master = connection.host if whole else f"{connection.conn_type}://{connection.host}"
+    return f"{master}:{connection.port}" if connection.port else master
+
+
+def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
+    """Run the job in this process against a Spark Connect server, which does the work.
+
+    Raises :class:`ClassificationFailed`, with the server's address but never its token, when the server isn't there
+    (after a few seconds), refuses the token, fails, or takes longer than ``spark.timeout``.
+    """
+    remote = settings.spark.remote
+    if remote is None:
+        raise SettingsError("spark.remote: is required with runner connect")
+    run = _job_function()
+    manifest = read_manifest(manifest_uri)
+    with _remote_session(remote, settings.spark.timeout) as session:
+        session.addArtifacts(str(package()), pyfile=True)  # the server's Python runs our code
+        for name, value in session_conf.SESSION.items():
+            session.conf.set(name, value)
+        run(manifest, session)
+
+
+@contextmanager
+def _remote_session(remote: str, timeout: timedelta) -> Iterator[Any]:
+    """A session of its own on the server; what fails within the block is told as :class:`ClassificationFailed`."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+
+    place = f"Spark Connect at {remote.partition(';')[0]} (spark.remote)"  # what follows may be a token
+    late = threading.Event()
+    try:
+        # create(), because getOrCreate() would give a session of whatever server this process talked to before.
+        session = SparkSession.builder.remote(remote).create()
+    except Exception as error:
+        raise ClassificationFailed(f"{place}: {_reason(error)}") from error
+
+    def stop() -> None:
+        late.set()
+        with suppress(Exception):  # the server is gone: then the query ends with an error of its own
+            session.interruptAll()
+
+    alarm = threading.Timer(timeout.total_seconds(), stop)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]")  # the error says it
+        # PySpark would ask a server that isn't there for ten minutes; Airflow tries the task again anyway.
+        session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+        yield session
+    except Exception as error:
+        session.client.set_retry_policies([DefaultPolicy(max_retries=0)])  # the farewell below isn't worth a wait
+        if late.is_set():
+            raise ClassificationFailed(f"{place}: stopped after spark.timeout ({timeout})") from error
+        raise ClassificationFailed(f"{place}: {_reason(error)}") from error
+    finally:
+        alarm.cancel()
+        session.stop()
+
+
+def _reason(error: BaseException) -> str:
+    """The first line that says something: of gRPC's own error, where that is behind it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        code, details = getattr(seen, "code", None), getattr(seen, "details", None)
+        if callable(code) and callable(details):
+            return _first_line(f"{getattr(code(), 'name', code())}: {details()}")
+        seen = seen.__cause__ or seen.__context__
+    return _first_line(str(error)) or type(error).__name__
+
+
+def _job_function() -> Callable[[Mapping[str, Any], Any], object]:
+    """``run(manifest, spark)`` of the job's script, whose folder is not a package."""
+    import importlib.util  # noqa: PLC0415
+
+    script = application()
+    folder = str(script.parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location("classify_messages", script)
+    if spec is None or spec.loader is None:
+        raise ClassificationFailed(f"{script} is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    run: Callable[[Mapping[str, Any], Any], object] = module.run
+    return run
+
+
+def java_missing() -> str | None:
+    """Why Spark can't start here for want of Java; None where a Java is found."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return None
+    if home:
+        return f"JAVA_HOME is {home}, where there is no bin/java"
+    return None if shutil.which("java") else "Spark needs Java 17 or newer; there is no java on the PATH"
+
+
+def _run(command: list[str], spark: SparkSettings) -> None:
+    if trouble := java_missing():
+        raise ClassificationFailed(trouble)
+    log = _new_log()
+    # The same Python here and in the job; a cluster's executors have their own.
+    ours = {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    if spark.runner == "local":
+        ours |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with log.open("wb") as sink:
+        process = subprocess.Popen(  # noqa: S603  our own script, with our own Python or Spark
+            command,
+            env=os.environ | ours,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            code = process.wait(spark.timeout.total_seconds())
+        except subprocess.TimeoutExpired:
+            raise ClassificationFailed(
+                f"the Spark job was stopped after spark.timeout ({spark.timeout}); log: {log}\n{tail(log)}"
+            ) from None
+        finally:
+            _stop(process)
+    if code:
+        raise ClassificationFailed(f"the Spark job ended with {code}; log: {log}\n{tail(log)}")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End the job if it still runs."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+
+
+def _new_log() -> Path:
+    folder = configuration.home() / "var" / "spark" / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob("classify-*.log"))[:-_KEPT_LOGS]:
+        old.unlink(missing_ok=True)
+    stamp = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
+    descriptor, name = tempfile.mkstemp(dir=folder, prefix=f"classify-{stamp}-", suffix=".log")
+    os.close(descriptor)
+    return Path(name)
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.splitlines()), "")

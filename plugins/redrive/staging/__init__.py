@@ -1,0 +1,1 @@
+"""Dead letters as files: written durably, read slice by slice, on any Arrow filesystem."""

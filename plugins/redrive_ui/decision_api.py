@@ -1,0 +1,84 @@
+"""The only write: ``POST /api/decisions``. Everything is checked before anything is done."""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from redrive_ui import bulk_decisions
+from redrive_ui.filters import Filter
+from redrive_ui.identity import Person
+from redrive_ui.protection import Refused, bounded_json, refuse_forged
+from redrive_ui.request_context import Visit, person_of, visit_of
+
+router = APIRouter()
+_MAX_NOTE = 2_000
+_MIN_NOTE = 3
+
+
+@router.post("/api/decisions")
+async def decide(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
+    """Decides what the body says and answers ``{"action", "count", "by"}``; see docs/review-page.md."""
+    refuse_forged(request)
+    given = await bounded_json(request)
+    return JSONResponse(await run_in_threadpool(lambda: _decide(visit_of(request, person), given)))
+
+
+def filter_for(action: str, chosen: Filter) -> Filter:
+    """The filter with the status that the action is about."""
+    if action in ("approve", "withdraw"):
+        return replace(chosen, status="decided")
+    return chosen if chosen.status in ("undecided", "refused") else replace(chosen, status="undecided")
+
+
+def insist(at: Visit, routes: frozenset[str]) -> None:
+    forbidden = sorted(route for route in routes if not at.may_decide(route))
+    if forbidden:
+        raise Refused(
+            403,
+            f"you may read but not decide on {', '.join(forbidden)}: that needs the right to trigger"
+            f" {', '.join(f'redrive_{route}' for route in forbidden)}",
+        )
+
+
+def _decide(at: Visit, given: dict[str, Any]) -> dict[str, Any]:
+    """Take the decision that the body of a request describes; what is wrong with it is said before anything is done."""
+    unknown = set(given) - {"action", "filter", "up_to", "note", "corrected_body"}
+    if unknown:
+        raise Refused(400, f"unknown: {', '.join(sorted(unknown))[:200]}")
+    action, up_to, body = given.get("action"), given.get("up_to"), given.get("corrected_body")
+    if action not in bulk_decisions.ACTIONS:
+        raise Refused(400, f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
+    if isinstance(up_to, bool) or not isinstance(up_to, int) or not 0 <= up_to < 1 << 63:
+        raise Refused(400, "up_to: the newest escalation that the preview showed")
+    note = given.get("note", "")
+    if not isinstance(note, str) or len(note) > _MAX_NOTE:
+        raise Refused(400, f"note: text of at most {_MAX_NOTE} characters")
+    note = "".join(c for c in note if c.isprintable() or c in "\n\t").strip()
+    if action != "approve" and len(note) < _MIN_NOTE:
+        raise Refused(400, "note: say why; it is what the next person reads")
+    if (action == "edit") != (isinstance(body, str) and body != ""):
+        raise Refused(400, "corrected_body: needed for an edit, and only there")
+    if isinstance(body, str) and "\0" in body:
+        raise Refused(400, "corrected_body: NUL can't be kept as text")
+    narrowed = given.get("filter")
+    if not isinstance(narrowed, dict):
+        raise Refused(400, "filter: an object")
+    chosen = filter_for(action, Filter.read(narrowed))
+    if not (chosen.route or chosen.ids):
+        raise Refused(400, "filter: names a route, or messages by id")
+    by = at.person.name
+    with at.read() as connection:
+        routes = bulk_decisions.routes_of(connection, action, chosen, at.readable, by, up_to)
+        if action == "edit" and bulk_decisions.preview(connection, action, chosen, at.readable, by).count > 1:
+            raise Refused(400, "edit: one message at a time")
+    insist(at, routes)
+    count = (
+        bulk_decisions.decide(at.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, corrected_body=body)
+        if routes
+        else 0
+    )
+    return {"action": action, "count": count, "by": by}
