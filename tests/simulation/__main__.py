@@ -25,23 +25,21 @@ no code with it says what is broken.
   python -m tests.simulation soak --minutes 60  new seeds, and the account
   python -m tests.simulation mistakes B- --seeds 300   does it find mistakes that were put in on purpose?
 
-Exit code 1 where something is broken. --known adds what is known to be broken (KNOWN in plan.py).
+Exit code 1 where something is broken.
 """
 
 
-def _play(task: tuple[int, bool, str | None]) -> Told:
-    seed, known, theme = task
-    told = story.play(seed, known=known, theme=theme)
+def _play(task: tuple[int, str | None]) -> Told:
+    seed, theme = task
+    told = story.play(seed, theme=theme)
     if not told.broken:
         told.log = []
     return told
 
 
-def play_all(
-    seeds: Iterable[int], *, known: bool = False, theme: str | None = None, workers: int = 2
-) -> Iterator[Told]:
+def play_all(seeds: Iterable[int], *, theme: str | None = None, workers: int = 2) -> Iterator[Told]:
     """The stories of all seeds, over ``workers`` processes."""
-    tasks = ((seed, known, theme) for seed in seeds)
+    tasks = ((seed, theme) for seed in seeds)
     if workers <= 1:
         yield from map(_play, tasks)
         return
@@ -49,12 +47,12 @@ def play_all(
         yield from pool.imap(_play, tasks, chunksize=1)
 
 
-def shrink(seed: int, *, known: bool = False, theme: str | None = None) -> tuple[list[int], Told]:
+def shrink(seed: int, *, theme: str | None = None) -> tuple[list[int], Told]:
     """Leave out step after step, as long as the same rule is broken."""
-    whole = story.play(seed, known=known, theme=theme)
+    whole = story.play(seed, theme=theme)
     if not whole.broken:
         return [], whole
-    kept = list(range(len(make(seed, known=known, theme=theme).steps)))
+    kept = list(range(len(make(seed, theme=theme).steps)))
     if whole.step >= 0:
         kept = kept[: whole.step + 1]
     size, told = max(1, len(kept) // 2), whole
@@ -62,7 +60,7 @@ def shrink(seed: int, *, known: bool = False, theme: str | None = None) -> tuple
         at = 0
         while at < len(kept):
             fewer = kept[:at] + kept[at + size :]
-            found = story.play(seed, fewer, known=known, theme=theme)
+            found = story.play(seed, fewer, theme=theme)
             if found.broken and found.rule == whole.rule:
                 kept, told = fewer, found
             else:
@@ -98,7 +96,6 @@ def main(arguments: list[str] | None = None) -> int:
 
     def command(name: str, words: str) -> argparse.ArgumentParser:
         made = commands.add_parser(name, help=words)
-        made.add_argument("--known", action="store_true", help="also what is known to be broken")
         made.add_argument("--theme", choices=sorted(set(THEMES)), help="all stories of this theme")
         made.add_argument("--workers", type=int, default=2, help="processes (2)")
         return made
@@ -126,14 +123,10 @@ def main(arguments: list[str] | None = None) -> int:
     started = time.time()
     match given.command:
         case "run":
-            return int(
-                account(play_all(given.seeds, known=given.known, theme=given.theme, workers=given.workers), started) > 0
-            )
+            return int(account(play_all(given.seeds, theme=given.theme, workers=given.workers), started) > 0)
         case "range":
             seeds = range(given.first, given.first + given.count)
-            return int(
-                account(play_all(seeds, known=given.known, theme=given.theme, workers=given.workers), started) > 0
-            )
+            return int(account(play_all(seeds, theme=given.theme, workers=given.workers), started) > 0)
         case "soak":
             first = given.first if given.first is not None else int(started) * 1000
 
@@ -149,12 +142,12 @@ def main(arguments: list[str] | None = None) -> int:
         case "mistakes":
             return looked_for(given)
         case "shrink":
-            steps, told = shrink(given.seed, known=given.known, theme=given.theme)
+            steps, told = shrink(given.seed, theme=given.theme)
             print("\n".join(told.log))
             print(f"python -m tests.simulation replay {given.seed} --steps {' '.join(map(str, steps))}")
             return int(told.broken)
-    told = story.play(given.seed, given.steps, known=given.known, theme=given.theme)
-    for flavour in make(given.seed, known=given.known, theme=given.theme).flavour():
+    told = story.play(given.seed, given.steps, theme=given.theme)
+    for flavour in make(given.seed, theme=given.theme).flavour():
         print(flavour)
     print("\n".join(told.log))
     if told.trace:
@@ -192,7 +185,7 @@ def looked_for(given: argparse.Namespace) -> int:
 def _bounded(seeds: Iterator[int], given: argparse.Namespace) -> Iterator[Told]:
     """imap takes all that an iterator gives at once; this one gives a few hundred at a time."""
     while chunk := [seed for _, seed in zip(range(20), seeds, strict=False)]:
-        yield from play_all(chunk, known=given.known, theme=given.theme, workers=given.workers)
+        yield from play_all(chunk, theme=given.theme, workers=given.workers)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Actors:
     def produce(self, step: dict[str, Any], dice: random.Random) -> None:
         """Messages come to lie in a live queue."""
         system, queue = self.world.systems[step["system"]], step["queue"]
-        self.world.tell(f"produce {step['count']} into {system.name}/{queue}: {step['error'].splitlines()[-1]}")
+        self.world.tell(f"produce {step['count']} into {system.name}/{queue}: {step['error'].splitlines()[-1][:80]}")
         body = None
         for _ in range(step["count"]):
             if body is None or not step["same_body"]:
@@ -195,7 +195,7 @@ class Actors:
         if bare:
             kept = self.unmarked(kept)
         if forge and dice is not None:
-            kept = self.forged(kept, dice)
+            kept = self.forged(kept, dice, copy.body)
         made = (*kept, ("error", "String", text))
         self.copy_to(system, target, copy, made, failed_at=(system.name, queue), fresh=fresh)
 
@@ -212,19 +212,24 @@ class Actors:
         system.send(
             target, copy.body, headers, by="consumer", key=copy.key, content_type=copy.content_type,
             publisher_id=copy.publisher_id, parent=copy, fresh=fresh, failed_at=failed_at,
+            enqueued_at=copy.enqueued_at if system.traits.ids == "none" else None,
             origin=failed_at[1] if system.traits.tells_origin else None,
         )  # fmt: skip
 
-    def forged(self, headers: tuple[Header, ...], dice: random.Random) -> tuple[Header, ...]:
+    def forged(self, headers: tuple[Header, ...], dice: random.Random, body: bytes) -> tuple[Header, ...]:
         """Marks that Redrive didn't make."""
         kept = self.unmarked(headers)
         marks = [one.mark for one in self.world.book.arrivals if one.mark is not None]
         kinds = ["made up", "nonsense", "huge", "nul"] + (["another's"] if marks else [])
         if self.theme in ("forge-next-id", "forged-origin", "huge-numbers"):
             kinds = [self.theme]
+        elif self.theme == "forge":
+            kinds += ["made up"] * 3
         match dice.choice(kinds):
             case "forge-next-id":
-                return (*kept, (ID, "String", self.next_id()), (ATTEMPT, "Number", "1"))
+                name = self.next_id()
+                self.world.book.forged.append((name, body))
+                return (*kept, (ID, "String", name), (ATTEMPT, "Number", "1"))
             case "forged-origin":
                 return (*kept, ("x-told-origin", "String", "payroll"))
             case "huge-numbers":

@@ -49,6 +49,10 @@ class Checker:
         self.suspected: dict[int, bytes] = {}  # copies that were ever told to be, and their bodies
         self.exact_bounds = True  # nothing else worked while a delivery did
         self.group_sends: dict[tuple[str, int], list[tuple[int, Mark]]] = defaultdict(list)
+        self.changed_canaries: set[str] = set()  # routes whose canary people changed on the way
+        self.last_event = 0  # of the audit, that was looked at
+        self.highest_fence: dict[str, int] = {}
+        self.sends_before = 0  # arrivals when the delivery that works now began
         self.sql: Sql | None = None
         world.watchers.append(self.sent)
 
@@ -111,15 +115,39 @@ class Checker:
         sends = self.group_sends[route, group]
         if mark not in [one for _, one in sends]:
             sends.append((self.world.clock.now, mark))
-        since = _micros(stage_at)
-        if stage not in ("canary", "ramp") or not self.exact_bounds:
+        if not self.exact_bounds:
             return
-        count = sum(1 for at, _ in sends if at >= since)
         # Who asks for more time has not failed, and makes room; so does a send of which nobody knows.
-        room = allowed + self.book.numbers["asks"] + self._unknown_sends(sql, route, group)
-        if count > room:
+        more = self.book.numbers["asks"] + self._unknown_sends(sql, route, group)
+        self._proves_itself_first(sql, route, group, more)
+        if stage in ("canary", "ramp"):
+            since = _micros(stage_at)
+            count = sum(1 for at, _ in sends if at >= since)
+            if count > allowed + more:
+                raise Broken(
+                    "a canary sends no more than its stage allows", f"group {group} of {route}: {count} of {allowed}"
+                )
+
+    def _proves_itself_first(self, sql: Sql, route: str, group: int, more: int) -> None:
+        """Whatever the ledger says of a group's stage: of a route with a canary no more is under way than ``grow``
+        times what has had an outcome."""
+        canary = self.routes[route].get("canary", "off")
+        if canary == "off" or route in self.changed_canaries:
+            return
+        ended = {
+            (row[0], row[1])
+            for row in sql.rows(
+                "select m.redrive_id, a.attempt from redelivery_attempts a inner join messages m"
+                " on m.message_id = a.message_id where a.outcome is not null"
+                f" and a.group_id = {group} and a.route = {sql.quoted(route)}"
+            )
+        }
+        under_way = len({mark for _, mark in self.group_sends[route, group]} - ended)
+        most = max(canary["first"], len(ended) + 1, int(len(ended) * canary["grow"])) + more
+        if under_way > most:
             raise Broken(
-                "a canary sends no more than its stage allows", f"group {group} of {route}: {count} of {allowed}"
+                "a group proves itself before more of it goes",
+                f"group {group} of {route}: {under_way} under way, {len(ended)} have an outcome",
             )
 
     def _unknown_sends(self, sql: Sql, route: str, group: int) -> int:
@@ -155,6 +183,29 @@ class Checker:
         self.no_attempt_arrives_twice(sql)
         self.nothing_is_over_its_cap(sql)
         self.nothing_is_done_twice_in_silence(sql)
+        self.who_was_replaced_is_still(sql)
+        self.no_forged_id_is_taken(sql)
+
+    def who_was_replaced_is_still(self, sql: Sql) -> None:
+        """In the order in which the ledger tells it, no run changes a route after a later run has begun to."""
+        for event, run, route, fence in sql.rows(
+            "select e.event_id, e.run_id, r.route, r.fence from audit_events e inner join runs r"
+            f" on r.run_id = e.run_id where e.event_id > {self.last_event} order by e.event_id"
+        ):
+            self.last_event = event
+            if fence < self.highest_fence.get(route, 0):
+                raise Broken("a run that was replaced changes nothing", f"{run} of {route}, event {event}")
+            self.highest_fence[route] = fence
+
+    def no_forged_id_is_taken(self, sql: Sql) -> None:
+        """An id that somebody made up in this ledger's name is on no message but that which the ledger gives it to."""
+        for name, body in self.book.forged:
+            number = int(name.rpartition("-")[2], 16)
+            for message, digest in sql.rows(
+                f"select message_id, body_hash from messages where redrive_id = {sql.quoted(name)}"
+            ):
+                if message != number and bytes(digest) == body_hash(body):
+                    raise Broken("an id in a header is a claim and no proof", f"{message} is called {name}")
 
     def it_adds_up(self, sql: Sql) -> None:
         for row in sql.rows(
@@ -181,8 +232,8 @@ class Checker:
         }
         for mark, count in twice.items():
             lost = sum(1 for one in self.book.arrivals if one.mark == mark and not one.known)
-            lost += sum(1 for one in self.book.forgotten if one.mark == mark)
-            if count > 1 + max(lost, 1 if mark in unknown else 0):
+            lost_with_the_ledger = sum(1 for one in self.book.forgotten if one.mark == mark)
+            if count > 1 + lost_with_the_ledger + (max(lost, 1) if mark in unknown else 0):
                 raise Broken("an attempt is sent once, unless it was unknown before", f"{mark} arrived {count} times")
 
     def nothing_is_over_its_cap(self, sql: Sql) -> None:
@@ -234,9 +285,14 @@ class Checker:
         """The ledger is an older one: what it said since counts no more."""
         self.presumed.clear()
         self.group_sends.clear()
+        self.last_event = 0
+        self.highest_fence.clear()
 
-    def after_stage(self, stage: str, sql: Sql) -> None:
+    def after_stage(self, stage: str, sql: Sql, route: str, shards: int = 1) -> None:
         """Within a run: words are honest when they are said."""
+        if stage == "deliver":
+            self.little_is_in_doubt(route, shards)
+        self.sends_before = len(self.book.arrivals)
         if stage == "resolve":
             self.presumed_has_left(sql)
         if stage == "load":
@@ -246,6 +302,21 @@ class Checker:
                 " on m.message_id = r.message_id where r.kind = 'suspected'"
             ):
                 self.suspected[copy_id] = bytes(digest)
+
+    def little_is_in_doubt(self, route: str, shards: int) -> None:
+        """Where no answer comes back, a delivery stops after the window that it is in."""
+        if not self.exact_bounds:
+            return
+        # The end of a window whose beginning was confirmed, and then a whole one.
+        most = (2 * self.routes[route]["deliver"]["confirm_window"] - 1) * shards
+        in_doubt: Counter[Place] = Counter()
+        for one in self.book.arrivals[self.sends_before :]:
+            in_doubt[one.place] = 0 if one.known else in_doubt[one.place] + 1
+            if in_doubt[one.place] > most:
+                raise Broken(
+                    "a broker that confirms nothing gets one window",
+                    f"{in_doubt[one.place]} in a row to {one.place[1]} without an answer",
+                )
 
     def presumed_has_left(self, sql: Sql) -> None:
         """What is presumed good has at least been given to a consumer, and didn't lie dead in a source by then."""

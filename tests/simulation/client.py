@@ -15,6 +15,9 @@ from redrive.message import DeadLetter, Header, Outgoing, Received
 from tests.simulation import clients
 from tests.simulation.world import Copy, System
 
+#: Properties of a message whose broker gives it no identity.
+MESSAGE_ID, TIMESTAMP = "message_id", "timestamp"
+
 
 class PlainClient:
     """Fills :class:`redrive.brokers.base.Broker`."""
@@ -50,16 +53,24 @@ class PlainClient:
 
     def letter(self, copy: Copy) -> DeadLetter:
         told = {name: str(value) for name, _, value in copy.headers if name.startswith("x-told-")}
-        deliveries, enqueued_at = copy.deliveries, copy.enqueued_at
+        deliveries = copy.deliveries
+        enqueued_at: int | None = copy.enqueued_at
         if "x-told-deliveries" in told:
             deliveries = int(told["x-told-deliveries"])
         if "x-told-enqueued" in told:
             enqueued_at = int(told["x-told-enqueued"])
+        broker_id, properties = copy.broker_id, copy.properties
+        if self.system.traits.ids == "none":  # what its publisher said of it is all that there is, and goes along
+            broker_id = copy.publisher_id
+            if not copy.publisher_id:
+                enqueued_at = None
+            else:
+                properties = (*properties, (MESSAGE_ID, copy.publisher_id), (TIMESTAMP, str(copy.enqueued_at)))
         return DeadLetter(
-            broker_message_id=copy.publisher_id if self.system.traits.ids == "none" else copy.broker_id,
+            broker_message_id=broker_id,
             body=copy.body,
             headers=tuple(Header(*one) for one in copy.headers),
-            properties=copy.properties,
+            properties=properties,
             enqueued_at=enqueued_at,
             dead_lettered_at=copy.died_at,
             first_received_at=copy.first_received_at,
@@ -113,13 +124,16 @@ class PlainClient:
             return Publication("unknown", None, "no answer")
         if fate == "refused":
             return Publication("refused", None, "the broker will never take it")
+        told = dict(message.properties)
         broker_id = self.system.send(
             queue,
             message.body,
             tuple((one.name, one.type, one.value) for one in message.headers),
             by="redrive",
             key=message.ordering_key,
-            properties=message.properties,
+            properties=tuple(one for one in message.properties if one[0] not in (MESSAGE_ID, TIMESTAMP)),
+            publisher_id=told.get(MESSAGE_ID, ""),
+            enqueued_at=int(told[TIMESTAMP]) if TIMESTAMP in told else None,
             content_type=message.content_type,
             dedup_id=message.dedup_id or f"{message.redrive_id}.{message.attempt}",
             delay=message.delay_seconds,

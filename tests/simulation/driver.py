@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import tempfile
 import types
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 import yaml
 
-from redrive.errors import RedriveError, RouteBusy, RoutePaused
+from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
 from redrive.ledger import engine, leases, schema
 from redrive.ledger.delivery import planning
 from redrive.ledger.engine import Ledger
@@ -145,6 +146,33 @@ def simulated(world: World, seed: int) -> Iterator[None]:
 _PATHS = re.compile(r"\S*/redrive-simulation-[^/]+/[^/]+/|\S*postgresql\S+")
 
 
+#: Seconds of a processor that a run of a few messages may take. It takes a fraction of one.
+LONGEST = 8.0
+
+
+class TooLong(BaseException):
+    """A run would not end."""
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """What is done in here takes no longer than :data:`LONGEST`: nothing in a world takes time but the product."""
+
+    def over(_number: int, _frame: object) -> None:
+        raise TooLong(f"a run has worked for {LONGEST:g} s")
+
+    if signal.getitimer(signal.ITIMER_VIRTUAL)[0]:  # it is another's, who met this one
+        yield
+        return
+    before = signal.signal(signal.SIGVTALRM, over)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 class Outcome:
     """How a run or another command ended."""
 
@@ -186,6 +214,14 @@ class Product:
         text = yaml.safe_dump({"database": self.database, "staging": str(self.folder / "staging"), **self.config})
         self.settings = parse(text, env=os.environ, root=self.folder)
         return self.settings
+
+    def refused(self) -> str:
+        """Why the configuration can't be as it is; "" if it can."""
+        try:
+            self.configure()
+        except SettingsError as error:
+            return str(error).splitlines()[0][:200]
+        return ""
 
     def close(self) -> None:
         for key in list(_engines):
@@ -375,7 +411,8 @@ class Product:
         """Errors that are not the product's own go through: they are defects."""
         with living(one or Life()) as lived:
             try:
-                return Outcome("done", report=work())
+                with _in_time():
+                    return Outcome("done", report=work())
             except Died as died:
                 lived.buried()
                 return Outcome("died", died)

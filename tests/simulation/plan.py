@@ -1,7 +1,7 @@
 """Everything that is random, made from the seed before anything happens: systems, configuration and a list of steps.
 
 Each step carries dice of its own, so that leaving one out changes nothing in the others: that is what makes a failing
-seed shrink. What is switched off in :data:`KNOWN` waits for a mend.
+seed shrink.
 """
 
 import random
@@ -12,26 +12,39 @@ from typing import Any
 from tests.simulation import clients
 from tests.simulation.world import Traits
 
+#: Themes that are about one broker: the clients that all systems are reached through.
+ON_CLIENT: dict[str, tuple[str, ...]] = {
+    "sqs": ("sqs", "sqs", "sqs_fifo"),
+    "rabbitmq": ("rabbitmq",),
+    "pubsub": ("pubsub",),
+    "service_bus": ("service_bus",),
+}
 #: What a story is about, besides everything else that happens in it. Each asks for a world, steps and habits.
 THEMES = (
     "plain", "crashes", "crashes", "two processes", "faults", "people", "order", "canary",
     "forge", "forge-next-id", "forged-origin", "forward-with-headers", "same-names", "late-depth", "approximate-depth",
     "restore", "backup", "no-identity", "no-identity", "small-limit", "mistyped-destination", "delete-review-rows",
-    "long-keys", "huge-numbers",
+    "long-keys", "huge-numbers", "runaway-rules", *ON_CLIENT,
 )  # fmt: skip
 #: Themes that ask for more of a system than a stand-in of a client library can be told.
 OWN_CLIENT = (
     "forged-origin", "forward-with-headers", "late-depth", "approximate-depth", "small-limit", "canary", "order",
     "mistyped-destination", "huge-numbers", "same-names",
 )  # fmt: skip
-#: Themes, and ``sqs``, that show a defect which is known and not mended yet: name -> which. They are left out.
-KNOWN: dict[str, str] = {}
+#: How often which stand-in is drawn.
+CLIENTS = ("service_bus", "service_bus", "pubsub", "sqs", "sqs_fifo", "sqs_fifo", "rabbitmq", "rabbitmq")
 
 REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
 KEY_ERROR = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
 THROTTLED = "HTTP Error 429: Too Many Requests"
 STRANGE = "the flux capacitor said hm"
 ODD = "gate 7 does not open"
+#: Texts that keep an engine with backtracking busy, or one that looks at many places at once.
+LONG = "a" * 8000
+#: A rule that RE2 takes, and looks for in linear time.
+AMBIGUOUS = {"match": "^(?:a|aa)+$", "cause": "dependency_unavailable"}
+#: One that takes seconds for each text, whatever the engine: the configuration has to refuse it.
+VAST = {"match": "(?:a?){999}" * 24 + "b", "cause": "dependency_unavailable"}
 ERRORS = (REFUSED, REFUSED, REFUSED, REFUSED, THROTTLED, KEY_ERROR, STRANGE, ODD)
 
 
@@ -52,17 +65,17 @@ class Plan:
         return found + [f"{route}: {how}" for route, how in self.config["routes"].items()]
 
 
-def make(seed: int, *, known: bool = False, theme: str | None = None) -> Plan:
-    """The plan of ``seed``; with ``known`` also what :data:`KNOWN` names; ``theme``: of this one, whatever the dice."""
+def make(seed: int, *, theme: str | None = None) -> Plan:
+    """The plan of ``seed``; ``theme``: of this one, whatever the dice."""
     dice = random.Random(f"plan {seed}")
-    drawn = dice.choice([one for one in THEMES if known or one not in KNOWN])
+    drawn = dice.choice(THEMES)
     theme = theme or drawn
     systems: dict[str, dict[str, Any]] = {}
     traits: dict[str, Traits] = {}
     routes: dict[str, Any] = {}
-    several = theme == "same-names" or (dice.random() < 0.1 and (known or "same-names" not in KNOWN))
+    several = theme == "same-names" or dice.random() < 0.1
     for name in ("east", "west")[: 2 if several else 1]:
-        able = _on_a_client(dice, _traits(dice, theme, known=known), theme, known=known)
+        able = _on_a_client(dice, _traits(dice, theme), theme)
         traits[name] = able
         queues, made = _queues(dice, able, theme)
         systems[name] = queues
@@ -71,17 +84,17 @@ def make(seed: int, *, known: bool = False, theme: str | None = None) -> Plan:
     return Plan(seed, theme, systems, {"routes": routes}, _steps(dice, systems, list(routes), theme), traits)
 
 
-def _traits(dice: random.Random, theme: str, *, known: bool) -> Traits:
+def _traits(dice: random.Random, theme: str) -> Traits:
     depth = dice.choice(["exact"] * 9 + ["unknown"])
     late, about = dice.random() < 0.15, dice.random() < 0.15
-    if late and (known or "late-depth" not in KNOWN):
+    if late:
         depth = "late"
-    if about and (known or "approximate-depth" not in KNOWN):
+    if about:
         depth = "about"
     asked = {"late-depth": "late", "approximate-depth": "about", "small-limit": "exact", "canary": "exact"}
     depth = asked.get(theme, depth)
     ids, without = dice.choice(["kept", "kept", "new", "new"]), dice.random() < 0.15
-    if theme == "no-identity" or (without and (known or "no-identity" not in KNOWN)):
+    if theme == "no-identity" or without:
         ids = "none"
     shuffles, ordered = dice.random() < 0.3, dice.random() < 0.2
     origins = ("forged-origin", "forward-with-headers", "mistyped-destination")
@@ -101,13 +114,13 @@ def _traits(dice: random.Random, theme: str, *, known: bool) -> Traits:
     )
 
 
-def _on_a_client(dice: random.Random, able: Traits, theme: str, *, known: bool) -> Traits:
+def _on_a_client(dice: random.Random, able: Traits, theme: str) -> Traits:
     """Two systems in five are reached through the stand-in of a client library, with the real adapter above it."""
-    found = ["service_bus", "service_bus", "pubsub"]
-    found += ["sqs", "sqs_fifo", "sqs_fifo"] if known or "sqs" not in KNOWN else []
-    found += ["rabbitmq", "rabbitmq"] if known or "no-identity" not in KNOWN else []
-    client = dice.choice(found)
-    if dice.random() > 0.4 or theme in OWN_CLIENT:
+    client = dice.choice(CLIENTS)
+    plain = dice.random() > 0.4
+    if theme in ON_CLIENT:
+        client = dice.choice(ON_CLIENT[theme])
+    elif plain or theme in OWN_CLIENT:
         return able
     return replace(able, **clients.TRAITS[client], client=client)  # type: ignore[arg-type]
 
@@ -120,6 +133,8 @@ def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, An
         shape = dice.choice(["two", "two", "shared"])
     elif theme in ("same-names", "late-depth", "approximate-depth", "no-identity"):
         shape = "one"
+    elif theme == "forge":  # the same id, in several routes
+        shape = "two"
     if shape == "shared" and able.client == "service_bus":  # each has its own there
         shape = "two"
     names = ["orders"] if shape == "one" else ["orders", "billing"]
@@ -142,7 +157,7 @@ def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, An
         one.append({"queue": f"{main}-delay", "origins": [main], "kind": "delay"})
     if theme == "forged-origin":
         queues["payroll"] = {"lease": 60}
-    both = dice.random() < 0.4 or theme == "forward-with-headers"
+    both = (dice.random() < 0.4 and theme != "forge") or theme == "forward-with-headers"
     if len(made) == 2 and both and able.tells_origin:  # one route of both
         made = [[*made[0], *made[1]]]
     return queues, made
@@ -182,7 +197,8 @@ def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[st
     quiet = theme in ("late-depth", "approximate-depth", "same-names")
     if theme in ("canary", "small-limit") or (dice.random() < 0.5 and not quiet):
         route["canary"] = {
-            "first": dice.choice([1, 2, 3]), "grow": dice.choice([2, 10, 10]), "pass": 0.6,
+            "first": dice.choice([1, 2, 3]), "grow": dice.choice([2, 2, 10] if theme == "canary" else [2, 10, 10]),
+            "pass": 0.6,
             "observe": dice.choice(["10s", "2m", "auto"]),
         }  # fmt: skip
     elif quiet and dice.random() < 0.7:
@@ -199,7 +215,9 @@ def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[st
         route["rate"] = {"per_second": dice.choice([1, 5]), "max_in_flight": dice.choice([2, 5, 20])}
     if theme == "small-limit":
         route["drain"]["limit"] = dice.choice([2, 5])
-    if dice.random() < 0.2:
+    if theme == "runaway-rules":
+        route["rules"] = [AMBIGUOUS]
+    elif dice.random() < 0.2:
         route["rules"] = [{"match": "gate \\d+ does not open", "cause": "dependency_unavailable"}]
     return route
 
@@ -227,15 +245,17 @@ MORE_OPS: dict[str, dict[str, int]] = {
     "crashes": {"run_troubled": 40},
     "two processes": {"run_troubled": 40},
     "faults": {"trouble": 25},
+    **{theme: {"trouble": 25} for theme in ON_CLIENT},
     "people": {"review": 25, "release": 5, "pause": 2, "resume": 2},
-    "canary": {"release": 5, "heal": 5},
+    "canary": {"release": 5, "heal": 5, "restore": 6, "produce": 10},
     "restore": {"restore": 12, "review": 15, "trouble": 5},
     "backup": {"backup": 10, "restore_backup": 10},
-    "no-identity": {"run_troubled": 25, "peek": 8},
+    "no-identity": {"run_troubled": 15, "peek": 5, "whole_batch": 15},
     "mistyped-destination": {"mistype": 8, "mend": 6, "review": 6},
     "delete-review-rows": {"delete_rows": 8},
     "late-depth": {"advance": 6},
     "approximate-depth": {"run": 20},
+    "runaway-rules": {"rule": 8},
 }
 #: How its consumers are more often than not.
 HABITS: dict[str, tuple[str, ...]] = {
@@ -268,8 +288,13 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
 
     def produce() -> None:
         system, queue = dice.choice(mains)
+        error = dice.choice(ERRORS)
+        if theme == "canary":  # one group, which comes back to life now and then
+            error = dice.choice(ERRORS[:5])
+        if theme == "runaway-rules" and dice.random() < 0.5:
+            error = f"{LONG}{len(steps)}"
         add(
-            "produce", system=system, queue=queue, count=dice.randint(1, 5), error=dice.choice(ERRORS),
+            "produce", system=system, queue=queue, count=dice.randint(1, 5), error=error,
             fails=dice.choice([1, 1, 2, 4, 99]), same_body=dice.random() < 0.08, long=theme == "long-keys",
         )  # fmt: skip
 
@@ -279,6 +304,10 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
         system, queue = dice.choice(mains)
         style = dice.choice(HABITS.get(theme, STYLES) if dice.random() < 0.6 else STYLES)
         add("consume", system=system, queue=queue, count=dice.randint(2, 10), style=style, theme=theme)
+
+    def run() -> None:
+        add("run", route=dice.choice(routes), minutes=dice.choice(pauses), shards=dice.choice([1, 1, 2]))
+        consume()
 
     for _ in range(2):
         produce()
@@ -294,13 +323,22 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
             case "consume":
                 consume()
             case "run":
-                add("run", route=route, minutes=dice.choice(pauses), shards=dice.choice([1, 1, 2]))
-                consume()
+                run()
             case "run_troubled":
                 add("run", route=route, minutes=dice.choice(pauses), shards=dice.choice([1, 1, 2]),
                     trouble=_trouble(dice, theme))  # fmt: skip
                 if dice.random() < 0.6:
                     consume()
+            case "whole_batch":  # is taken by a run that dies of it, fails again, and somebody looks at it
+                last = {"die_at": dice.choice([1, 1, 3]), "die_of": "settle", "again": True}
+                add("run", route=route, minutes=7, shards=1, trouble=last)
+                add("run", route=route, minutes=0, shards=1)
+                for system, queue in mains:
+                    style = dice.choice(["own", "own", "reject"])
+                    add("consume", system=system, queue=queue, count=20, style=style, theme=theme)
+                    dead = systems[system][queue]["dead_letters"]
+                    add("peek", system=system, queue=dead, count=20, back=True)
+                add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
             case "review":
                 add("review", apply=dice.random() < 0.7, how=dice.choice(["one", "group", "all"]), route=route)
             case "trouble":
@@ -315,6 +353,8 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                 )
                 add("trouble", system=dice.choice(list(systems)), action=action,
                     fates=dice.choices(fates, k=dice.randint(1, 3)))  # fmt: skip
+                if dice.random() < 0.7:  # while it lasts
+                    run()
             case "advance":
                 add("advance", minutes=dice.choice([1, 5, 30, 120]))
             case "peek":
@@ -325,6 +365,8 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                 add("restart", system=dice.choice(list(systems)))
             case "limit":
                 add("configure", route=route, key="canary", value=dice.choice(["off", {"first": 2, "observe": "30s"}]))
+            case "rule":
+                add("configure", route=route, key="rules", value=[VAST])
             case "restore":
                 how = {}
                 if dice.random() < 0.5:

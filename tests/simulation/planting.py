@@ -82,26 +82,35 @@ def plant(mistake: Mistake, folder: Path) -> None:
 
 
 def look_for(mistake: Mistake, seeds: int, *, first: int = 0, theme: str | None = None, workers: int = 2) -> Found:
-    """Play up to ``seeds`` seeds against the product with this mistake, until one breaks."""
+    """Play up to ``seeds`` seeds against the product with this mistake, until one breaks that is green without it."""
     with tempfile.TemporaryDirectory(prefix="redrive-mistake-") as place:
         plant(mistake, Path(place))
-        command = [sys.executable, "-m", "tests.simulation", "hunt", str(first), str(seeds), "--workers", str(workers)]
-        if theme:
-            command += ["--theme", theme]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{place}/plugins{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    lines = done.stdout.strip().splitlines()
-    try:
-        said: dict[str, Any] = json.loads(lines[-1])
-    except (ValueError, IndexError):  # the product can't even be imported
-        return Found(mistake, 0, first, f"does not run: {done.stderr.strip().splitlines()[-1:]}")
-    return Found(mistake, said["seeds"], said["seed"], said["rule"])
+        played = 0
+        while played < seeds:
+            done = _hunt(f"{place}/plugins", first + played, seeds - played, theme, workers)
+            try:
+                said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+            except (ValueError, IndexError):  # the product can't even be imported
+                return Found(mistake, 0, first, f"does not run: {done.stderr.strip().splitlines()[-1:]}")
+            played += said["seeds"]
+            if said["seed"] is None:
+                break
+            if _hunt(f"{ROOT}/plugins", said["seed"], 1, theme, 1).returncode == 0:
+                return Found(mistake, played, said["seed"], said["rule"])
+    return Found(mistake, played, None, "")
+
+
+def _hunt(plugins: str, first: int, count: int, theme: str | None, workers: int) -> subprocess.CompletedProcess[str]:
+    """Seeds in a process of its own, with the product of this folder; exit code 1 where one breaks."""
+    command = [sys.executable, "-m", "tests.simulation", "hunt", str(first), str(count), "--workers", str(workers)]
+    return subprocess.run(
+        [*command, "--theme", theme] if theme else command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{plugins}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def look_for_all(names: list[str], seeds: int, *, workers: int = 2, themed: bool = False) -> Iterator[Found]:

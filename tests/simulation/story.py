@@ -1,6 +1,7 @@
 """Plays a plan: every step, and then the end, at which all is well and everything must come to rest."""
 
 import random
+import shlex
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 from tests.simulation import plan as planning
 from tests.simulation.actors import Actors, People
 from tests.simulation.checker import Broken, Checker
-from tests.simulation.driver import Outcome, Product, simulated
+from tests.simulation.driver import Outcome, Product, TooLong, simulated
 from tests.simulation.life import Life
 from tests.simulation.plan import Plan
 from tests.simulation.sql import Sql
@@ -25,6 +26,7 @@ class Told:
     """How a story ended."""
 
     seed: int
+    theme: str | None = None  # where it was asked for
     rule: str = ""  # what is broken, in words; "": nothing
     detail: str = ""
     log: list[str] = field(default_factory=list)
@@ -38,7 +40,8 @@ class Told:
 
     def line(self) -> str:
         """One line for a failure."""
-        return f"seed {self.seed}: {self.rule}: {self.detail}  (python -m tests.simulation replay {self.seed})"
+        how = f"{self.seed} --theme {shlex.quote(self.theme)}" if self.theme else str(self.seed)
+        return f"seed {self.seed}: {self.rule}: {self.detail}  (python -m tests.simulation replay {how})"
 
 
 class Story:
@@ -77,6 +80,8 @@ class Story:
                     self.checker.after_step(self.sql)
                 number = -1
                 self.end()
+            except TooLong as long:
+                told.rule, told.detail, told.step = "no run goes on for ever", str(long), number
             except Broken as broken:
                 told.rule, told.detail, told.step = broken.rule, broken.detail, number
             except Exception as error:
@@ -160,7 +165,7 @@ class Story:
         def watch(stage: str, counts: dict[str, Any]) -> None:
             told = {name: n for name, n in counts.items() if n and name not in ("seconds", "window_seconds", "shards")}
             self.world.tell(f"    {stage}" + (f" {told}" if told and stage != "report" else ""))
-            self.checker.after_stage(stage, self.sql)
+            self.checker.after_stage(stage, self.sql, route, step.get("shards", 1))
 
         outcome = self.product.run(
             route,
@@ -227,9 +232,19 @@ class Story:
             self.product.release(route, group)
 
     def configure(self, step: dict[str, Any]) -> None:
-        self.world.tell(f"configuration: {step['route']}.{step['key']} = {step['value']}")
-        self.config["routes"][step["route"]][step["key"]] = step["value"]
+        """What is refused stays as it was."""
+        self.world.tell(f"configuration: {step['route']}.{step['key']} = {str(step['value'])[:100]}")
+        route = self.config["routes"][step["route"]]
+        before = route.get(step["key"])
+        if step["key"] == "canary":
+            self.checker.changed_canaries.add(step["route"])
+        route[step["key"]] = step["value"]
         self.product.config = self.config
+        if no := self.product.refused():
+            self.world.tell(f"    refused: {no}")
+            route[step["key"]] = before
+            if before is None:
+                del route[step["key"]]
         self.product.configure()
 
     def mend(self) -> None:
@@ -340,7 +355,7 @@ class Story:
 
     def quiet_run(self, route: str) -> Outcome:
         def watch(stage: str, _counts: dict[str, Any]) -> None:
-            self.checker.after_stage(stage, self.sql)
+            self.checker.after_stage(stage, self.sql, route)
 
         self.world.book.numbers["runs"] += 1
         outcome = self.product.run(route, watch=watch)
@@ -361,9 +376,10 @@ def play(
     seed: int,
     steps: list[int] | None = None,
     *,
-    known: bool = False,
     theme: str | None = None,
     database: str | None = None,
 ) -> Told:
     """The story of ``seed``."""
-    return Story(planning.make(seed, known=known, theme=theme), database).play(steps)
+    one = Story(planning.make(seed, theme=theme), database)
+    one.told.theme = theme
+    return one.play(steps)

@@ -210,6 +210,41 @@ def too_full(small: Small) -> None:
         small.send(name=f"s-{number}", body=b"%d" % number)
 
 
+def replaced_and_busy(small: Small) -> None:
+    for name, fence in (("first", 1), ("second", 2)):
+        small.sql.do(
+            'insert into runs (run_id, route, "trigger", holder, fence, selection, status, started_at, counts)'
+            f" values ('{name}', 'east0', 'test', 'me', {fence}, '{{}}', 'running', {NOW}, '{{}}')"
+        )
+    for name in ("first", "second", "first"):
+        small.sql.do(
+            "insert into audit_events (at, route, run_id, actor, action)"
+            f" values ({NOW}, 'east0', '{name}', 'redrive', 'claim')"
+        )
+
+
+def called_as_forged(small: Small) -> None:
+    small.world.book.forged.append(("s-7", BODY))
+    small.message("escalated", 8, redrive_id="'s-7'")
+
+
+def beyond_what_is_proved(small: Small) -> None:
+    small.checker.routes = {"east0": {**ROUTES["east0"], "canary": {"first": 1, "grow": 2}}}
+    small.sql.do(
+        f"insert into group_state (route, group_id, stage, allowed, stage_at) values ('east0', 7, 'open', 0, {NOW})"
+    )
+    for number in (1, 2):
+        small.message("sending", number, group="7")
+        small.send(name=f"s-{number}")
+
+
+def much_in_doubt(small: Small) -> None:
+    small.checker.routes = {"east0": {**ROUTES["east0"], "deliver": {"confirm_window": 1}}}
+    for number in (1, 2):
+        small.send(name=f"s-{number}", body=b"%d" % number, known=False)
+    small.checker.after_stage("deliver", small.sql, "east0")
+
+
 @pytest.mark.parametrize(
     ("story", "rule"),
     [
@@ -226,13 +261,20 @@ def too_full(small: Small) -> None:
         (over_its_cap, "no message is sent more often than its caps allow"),
         (beyond_the_canary, "a canary sends no more than its stage allows"),
         (out_of_order, "messages of a key go in order"),
+        (replaced_and_busy, "a run that was replaced changes nothing"),
+        (called_as_forged, "an id in a header is a claim and no proof"),
+        (beyond_what_is_proved, "a group proves itself before more of it goes"),
+        (much_in_doubt, "a broker that confirms nothing gets one window"),
         (too_full, "a destination is not filled beyond max_in_flight"),
     ],
 )
 def test_each_rule_can_be_broken(small: Small, story: Callable[[Small], None], rule: str) -> None:
-    story(small)
-    with pytest.raises(Broken) as broken:
+    def told() -> None:
+        story(small)
         small.end()
+
+    with pytest.raises(Broken) as broken:
+        told()
     assert broken.value.rule == rule
 
 

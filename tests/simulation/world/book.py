@@ -56,6 +56,7 @@ class Book:
         self.edited: dict[bytes, set[bytes]] = defaultdict(set)  # body -> what people made of it
         self.first_seen: dict[bytes, int] = {}  # body -> when it was made
         self.deaths: list[tuple[int, Place, Copy]] = []  # (when, where it failed, the dead copy)
+        self.forged: list[tuple[str, bytes]] = []  # ids that somebody made up in the ledger's name, and on which body
         self.numbers: Counter[str] = Counter()  # for the account
 
     def owe(self, place: Place, body: bytes, at: int) -> None:
