@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.elasticmq_server import ElasticMq
 from tests.pulsar_server import Pulsar
+from tests.scheduling import Scheduling
 from tests.server_report import ServerReport, no_skip
 from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
 
@@ -21,13 +23,18 @@ for name in [name for name in os.environ if name.startswith("AWS_")]:
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = os.devnull
 
-if "AIRFLOW_HOME" not in os.environ:  # importing Airflow writes there: never into somebody's own
-    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="redrive-airflow-")
-    atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+# Importing Airflow writes there: never into somebody's own, nor into another worker's.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="redrive-airflow-")
+atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+# Tests start hundreds of Pythons, and without compiled files each would compile Airflow or SQLAlchemy anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ServerReport(), "redrive-server-report")
+    config.pluginmanager.register(Scheduling(), "redrive-scheduling")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -122,6 +122,16 @@ class ServerReport:
             values += (fixture.cached_result or ())[:1]
         self.tests.update(kinds_of(values))
 
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker tells whoever it works for."""
+        if (output := getattr(session.config, "workeroutput", None)) is not None:
+            output["servers"] = dict(self.tests)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker has told; one that died has not."""
+        self.tests.update(getattr(node, "workeroutput", {}).get("servers", {}))
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if told := lines(self.tests):
             terminalreporter.section("servers that tests ran on")

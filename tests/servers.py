@@ -6,8 +6,10 @@ promises is not green.
 """
 
 import base64
+import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -20,7 +22,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import pytest
 
@@ -38,11 +40,28 @@ def missing(reason: str) -> None:
     pytest.skip(reason)
 
 
+#: Below those that systems hand out by themselves, so that no outgoing connection sits on one.
+PORTS = range(20_000, 32_000)
+#: The ports of this process: each with a locked file, so that no other process of tests is given it too.
+_taken: dict[int, IO[str]] = {}
+
+
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on loopback that nobody listens on, and that is ours until this process ends."""
+    locks = Path(tempfile.gettempdir()) / f"redrive-ports-{os.geteuid()}"
+    locks.mkdir(exist_ok=True)
+    for port in secrets.SystemRandom().sample(PORTS, 1_000):
+        lock = (locks / str(port)).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+            continue
+        _taken[port] = lock
+        return port
+    raise RuntimeError(f"no free port from {PORTS.start} to {PORTS.stop}")
 
 
 class Server:

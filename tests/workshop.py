@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
-from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header, Micros, Outgoing
 from redrive.settings import Settings, parse
 from redrive.stages import pipeline
 from redrive.stages.context import Run
+from tests import blank
 from tests.classifying import classify
 
 REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
@@ -50,7 +50,7 @@ class Workshop:
         self.broker = MemoryBroker(self.world)
         self.settings = self.configure(database or f"sqlite:///{folder}/redrive.db", **route)
         self.ledger = Ledger(self.settings.database)
-        schema.upgrade(self.ledger, self.now())
+        blank.upgrade(self.ledger, self.now())
 
     def configure(self, database: str, **route: Any) -> Settings:
         """The settings of a workshop with these changes to its route."""

@@ -61,6 +61,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_line_of_a_write_keeps_no_lock(tmp_path: Path, impatient: None) -> None:
     workshop = Workshop(tmp_path)
     left, point = [], 0

@@ -20,7 +20,7 @@ from tests.faults.scenario import Scenario
 from tests.servers import Postgres
 
 # Many runs, each in processes of its own: how long they take depends on what else the machine does.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # The points are shared out between tests, so that they can run side by side.
 PARTS = 8

@@ -18,7 +18,7 @@ from tests.faults.crash import Points, ServedBroker, run_child
 from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 # Many runs, each in processes of its own: how long they take depends on what else the machine does.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PAGE = 2
 BODIES = [b"k0", b"k1", b"k2", b"t0", b"t1"]

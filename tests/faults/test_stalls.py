@@ -12,7 +12,7 @@ from tests.faults.scenario import CONFIRM_WINDOW, Scenario
 from tests.workshop import Workshop
 
 # Many runs, each in processes of its own: how long they take depends on what else the machine does.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # A writer that is stopped in a transaction keeps SQLite locked: nobody can take over before it goes on.
 IN_A_TRANSACTION = {"drain: before a commit", "deliver: before a commit"}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
+from tests import blank
 from tests.ledger.planting import NOW, Plant
 from tests.workshop import Workshop
 
@@ -15,7 +15,7 @@ from tests.workshop import Workshop
 def ledger(ledger_url: str) -> Iterator[Ledger]:
     """A ledger with its schema and nothing in it."""
     ledger = Ledger(ledger_url)
-    schema.upgrade(ledger, NOW)
+    blank.upgrade(ledger, NOW)
     yield ledger
     ledger.close()
 

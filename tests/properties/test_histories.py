@@ -491,7 +491,7 @@ class Histories(RuleBasedStateMachine):
 
 
 #: A failure is made smaller before it is told, and that takes a while.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HOW = settings(
     max_examples=int(os.environ.get("REDRIVE_HISTORIES", "15")),
     stateful_step_count=20,

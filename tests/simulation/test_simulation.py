@@ -9,6 +9,7 @@ SEEDS = 60
 WORKERS = 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_fixed_seeds_are_green() -> None:
     failures = [told.line() for told in play_all(range(SEEDS), workers=WORKERS) if told.broken]

@@ -15,9 +15,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from redrive.classification.causes import Cause
 from redrive.classification.explain import explain
 from redrive.errors import SettlementFailed
-from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.stages import pipeline
+from tests import blank
 from tests.contract.test_azure_service_bus import _quick_links, adapter  # noqa: F401 - a fixture
 from tests.stand_ins.service_bus import ServiceBusStandIn
 from tests.workshop import Workshop
@@ -54,7 +54,7 @@ class ServiceBusWorkshop(Workshop):
         }
         self.settings = self.configure(f"sqlite:///{folder}/redrive.db", **(on_bus | route))
         self.ledger = Ledger(self.settings.database)
-        schema.upgrade(self.ledger, self.now())
+        blank.upgrade(self.ledger, self.now())
         self.broker = adapter(bus)  # type: ignore[assignment]
         self.client = ServiceBusClient.from_connection_string(bus.connection_string(), retry_total=0, keep_alive=0)
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from redrive.errors import BrokerUnavailable, QueueMissing
-from redrive.ledger import schema
 from redrive.ledger.delivery import aiming
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.selecting import Selection
 from redrive.policy.aims import LONGEST_ORIGIN, Aim, Aims
 from redrive.stages import pipeline, preview
+from tests import blank
 from tests.ledger.planting import NOW, Plant
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
@@ -365,7 +365,7 @@ def test_what_is_trusted_is_the_same_at_the_load_and_in_sql(
     ledger_url: str, listed: list[str], vouched: list[str], origin: str | None, goes_to: str | None
 ) -> None:
     ledger = Ledger(ledger_url)
-    schema.upgrade(ledger, NOW)
+    blank.upgrade(ledger, NOW)
     aim = Aim.back(listed, vouched)
     assert aim.at(origin) == goes_to
     plant = Plant(ledger)

@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from redrive.brokers.amazon_sqs import AmazonSqs
-from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.message import Micros
 from redrive.settings import parse
 from redrive.stages import pipeline
 from redrive.stages.context import instant, micros, utc_now
+from tests import blank
 from tests.classifying import classify
 from tests.workshop import REFUSED, ROUTE
 
@@ -61,7 +61,7 @@ class Shop:
         }
         self.settings = parse(yaml.safe_dump(text), env=os.environ, root=folder)
         self.ledger = Ledger(self.settings.database)
-        schema.upgrade(self.ledger, utc_now())
+        blank.upgrade(self.ledger, utc_now())
 
     def now(self) -> datetime:
         return utc_now() + self.offset

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from redrive.brokers.amazon_sqs import AmazonSqs
-from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.settings import parse
 from redrive.stages import pipeline
 from redrive.stages.context import utc_now
+from tests import blank
 from tests.classifying import classify
 from tests.servers import Ministack
 from tests.workshop import REFUSED, ROUTE
@@ -68,7 +68,7 @@ def test_drain_and_delivery_of_a_message_cost_less_than_a_third_of_a_request(
         root=tmp_path,
     )
     ledger = Ledger(settings.database)
-    schema.upgrade(ledger, utc_now())
+    blank.upgrade(ledger, utc_now())
     run = pipeline.begin(settings, "orders", trigger="test", holder="test")
     broker.requests.clear()
 

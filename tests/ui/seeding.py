@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redrive.ledger import schema, tables
+from redrive.ledger import tables
 from redrive.ledger.engine import Ledger, sql
 from redrive.settings import Settings, parse
+from tests import blank
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -83,7 +84,7 @@ def seed(
 ) -> None:
     """``days`` of failures of ``route`` until ``now``, ``per_day`` each; escalated is what its state says so of."""
     dice = random.Random(seed)
-    schema.upgrade(ledger, now)
+    blank.upgrade(ledger, now)
     batch_first = {"orders": 1, "payments": 500}[route]
     rows: dict[Any, list[dict[str, Any]]] = {
         table: []
@@ -127,7 +128,7 @@ def seed(
 def escalate(ledger: Ledger, message_id: int, error: str, payload: str | bytes, *, route: str = "orders",
              group_id: int | None = None, headers: Sequence[Sequence[str]] = (), **fields: Any) -> None:  # fmt: skip
     """One more escalated message with a text of its own."""
-    schema.upgrade(ledger, NOW)
+    blank.upgrade(ledger, NOW)
     with ledger.write() as connection:
         connection.execute(
             tables.messages.insert(), _message(message_id, route, "escalated", None, group_id, NOW - HOUR)
@@ -245,7 +246,7 @@ def _escalation(message_id: int, route: str, cause: str | None, group: int | Non
 
 def crowd(ledger: Ledger, count: int, *, groups: int = 40) -> None:
     """``count`` escalated messages of route ``orders`` more, a KiB each, in ``groups`` failures; made by SQL alone."""
-    schema.upgrade(ledger, NOW)
+    blank.upgrade(ledger, NOW)
     numbers = f"with recursive n(i) as (select 0 union all select i + 1 from n where i < {count - 1})"
     first = 100_000
     at = "strftime('%Y-%m-%d %H:%M:%f', '2026-11-20 06:00:00', '-' || (i % 9) || ' days') || '000'"

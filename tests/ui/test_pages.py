@@ -13,6 +13,7 @@ from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
 from redrive_ui.rendering import PREFIX
 from redrive_ui.request_context import Configuration
+from tests import blank
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
@@ -56,7 +57,7 @@ class TestOverview:
 
     def test_of_an_empty_ledger_is_a_page_too(self, make_site: Callable[..., Site]) -> None:
         site = make_site()
-        seeding.schema.upgrade(site.ledger, seeding.NOW)
+        blank.upgrade(site.ledger, seeding.NOW)
         for path in ("/", "/groups", "/messages", "/routes/orders", "/plan/orders", "/find?word=x"):
             site.page(path)
 

@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests import blank
 
-from redrive.ledger import leases, schema
+from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
 
 CONFIG = """
@@ -34,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def ledger(folder: Path) -> Ledger:
     made = Ledger(f"sqlite:///{folder}/redrive.db")
-    schema.upgrade(made, datetime.now(UTC))
+    blank.upgrade(made, datetime.now(UTC))
     return made
 
 

@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests import blank
 
 from redrive import settings as configuration
-from redrive.ledger import leases, schema
+from redrive.ledger import leases
 from redrive.ledger.delivery import expiry, outcomes
 from redrive.ledger.delivery.expiry import Expiry
 from redrive.ledger.engine import Ledger
@@ -28,7 +29,7 @@ def settings(tmp_path: Path) -> Settings:
     found = configuration.parse(CONFIG, env={}, root=tmp_path)
     (tmp_path / "var").mkdir()
     ledger = Ledger(found.database)
-    schema.upgrade(ledger, NOON)
+    blank.upgrade(ledger, NOON)
     ledger.close()
     return found
 

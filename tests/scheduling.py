@@ -1,0 +1,63 @@
+"""Which tests run on one worker, and in what order, when several workers share them (pytest-xdist).
+
+A file stays together, so that what its fixtures start is started once. Files that use the same big server stay
+together too. Files whose tests take minutes each and share nothing are taken apart. What takes longest begins first,
+because the run is over when the last worker is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+#: What stays together, by the beginnings of its files' names; in the order in which it begins.
+TOGETHER: dict[str, tuple[str, ...]] = {
+    # Each starts a whole Airflow, which takes a gigabyte and both cores.
+    "airflow": ("tests/ui/test_in_a_browser", "tests/dags/test_rest_trigger", "tests/dags/test_local_airflow"),
+    "rabbitmq": ("tests/stages/test_rabbitmq", "tests/contract/test_rabbitmq"),
+    "pulsar": ("tests/stages/test_apache_pulsar", "tests/contract/test_apache_pulsar"),
+    "pubsub": ("tests/stages/test_google_pubsub", "tests/contract/test_google_pubsub"),
+}
+#: Files whose tests can run anywhere, each for itself.
+APART = ("tests/faults/", "tests/simulation/test_simulation", "tests/properties/")
+#: What begins next; the rest follows as it was collected.
+EARLY = ("tests/dags/", "tests/spark/", "tests/faults/", "tests/properties/", "tests/simulation/", "tests/stages/")
+
+
+def unit_of(nodeid: str) -> str:
+    """The name of what runs on one worker."""
+    for name, files in TOGETHER.items():
+        if nodeid.startswith(files):
+            return name
+    return nodeid if nodeid.startswith(APART) else nodeid.partition("::")[0]
+
+
+def rank(nodeid: str) -> int:
+    """When it begins: the lower the earlier."""
+    order: Sequence[str] = [*TOGETHER, *EARLY]
+    unit = unit_of(nodeid)
+    return next((place for place, name in enumerate(order) if unit.startswith(name)), len(order))
+
+
+class Schedule(LoadScopeScheduling):
+    """Hands out units in the order in which their tests were collected."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # which would begin with what has the most tests
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+class Scheduling:
+    """The pytest plugin."""
+
+    @pytest.hookimpl(trylast=True)  # after a plugin that shuffles
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: rank(item.nodeid))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Schedule:
+        return Schedule(config, log)
