@@ -14,7 +14,7 @@ or killed loses nothing and sends nothing twice in silence.
 | `plan` | who goes back at once, who later, who is held, who needs a person | `redrive run ROUTE --dry-run` shows the plan |
 | `deliver` | sends in slices under rate, canary and breaker | the destination; a group that keeps failing is held |
 | `escalate` | the rest goes to `escalated_messages` | `redrive review list` |
-| `report` | the counts of the run, also in XCom | |
+| `report` | the counts of the run, also in XCom; fails for a source that failed, when all else is done | its error names the source |
 | `finish` | gives the route back, whatever happened | a lease that was not given back ends by itself after 15 minutes |
 
 **Trigger by hand** with `dry_run` to see what would happen, or with `causes`, `groups`, `since`, `until`, `sources`,

@@ -67,7 +67,7 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(ready: Shop) -> N
 
 
 @pytest.mark.timeout(300)
-def test_a_run_that_fails_gives_the_route_back_and_says_why(ready: Shop) -> None:
+def test_a_run_whose_source_is_missing_does_all_else_and_fails_and_says_why(ready: Shop) -> None:
     shop = ready
     config = shop.home / "config" / "redrive.yaml"
     healthy = config.read_text()
@@ -80,11 +80,11 @@ def test_a_run_that_fails_gives_the_route_back_and_says_why(ready: Shop) -> None
         config.write_text(healthy)
 
     assert code == 1
-    assert ended["observe"] == "failed", "a queue that isn't there is not tried again"
+    assert ended["drain[0]"] == ended["deliver[0]"] == ended["escalate"] == "success"
+    assert ended["report"] == "failed", "a queue that isn't there is not tried again"
     assert ended["finish"] == "success"
     log = (shop.home / "var" / "airflow" / "redrive_orders.log").read_text()
-    assert "redrive_orders.observe failed: QueueMissing: " in log
-    assert "renamed-dlq" in log
+    assert "SourcesFailed: source renamed-dlq" in log
     assert shop.query("select run_id from route_state") == [(None,)]
     assert shop.query("select status from runs order by started_at desc limit 1") == [("failed",)]
     assert shop.depth("dead") == before + 3, "nothing was touched"

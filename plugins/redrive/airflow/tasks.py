@@ -35,6 +35,7 @@ from redrive.errors import (
     RouteBusy,
     RoutePaused,
     SchemaOutdated,
+    SourcesFailed,
     UsageError,
 )
 from redrive.settings import Route, Settings, format_duration
@@ -70,6 +71,7 @@ HOPELESS: Final = (
     RouteBusy,
     RoutePaused,
     BalanceBroken,
+    SourcesFailed,
     MessagesExpiring,
 )
 
@@ -291,7 +293,9 @@ def _drain(run: Counts, shard: int, shards: int) -> Counts:
     """Moves messages from the sources into staging: written, recorded, and only then settled."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return _stage(run, pipeline.drain, shard=shard, shards=shards)
+    ti = get_current_context()["ti"]
+    # In the last try a source that fails is noted: nothing that others staged waits for it.
+    return _stage(run, pipeline.drain, shard=shard, shards=shards, tries_left=ti.try_number <= ti.max_tries)
 
 
 def _prepare(run: Counts) -> str | None:
@@ -354,7 +358,7 @@ def _escalate(run: Counts) -> Counts:
 
 
 def _report(run: Counts) -> Counts:
-    """Sums up the run; its counts are the task's XCom."""
+    """Sums up the run; its counts are the task's XCom. Fails for sources that failed: all else was done by then."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
     return _stage(run, pipeline.report)

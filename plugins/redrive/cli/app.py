@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redrive.errors import RedriveError, RouteBusy, UsageError
+from redrive.errors import RedriveError, RouteBusy, SourcesFailed, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -125,7 +125,15 @@ def run(
         pipeline.plan(settings, current, progress=progress)
         pipeline.deliver(settings, current, progress=progress)
         pipeline.escalate(settings, current, progress=progress)
-        report = pipeline.report(settings, current, progress=progress)
+        try:
+            report = pipeline.report(settings, current, progress=progress)
+        except SourcesFailed as failed:
+            _tell(failed.report or {}, as_json)
+            raise
+    _tell(report, as_json)
+
+
+def _tell(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report))
     else:
@@ -145,7 +153,7 @@ def _stage_command(name: str, text: str) -> None:
         attribute: Attributes = None,
         as_json: AsJson = False,
     ) -> None:
-        from redrive.stages import pipeline  # noqa: PLC0415
+        from redrive.stages import failed_sources, pipeline  # noqa: PLC0415
 
         settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute)
         if dry_run:
@@ -156,10 +164,11 @@ def _stage_command(name: str, text: str) -> None:
                 counts = _classify(settings, current, progress)
             else:
                 counts = getattr(pipeline, name)(settings, current, progress=progress)
-        if as_json:
-            typer.echo(json.dumps({"route": route, "stage": name, **counts}))
-        else:
-            _print_counts(f"{name} {route}", counts)
+            if as_json:
+                typer.echo(json.dumps({"route": route, "stage": name, **counts}))
+            else:
+                _print_counts(f"{name} {route}", counts)
+            failed_sources.refuse(counts)
 
     app.command(name=name, help=text)(command)
 

@@ -186,9 +186,9 @@ def note_counts(ledger: Ledger, lease: RouteLease, stage: str, counts: Mapping[s
         row = connection.execute(sql("select counts from runs where run_id = :run_id"), {"run_id": lease.run_id}).one()
         kept: dict[str, dict[str, Any]] = json.loads(row.counts)
         before = kept.get(stage, {})
-        kept[stage] = {
-            key: before.get(key, 0) + value if isinstance(value, int | float) else value
-            for key, value in {**dict.fromkeys(before, 0), **counts}.items()
+        kept[stage] = before | {
+            key: value + before.get(key, 0) if isinstance(value, int | float) else value
+            for key, value in counts.items()
         }
         connection.execute(
             sql("update runs set counts = :counts where run_id = :run_id"),

@@ -1,18 +1,24 @@
 """Where the messages of a route go in this run, and what is said when that is nowhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
-from redrive.errors import PermissionRefused, QueueMissing
+from redrive.errors import BrokerError, PermissionRefused, QueueMissing
 from redrive.ledger.delivery import aiming
 from redrive.policy.aims import Aim, Aims
 from redrive.settings import Route, Source
 from redrive.stages.context import Context
 
 
-def aims(context: Context) -> Aims:
-    """Where the messages of the route go: by its configuration, and by the broker's word on where they came from."""
-    route = context.route
-    return _aims(route, lambda source: _back(context, source), Aim(as_before=True))
+def aims(context: Context, drained_from: Collection[str]) -> Aims:
+    """Where new messages from these sources go: by the route's configuration, and by the broker's word on where they
+    came from. Raises :class:`BrokerUnavailable` where that can't be had now: nobody else has to look at them for it.
+    """
+
+    def back(source: Source) -> Aim:
+        return _back(context, source, (QueueMissing,)) if source.queue in drained_from else Aim(as_before=True)
+
+    return _aims(context.route, back, Aim(as_before=True))
 
 
 def configured(route: Route) -> Aims:
@@ -21,11 +27,12 @@ def configured(route: Route) -> Aims:
 
 
 def vouched(context: Context, source: Source) -> frozenset[str] | None:
-    """The origins of ``source`` by the broker's word, asked once; None where it can't say."""
+    """The origins of ``source`` by the broker's word, asked once; None where nobody may ask. Raises
+    :class:`BrokerError` where the source is missing or can't be asked now."""
     if source.queue not in context.asked:
         try:
             found = context.broker.origins(source.queue)
-        except (QueueMissing, PermissionRefused):
+        except PermissionRefused:
             found = None
         context.asked[source.queue] = found
     return context.asked[source.queue]
@@ -46,15 +53,20 @@ def _aims(route: Route, back: Callable[[Source], Aim], gone: Aim) -> Aims:
     return Aims(by_source, gone if fixed is None else Aim(fixed))
 
 
-def _back(context: Context, source: Source) -> Aim:
+def _back(context: Context, source: Source, unless: tuple[type[BrokerError], ...]) -> Aim:
     if context.broker.capabilities_for(source.queue).proves_origin:
         return Aim(any_origin=True)
-    return Aim.back(source.origins, vouched(context, source) or ())
+    try:
+        return Aim.back(source.origins, vouched(context, source) or ())
+    except unless:  # what the broker said of it before still holds
+        return replace(Aim.back(source.origins), as_before=True)
 
 
 def aim(context: Context) -> int:
-    """Bring the destinations of all messages that are still to be sent in line; how many changed."""
-    changed = aiming.aim(context.ledger, context.lease, aims(context), context.now())
+    """Bring the destinations of all messages that are still to be sent in line; how many changed. Those of a source
+    that fails stay as they are."""
+    of_loaded = _aims(context.route, lambda source: _back(context, source, (BrokerError,)), Aim(as_before=True))
+    changed = aiming.aim(context.ledger, context.lease, of_loaded, context.now())
     if changed:
         context.progress("messages go elsewhere than before: the configuration changed", changed, None)
     return changed

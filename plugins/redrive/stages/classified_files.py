@@ -161,7 +161,7 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
     ):
         table = table.set_column(table.schema.get_field_index(name), name, clean(table.column(name)))
     hashes = _headers_hashes(context, [batch for batch, _ in some], table)
-    where_to = aiming.aims(context)
+    where_to = aiming.aims(context, table.column("source").unique().to_pylist())
     for part in table.to_batches(max_chunksize=10_000):
         column = {name: part.column(name) for name in part.schema.names}
         plain = {

@@ -12,6 +12,8 @@ Where messages go in order, a source is drained by one shard, so that what it ga
 While a gate waits only for what may have come back, or messages in order only for what may lie before them, a run
 reads on beyond its limit, so that neither waits for a backlog to be worked off.
 
+A source that fails stops no other one: it is noted, and the run fails for it in the end.
+
 The source whose messages expire soonest is drained first. When the limit is reached and what was received last would
 expire before the next run may be over, the drain goes on beyond the limit until that is no longer so, and says it.
 """
@@ -19,7 +21,7 @@ expire before the next run may be over, the drain goes on beyond the limit until
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerError, LedgerError, PathTaken, RedriveError, SettlementFailed
@@ -33,6 +35,7 @@ from redrive.message import FIRST_MOMENT, LAST_MOMENT, Micros, Received
 from redrive.settings import Source
 from redrive.stages.ages import first_enqueued
 from redrive.stages.context import Context, instant, micros
+from redrive.stages.failed_sources import Failures
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -62,18 +65,22 @@ LAST_LOOK = timedelta(seconds=1)
 COMPLETE, PROVED, NOTHING_MORE = "complete:", "proved:", "nothing_more:"
 
 
-def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int]:
-    """Drain every source of the route, the one that expires soonest first; returns what was staged and settled."""
+def drain(context: Context, *, shard: int = 0, shards: int = 1, tries_left: bool = False) -> dict[str, Any]:
+    """Drain every source of the route, the one that expires soonest first; returns what was staged and settled.
+
+    With ``tries_left`` a failure that may pass is raised when all sources had their turn, and nothing is noted.
+    """
     limit = context.route.drain.limit
     if context.selection.limit is not None:
         limit = min(limit, context.selection.limit)
     elif reads_on(context):
         context.progress("beyond the limit: a gate waits for what may have come back", 0, None)
         limit *= READ_ON
-    totals = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0, "rescued": 0}
+    totals: dict[str, Any] = {"drained": 0, "settled": 0, "batches": 0, "not_settled": 0, "rescued": 0}
     mine, sharing = _mine(context.route.sources, shard, shards, in_order=context.route.order_by is not None)
     remaining = math.ceil(limit / sharing)
     known, next_run = _expiries(context), _next_run_over(context)
+    failures = Failures(context)
     for source in by_urgency(context.route.sources, known):
         if context.selection.sources and source.queue not in context.selection.sources:
             continue
@@ -86,7 +93,8 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
         if remaining <= 0 and not unseen and (expiry.at is None or expiry.at > next_run):
             continue
         one = _SourceDrain(context, source, shard, expiry, next_run)
-        one.run(max(remaining, 0), look_at=LOOK_AT if unseen else RESCUE_AT_ONCE)
+        with failures.apart(source.queue):
+            one.run(max(remaining, 0), look_at=LOOK_AT if unseen else RESCUE_AT_ONCE)
         remaining -= one.drained
         totals["rescued"] += one.rescued
         totals["drained"] += one.drained
@@ -96,7 +104,9 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1) -> dict[str, int
         for found, name in ((one.complete, COMPLETE), (one.proved, PROVED), (one.nothing_more, NOTHING_MORE)):
             if found:
                 totals[name + source.queue] = 1
-    return totals
+    if tries_left:
+        failures.raise_passing()
+    return totals | failures.noted()
 
 
 def reads_on(context: Context) -> bool:

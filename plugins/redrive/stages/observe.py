@@ -1,5 +1,7 @@
 """Look at every queue of the route and write down what is seen."""
 
+from typing import Any
+
 from redrive.brokers.base import Depth
 from redrive.errors import PermissionRefused, QueueMissing
 from redrive.ledger.account import notices
@@ -9,19 +11,26 @@ from redrive.stages import ages, aiming, consumers
 from redrive.stages.ages import UNKNOWN, Ages
 from redrive.stages.checking import refuse_broker_id
 from redrive.stages.context import Context, instant
+from redrive.stages.failed_sources import Failures
 
 
-def observe(context: Context) -> dict[str, int]:
+def observe(context: Context) -> dict[str, Any]:
     """Depths of all sources and destinations into ``queue_observations``, and of destinations who consumes them.
 
     What a broker tells late is kept with the time at which it was so; what it doesn't tell is kept as unknown. A
-    missing source is an error, and a missing destination that the configuration names: nothing is drained for it. One
-    that only a message told is that message's own trouble when it is to be sent there. ``late`` are the messages that
+    source that fails is noted and stops no other one, unless nobody answers for any. A missing destination that the
+    configuration names is an error: nothing is drained for it. One that only a message told is that message's own
+    trouble when it is to be sent there. ``late`` are the messages that
     are older than the route's SLO and have no outcome.
     """
     refuse_broker_id(context)
     more = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0, "refused_looks": 0}
-    seen = [(source.queue, "source", context.broker.depth(source.queue)) for source in context.route.sources]
+    seen: list[tuple[str, str, Depth]] = []
+    failures = Failures(context)
+    for source in context.route.sources:
+        with failures.apart(source.queue):
+            seen.append((source.queue, "source", context.broker.depth(source.queue)))
+    failures.raise_passing(unless_one_of=len(context.route.sources))
     _write(context, [_observation(context, *one, UNKNOWN) for one in seen])
     aiming.aim(context)
     wrong: QueueMissing | None = None
@@ -48,7 +57,7 @@ def observe(context: Context) -> dict[str, int]:
         more["closed_connections"] += closed
     if wrong is not None:
         raise wrong
-    counts = {
+    counts: dict[str, Any] = {
         f"{role}_depth": sum(depth.total or 0 for _, its, depth in seen if its == role)
         for role in ("source", "destination")
     }
@@ -58,7 +67,7 @@ def observe(context: Context) -> dict[str, int]:
         late, _ = notices.late(connection, context.name, enqueued_before=context.now() - context.route.slo)
     if late:
         counts["late"] = late
-    return counts | {name: count for name, count in more.items() if count}
+    return counts | {name: count for name, count in more.items() if count} | failures.noted()
 
 
 def _write(context: Context, found: list[Observation]) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive.brokers.base import Broker
-from redrive.errors import BalanceBroken
+from redrive.errors import BalanceBroken, SourcesFailed
 from redrive.ledger import leases, schema
 from redrive.ledger.delivery import outcomes, sending
 from redrive.ledger.drain import batches
@@ -128,13 +128,18 @@ def observe(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     return _stage(settings, run, "observe", observe_stage.observe, **options)
 
 
-def drain(settings: Settings, run: Run, shard: int = 0, shards: int = 1, **options: Any) -> dict[str, Any]:
-    """Stage what lies in the sources, and settle it there."""
+def drain(
+    settings: Settings, run: Run, shard: int = 0, shards: int = 1, *, tries_left: bool = False, **options: Any
+) -> dict[str, Any]:
+    """Stage what lies in the sources, and settle it there. A source that fails is noted, for the report to tell.
+
+    With ``tries_left``, one that may pass is raised instead: the caller tries again.
+    """
     return _stage(
         settings,
         run,
         "drain",
-        lambda context: drain_stage.drain(context, shard=shard, shards=shards) | {"shards": 1},
+        lambda context: drain_stage.drain(context, shard=shard, shards=shards, tries_left=tries_left) | {"shards": 1},
         **options,
     )
 
@@ -177,12 +182,16 @@ def escalate(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
 
 
 def report(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
-    """The run's numbers; raises :class:`BalanceBroken` when the route doesn't add up."""
+    """The run's numbers; raises :class:`BalanceBroken` when the route doesn't add up, and :class:`SourcesFailed` when
+    everything was done but for sources that failed."""
     with Context(settings, run, **options) as context:
         try:
             found = report_stage.report(context)
         except BalanceBroken as broken:
             notify.balance(context, str(broken))
+            raise
+        except SourcesFailed:
+            notify.balance(context, None)
             raise
         notify.balance(context, None)
         return found

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from redrive.errors import BalanceBroken, StagingError
+from redrive.errors import BalanceBroken, SourcesFailed, StagingError
 from redrive.ledger import leases
 from redrive.ledger.account import balance
 from redrive.ledger.drain import batches
+from redrive.stages import failed_sources
 from redrive.stages.context import Context
 
 _FROM_STAGE = {
@@ -26,8 +27,8 @@ _FROM_STAGE = {
 def report(context: Context) -> dict[str, Any]:
     """The run's numbers as ``run --json`` prints them.
 
-    Raises :class:`BalanceBroken` when the route doesn't add up, and :class:`StagingError` when a staging file could not
-    be read: everything else was done, and its messages wait.
+    Raises :class:`BalanceBroken` when the route doesn't add up, :class:`StagingError` when a staging file could not be
+    read, and :class:`SourcesFailed` when a source could not be looked at or drained: everything else was done.
     """
     stages = leases.counts_of(context.ledger, context.run.run_id)
     with context.ledger.read() as connection:
@@ -39,7 +40,7 @@ def report(context: Context) -> dict[str, Any]:
     found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
     if problems:
         raise BalanceBroken("; ".join(problems))
-    loaded = stages.get("load", {})
+    loaded, failed = stages.get("load", {}), failed_sources.told(stages)
     damaged = [batch for batch in unloaded if batch.batch_id in loaded.get("unreadable_batches", ())]
     if damaged:
         raise StagingError(
@@ -47,9 +48,9 @@ def report(context: Context) -> dict[str, Any]:
             f" or missing: {', '.join(batch.uri for batch in damaged[:5])}{' …' if damaged[5:] else ''}. They wait,"
             " and all others were done. Bring the files back, from the store's versions or a backup;"
             f" where that can't be done, `redrive forget-batch {context.name} {damaged[0].batch_id} --reason …` gives"
-            " a batch up"
+            " a batch up" + (f". And {failed_sources.sentence(failed)}" if failed else "")
         )
-    return {
+    numbers = {
         "route": context.name,
         "run_id": context.run.run_id,
         **found,
@@ -61,3 +62,6 @@ def report(context: Context) -> dict[str, Any]:
         **({"rescued": rescued} if (rescued := stages.get("drain", {}).get("rescued")) else {}),
         "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},
     }
+    if failed:
+        raise SourcesFailed(failed_sources.sentence(failed), numbers | {"failed": failed})
+    return numbers
