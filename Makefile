@@ -1,4 +1,4 @@
-# The commands of the house. `make` alone lists them.
+# The commands of the project. `make` alone lists them.
 #
 # Everything lives in this folder: Python in .venv, the SQS-compatible server in .venv-ministack (its
 # dependencies contradict Airflow's), data in var/. A second call of a target does only what is new.

@@ -20,7 +20,7 @@ from redrive_ui.filters import BadFilter
 from redrive_ui.identity import Access, NotLoggedIn
 from redrive_ui.protection import ProtectiveHeaders, Refused
 from redrive_ui.rendering import Templates
-from redrive_ui.request_context import Configuration, House
+from redrive_ui.request_context import AppState, Configuration
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def create_app(
     ``load`` gives the settings of this moment; by default the configuration file, read again when it has changed.
     """
     app = FastAPI(title="Redrive", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.house = House(access, load or Configuration().load, clock)
+    app.state.redrive = AppState(access, load or Configuration().load, clock)
     app.add_middleware(ProtectiveHeaders)
     app.include_router(pages.router)
     app.include_router(decision_api.router)
@@ -45,13 +45,13 @@ def create_app(
 def _answer(request: Request, status: int, why: str, login: str | None = None) -> Response:
     if "/api/" in request.url.path:
         return JSONResponse({"detail": why}, status_code=status)
-    templates: Templates = request.app.state.house.templates
+    templates: Templates = request.app.state.redrive.templates
     return templates.problem(request, status, why, login=login)
 
 
 def _nobody(request: Request, error: Exception) -> Response:
     back = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    login = request.app.state.house.access.login_url(back)
+    login = request.app.state.redrive.access.login_url(back)
     return _answer(request, 401, f"Please log in to Airflow first ({error}).", login=login)
 
 

@@ -12,7 +12,7 @@ from redrive_ui import bulk_decisions
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
-from redrive_ui.request_context import Visit, person_of, visit_of
+from redrive_ui.request_context import RequestContext, person_of, request_context
 
 router = APIRouter()
 _MAX_NOTE = 2_000
@@ -24,7 +24,7 @@ async def decide(request: Request, person: Annotated[Person, Depends(person_of)]
     """Decides what the body says and answers ``{"action", "count", "by"}``; see docs/review-page.md."""
     refuse_forged(request)
     given = await bounded_json(request)
-    return JSONResponse(await run_in_threadpool(lambda: _decide(visit_of(request, person), given)))
+    return JSONResponse(await run_in_threadpool(lambda: _decide(request_context(request, person), given)))
 
 
 def filter_for(action: str, chosen: Filter) -> Filter:
@@ -34,7 +34,7 @@ def filter_for(action: str, chosen: Filter) -> Filter:
     return chosen if chosen.status in ("undecided", "refused") else replace(chosen, status="undecided")
 
 
-def insist(at: Visit, routes: frozenset[str]) -> None:
+def insist(at: RequestContext, routes: frozenset[str]) -> None:
     forbidden = sorted(route for route in routes if not at.may_decide(route))
     if forbidden:
         raise Refused(
@@ -44,7 +44,7 @@ def insist(at: Visit, routes: frozenset[str]) -> None:
         )
 
 
-def _decide(at: Visit, given: dict[str, Any]) -> dict[str, Any]:
+def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     """Take the decision that the body of a request describes; what is wrong with it is said before anything is done."""
     unknown = set(given) - {"action", "filter", "up_to", "note", "corrected_body"}
     if unknown:

@@ -21,11 +21,11 @@ from redrive_ui.filters import BadFilter, Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused
 from redrive_ui.rendering import FILE_TYPES
-from redrive_ui.request_context import Visit, person_of, visit_of
+from redrive_ui.request_context import RequestContext, person_of, request_context
 
 router = APIRouter()
 Word = Annotated[str, Query(max_length=300), AfterValidator(lambda text: filters.storable("text", text))]
-Visiting = Annotated[Visit, Depends(visit_of)]
+Requested = Annotated[RequestContext, Depends(request_context)]
 
 
 def _filter_of(request: Request) -> Filter:
@@ -37,14 +37,14 @@ Chosen = Annotated[Filter, Depends(_filter_of)]
 
 
 @router.get("/", response_class=HTMLResponse)
-def overview(at: Visiting) -> Response:
+def overview(at: Requested) -> Response:
     with at.read() as connection:
         context = _overview(connection, at)
     return at.render("overview.html", **context)
 
 
 @router.get("/routes/{route}", response_class=HTMLResponse)
-def route_page(at: Visiting, route: str) -> Response:
+def route_page(at: Requested, route: str) -> Response:
     at.insist(route)
     with at.read() as connection:
         context = _route(connection, at, route)
@@ -52,7 +52,7 @@ def route_page(at: Visiting, route: str) -> Response:
 
 
 @router.get("/plan/{route}", response_class=HTMLResponse)
-def plan_page(at: Visiting, route: str) -> Response:
+def plan_page(at: Requested, route: str) -> Response:
     at.insist(route)
     if route not in at.settings.routes:
         raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
@@ -71,7 +71,7 @@ def plan_page(at: Visiting, route: str) -> Response:
 
 
 @router.get("/groups", response_class=HTMLResponse)
-def groups_page(at: Visiting, route: Word = "", cause: Word = "", order: Word = "open", after: Word = "") -> Response:
+def groups_page(at: Requested, route: Word = "", cause: Word = "", order: Word = "open", after: Word = "") -> Response:
     if route:
         at.insist(route)
     if cause and cause not in set(Cause):
@@ -93,7 +93,7 @@ def groups_page(at: Visiting, route: Word = "", cause: Word = "", order: Word = 
 
 
 @router.get("/groups/{route}/{group}", response_class=HTMLResponse)
-def group_page(at: Visiting, chosen: Chosen, route: str, group: str) -> Response:
+def group_page(at: Requested, chosen: Chosen, route: str, group: str) -> Response:
     at.insist(route)
     here = Filter.read({**chosen.to_json(), "route": route, "group": group})
     with at.read() as connection:
@@ -119,7 +119,7 @@ def group_page(at: Visiting, chosen: Chosen, route: str, group: str) -> Response
 
 
 @router.get("/messages", response_class=HTMLResponse)
-def messages_page(at: Visiting, chosen: Chosen) -> Response:
+def messages_page(at: Requested, chosen: Chosen) -> Response:
     if chosen.route:
         at.insist(chosen.route)
     with at.read() as connection:
@@ -129,7 +129,7 @@ def messages_page(at: Visiting, chosen: Chosen) -> Response:
 
 
 @router.get("/messages/{message_id}", response_class=HTMLResponse)
-def message_page(at: Visiting, message_id: int) -> Response:
+def message_page(at: Requested, message_id: int) -> Response:
     with at.read() as connection:
         found = reading.message(connection, message_id, at.readable) if 0 <= message_id < 1 << 63 else None
     if found is None:
@@ -138,7 +138,7 @@ def message_page(at: Visiting, message_id: int) -> Response:
 
 
 @router.get("/find", response_class=HTMLResponse)
-def find_page(at: Visiting, word: Word = "") -> Response:
+def find_page(at: Requested, word: Word = "") -> Response:
     word = word.strip()
     with at.read() as connection:
         found = reading.find(connection, word, at.readable) if word else []
@@ -148,7 +148,7 @@ def find_page(at: Visiting, word: Word = "") -> Response:
 
 
 @router.get("/decide", response_class=HTMLResponse)
-def decide_page(at: Visiting, chosen: Chosen, action: Word = "") -> Response:
+def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
     if action not in bulk_decisions.ACTIONS:
         raise BadFilter(f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
     chosen = decision_api.filter_for(action, chosen)
@@ -169,7 +169,7 @@ def decide_page(at: Visiting, chosen: Chosen, action: Word = "") -> Response:
 
 
 @router.get("/messages.csv")
-def messages_as_csv(at: Visiting, chosen: Chosen) -> Response:
+def messages_as_csv(at: Requested, chosen: Chosen) -> Response:
     if chosen.route:
         at.insist(chosen.route)
     return StreamingResponse(
@@ -181,7 +181,7 @@ def messages_as_csv(at: Visiting, chosen: Chosen) -> Response:
 
 @router.get("/static/{name}")
 def static(request: Request, _who: Annotated[Person, Depends(person_of)], name: str) -> Response:
-    files = request.app.state.house.templates.files
+    files = request.app.state.redrive.templates.files
     if name not in files:
         raise Refused(404, "there is no such file")
     return Response(
@@ -197,7 +197,7 @@ _RUNNING = ("classified", "waiting", "held", "sending", "sent", "unknown")
 _DONE = ("presumed", "confirmed", "suppressed")
 
 
-def _overview(connection: Connection, at: Visit) -> dict[str, Any]:
+def _overview(connection: Connection, at: RequestContext) -> dict[str, Any]:
     states = reading.states(connection, at.readable)
     holders = reading.holders(connection, at.readable)
     queues = reading.queues(connection, at.readable)
@@ -242,7 +242,7 @@ def _overview(connection: Connection, at: Visit) -> dict[str, Any]:
     }
 
 
-def _route(connection: Connection, at: Visit, route: str) -> dict[str, Any]:
+def _route(connection: Connection, at: RequestContext, route: str) -> dict[str, Any]:
     only = [route]
     inflow, cut = reading.inflow(connection, only, at.now)
     flows = reading.flows(connection, only, at.now - timedelta(days=7)).get(route, [])
@@ -337,7 +337,7 @@ def _percentile(ascending: list[float], share: float) -> float:
     return ascending[min(len(ascending), max(1, math.ceil(share * len(ascending)))) - 1]
 
 
-def _listing(connection: Connection, at: Visit, chosen: Filter) -> dict[str, Any]:
+def _listing(connection: Connection, at: RequestContext, chosen: Filter) -> dict[str, Any]:
     """A page of messages, their number, and the filter form around them."""
     query = at.request.query_params
     after = query.get("after", "")
@@ -359,7 +359,7 @@ def _listing(connection: Connection, at: Visit, chosen: Filter) -> dict[str, Any
     }
 
 
-def _every_row(at: Visit, chosen: Filter) -> Iterator[reading.Row]:
+def _every_row(at: RequestContext, chosen: Filter) -> Iterator[reading.Row]:
     """Every row that matches, newest first, up to the export's limit; read in portions, each for itself."""
     with at.read() as connection:
         ids = reading.ids(connection, chosen, at.readable, export.MAX_ROWS)
@@ -370,7 +370,7 @@ def _every_row(at: Visit, chosen: Filter) -> Iterator[reading.Row]:
         yield from (rows[one] for one in portion if one in rows)
 
 
-def _message(at: Visit, found: reading.Row) -> dict[str, Any]:
+def _message(at: RequestContext, found: reading.Row) -> dict[str, Any]:
     route, review = found["route"], found["reviews"][0] if found["reviews"] else None
     body = None
     if review:
@@ -397,7 +397,7 @@ def _message(at: Visit, found: reading.Row) -> dict[str, Any]:
     }
 
 
-def _advice(at: Visit, route: str, cause: str | None) -> tuple[str, str] | None:
+def _advice(at: RequestContext, route: str, cause: str | None) -> tuple[str, str] | None:
     """What the cause means, and how to make it not happen again, with the knobs of the route's broker."""
     if cause not in set(Cause):
         return None

@@ -14,7 +14,7 @@ from redrive.classification.causes import Cause
 from redrive_ui import charts, filters, formatting
 
 if TYPE_CHECKING:
-    from redrive_ui.request_context import Visit
+    from redrive_ui.request_context import RequestContext
 
 PREFIX = "/redrive"
 _HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ class Templates:
         self._env.globals["statuses"] = list(filters.STATUSES)
         self._env.globals["sparkline"] = charts.sparkline
 
-    def render(self, name: str, at: "Visit", **context: Any) -> Response:
+    def render(self, name: str, at: "RequestContext", **context: Any) -> Response:
         """The template with what every page has: where links lead, who looks, what time it is."""
         root = at.root
         airflow = root.removesuffix(PREFIX)

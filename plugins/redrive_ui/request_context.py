@@ -25,7 +25,7 @@ _STATEMENT_TIMEOUT = "20s"  # a page that takes longer is given up; the ledger h
 
 
 @dataclass
-class House:
+class AppState:
     """What the application lives on; tests put their own things here."""
 
     access: Access
@@ -42,10 +42,10 @@ class House:
 
 
 @dataclass(frozen=True)
-class Visit:
+class RequestContext:
     """One request of one person: what they may see, and everything that answers it."""
 
-    house: House
+    app_state: AppState
     request: Request
     person: Person
     settings: Settings
@@ -55,7 +55,7 @@ class Visit:
 
     def may_decide(self, route: str) -> bool:
         """Whether this person may decide on ``route``."""
-        return route in self.readable and self.house.access.may_decide(self.person, route)
+        return route in self.readable and self.app_state.access.may_decide(self.person, route)
 
     def insist(self, route: str) -> None:
         """Raise :class:`Refused` unless ``route`` is there and may be read; which of both is not told."""
@@ -64,7 +64,7 @@ class Visit:
 
     def render(self, template: str, **context: Any) -> Response:
         """The template as a page."""
-        return self.house.templates.render(template, self, **context)
+        return self.app_state.templates.render(template, self, **context)
 
     def read(self) -> Any:
         """A snapshot of the ledger."""
@@ -105,19 +105,21 @@ class _Reading:
 
 async def person_of(request: Request) -> Person:
     """Who asks; raises :class:`~redrive_ui.identity.NotLoggedIn`. Everything that is served depends on it."""
-    found: Person = await request.app.state.house.access.person(request)
+    found: Person = await request.app.state.redrive.access.person(request)
     return found
 
 
-def visit_of(request: Request, person: Annotated[Person, Depends(person_of)]) -> Visit:
-    """The visit that this request is; raises what is wrong with configuration or ledger."""
-    house: House = request.app.state.house
-    settings = house.load()
-    ledger = house.ledger(settings)
+def request_context(request: Request, person: Annotated[Person, Depends(person_of)]) -> RequestContext:
+    """What answers this request; raises what is wrong with configuration or ledger."""
+    app_state: AppState = request.app.state.redrive
+    settings = app_state.load()
+    ledger = app_state.ledger(settings)
     schema.check(ledger)
     with ledger.read() as connection:
         known = set(settings.routes) | set(reading.routes(connection))
-    return Visit(house, request, person, settings, ledger, house.access.readable(person, known), house.clock())
+    return RequestContext(
+        app_state, request, person, settings, ledger, app_state.access.readable(person, known), app_state.clock()
+    )
 
 
 class Configuration:

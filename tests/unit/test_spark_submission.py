@@ -27,7 +27,7 @@ def settings_with(text: str) -> Settings:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project root with a library of one module and a job that a test can write."""
     (tmp_path / "plugins" / "redrive").mkdir(parents=True)
     (tmp_path / "plugins" / "redrive" / "__init__.py").write_text("")
@@ -40,9 +40,9 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def spark_submit_is(house: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def spark_submit_is(home: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Put a Python script where spark-submit would be."""
-    scripts = house / "bin"
+    scripts = home / "bin"
     scripts.mkdir()
     program = scripts / "spark-submit"
     program.write_text(f"#!{sys.executable}\n{textwrap.dedent(script)}")
@@ -51,28 +51,28 @@ def spark_submit_is(house: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
     monkeypatch.setattr(submit, "java_missing", lambda: None)
 
 
-def a_manifest(house: Path) -> str:
-    path = house / "m.json"
+def a_manifest(home: Path) -> str:
+    path = home / "m.json"
     path.write_text('{"batches": [{"rows": 7}]}')
     return str(path)
 
 
 class TestTheCode:
-    def test_travels_as_a_zip_of_the_library(self, house: Path) -> None:
+    def test_travels_as_a_zip_of_the_library(self, home: Path) -> None:
         with zipfile.ZipFile(submit.package()) as archive:
             assert archive.namelist() == ["redrive/__init__.py"]
 
-    def test_is_named_by_its_content(self, house: Path) -> None:
+    def test_is_named_by_its_content(self, home: Path) -> None:
         before = submit.package()
         assert submit.package() == before
-        (house / "plugins" / "redrive" / "__init__.py").write_text("changed = True")
+        (home / "plugins" / "redrive" / "__init__.py").write_text("changed = True")
         after = submit.package()
         assert after != before
         assert before.exists(), "a job that runs with it must not lose it"
 
-    def test_holds_no_compiled_files_and_leaves_no_half_written_ones(self, house: Path) -> None:
-        (house / "plugins" / "redrive" / "__pycache__").mkdir()
-        (house / "plugins" / "redrive" / "__pycache__" / "x.pyc").write_bytes(b"x")
+    def test_holds_no_compiled_files_and_leaves_no_half_written_ones(self, home: Path) -> None:
+        (home / "plugins" / "redrive" / "__pycache__").mkdir()
+        (home / "plugins" / "redrive" / "__pycache__" / "x.pyc").write_bytes(b"x")
         archive = submit.package()
         assert [name for name in zipfile.ZipFile(archive).namelist() if "pyc" in name] == []
         assert list(archive.parent.glob("*.part")) == []
@@ -84,8 +84,8 @@ class TestTheCode:
         names = set(zipfile.ZipFile(archive).namelist())
         assert {"redrive/classification/causes.py", "redrive/errors.py", "redrive/classification/executor.py"} <= names
 
-    def test_is_published_for_the_cloud_runners_once(self, house: Path) -> None:
-        bucket = house / "bucket"
+    def test_is_published_for_the_cloud_runners_once(self, home: Path) -> None:
+        bucket = home / "bucket"
         (bucket / "code").mkdir(parents=True)
         settings = settings_with("{runner: local}")
         there = settings.spark.model_copy(update={"batch_bucket": bucket.as_uri()})
@@ -99,13 +99,13 @@ class TestTheCode:
 
 
 class TestTheCommand:
-    def test_says_the_master_the_code_and_the_manifest(self, house: Path) -> None:
+    def test_says_the_master_the_code_and_the_manifest(self, home: Path) -> None:
         command = submit.submit_command(settings_with("{runner: submit, master: 'spark://m:7077'}"), "s3://b/m.json")
         assert command[command.index("--master") + 1] == "spark://m:7077"
         assert command[command.index("--py-files") + 1] == str(submit.package())
-        assert command[-3:] == [str(house / "spark_jobs" / "classify_messages.py"), "--manifest", "s3://b/m.json"]
+        assert command[-3:] == [str(home / "spark_jobs" / "classify_messages.py"), "--manifest", "s3://b/m.json"]
 
-    def test_takes_the_master_of_a_connection(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_takes_the_master_of_a_connection(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(
             "AIRFLOW_CONN_CLUSTER",
             '{"conn_type": "spark", "host": "k8s://https://k", "port": 443, "extra": {"deploy-mode": "cluster"}}',
@@ -114,7 +114,7 @@ class TestTheCommand:
         assert command[command.index("--master") + 1] == "k8s://https://k:443"
         assert command[command.index("--deploy-mode") + 1] == "cluster"
 
-    def test_never_falls_back_to_yarn_when_the_connection_is_missing(self, house: Path) -> None:
+    def test_never_falls_back_to_yarn_when_the_connection_is_missing(self, home: Path) -> None:
         with pytest.raises(ConnectionMissing, match="nowhere"):
             submit.submit_command(settings_with("{runner: submit, connection: nowhere}"), "m.json")
 
@@ -196,18 +196,18 @@ class TestTheArchiveOfClasses:
         assert session_conf.class_archive() is None
 
     def test_that_fails_leaves_nothing_and_tells_what_was_said(
-        self, java: Path, house: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, java: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        spark_submit_is(house, monkeypatch, "raise SystemExit('no room for classes')")
+        spark_submit_is(home, monkeypatch, "raise SystemExit('no room for classes')")
         assert class_archive.main() == 0, "nothing depends on it"
         assert "no room for classes" in capsys.readouterr().err
         archive = session_conf.class_archive()
         assert archive is not None
         assert list(archive.parent.iterdir()) == []
 
-    def test_appears_when_it_is_complete(self, java: Path, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_appears_when_it_is_complete(self, java: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_submit_is(
-            house,
+            home,
             monkeypatch,
             """
             import pathlib, re, sys
@@ -223,24 +223,24 @@ class TestTheArchiveOfClasses:
 
 
 class TestARun:
-    def test_waits_for_the_end(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_waits_for_the_end(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_submit_is(
-            house, monkeypatch, "import sys, pathlib; pathlib.Path(sys.argv[-1] + '.seen').write_text('classified')"
+            home, monkeypatch, "import sys, pathlib; pathlib.Path(sys.argv[-1] + '.seen').write_text('classified')"
         )
-        submit.classify(settings_with("{}"), a_manifest(house))
-        assert (house / "m.json.seen").read_text() == "classified"
+        submit.classify(settings_with("{}"), a_manifest(home))
+        assert (home / "m.json.seen").read_text() == "classified"
 
-    def test_that_fails_tells_its_log_and_its_last_words(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        spark_submit_is(house, monkeypatch, "print('first'); raise SystemExit('no such file: batch-7')")
+    def test_that_fails_tells_its_log_and_its_last_words(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark_submit_is(home, monkeypatch, "print('first'); raise SystemExit('no such file: batch-7')")
         with pytest.raises(ClassificationFailed, match="no such file: batch-7") as failure:
-            submit.classify(settings_with("{}"), a_manifest(house))
-        log = next((house / "var" / "spark" / "logs").iterdir())
+            submit.classify(settings_with("{}"), a_manifest(home))
+        log = next((home / "var" / "spark" / "logs").iterdir())
         assert str(log) in str(failure.value)
         assert log.stat().st_mode & 0o077 == 0, "error texts of a customer's messages are nobody else's business"
 
-    def test_that_hangs_is_stopped(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_hangs_is_stopped(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         spark_submit_is(
-            house,
+            home,
             monkeypatch,
             """
             import os, sys, time, pathlib
@@ -249,23 +249,23 @@ class TestARun:
             """,
         )
         with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):
-            submit.classify(settings_with("{timeout: 2s}"), a_manifest(house))
+            submit.classify(settings_with("{timeout: 2s}"), a_manifest(home))
         with pytest.raises(ProcessLookupError):
-            os.kill(int((house / "m.json.pid").read_text()), 0)
+            os.kill(int((home / "m.json.pid").read_text()), 0)
 
-    def test_without_java_says_so_before_anything_starts(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("PATH", str(house))
+    def test_without_java_says_so_before_anything_starts(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(home))
         monkeypatch.delenv("JAVA_HOME", raising=False)
         with pytest.raises(ClassificationFailed, match="Java 17"):
-            submit.classify(settings_with("{}"), a_manifest(house))
+            submit.classify(settings_with("{}"), a_manifest(home))
 
-    def test_keeps_a_bounded_number_of_logs(self, house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        spark_submit_is(house, monkeypatch, "")
-        logs = house / "var" / "spark" / "logs"
+    def test_keeps_a_bounded_number_of_logs(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spark_submit_is(home, monkeypatch, "")
+        logs = home / "var" / "spark" / "logs"
         logs.mkdir(parents=True)
         for number in range(150):
             (logs / f"classify-20200101T0000{number:03}-x.log").write_text("")
-        submit.classify(settings_with("{}"), a_manifest(house))
+        submit.classify(settings_with("{}"), a_manifest(home))
         assert len(list(logs.iterdir())) <= 101
 
     @pytest.mark.parametrize(
@@ -282,44 +282,44 @@ class TestARun:
         with pytest.raises(SettingsError, match=r"spark\.runner.*Airflow"):
             submit.classify(settings, "m.json")
 
-    def test_over_connect_runs_the_job_in_this_process(self, house: Path, remote: "Remote") -> None:
-        (house / "spark_jobs" / "classify_messages.py").write_text(
+    def test_over_connect_runs_the_job_in_this_process(self, home: Path, remote: "Remote") -> None:
+        (home / "spark_jobs" / "classify_messages.py").write_text(
             "from pathlib import Path\ndef run(manifest, spark): Path(manifest['output']).write_text('classified')"
         )
-        (house / "m.json").write_text(json.dumps({"output": str(house / "out")}))
+        (home / "m.json").write_text(json.dumps({"output": str(home / "out")}))
 
-        submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
+        submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(home / "m.json"))
 
         assert remote.address == "sc://spark:15002"
         assert remote.stopped
-        assert (house / "out").read_text() == "classified"
+        assert (home / "out").read_text() == "classified"
 
-    def test_over_connect_the_servers_python_gets_our_code(self, house: Path, remote: "Remote") -> None:
-        (house / "spark_jobs" / "classify_messages.py").write_text("def run(manifest, spark): pass")
-        (house / "m.json").write_text("{}")
-        submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(house / "m.json"))
+    def test_over_connect_the_servers_python_gets_our_code(self, home: Path, remote: "Remote") -> None:
+        (home / "spark_jobs" / "classify_messages.py").write_text("def run(manifest, spark): pass")
+        (home / "m.json").write_text("{}")
+        submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(home / "m.json"))
         assert remote.artifacts == [str(submit.package())]
         assert remote.options == session_conf.SESSION, "the session is the server's until then"
 
-    def test_over_connect_that_fails_tells_the_server_and_no_token(self, house: Path, remote: "Remote") -> None:
-        (house / "spark_jobs" / "classify_messages.py").write_text(
+    def test_over_connect_that_fails_tells_the_server_and_no_token(self, home: Path, remote: "Remote") -> None:
+        (home / "spark_jobs" / "classify_messages.py").write_text(
             "def run(manifest, spark): raise OSError('no such file: batch-7')"
         )
-        (house / "m.json").write_text("{}")
+        (home / "m.json").write_text("{}")
         settings = settings_with("{runner: connect, remote: 'sc://spark:443/;use_ssl=true;token=s3cret'}")
         with pytest.raises(ClassificationFailed, match=r"sc://spark:443/ \(spark\.remote\): .*batch-7") as failure:
-            submit.classify(settings, str(house / "m.json"))
+            submit.classify(settings, str(home / "m.json"))
         assert "s3cret" not in str(failure.value)
         assert remote.stopped
 
-    def test_over_connect_that_hangs_is_stopped(self, house: Path, remote: "Remote") -> None:
-        (house / "spark_jobs" / "classify_messages.py").write_text(
+    def test_over_connect_that_hangs_is_stopped(self, home: Path, remote: "Remote") -> None:
+        (home / "spark_jobs" / "classify_messages.py").write_text(
             "def run(manifest, spark):\n    assert spark.interrupted.wait(60)\n    raise RuntimeError('cancelled')"
         )
-        (house / "m.json").write_text("{}")
+        (home / "m.json").write_text("{}")
         settings = settings_with("{runner: connect, remote: 'sc://spark:15002', timeout: 1s}")
         with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):
-            submit.classify(settings, str(house / "m.json"))
+            submit.classify(settings, str(home / "m.json"))
         assert remote.stopped
 
 

@@ -666,7 +666,7 @@ def learn(as_json: AsJson = False) -> None:
         typer.echo("kept: used from now on" if found["kept"] else "not kept: it does not answer better")
 
 
-# --- the house ----------------------------------------------------------------------------------------------
+# --- upkeep ------------------------------------------------------------------------------------------------
 
 
 @db_app.command("upgrade")

@@ -1,4 +1,4 @@
-"""The house keeps its word: the commands of the contract, and nothing in the tree that doesn't belong there."""
+"""The project keeps its word: the commands of the contract, and nothing in the tree that doesn't belong there."""
 
 import re
 import shutil
