@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from redrive import selectors
 from redrive.classification import explain, failure_text, grouping, route_rules
-from redrive.classification.cases import LEASE_BROKERS, LEASE_HINT, LEASE_SHARE, ROUTE_HINT, Case, RouteRule
+from redrive.classification.cases import LEASE_HINT, LEASE_SHARE, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause
 from redrive.classification.templates import KnownGroup
 from redrive.message import ROW_BITS, DeadLetter, message_id_of
@@ -96,7 +96,7 @@ def _hint(
     if number:
         return f"{ROUTE_HINT}{number}"
     lease = manifest["sources"].get(row["source"], {}).get("lease_seconds")
-    if said.text or said.reason or not lease or manifest["broker"] not in LEASE_BROKERS:
+    if said.text or said.reason or not lease:
         return ""
     start = letter.first_received_at or letter.enqueued_at
     end = letter.dead_lettered_at or row["received_at"].timestamp() * 1e6

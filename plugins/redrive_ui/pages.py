@@ -12,6 +12,7 @@ from pydantic import AfterValidator
 from sqlalchemy.engine import Connection
 from starlette.requests import Request
 
+from redrive.brokers import registry
 from redrive.classification import causes
 from redrive.classification.causes import Cause
 from redrive.ledger.selecting import Selection
@@ -402,7 +403,7 @@ def _advice(at: RequestContext, route: str, cause: str | None) -> tuple[str, str
     if cause not in set(Cause):
         return None
     broker = at.settings.routes[route].broker if route in at.settings.routes else ""
-    return causes.meaning(Cause(cause)), causes.advice(Cause(cause), broker)
+    return causes.meaning(Cause(cause)), registry.advice(Cause(cause), broker)
 
 
 def _group_key(text: str) -> tuple[Any, ...]:

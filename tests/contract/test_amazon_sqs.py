@@ -13,8 +13,9 @@ from urllib3.exceptions import ProxyError
 from urllib3.exceptions import SSLError as URLLib3SSLError
 
 from redrive.brokers import open_broker
-from redrive.brokers.amazon_sqs import AmazonSqs
-from redrive.brokers.sqs_message import FAILURE_ATTRIBUTES, MAX_BYTES
+from redrive.brokers.sqs.adapter import AmazonSqs
+from redrive.brokers.sqs.kind import FAILURE_HEADERS
+from redrive.brokers.sqs.message import MAX_BYTES
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
@@ -684,5 +685,5 @@ def test_failure_attributes_go_and_business_attributes_stay() -> None:
     business = (Header("RequestID", "String", "req-7"), Header("error", "String", "budget overrun"))
     failed = (Header("ErrorCode", "Number", "200"), Header("ERROR_MESSAGE", "String", "boom"))
 
-    cleaned = clean_headers([*business, *failed, *tracking_headers("r-1", 1)], FAILURE_ATTRIBUTES)
+    cleaned = clean_headers([*business, *failed, *tracking_headers("r-1", 1)], FAILURE_HEADERS)
     assert cleaned == business

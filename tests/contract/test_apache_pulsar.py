@@ -13,8 +13,9 @@ import pulsar
 import pytest
 
 from redrive.brokers import open_broker
-from redrive.brokers.apache_pulsar import ApachePulsar
-from redrive.brokers.pulsar_message import FAILURE_PROPERTIES, base_topic, entry, schema_version
+from redrive.brokers.pulsar.adapter import ApachePulsar
+from redrive.brokers.pulsar.kind import FAILURE_HEADERS
+from redrive.brokers.pulsar.message import base_topic, entry, schema_version
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
@@ -256,7 +257,7 @@ def test_what_java_writes_into_retry_letters_is_evidence_and_goes_no_further(
     letter = received.letter
     assert (letter.origin, letter.deliveries) == (live, 3)
     assert {h.name: h.value for h in letter.headers} == told | {"customer": "7"}
-    assert clean_headers(letter.headers, FAILURE_PROPERTIES) == (Header("customer", "String", "7"),)
+    assert clean_headers(letter.headers, FAILURE_HEADERS) == (Header("customer", "String", "7"),)
 
 
 def test_a_retry_letter_topic_is_shared_with_its_consumer_not_copied(

@@ -32,10 +32,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from redrive.brokers import azure_service_bus, open_broker, service_bus_facts
-from redrive.brokers.amqp_values import Encoded
-from redrive.brokers.azure_service_bus import AzureServiceBus
-from redrive.brokers.service_bus_message import FAILURE_PROPERTIES, MAX_PROPERTY_BYTES, Address, message_id_of
+from redrive.brokers import open_broker
+from redrive.brokers.service_bus import adapter as azure_service_bus
+from redrive.brokers.service_bus import facts as service_bus_facts
+from redrive.brokers.service_bus.adapter import AzureServiceBus
+from redrive.brokers.service_bus.amqp_values import Encoded
+from redrive.brokers.service_bus.kind import FAILURE_HEADERS
+from redrive.brokers.service_bus.message import MAX_PROPERTY_BYTES, Address, message_id_of
 from redrive.connections.lookup import parse
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, Received, clean_headers
@@ -235,7 +238,7 @@ def as_it_came(received: Received, number: int = 1, **changes: Any) -> Outgoing:
     return outgoing(
         letter.body,
         number,
-        headers=clean_headers(letter.headers, FAILURE_PROPERTIES),
+        headers=clean_headers(letter.headers, FAILURE_HEADERS),
         properties=letter.properties,
         ordering_key=letter.ordering_key,
         content_type=letter.content_type,

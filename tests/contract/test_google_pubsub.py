@@ -22,9 +22,10 @@ from google.cloud import pubsub_v1
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth
-from redrive.brokers.google_pubsub import GooglePubSub
 from redrive.brokers.memory import ManualClock
-from redrive.brokers.pubsub_message import FAILURE_ATTRIBUTES, parse_time
+from redrive.brokers.pubsub.adapter import GooglePubSub
+from redrive.brokers.pubsub.kind import FAILURE_HEADERS
+from redrive.brokers.pubsub.message import parse_time
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
@@ -375,7 +376,7 @@ def test_a_dead_letter_tells_its_life(pubsub: GooglePubSub, orders: str, clock: 
 
     assert (letter.origin, letter.deliveries, letter.ordering_key) == ("orders", 2, "c-1")
     assert (letter.enqueued_at, letter.dead_lettered_at) == (published, died)
-    assert clean_headers(letter.headers, FAILURE_ATTRIBUTES) == (Header("id", "String", "17"),)
+    assert clean_headers(letter.headers, FAILURE_HEADERS) == (Header("id", "String", "17"),)
 
 
 def test_an_origin_that_is_gone_is_no_origin(pubsub: GooglePubSub, orders: str, world: World) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from redrive.brokers import PLANNED, open_broker
+from redrive.brokers import open_broker
 from redrive.brokers.memory import (
     MEMORY_CAPABILITIES,
     ManualClock,
@@ -185,10 +185,9 @@ def test_brokers_of_one_world_share_its_queues(world: MemoryWorld, broker: Memor
         forget_worlds()
 
 
-@pytest.mark.parametrize("kind", [*PLANNED, "kafkaesque"])
-def test_a_broker_that_is_not_there_yet_lists_those_that_are(kind: str) -> None:
-    with pytest.raises(SettingsError, match=f"{kind}.*amazon_sqs"):
-        open_broker(kind, "any")
+def test_a_broker_that_is_not_there_lists_those_that_are() -> None:
+    with pytest.raises(SettingsError, match=r"kafkaesque.*amazon_sqs"):
+        open_broker("kafkaesque", "any")
 
 
 def test_thousands_of_messages_cost_microseconds_each() -> None:

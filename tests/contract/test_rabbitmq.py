@@ -12,9 +12,10 @@ import pytest
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import Publication
-from redrive.brokers.rabbitmq import STATISTICS_LAG, RabbitMQ, _Sender
-from redrive.brokers.rabbitmq_management import QueueFacts, _facts, _routes
-from redrive.brokers.rabbitmq_message import FAILURE_HEADERS, Death, deaths_of, decode, encode, letter_of
+from redrive.brokers.rabbitmq.adapter import STATISTICS_LAG, RabbitMQ, _Sender
+from redrive.brokers.rabbitmq.kind import FAILURE_HEADERS
+from redrive.brokers.rabbitmq.management import QueueFacts, _facts, _routes
+from redrive.brokers.rabbitmq.message import Death, deaths_of, decode, encode, letter_of
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, clean_headers, tracking_headers
 from tests import servers

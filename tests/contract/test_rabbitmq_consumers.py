@@ -8,7 +8,7 @@ import pika
 import pytest
 
 from redrive.brokers.base import ConsumerStats
-from redrive.brokers.rabbitmq import RabbitMQ
+from redrive.brokers.rabbitmq.adapter import RabbitMQ
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Outgoing
 from tests import servers

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from redrive.brokers.amazon_sqs import AmazonSqs
 from redrive.brokers.memory import MemoryWorld
+from redrive.brokers.sqs.adapter import AmazonSqs
 from redrive.message import ATTEMPT_HEADER, COMPACT_HEADER
 from redrive.stages.context import utc_now
 from tests.faults.crash import CHANGING, Points, run_child

@@ -13,7 +13,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from redrive.brokers.apache_pulsar import ApachePulsar
+from redrive.brokers.pulsar.adapter import ApachePulsar
 from redrive.errors import RedriveError
 from redrive.message import ATTEMPT_HEADER, ID_HEADER, Outgoing
 from redrive.stages import pipeline

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from redrive.classification import causes
+from redrive.brokers import registry
 from redrive.classification.causes import Cause
 from redrive.errors import SettlementFailed
 from redrive.message import DeadLetter, Header
@@ -469,6 +469,6 @@ def test_processed_messages_in_the_dead_letter_topic_are_suppressed_and_the_rest
     assert shop.states() == {"suppressed": 4, "confirmed": 6}
     assert shop.held("orders-dlq") == shop.held("orders-worker") == []
     assert shop.audit() == []
-    advice = causes.advice(Cause.LEASE_EXPIRED, "google_pubsub")
+    advice = registry.advice(Cause.LEASE_EXPIRED, "google_pubsub")
     assert "max_messages" in advice
     assert "max_lease_duration" in advice

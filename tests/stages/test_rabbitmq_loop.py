@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from redrive.brokers.base import ConsumerStats
-from redrive.brokers.rabbitmq import RabbitMQ
+from redrive.brokers.rabbitmq.adapter import RabbitMQ
 from redrive.cli.app import app
 from redrive.ledger.engine import parse_instant
 from redrive.message import DeadLetter, Header, Outgoing, read_tracking

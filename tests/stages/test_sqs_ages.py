@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from redrive.brokers.amazon_sqs import AmazonSqs
+from redrive.brokers.sqs.adapter import AmazonSqs
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.message import Micros
 from redrive.settings import parse

@@ -8,7 +8,7 @@ import boto3
 import pytest
 import yaml
 
-from redrive.brokers.amazon_sqs import AmazonSqs
+from redrive.brokers.sqs.adapter import AmazonSqs
 from redrive.ledger.engine import Ledger
 from redrive.settings import parse
 from redrive.stages import pipeline

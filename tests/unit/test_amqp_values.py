@@ -5,8 +5,8 @@ from decimal import Decimal
 import pytest
 from azure.servicebus._pyamqp._encode import encode_value
 
-from redrive.brokers import amqp_values
-from redrive.brokers.amqp_values import Typed, Unreadable
+from redrive.brokers.service_bus import amqp_values
+from redrive.brokers.service_bus.amqp_values import Typed, Unreadable
 from redrive.message import Header
 
 SIMPLE = {

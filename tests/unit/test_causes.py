@@ -60,26 +60,6 @@ def test_a_meaning_is_one_sentence_and_advice_one_paragraph(cause: Cause) -> Non
     assert len(advice(cause)) > 100
 
 
-@pytest.mark.parametrize(
-    ("broker", "knob"),
-    [
-        ("amazon_sqs", "VisibilityTimeout"),
-        ("google_pubsub", "max_lease_duration"),
-        ("google_pubsub", "max_messages"),
-        ("rabbitmq", "consumer_timeout"),
-        ("azure_service_bus", "LockDuration"),
-        ("apache_pulsar", "unacked_messages_timeout_ms"),
-    ],
-)
-def test_advice_on_an_expired_lease_names_the_brokers_knobs(broker: str, knob: str) -> None:
-    assert knob in advice(Cause.LEASE_EXPIRED, broker)
-    assert knob not in advice(Cause.LEASE_EXPIRED)
-
-
-def test_an_unknown_broker_gets_the_general_advice() -> None:
-    assert advice(Cause.LEASE_EXPIRED, "carrier_pigeon") == advice(Cause.LEASE_EXPIRED)
-
-
 def test_what_a_verdict_says_of_itself_is_what_is_decided() -> None:
     """On the first time, with consumers that are well and nothing found as processed."""
     limits = Limits(3, 3, timedelta(minutes=1), 2.0, timedelta(hours=1), {})

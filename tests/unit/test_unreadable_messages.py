@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from redrive.brokers import (
-    pubsub_message,
-    pulsar_message,
-    rabbitmq_message,
-    service_bus_message,
-    sqs_message,
-)
 from redrive.brokers.base import UNREADABLE, readable
+from redrive.brokers.pubsub import message as pubsub_message
+from redrive.brokers.pulsar import message as pulsar_message
+from redrive.brokers.rabbitmq import message as rabbitmq_message
+from redrive.brokers.service_bus import message as service_bus_message
+from redrive.brokers.sqs import message as sqs_message
 from redrive.errors import BrokerUnavailable
 from redrive.message import MOST, DeadLetter
 

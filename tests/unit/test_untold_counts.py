@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from redrive.brokers.apache_pulsar import _backlog
-from redrive.brokers.azure_service_bus import AzureServiceBus
-from redrive.brokers.service_bus_facts import AtomApi, _most
+from redrive.brokers.pulsar.adapter import _backlog
+from redrive.brokers.service_bus.adapter import AzureServiceBus
+from redrive.brokers.service_bus.facts import AtomApi, _most
 
 
 def test_a_backlog_that_pulsar_does_not_tell_is_unknown() -> None:

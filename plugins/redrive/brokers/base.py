@@ -5,13 +5,23 @@ One instance belongs to one thread of one task: receive, stage and settle happen
 receipts do not travel.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
+from redrive.classification.causes import Cause
 from redrive.errors import BrokerError
 from redrive.message import DeadLetter, Micros, Outgoing, Received
+
+#: What consumers that dead-letter by themselves write about a failure by custom, whichever broker they use.
+CUSTOM_FAILURE_HEADERS: Final = frozenset(
+    {
+        *("x-error", "x-error-code", "x-error-message", "x-error-type", "x-error-stack"),
+        *("x-exception", "x-exception-class", "x-exception-type", "x-exception-message"),
+        *("x-exception-stacktrace", "x-failure-reason", "x-failure-text"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,35 @@ class Capabilities:
     tells_origin_lease: bool = False
     #: Whether a letter's origin is the broker's own word. False: it is in a header, and a producer can write that.
     proves_origin: bool = False
+    #: Whether the time per delivery of a dead letter without a reason tells that its lease ran out: its times are the
+    #: broker's own, and it is dead-lettered for nothing but its deliveries.
+    times_tell_leases: bool = False
+    #: Whether a publish tells an id that the broker gave this send alone, so that the same id twice means that it took
+    #: two sends for one. False where a producer's id is kept, or where nobody knows.
+    ids_of_sends: bool = False
+
+
+def _as_written(queue: str, kind: str) -> str:  # noqa: ARG001 - see BrokerKind.source_name
+    return queue
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerKind:
+    """What an adapter says of its broker before there is a connection; what its entry point names.
+
+    The module that holds one imports no client library: settings are read, and advice is shown, where there is none.
+    """
+
+    title: str  # as people call the broker
+    adapter: str  # ``module:class``; the class has ``open(connection_id, **options)`` and fills Broker
+    capabilities: Capabilities  # what it can do at best; over a connection or for a queue it may be less
+    #: By cause: what to add to the general advice, with the names of this broker's knobs.
+    advice: Mapping[Cause, str] = field(default_factory=dict)
+    #: By key of a route, as docs/configuration.md writes it (``sources[].queue``): what the key means on this broker.
+    words: Mapping[str, str] = field(default_factory=dict)
+    #: The queue that a source ``(queue, kind)`` of the configuration means.
+    source_name: Callable[[str, str], str] = _as_written
+    needs_connection: bool = True
 
 
 class Depth(NamedTuple):

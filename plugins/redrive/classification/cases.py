@@ -15,8 +15,6 @@ ROUTE_HINT = "route:"
 LEASE_HINT = "lease"
 #: Time per delivery from this share of the lease on counts as a lease that ran out.
 LEASE_SHARE = 0.9
-#: Brokers that keep no reason, so that time is the only evidence of a message without an error text.
-LEASE_BROKERS = frozenset({"amazon_sqs", "google_pubsub"})
 
 
 class RouteRule(NamedTuple):

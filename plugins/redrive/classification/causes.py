@@ -199,78 +199,6 @@ _PROFILES: dict[Cause, Profile] = {
 #: Every cause has a profile; a test holds that.
 PROFILES = MappingProxyType(_PROFILES)
 
-#: The names of the knobs that matter for a cause on a broker; added to the general advice.
-_KNOBS: dict[tuple[Cause, str], str] = {
-    (Cause.LEASE_EXPIRED, "amazon_sqs"): (
-        "On SQS: receive fewer with `MaxNumberOfMessages` (Lambda: the event source's `BatchSize`), raise "
-        "the queue's `VisibilityTimeout` (Lambda: to six times the function's timeout) or renew it with "
-        "`ChangeMessageVisibility`, and mind that 12 hours from the receive is the end."
-    ),
-    (Cause.LEASE_EXPIRED, "google_pubsub"): (
-        "On Pub/Sub: lower `FlowControl.max_messages`, raise `FlowControl.max_lease_duration` (the client "
-        "library silently stops extending after it, one hour by default) and `ackDeadlineSeconds` of the "
-        "subscription, and consider exactly-once delivery, which tells when an ack came too late."
-    ),
-    (Cause.LEASE_EXPIRED, "rabbitmq"): (
-        "On RabbitMQ: lower `prefetch_count` (`basic.qos`), ack as soon as the work is done, and raise "
-        "`consumer_timeout` (30 minutes by default; per queue `x-consumer-timeout`); after it the broker "
-        "closes the channel and requeues all that it held."
-    ),
-    (Cause.LEASE_EXPIRED, "azure_service_bus"): (
-        "On Service Bus: lower `prefetch_count` and `max_message_count`, raise the entity's `LockDuration` "
-        "(5 minutes at most), and renew longer work with `AutoLockRenewer(max_lock_renewal_duration=…)` or "
-        "`MaxAutoLockRenewalDuration`."
-    ),
-    (Cause.LEASE_EXPIRED, "apache_pulsar"): (
-        "On Pulsar: lower `receiver_queue_size`, raise or drop `unacked_messages_timeout_ms` "
-        "(`ackTimeout`), use `negative_ack_redelivery_delay_ms` for failures instead of the timeout, and "
-        "raise `maxRedeliverCount` of the dead-letter policy."
-    ),
-    (
-        Cause.MAX_DELIVERIES,
-        "amazon_sqs",
-    ): "On SQS the number is `maxReceiveCount` of the queue's `RedrivePolicy`.",
-    (Cause.MAX_DELIVERIES, "google_pubsub"): (
-        "On Pub/Sub the number is `maxDeliveryAttempts` of the subscription's `deadLetterPolicy` (5 to 100)."
-    ),
-    (Cause.MAX_DELIVERIES, "rabbitmq"): (
-        "On RabbitMQ the number is `x-delivery-limit` of a quorum queue (20 by default from 4.0)."
-    ),
-    (Cause.MAX_DELIVERIES, "azure_service_bus"): (
-        "On Service Bus the number is the entity's `MaxDeliveryCount` (10 by default)."
-    ),
-    (Cause.MAX_DELIVERIES, "apache_pulsar"): (
-        "On Pulsar the number is `maxRedeliverCount` of the consumer's dead-letter policy."
-    ),
-    (Cause.CONSUMER_STUCK, "google_pubsub"): (
-        "On Pub/Sub a hung callback keeps its lease until `max_lease_duration`: set it to what the work may take."
-    ),
-    (Cause.CONSUMER_STUCK, "rabbitmq"): (
-        "On RabbitMQ `heartbeat` finds dead connections and `consumer_timeout` consumers that never ack."
-    ),
-    (Cause.CONSUMER_STUCK, "apache_pulsar"): (
-        "On Pulsar `unacked_messages_timeout_ms` takes messages back from a consumer that never acks, and "
-        "`maxUnackedMessagesPerConsumer` bounds what one can hold."
-    ),
-    (Cause.MESSAGE_EXPIRED, "amazon_sqs"): (
-        "On SQS a dead-letter queue of a standard queue counts `MessageRetentionPeriod` from the first "
-        "send: give it more than its source."
-    ),
-    (Cause.MESSAGE_EXPIRED, "rabbitmq"): (
-        "On RabbitMQ look at `x-message-ttl` and per-message `expiration`; the latter ends only at the queue's head."
-    ),
-    (Cause.MESSAGE_EXPIRED, "azure_service_bus"): (
-        "On Service Bus look at `DefaultMessageTimeToLive` and the message's own `time_to_live`."
-    ),
-    (Cause.OVERSIZED, "amazon_sqs"): (
-        "On SQS the limit is `MaximumMessageSize` of the queue, attributes included, and the same for a whole batch."
-    ),
-    (Cause.ROUTING_FAILURE, "rabbitmq"): (
-        "On RabbitMQ `maxlen` comes from `x-max-length` with `x-overflow`; `reject-publish` tells the "
-        "producer, `drop-head` does not."
-    ),
-}
-
 #: Causes whose messages go again by themselves, and those whose messages wait for a person; see :class:`Verdict`.
 AUTOMATIC = frozenset(cause for cause, profile in PROFILES.items() if profile.verdict.automatic)
 NEED_PERSON = frozenset(cause for cause, profile in PROFILES.items() if profile.verdict.needs_person)
@@ -286,11 +214,6 @@ def default_verdict(cause: Cause) -> Verdict:
     return PROFILES[cause].verdict
 
 
-def advice(cause: Cause, broker: str = "") -> str:
-    """How to make it not happen again: one paragraph, with the names of ``broker``'s knobs.
-
-    ``broker`` is the name in the configuration (``amazon_sqs``); one that is not known adds nothing.
-    """
-    general = PROFILES[cause].advice
-    knobs = _KNOBS.get((cause, broker))
-    return f"{general} {knobs}" if knobs else general
+def advice(cause: Cause) -> str:
+    """How to make it not happen again: one paragraph. ``redrive.brokers.registry.advice`` adds a broker's knobs."""
+    return PROFILES[cause].advice

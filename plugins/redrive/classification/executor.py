@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from redrive.classification import failure_text, route_rules
 from redrive.classification.arrow_numpy import Integers, has_nul, integers, numbers, strings
 from redrive.classification.bulk_masking import Masked
-from redrive.classification.cases import LEASE_BROKERS, LEASE_HINT, ROUTE_HINT, Case, key_of, lease_ran_out
+from redrive.classification.cases import LEASE_HINT, ROUTE_HINT, Case, key_of, lease_ran_out
 from redrive.classification.failure_text import CODE_HEADERS, EVIDENCE_HEADERS, Evidence
 from redrive.message import ROW_BITS, Header
 from redrive.selectors import Kind, Selector
@@ -71,7 +71,7 @@ class Asked:
     @classmethod
     def by(cls, manifest: Mapping[str, Any]) -> "Asked":
         """What ``manifest`` asks; what it doesn't name, it doesn't ask."""
-        sources = (manifest.get("sources") or {}) if manifest.get("broker") in LEASE_BROKERS else {}
+        sources = manifest.get("sources") or {}
         message_key, order_key = manifest.get("message_key"), manifest.get("order_key")
         return cls(
             evidence=tuple(parse_selector(text) for text in manifest.get("evidence") or ()),
@@ -321,8 +321,8 @@ class _Look:
         lease = self._asked.leases.get(rows.values("source")[number])
         if lease is None:
             return ""
-        # SQS does not tell when it moved a message, so the end may be as late as our own receive: then the time is
-        # an upper bound. That errs towards "may have succeeded", whose verdict is the more careful one.
+        # Where a broker does not tell when it moved a message, the end may be as late as our own receive: then the time
+        # is an upper bound. That errs towards "may have succeeded", whose verdict is the more careful one.
         start, end = (
             next((value for name in names if (value := rows.values(name)[number]) is not None), None)
             for names in (("first_received_at", "enqueued_at"), ("dead_lettered_at", "received_at"))

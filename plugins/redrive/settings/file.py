@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from redrive.classification.causes import Cause
 from redrive.errors import SettingsError
-from redrive.settings.models import Route, Settings, known_keys
+from redrive.settings.models import ANY_BROKER, Route, Settings, known_keys
 from redrive.settings.words import format_size, nearest, quoted
 
 _MAX_DEPTH = 30
@@ -26,7 +26,9 @@ _Key = tuple[str | int, ...]
 #: What of a route says who is sent when, and how often: what ``redrive simulate`` takes.
 POLICY_KEYS = ("requeue_attempts", "delay_attempts", "backoff", "canary", "causes")
 #: What every route needs, for a look at parts of one.
-_LEAST = {"broker": "memory", "sources": [{"queue": "any"}]}
+_LEAST = {"broker": ANY_BROKER, "sources": [{"queue": "any"}]}
+#: Says that a look at parts it is.
+_PARTS = {"parts": True}
 
 
 def home(env: Mapping[str, str] = os.environ) -> Path:
@@ -64,7 +66,7 @@ def load_policy(path: Path, route: Route, env: Mapping[str, str] = os.environ) -
     merged = {key: _merge(value, given[key]) if key in given else value for key, value in now.items()}
     other = None
     try:
-        other = Route.model_validate({**_LEAST, **merged})
+        other = Route.model_validate({**_LEAST, **merged}, context=_PARTS)
     except ValidationError as error:
         # Lines are made with the keys below a route in mind.
         problems += [
@@ -220,7 +222,7 @@ def _sqlite_under(root: Path, url: Any) -> Any:
 def _problems_of_defaults(defaults: dict[str, Any]) -> Iterator[str]:
     """Wrong keys and values of ``defaults``, also where no route is there to inherit them."""
     try:
-        Route.model_validate({**_LEAST, **defaults})
+        Route.model_validate({**_LEAST, **defaults}, context=_PARTS)
     except ValidationError as error:
         for detail in _first_causes(error):
             # What only a whole route can get right, or complete, is told at the routes.

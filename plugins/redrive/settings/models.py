@@ -17,12 +17,15 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from redrive import redaction, selectors
+from redrive.brokers import registry
+from redrive.brokers.base import BrokerKind
 from redrive.classification.causes import Cause, Verdict
 from redrive.errors import SelectorError, SettingsError
 from redrive.selectors import Kind, Selector
@@ -96,7 +99,20 @@ Expression = Annotated[
 Schedule = Annotated[str, BeforeValidator(lambda v: _checked(v, check_schedule))]
 Redaction = Annotated[str, BeforeValidator(_redaction)]
 
-BrokerName = Literal["amazon_sqs", "google_pubsub", "rabbitmq", "azure_service_bus", "apache_pulsar", "memory"]
+#: Stands for whichever broker where parts of a route are looked at alone; a file can't say it.
+ANY_BROKER = "*"
+
+
+def _a_registered_broker(name: str, info: ValidationInfo) -> str:
+    if name == ANY_BROKER and (info.context or {}).get("parts"):
+        return name
+    if name not in registry.names():
+        raise ValueError(f"{quoted(name)} is unknown{nearest(name, registry.names())}; {registry.known()}")
+    registry.kind(name)
+    return name
+
+
+BrokerName = Annotated[str, AfterValidator(_a_registered_broker)]
 
 
 def _checked(value: object, check: Any) -> object:
@@ -178,18 +194,14 @@ class SparkSettings(Part):
 class Source(Part):
     """One queue that is drained."""
 
-    queue: QueueName = Field(
-        description="Its name, as the broker knows it. On Service Bus `orders` of kind `dead_letter` means "
-        "`orders/$DeadLetterQueue`."
-    )
+    queue: QueueName = Field(description="Its name, as the broker knows it.")
     kind: Literal["dead_letter", "delay"] = Field(
         default="dead_letter",
         description="`dead_letter`: what is in it has failed. `delay`: it only waits; it goes on after `delay`.",
     )
     lease: Duration | None = Field(
         default=None,
-        description="How long the *origin* leases a message to its consumers (SQS: visibility timeout). "
-        "Default: asked of the broker.",
+        description="How long the *origin* leases a message to its consumers. Default: asked of the broker.",
     )
     max_deliveries: int | None = Field(
         default=None,
@@ -242,8 +254,8 @@ class Backoff(Part):
     max: Duration = Field(default=timedelta(hours=6), description="No wait is longer.")
     native: bool = Field(
         default=False,
-        description="Let the broker keep the last 15 minutes of a delay where it can (SQS but for FIFO queues, "
-        "Service Bus, Pulsar, RabbitMQ), so that a message comes when it is due and not with the next run. "
+        description="Let the broker keep the last 15 minutes of a delay where it can, so that a message comes when it "
+        "is due and not with the next run. "
         "What a broker keeps can't be held back any more. Not with `order_by`.",
     )
 
@@ -386,8 +398,8 @@ class ProcessedCheck(Part):
     )
     key: KeySelector = Field(
         description="The key in a message: `attribute:NAME`, `body:$.path`, `key` or `broker_id`. It has to"
-        " survive trips; so `broker_id` is refused where a dead letter has another id than its consumer saw (Pub/Sub, "
-        "Pulsar), and elsewhere a message is asked about by all ids that it ever had."
+        " survive trips; so with `broker_id` a message is asked about by all ids that it ever had, "
+        "and it is refused where a dead letter has another id than its consumer saw."
     )
     settle_after: DurationOrZero = Field(
         default=timedelta(minutes=5),
@@ -455,7 +467,8 @@ class Ages(Part):
         default=0,
         ge=0,
         le=100,
-        description="Messages that each observation receives from a destination and gives back at once (SQS). "
+        description="Messages that each observation receives from a destination and gives back at once, where that "
+        "harms nothing. "
         "**Each counts as a delivery.** So where the queue dead-letters, no message is looked at so often that it "
         "would cost it half of its deliveries. 0: none, and the ages of destinations stay unknown.",
     )
@@ -470,8 +483,8 @@ class Isolation(Part):
     )
     action: Literal["none", "close_connection"] = Field(
         default="none",
-        description="`close_connection` (RabbitMQ, needs its management API) ends an isolated consumer's connection, "
-        "so that the others get its messages.",
+        description="`close_connection` ends an isolated consumer's connection, so that the others get its messages; "
+        "refused where the broker can't.",
     )
 
 
@@ -542,13 +555,10 @@ class Notify(Part):
         return self
 
 
-def _dead_letter_queue_of(source: object) -> object:
-    if not isinstance(source, dict) or source.get("kind", "dead_letter") != "dead_letter":
+def _named_by(kind: BrokerKind, source: object) -> object:
+    if not isinstance(source, dict) or not isinstance(source.get("queue"), str):
         return source
-    queue = source.get("queue")
-    if not isinstance(queue, str) or queue.lower().endswith(("/$deadletterqueue", "/$active")):
-        return source
-    return source | {"queue": f"{queue.rstrip('/')}/$DeadLetterQueue"}
+    return source | {"queue": kind.source_name(source["queue"], str(source.get("kind", "dead_letter")))}
 
 
 def _canary(value: object) -> object:
@@ -571,10 +581,8 @@ class Route(Part):
         default="*/10 * * * *",
         description="Five cron fields, or `@hourly` and the like, in UTC; `null`: only by hand.",
     )
-    broker: BrokerName = Field(description="The adapter. `memory` is for tests.")
-    connection: ConnectionId | None = Field(
-        default=None, description="Airflow connection id of the broker. Needed, except for `memory`."
-    )
+    broker: BrokerName = Field(description="The adapter: one that is installed, ours or another package's.")
+    connection: ConnectionId | None = Field(default=None, description="Airflow connection id of the broker.")
     sources: tuple[Source, ...] = Field(min_length=1, max_length=100, description="The queues that are drained.")
     destination: Destination | None = Field(default=None, description="Default: where each message came from.")
     fan_out: Literal["refuse", "allow"] = Field(
@@ -651,21 +659,20 @@ class Route(Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_service_bus_queue_has_a_dead_letter_queue(cls, value: object) -> object:
-        """There ``orders`` as a source of dead letters means ``orders/$DeadLetterQueue``.
-
-        Taken literally, it would drain what live consumers wait for. ``orders/$Active`` is the queue itself.
-        """
-        if not isinstance(value, dict) or value.get("broker") != "azure_service_bus":
+    def _sources_are_named_as_the_broker_does(cls, value: object) -> object:
+        """What a name means, the broker says; unknown ones are refused later."""
+        sources = value.get("sources") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or value.get("broker") not in registry.names():
             return value
-        sources = value.get("sources")
         if not isinstance(sources, list | tuple):
             return value
-        return value | {"sources": [_dead_letter_queue_of(source) for source in sources]}
+        kind = registry.kind(value["broker"])
+        return value | {"sources": [_named_by(kind, source) for source in sources]}
 
     @model_validator(mode="after")
     def _keys_fit_each_other(self) -> Self:
-        if self.connection is None and self.broker != "memory":
+        kind = None if self.broker == ANY_BROKER else registry.kind(self.broker)
+        if self.connection is None and kind is not None and kind.needs_connection:
             raise _problem("connection", f"is required with broker {self.broker}")
         seen: set[str] = set()
         for position, source in enumerate(self.sources):
@@ -680,7 +687,8 @@ class Route(Part):
                 )
             if target == source.queue:
                 raise _problem(f"sources.{position}.queue", f"{target!r} is also its destination: a loop")
-        if self.isolation.action == "close_connection" and self.broker not in ("rabbitmq", "memory"):
+        closes = kind is None or kind.capabilities.closes_connections
+        if self.isolation.action == "close_connection" and not closes:
             raise _problem("isolation.action", f"close_connection is not possible with broker {self.broker}")
         return self
 

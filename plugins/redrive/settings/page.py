@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, get_args
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from redrive.brokers import registry
 from redrive.classification.causes import Cause, Verdict
 from redrive.selectors import Selector
 from redrive.settings.models import Part, Settings, Size, parts_of
@@ -46,8 +47,9 @@ def configuration_page() -> str:
         rows += ["| key | value | default | what it does |", "|---|---|---|---|"]
         for name, field in model.model_fields.items():
             key = field.alias or name
-            description = (field.description or "").replace("|", "\\|")
-            rows.append(f"| `{key}` | {_field_kind(field)} | {_default_text(field)} | {description} |")
+            of_brokers = registry.words(f"{prefix}.{key}".lstrip(".").removeprefix("routes.NAME."))
+            description = " ".join(filter(None, (field.description, of_brokers))).replace("|", "\\|")
+            rows.append(f"| `{key}` | {_field_kind(key, field)} | {_default_text(field)} | {description} |")
             for part in parts_of(_inner(field.annotation)):
                 step = {"routes": "routes.NAME", "causes": "causes.CAUSE"}.get(key, key)
                 is_list = getattr(field.annotation, "__origin__", None) is tuple
@@ -76,7 +78,9 @@ _PLAIN: Final[dict[Any, str]] = {
 _SIZE_MARK: Final = get_args(Size)[1]
 
 
-def _field_kind(field: FieldInfo) -> str:
+def _field_kind(key: str, field: FieldInfo) -> str:
+    if key == "broker":
+        return ", ".join(f"`{name}`" for name in registry.ours())
     # A size is a plain number to Python; only its parser tells.
     return "size" if _SIZE_MARK in field.metadata else _kind_text(field.annotation)
 

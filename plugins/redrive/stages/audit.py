@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from redrive.brokers import open_broker
+from redrive.brokers import open_broker, registry
 from redrive.brokers.base import Broker
 from redrive.errors import RedriveError, StagingError
 from redrive.ledger.account import balance, findings, retention
@@ -75,7 +75,7 @@ def audit(
         with ledger.read() as connection:
             recorded, needed = batches.recorded(connection, route), batches.needed(connection, route)
             found.problems += balance.problems(connection, route, thorough=True)
-            found.problems += findings.findings(ledger, connection, route, now)
+            found.problems += findings.findings(ledger, connection, route, now, own_ids=registry.with_own_ids())
         files = _Files(settings, ledger, staging, brokers)
         for batch in recorded:
             found.batches += 1

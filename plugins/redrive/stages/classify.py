@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from redrive.brokers import registry
 from redrive.classification.learned_model import LEARNED
 from redrive.errors import BrokerError, StagingError
 from redrive.ledger import leases
@@ -87,7 +88,6 @@ def prepare(context: Context) -> str | None:
         "through": through,
         "output": staging.uri(output),
         "route": context.name,
-        "broker": route.broker,
         "sources": {
             source.queue: {
                 "kind": source.kind,
@@ -152,6 +152,8 @@ def _is_whole(staging: "Staging", batch: Batch) -> bool:
 
 def _origin_lease(context: Context, source: Source) -> timedelta | None:
     """How long the origin leases its messages, where time per delivery is evidence: configured, else asked for."""
+    if not registry.kind(context.route.broker).capabilities.times_tell_leases:
+        return None
     if source.lease is not None or source.kind != "dead_letter" or not context.broker.capabilities.tells_origin_lease:
         return source.lease
     try:

@@ -10,8 +10,8 @@ from typing import Any
 from google.api_core import exceptions as api
 from google.pubsub_v1 import types
 
-from redrive.brokers.google_pubsub import GooglePubSub
-from redrive.brokers.pubsub_clients import Clients
+from redrive.brokers.pubsub.adapter import GooglePubSub
+from redrive.brokers.pubsub.clients import Clients
 from tests.simulation.world import Copy, System
 from tests.simulation.world.systems import Header
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pika
 
-from redrive.brokers import rabbitmq as adapter
-from redrive.brokers.rabbitmq_link import Delivery
+from redrive.brokers.rabbitmq import adapter
+from redrive.brokers.rabbitmq.link import Delivery
 from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
 from tests.simulation.world import Copy, System
 from tests.simulation.world.systems import Header
@@ -63,7 +63,7 @@ class RabbitMQ(adapter.RabbitMQ):
 
 
 class Link:
-    """See :class:`redrive.brokers.rabbitmq_link.Link`."""
+    """See :class:`redrive.brokers.rabbitmq.link.Link`."""
 
     timeout = 30.0
     blocked = False
@@ -107,7 +107,7 @@ class Link:
 
 
 class Channel:
-    """See :class:`redrive.brokers.rabbitmq_link.Channel`."""
+    """See :class:`redrive.brokers.rabbitmq.link.Channel`."""
 
     def __init__(self, link: Link) -> None:
         self.link = link

@@ -12,9 +12,9 @@ from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp.error import MessageException
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
-from redrive.brokers.azure_service_bus import AzureServiceBus
-from redrive.brokers.service_bus_facts import Facts
-from redrive.brokers.service_bus_message import Address
+from redrive.brokers.service_bus.adapter import AzureServiceBus
+from redrive.brokers.service_bus.facts import Facts
+from redrive.brokers.service_bus.message import Address
 from redrive.errors import QueueMissing
 from tests.simulation.world import Copy, System
 from tests.simulation.world.systems import Header
@@ -46,7 +46,7 @@ def connect(system: System) -> AzureServiceBus:
 
 
 class Administration:
-    """See :class:`redrive.brokers.service_bus_facts.Administration`."""
+    """See :class:`redrive.brokers.service_bus.facts.Administration`."""
 
     def __init__(self, system: System) -> None:
         self._system = system

@@ -7,7 +7,7 @@ from typing import Any
 
 import botocore.exceptions as boto
 
-from redrive.brokers.amazon_sqs import AmazonSqs
+from redrive.brokers.sqs.adapter import AmazonSqs
 from tests.simulation.world import Copy, System
 from tests.simulation.world.systems import Header
 

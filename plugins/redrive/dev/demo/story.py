@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy.engine import Connection, RowMapping
 
-from redrive.classification import causes
+from redrive.brokers import registry
 from redrive.classification.causes import Cause
 from redrive.dev.demo.workspace import ROUTE, Workspace
 from redrive.dev.demo.world import DEAD, DELAY, ORDERS, Counts
@@ -225,7 +225,7 @@ def advice(connection: Connection, *, count: int = 3) -> RenderableType:
     text = Text("So that it does not happen again", style="bold")
     for row in rows[:count]:
         text.append(f"\n{row['cause']}: ", style="not bold cyan")
-        text.append(causes.advice(Cause(row["cause"]), "amazon_sqs"), style="not bold")
+        text.append(registry.advice(Cause(row["cause"]), "amazon_sqs"), style="not bold")
     return text
 
 

@@ -3,7 +3,7 @@
 Each finding says what it means and what to do. One statement each, in sets; nothing here changes anything.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -32,8 +32,12 @@ class _Check(NamedTuple):
     text: str
 
 
-def findings(ledger: Ledger, connection: Connection, route: str | None, now: datetime) -> Iterator[Problem]:
-    """Everything that is found, of a route or of all."""
+def findings(
+    ledger: Ledger, connection: Connection, route: str | None, now: datetime, *, own_ids: Sequence[str] = ()
+) -> Iterator[Problem]:
+    """Everything that is found, of a route or of all; ``own_ids``: the brokers that give each send an id of its own."""
+    systems = {f"own_ids_{number}": f"{broker}:%" for number, broker in enumerate(own_ids)}
+    with_own_ids = " or ".join(f"s.system like :{name}" for name in systems) or "1 = 0"
     values = {
         "now": now,
         "late_slice_at": now - LATE_SLICE,
@@ -42,9 +46,11 @@ def findings(ledger: Ledger, connection: Connection, route: str | None, now: dat
         "recent_at": now - RECENT,
         "late_runs": LATE_RUNS,
         "route": route,
+        **systems,
     }
     for check in _checks(ledger):
         statement = check.statement.replace("/*route*/", "and s.route = :route" if route else "")
+        statement = statement.replace("/*with own ids*/", f"and ({with_own_ids})")
         used = {name: value for name, value in values.items() if f":{name}" in statement}
         for row in connection.execute(sql(statement), used):
             if row.n:
@@ -131,7 +137,7 @@ def _checks(ledger: Ledger) -> list[_Check]:
             "select twice.route, count(*) as n, min(twice.example) as example from (select s.route, s.destination,"
             " a.broker_message_id, min(a.message_id) as example from delivery_slices s inner join redelivery_attempts a"
             " on a.slice_id = s.slice_id where s.claimed_at > :recent_at and a.sent_at is not null"
-            " and a.broker_message_id <> '' and s.system not like 'azure_service_bus%' /*route*/"
+            " and a.broker_message_id <> '' /*with own ids*/ /*route*/"
             " group by s.route, s.destination, a.broker_message_id having count(*) > 1) twice group by twice.route",
             "{n} times the broker gave one message id for several sends to the same queue: it took them for one and"
             " dropped the others. Of these messages only one went out: find the others by redelivery_attempts"

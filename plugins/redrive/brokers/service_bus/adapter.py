@@ -20,12 +20,10 @@ from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp.error import AMQPException, MessageException
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, Publication, QueueInfo, Settled
-from redrive.brokers.service_bus_facts import Administration, Facts, NoAdministration, clients
-from redrive.brokers.service_bus_links import Receiver, Sender
-from redrive.brokers.service_bus_message import (
-    FAILURE_PROPERTIES,
-    MAX_LOCK,
-    STANDARD_BYTES,
+from redrive.brokers.service_bus.facts import Administration, Facts, NoAdministration, clients
+from redrive.brokers.service_bus.kind import CAPABILITIES, STANDARD_BYTES
+from redrive.brokers.service_bus.links import Receiver, Sender
+from redrive.brokers.service_bus.message import (
     Address,
     Entry,
     entry,
@@ -35,22 +33,6 @@ from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Outgoing, Received
 
-SERVICE_BUS = Capabilities(
-    knows_empty=True,
-    stable_identity=True,
-    gives_reason=True,
-    single_target=True,
-    native_dedupe=None,
-    native_delay=timedelta(days=365),
-    max_headers=None,
-    max_message_bytes=STANDARD_BYTES,
-    publish_batch=500,
-    failure_headers=FAILURE_PROPERTIES,
-    max_lease=MAX_LOCK,
-    untried_rights="the claims Listen on sources and Send on destinations, or the roles Azure Service Bus Data Receiver"
-    " and Data Sender",
-    consumer_ids="new",  # where duplicates are detected; else a MessageId is kept
-)
 #: The lock that is reckoned with where nobody may ask for the entity's.
 ASSUMED_LOCK = timedelta(seconds=30)
 #: The shortest wait for messages: a link needs a moment.
@@ -111,7 +93,7 @@ class AzureServiceBus:
     ``…/$Transfer/$DeadLetterQueue`` of a queue or subscription. A subscription as a destination means its topic.
     """
 
-    capabilities = SERVICE_BUS
+    capabilities = CAPABILITIES
 
     def __init__(
         self,
@@ -152,9 +134,9 @@ class AzureServiceBus:
             facts, target = self._known(address), self._known(address._replace(subscription=None, sub_queue=""))
             single = address.subscription is None and self._is_queue(address, target)
         except BrokerError:
-            return SERVICE_BUS
+            return CAPABILITIES
         return replace(
-            SERVICE_BUS,
+            CAPABILITIES,
             knows_empty=facts is not None,
             exact_depth=facts is not None,
             single_target=single,
@@ -603,7 +585,7 @@ class _Sending:
         """As many of the next messages as fit into one request; no request where the first can't be sent."""
         batch = self._sender.open().create_message_batch()
         taken: list[Entry] = []
-        for one in waiting[: SERVICE_BUS.publish_batch]:
+        for one in waiting[: CAPABILITIES.publish_batch]:
             if self._partitioned and taken and one.key != taken[0].key:
                 break
             try:

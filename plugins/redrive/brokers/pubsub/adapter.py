@@ -24,14 +24,10 @@ import tenacity
 from google.pubsub_v1 import types
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, Publication, QueueInfo, Settled
-from redrive.brokers.pubsub_clients import Clients, open_clients
-from redrive.brokers.pubsub_message import (
-    BATCH,
-    FAILURE_ATTRIBUTES,
+from redrive.brokers.pubsub.clients import Clients, open_clients
+from redrive.brokers.pubsub.kind import BATCH, CAPABILITIES, MAX_BYTES, MAX_LEASE
+from redrive.brokers.pubsub.message import (
     LEAST_LEASE,
-    MAX_ATTRIBUTES,
-    MAX_BYTES,
-    MAX_LEASE,
     Entry,
     entry,
     full_name,
@@ -43,23 +39,6 @@ from redrive.brokers.pubsub_message import (
 from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Outgoing, Received
-
-PUBSUB = Capabilities(
-    knows_empty=False,
-    stable_identity=True,
-    gives_reason=False,
-    single_target=False,
-    native_dedupe=None,
-    native_delay=None,
-    max_headers=MAX_ATTRIBUTES,
-    max_message_bytes=MAX_BYTES,
-    publish_batch=BATCH,
-    failure_headers=FAILURE_ATTRIBUTES,
-    max_lease=MAX_LEASE,
-    tells_origin_lease=True,
-    untried_rights="pubsub.subscriptions.consume on sources (roles/pubsub.subscriber); pubsub.topics.publish on"
-    " destinations (roles/pubsub.publisher)",
-)
 
 _ARRIVED = frozenset({"sent", "unknown"})
 _BEHIND = Publication("retry", detail="an earlier message of its ordering key was not sent")
@@ -80,7 +59,7 @@ class GooglePubSub:
     way at once, ``timeout`` how many seconds an answer may take.
     """
 
-    capabilities = PUBSUB
+    capabilities = CAPABILITIES
 
     def __init__(
         self,
@@ -118,7 +97,7 @@ class GooglePubSub:
 
     def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all are alike
         """See :class:`~redrive.brokers.base.Broker`."""
-        return PUBSUB
+        return CAPABILITIES
 
     # --- receiving ------------------------------------------------------------------------------------
 

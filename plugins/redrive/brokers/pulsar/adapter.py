@@ -26,10 +26,10 @@ import pulsar
 from _pulsar import SchemaInfo, SchemaType
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
-from redrive.brokers.pulsar_connection import Place, place_of
-from redrive.brokers.pulsar_message import (
+from redrive.brokers.pulsar.connection import Place, place_of
+from redrive.brokers.pulsar.kind import CAPABILITIES
+from redrive.brokers.pulsar.message import (
     BATCH,
-    FAILURE_PROPERTIES,
     MAX_BYTES,
     Entry,
     base_topic,
@@ -40,21 +40,6 @@ from redrive.brokers.pulsar_message import (
 from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, MessageRefused, PermissionRefused, QueueMissing
 from redrive.message import Outgoing, Received
-
-PULSAR = Capabilities(
-    knows_empty=False,  # backlogs count entries, and an entry may hold many messages
-    stable_identity=True,
-    gives_reason=False,
-    single_target=False,
-    native_dedupe=None,  # it goes by a producer's rising numbers; attempts of several tasks have none
-    native_delay=timedelta(days=7),  # no bound of its own, but brokers keep what is delayed in memory
-    max_headers=None,
-    max_message_bytes=MAX_BYTES,
-    publish_batch=BATCH,
-    failure_headers=FAILURE_PROPERTIES,
-    consumer_statistics=True,
-    untried_rights="consume on the topics of sources; produce on destinations",
-)
 
 #: Patience with a subscription that was just made or was just given something back, and between two messages.
 _FIRST, _NEXT = 0.3, 0.05
@@ -119,7 +104,7 @@ class _RawSchema(pulsar.schema.Schema):  # type: ignore[misc]
 class ApachePulsar:
     """One cluster as a connection reaches it; fills :class:`~redrive.brokers.base.Broker` and TellsOfConsumers."""
 
-    capabilities = PULSAR
+    capabilities = CAPABILITIES
 
     def __init__(
         self,
@@ -148,7 +133,7 @@ class ApachePulsar:
 
     def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all are alike
         """See :class:`~redrive.brokers.base.Broker`."""
-        return PULSAR
+        return CAPABILITIES
 
     # --- receiving ------------------------------------------------------------------------------------
 

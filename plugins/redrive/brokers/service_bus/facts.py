@@ -9,7 +9,7 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from redrive.brokers.service_bus_message import Address
+from redrive.brokers.service_bus.message import Address
 from redrive.connections.lookup import Connection
 from redrive.errors import QueueMissing, SettingsError
 

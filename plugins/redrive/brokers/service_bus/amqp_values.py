@@ -258,7 +258,7 @@ _SDK_NAMES = {STRING: "STRING", "boolean": "BOOL"}
 
 
 class Encoded(list[Any]):
-    """A value that is encoded already, as an SDK message can carry it (see :mod:`redrive.brokers.service_bus_links`).
+    """A value that is encoded already, as an SDK message can carry it (see :mod:`redrive.brokers.service_bus.links`).
 
     A list, because that is the only thing that the SDK takes for a sequence body without a look at it.
     """

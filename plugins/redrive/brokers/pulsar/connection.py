@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pulsar
 
-from redrive.brokers.pulsar_admin import Admin
+from redrive.brokers.pulsar.admin import Admin
 from redrive.connections.lookup import Connection
 from redrive.errors import SettingsError
 

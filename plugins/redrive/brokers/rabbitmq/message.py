@@ -16,23 +16,6 @@ from typing import Any, NamedTuple
 from redrive.brokers.base import readable
 from redrive.message import SECOND, DeadLetter, Header, Micros, Outgoing, count, instant
 
-#: Headers that say how and why a message died, removed before it is sent again.
-FAILURE_HEADERS = frozenset(
-    {
-        # the broker; sent again they would grow, and before 4.0 could make it drop the message as a cycle
-        *("x-death", "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange"),
-        *("x-last-death-queue", "x-last-death-reason", "x-last-death-exchange"),
-        *("x-delivery-count", "x-acquired-count", "x-opt-deaths"),
-        # Spring's RepublishMessageRecoverer
-        *("x-exception-message", "x-exception-stacktrace", "x-original-exchange", "x-original-routingKey"),
-        # MassTransit
-        *("MT-Reason", "MT-Fault-ExceptionType", "MT-Fault-Message", "MT-Fault-StackTrace", "MT-Fault-Timestamp"),
-        *("MT-Fault-InputAddress", "MT-Fault-RetryCount", "MT-Fault-ConsumerType", "MT-Fault-MessageType"),
-        # custom
-        *("x-error", "x-error-code", "x-error-message", "x-error-type", "x-error-stack"),
-        *("x-exception", "x-exception-class", "x-exception-type", "x-failure-reason", "x-failure-text"),
-    }
-)
 #: RabbitMQ routes to these as well as to the routing key, which would reach more than the queue that failed.
 ROUTING_HEADERS = frozenset({"CC", "BCC"})
 #: With the plugin for message deduplication a queue confirms and drops what shares this with a message that it holds.

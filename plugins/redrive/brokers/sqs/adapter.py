@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, Self
 
@@ -27,13 +26,10 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
 from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
-from redrive.brokers.sqs_message import (
+from redrive.brokers.sqs.kind import FIFO, STANDARD
+from redrive.brokers.sqs.message import (
     BATCH,
-    DEDUPE_WINDOW,
-    FAILURE_ATTRIBUTES,
-    MAX_ATTRIBUTES,
     MAX_BYTES,
-    MAX_DELAY,
     MAX_LEASE,
     MAX_WAIT,
     OLD_MAX_BYTES,
@@ -47,27 +43,6 @@ from redrive.connections import lookup
 from redrive.connections.lookup import Connection
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Outgoing, Received
-
-STANDARD = Capabilities(
-    knows_empty=True,  # but late: see depth_lag
-    stable_identity=True,
-    gives_reason=False,
-    single_target=True,
-    native_dedupe=None,
-    native_delay=MAX_DELAY,
-    max_headers=MAX_ATTRIBUTES,
-    max_message_bytes=MAX_BYTES,
-    publish_batch=BATCH,
-    failure_headers=FAILURE_ATTRIBUTES,
-    consumer_ids="new",
-    untried_rights="sqs:ReceiveMessage, sqs:DeleteMessage and sqs:ChangeMessageVisibility on sources;"
-    " sqs:SendMessage on destinations, and on sources for restore",
-    oldest_age="sample",
-    proves_origin=True,  # a system attribute, which no producer can set
-    depth_lag=timedelta(minutes=1),  # AWS: the numbers are approximate, and right about a minute after the last change
-)
-#: FIFO queues drop a repeated deduplication id, and delay whole queues only.
-FIFO = replace(STANDARD, native_dedupe=DEDUPE_WINDOW, native_delay=None)
 
 _THROTTLED = frozenset(
     {

@@ -9,7 +9,8 @@ Four things need the SDK's inner parts, which is why its version is pinned and t
 * A thread of its own reads from the same socket, and closing waits a second for it. It is not started: a link belongs
   to one thread.
 * It reads and writes values without their types, and breaks at a .NET ``decimal`` or ``char``. Values are read from
-  the frames themselves (see :mod:`redrive.brokers.amqp_values`), and bodies that are AMQP values go out as they came.
+  the frames themselves (see :mod:`redrive.brokers.service_bus.amqp_values`), and bodies that are AMQP values go out
+  as they came.
 
 Where an inner part of the first kind is not as expected, the public way is taken, only slower.
 """
@@ -28,7 +29,7 @@ from azure.servicebus._pyamqp.receiver import check_disposition_outcome
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError, ServiceBusError
 
-from redrive.brokers.amqp_values import Encoded, decimal128
+from redrive.brokers.service_bus.amqp_values import Encoded, decimal128
 
 #: Completions under way at once.
 WINDOW = 200

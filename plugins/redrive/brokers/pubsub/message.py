@@ -8,38 +8,17 @@ from typing import Any, NamedTuple
 from google.pubsub_v1 import types
 
 from redrive.brokers.base import readable
+from redrive.brokers.pubsub.kind import BATCH, COUNT, ERROR, MAX_ATTRIBUTES, MAX_BYTES, PROJECT, PUBLISHED, SUBSCRIPTION
 from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, count, instant
 
-BATCH = 1_000
-MAX_ATTRIBUTES = 100
 MAX_NAME_BYTES = 256
 MAX_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
-#: Of a publish request, and so of a message with all that belongs to it.
-MAX_BYTES = 10_000_000
 #: What a request adds to its messages: the topic's name, and tags and lengths per message.
 REQUEST_OVERHEAD = 512
 MESSAGE_OVERHEAD = 6
-MAX_LEASE = timedelta(seconds=600)
 #: The shortest ack deadline that a subscription can have.
 LEAST_LEASE = timedelta(seconds=10)
-
-COUNT = "CloudPubSubDeadLetterSourceDeliveryCount"
-SUBSCRIPTION = "CloudPubSubDeadLetterSourceSubscription"
-PROJECT = "CloudPubSubDeadLetterSourceSubscriptionProject"
-PUBLISHED = "CloudPubSubDeadLetterSourceTopicPublishTime"
-ERROR = "CloudPubSubDeadLetterSourceDeliveryErrorMessage"
-
-#: Attributes that say why a message died, removed before it is sent again: what Pub/Sub writes when it forwards to
-#: a dead-letter topic, and what consumers that dead-letter by themselves usually write.
-FAILURE_ATTRIBUTES = frozenset(
-    {
-        *(COUNT, SUBSCRIPTION, PROJECT, PUBLISHED, ERROR),
-        *("x-error", "x-error-code", "x-error-message", "x-error-type", "x-error-stack"),
-        *("x-exception", "x-exception-class", "x-exception-type", "x-exception-message"),
-        *("x-exception-stacktrace", "x-failure-reason", "x-failure-text"),
-    }
-)
 
 _CONTENT_TYPE_NAMES = frozenset({"content-type", "contenttype", "content_type"})
 _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)

@@ -14,30 +14,6 @@ BATCH = 1000
 
 REAL_TOPIC = "REAL_TOPIC"
 RECONSUMES = "RECONSUMETIMES"
-#: Written by client libraries that dead-letter or retry, and by consumers that dead-letter by themselves.
-FAILURE_PROPERTIES = frozenset(
-    {
-        REAL_TOPIC,
-        RECONSUMES,
-        "ORIGIN_MESSAGE_ID",
-        "ORIGIN_MESSAGE_IDY_TIME",
-        "DELAY_TIME",
-        "RETRY_TOPIC",
-        "REAL_SUBSCRIPTION",
-        "x-error",
-        "x-error-code",
-        "x-error-message",
-        "x-error-stack",
-        "x-error-type",
-        "x-exception",
-        "x-exception-class",
-        "x-exception-message",
-        "x-exception-stacktrace",
-        "x-exception-type",
-        "x-failure-reason",
-        "x-failure-text",
-    }
-)
 
 # Names of our own for what Pulsar keeps beside properties.
 PARTITION_KEY = "partition_key"

@@ -19,24 +19,6 @@ MAX_LEASE = timedelta(hours=12)
 MAX_WAIT = timedelta(seconds=20)
 DEDUPE_WINDOW = timedelta(minutes=5)
 
-#: Attributes that say why a message died, removed before it is sent again. The first groups are what AWS
-#: services write; the last is what consumers that dead-letter by themselves usually write. Words that could
-#: be business data (``error``, ``RequestID``) are not here: a route names its own under ``evidence``.
-FAILURE_ATTRIBUTES = frozenset(
-    {
-        # Lambda, asynchronous invocation
-        *("ErrorCode", "ErrorMessage"),
-        # EventBridge rules
-        *("RULE_ARN", "TARGET_ARN", "ERROR_CODE", "ERROR_MESSAGE"),
-        *("RETRY_ATTEMPTS", "EXHAUSTED_RETRY_CONDITION"),
-        # EventBridge Scheduler
-        *("SCHEDULE_ARN", "SCHEDULED_TIME", "EXECUTION_ID", "IS_PAYLOAD_TRUNCATED"),
-        # custom
-        *("x-error", "x-error-code", "x-error-message", "x-error-type", "x-error-stack"),
-        *("x-exception", "x-exception-class", "x-exception-type", "x-exception-message"),
-        *("x-exception-stacktrace", "x-failure-reason", "x-failure-text"),
-    }
-)
 
 # What a message may consist of, as SQS documents it: XML 1.0's characters.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Self
 import pika
 
 from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
-from redrive.brokers.rabbitmq_link import (
+from redrive.brokers.rabbitmq.kind import CAPABILITIES, CONSUMER_TIMEOUT, DELAYS, MAX_BYTES, WITH_MANAGEMENT
+from redrive.brokers.rabbitmq.link import (
     ACCESS_REFUSED,
     PRECONDITION_FAILED,
     Channel,
@@ -26,10 +27,9 @@ from redrive.brokers.rabbitmq_link import (
     channel_error,
     connection_error,
 )
-from redrive.brokers.rabbitmq_management import Management, QueueFacts
-from redrive.brokers.rabbitmq_message import (
+from redrive.brokers.rabbitmq.management import Management, QueueFacts
+from redrive.brokers.rabbitmq.message import (
     DELAY_PREFIX,
-    FAILURE_HEADERS,
     NotEncodable,
     delay_queue,
     encode,
@@ -40,7 +40,6 @@ from redrive.connections.lookup import Connection
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Micros, Outgoing, Received
 
-MAX_BYTES = 128 * 1024 * 1024
 #: Messages and bytes of one confirm window; a message of more than a quarter of that goes alone, because RabbitMQ
 #: closes the channel for one that is over its own bound, and then says nothing of the others.
 WINDOW, WINDOW_BYTES = 1_000, 4 * 1024 * 1024
@@ -48,33 +47,7 @@ WINDOW, WINDOW_BYTES = 1_000, 4 * 1024 * 1024
 PREFETCH_BYTES, FIRST_PREFETCH = 16 * 1024 * 1024, 100
 #: The management API measures queues every five seconds (collect_statistics_interval).
 STATISTICS_LAG = 6.0
-#: RabbitMQ's default consumer_timeout: how long a consumer may hold a message.
-CONSUMER_TIMEOUT = timedelta(minutes=30)
-
-#: Seconds that messages can be made to wait: a queue with this time to live each, made when it is needed first. With
-#: one queue for all, a long wait in front would hold up the short ones behind it. None is more than half too long.
-DELAYS = (1, 2, 3, 4, 6, 9, 13, 20, 30, 45, 60, 90, 120, 180, 240, 360, 540, 720, 900)
 LONGEST_NAME = 255
-
-CAPABILITIES = Capabilities(
-    knows_empty=False,
-    stable_identity=False,
-    gives_reason=True,
-    single_target=True,
-    native_dedupe=None,
-    native_delay=timedelta(seconds=DELAYS[-1]),
-    native_delays=DELAYS,
-    max_headers=None,
-    max_message_bytes=MAX_BYTES,
-    publish_batch=1,
-    failure_headers=FAILURE_HEADERS,
-    max_lease=CONSUMER_TIMEOUT,
-    settles_whole=True,
-    untried_rights="read on sources; write on the default exchange",
-    consumer_ids="kept",  # the property message_id, where the producer set one
-)
-#: With the management API the messages in flight are known too, and who holds them.
-WITH_MANAGEMENT = replace(CAPABILITIES, knows_empty=True, consumer_statistics=True, closes_connections=True)
 
 _TYPES = ("amqp", "amqps", "rabbitmq")
 _EXTRA = frozenset(

@@ -8,34 +8,15 @@ from typing import Any, NamedTuple, Self
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
 
-from redrive.brokers import amqp_values
-from redrive.brokers.amqp_values import STRING, Encoded, Section, Typed, Unreadable
 from redrive.brokers.base import readable
+from redrive.brokers.service_bus import amqp_values
+from redrive.brokers.service_bus.amqp_values import STRING, Encoded, Section, Typed, Unreadable
+from redrive.brokers.service_bus.kind import DESCRIPTION, REASON
 from redrive.message import MILLISECOND, DeadLetter, Header, Micros, Outgoing, count, instant, send_id
 
-#: What the standard tier takes; the premium tier's bound is told by the link.
-STANDARD_BYTES = 256 * 1024
 #: All application properties of a message together.
 MAX_PROPERTY_BYTES = 64 * 1024
 MAX_ID = 128
-MAX_LOCK = timedelta(minutes=5)
-
-REASON = "DeadLetterReason"
-DESCRIPTION = "DeadLetterErrorDescription"
-#: Written by Service Bus, and by consumers that dead-letter by themselves.
-FAILURE_PROPERTIES = frozenset(
-    {
-        *(REASON, DESCRIPTION),
-        *("x-error", "x-error-code", "x-error-message", "x-error-type", "x-error-stack"),
-        *("x-exception", "x-exception-class", "x-exception-type", "x-exception-message"),
-        *("x-exception-stacktrace", "x-failure-reason", "x-failure-text"),
-        # NServiceBus and MassTransit
-        *("NServiceBus.ExceptionInfo.ExceptionType", "NServiceBus.ExceptionInfo.Message"),
-        *("NServiceBus.ExceptionInfo.StackTrace", "NServiceBus.ExceptionInfo.Source", "NServiceBus.FailedQ"),
-        *("MT-Fault-ExceptionType", "MT-Fault-Message", "MT-Fault-StackTrace", "MT-Fault-Timestamp"),
-        *("MT-Fault-InputAddress", "MT-Reason"),
-    }
-)
 #: Holds the message's own MessageId while an attempt needs another one.
 MESSAGE_ID_HEADER = "x-redrive-message-id"
 

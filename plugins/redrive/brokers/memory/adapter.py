@@ -14,29 +14,12 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, Self
 
 from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.memory.kind import MEMORY_CAPABILITIES
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, send_id
-
-#: What a memory broker can do unless it is told otherwise.
-MEMORY_CAPABILITIES = Capabilities(
-    knows_empty=True,
-    stable_identity=True,
-    gives_reason=True,
-    single_target=True,
-    native_dedupe=None,
-    native_delay=timedelta(minutes=15),
-    max_headers=None,
-    max_message_bytes=None,
-    publish_batch=1000,
-    failure_headers=frozenset({"x-failure-reason", "x-failure-text"}),
-    oldest_age="sample",
-    consumer_statistics=True,
-    closes_connections=True,
-    exact_depth=True,
-)
 
 Status = Literal["sent", "refused", "retry", "unknown"]
 
@@ -538,6 +521,11 @@ class MemoryBroker:
         self.world = world
         self.capabilities = world.capabilities
 
+    @classmethod
+    def open(cls, connection_id: str) -> Self:
+        """A broker on the world registered under ``connection_id``; an empty world is made at the first use."""
+        return cls(_worlds.setdefault(connection_id, MemoryWorld()))
+
     def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all queues are alike
         """See :class:`~redrive.brokers.base.Broker`."""
         return self.capabilities
@@ -706,11 +694,6 @@ def register_world(connection_id: str, world: MemoryWorld) -> MemoryWorld:
 def forget_worlds() -> None:
     """Forget every registered world: between tests."""
     _worlds.clear()
-
-
-def open_memory_broker(connection_id: str) -> MemoryBroker:
-    """A broker on the world registered under ``connection_id``; an empty world is made at the first use."""
-    return MemoryBroker(_worlds.setdefault(connection_id, MemoryWorld()))
 
 
 def _micros(duration: timedelta) -> Micros:

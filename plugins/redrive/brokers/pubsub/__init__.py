@@ -1,0 +1,1 @@
+"""Google Pub/Sub. ``kind.py`` says what it is, without a client library; ``adapter.py`` talks to it."""

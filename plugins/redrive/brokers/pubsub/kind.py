@@ -1,0 +1,64 @@
+"""What Google Pub/Sub is, before there is a connection."""
+
+from datetime import timedelta
+
+from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities
+from redrive.classification.causes import Cause
+
+BATCH = 1_000
+MAX_ATTRIBUTES = 100
+#: Of a publish request, and so of a message with all that belongs to it.
+MAX_BYTES = 10_000_000
+MAX_LEASE = timedelta(seconds=600)
+
+COUNT = "CloudPubSubDeadLetterSourceDeliveryCount"
+SUBSCRIPTION = "CloudPubSubDeadLetterSourceSubscription"
+PROJECT = "CloudPubSubDeadLetterSourceSubscriptionProject"
+PUBLISHED = "CloudPubSubDeadLetterSourceTopicPublishTime"
+ERROR = "CloudPubSubDeadLetterSourceDeliveryErrorMessage"
+
+#: Attributes that say why a message died, removed before it is sent again: what Pub/Sub writes when it forwards to
+#: a dead-letter topic, and what consumers that dead-letter by themselves usually write.
+FAILURE_HEADERS = CUSTOM_FAILURE_HEADERS | {COUNT, SUBSCRIPTION, PROJECT, PUBLISHED, ERROR}
+
+CAPABILITIES = Capabilities(
+    knows_empty=False,
+    stable_identity=True,
+    gives_reason=False,
+    single_target=False,
+    native_dedupe=None,
+    native_delay=None,
+    max_headers=MAX_ATTRIBUTES,
+    max_message_bytes=MAX_BYTES,
+    publish_batch=BATCH,
+    failure_headers=FAILURE_HEADERS,
+    max_lease=MAX_LEASE,
+    tells_origin_lease=True,
+    untried_rights="pubsub.subscriptions.consume on sources (roles/pubsub.subscriber); pubsub.topics.publish on"
+    " destinations (roles/pubsub.publisher)",
+    times_tell_leases=True,
+    ids_of_sends=True,
+)
+
+KIND = BrokerKind(
+    title="Pub/Sub",
+    adapter="redrive.brokers.pubsub.adapter:GooglePubSub",
+    capabilities=CAPABILITIES,
+    advice={
+        Cause.LEASE_EXPIRED: (
+            "On Pub/Sub: lower `FlowControl.max_messages`, raise `FlowControl.max_lease_duration` (the client "
+            "library silently stops extending after it, one hour by default) and `ackDeadlineSeconds` of the "
+            "subscription, and consider exactly-once delivery, which tells when an ack came too late."
+        ),
+        Cause.MAX_DELIVERIES: (
+            "On Pub/Sub the number is `maxDeliveryAttempts` of the subscription's `deadLetterPolicy` (5 to 100)."
+        ),
+        Cause.CONSUMER_STUCK: (
+            "On Pub/Sub a hung callback keeps its lease until `max_lease_duration`: set it to what the work may take."
+        ),
+    },
+    words={
+        "backoff.native": "Pub/Sub keeps none.",
+        "processed_check.key": "On Pub/Sub it has.",
+    },
+)

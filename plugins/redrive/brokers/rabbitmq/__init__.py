@@ -1,0 +1,1 @@
+"""RabbitMQ. ``kind.py`` says what it is, without a client library; ``adapter.py`` talks to it."""

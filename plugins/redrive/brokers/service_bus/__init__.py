@@ -1,0 +1,1 @@
+"""Azure Service Bus. ``kind.py`` says what it is, without a client library; ``adapter.py`` talks to it."""

@@ -1,0 +1,69 @@
+"""What Azure Service Bus is, before there is a connection."""
+
+from datetime import timedelta
+
+from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities
+from redrive.classification.causes import Cause
+
+#: What the standard tier takes; the premium tier's bound is told by the link.
+STANDARD_BYTES = 256 * 1024
+MAX_LOCK = timedelta(minutes=5)
+
+REASON = "DeadLetterReason"
+DESCRIPTION = "DeadLetterErrorDescription"
+#: Written by Service Bus, and by consumers that dead-letter by themselves.
+FAILURE_HEADERS = CUSTOM_FAILURE_HEADERS | {
+    *(REASON, DESCRIPTION),
+    # NServiceBus and MassTransit
+    *("NServiceBus.ExceptionInfo.ExceptionType", "NServiceBus.ExceptionInfo.Message"),
+    *("NServiceBus.ExceptionInfo.StackTrace", "NServiceBus.ExceptionInfo.Source", "NServiceBus.FailedQ"),
+    *("MT-Fault-ExceptionType", "MT-Fault-Message", "MT-Fault-StackTrace", "MT-Fault-Timestamp"),
+    *("MT-Fault-InputAddress", "MT-Reason"),
+}
+
+CAPABILITIES = Capabilities(
+    knows_empty=True,
+    stable_identity=True,
+    gives_reason=True,
+    single_target=True,
+    native_dedupe=None,
+    native_delay=timedelta(days=365),
+    max_headers=None,
+    max_message_bytes=STANDARD_BYTES,
+    publish_batch=500,
+    failure_headers=FAILURE_HEADERS,
+    max_lease=MAX_LOCK,
+    untried_rights="the claims Listen on sources and Send on destinations, or the roles Azure Service Bus Data Receiver"
+    " and Data Sender",
+    consumer_ids="new",  # where duplicates are detected; else a MessageId is kept
+)
+
+
+def source_name(queue: str, kind: str) -> str:
+    """``orders`` as a source of dead letters means ``orders/$DeadLetterQueue``.
+
+    Taken literally, it would drain what live consumers wait for. ``orders/$Active`` is the queue itself.
+    """
+    if kind != "dead_letter" or queue.lower().endswith(("/$deadletterqueue", "/$active")):
+        return queue
+    return f"{queue.rstrip('/')}/$DeadLetterQueue"
+
+
+KIND = BrokerKind(
+    title="Service Bus",
+    adapter="redrive.brokers.service_bus.adapter:AzureServiceBus",
+    capabilities=CAPABILITIES,
+    advice={
+        Cause.LEASE_EXPIRED: (
+            "On Service Bus: lower `prefetch_count` and `max_message_count`, raise the entity's `LockDuration` "
+            "(5 minutes at most), and renew longer work with `AutoLockRenewer(max_lock_renewal_duration=…)` or "
+            "`MaxAutoLockRenewalDuration`."
+        ),
+        Cause.MAX_DELIVERIES: "On Service Bus the number is the entity's `MaxDeliveryCount` (10 by default).",
+        Cause.MESSAGE_EXPIRED: (
+            "On Service Bus look at `DefaultMessageTimeToLive` and the message's own `time_to_live`."
+        ),
+    },
+    words={"sources[].queue": "On Service Bus `orders` of kind `dead_letter` means `orders/$DeadLetterQueue`."},
+    source_name=source_name,
+)

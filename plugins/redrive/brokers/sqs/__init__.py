@@ -1,0 +1,1 @@
+"""Amazon SQS. ``kind.py`` says what it is, without a client library; ``adapter.py`` talks to it."""
