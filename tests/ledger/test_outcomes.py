@@ -1,5 +1,6 @@
 """Presumed only where a return could have been seen; confirmed only by proof; unknown stays unknown until decided."""
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ SOURCES = ["orders-dlq", "orders-delay"]
 
 
 def see_destination(plant: Plant, at: datetime, depth: int = 0) -> None:
+    """As the next run sees it."""
+    plant.begin(at_once=True)
     observations.observe(plant.ledger, plant.lease, [Observation("orders", "destination", depth, 0, 0)], at)
 
 
@@ -25,8 +28,8 @@ def drain(plant: Plant, since: datetime, sources: list[str] = SOURCES) -> None:
     outcomes.sources_loaded(plant.ledger, plant.lease, plant.now)
 
 
-def presume(plant: Plant) -> int:
-    return outcomes.presume(plant.ledger, plant.lease, window=WINDOW, sources=SOURCES, now=plant.now)
+def presume(plant: Plant, in_order: Collection[str] = ()) -> int:
+    return outcomes.presume(plant.ledger, plant.lease, window=WINDOW, sources=SOURCES, now=plant.now, in_order=in_order)
 
 
 @pytest.fixture
@@ -187,47 +190,102 @@ def looks(*depths: int, lag: float = 0, exact: bool = True) -> list[Look]:
     return [Look(at(n + 1), depth, timedelta(minutes=lag), exact) for n, depth in enumerate(depths)]
 
 
-SENT = Sends(1, at(0), at(0.5), 5, None)
+SENT = Sends(1, at(0), at(0.5), 5, None, fence=7)
+
+
+def worked_past(slices: list[Sends], seen: list[Look], *, in_order: bool = True) -> dict[int, datetime]:
+    return outcomes.worked_past(slices, seen, in_order=in_order)
 
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_emptiness_after_the_send_is_worked_past(exact: bool) -> None:
-    assert outcomes.worked_past([SENT], looks(7, 0, exact=exact)) == {1: at(2)}
+    assert worked_past([SENT], looks(7, 0, exact=exact)) == {1: at(2)}
 
 
 def test_a_look_is_as_old_as_the_broker_may_be_late() -> None:
     """Told at minute 1 and 2 it may have been so before the send; at minute 3 it was after it, if only by then."""
-    assert outcomes.worked_past([SENT], looks(0, lag=1)) == {}
-    assert outcomes.worked_past([SENT], looks(0, 0, lag=1.5)) == {}
-    assert outcomes.worked_past([SENT], looks(0, 0, 0, lag=1.5)) == {1: at(2 if 2 - 1.5 > 0.5 else 3)}
+    assert worked_past([SENT], looks(0, lag=1)) == {}
+    assert worked_past([SENT], looks(0, 0, lag=1.5)) == {}
+    assert worked_past([SENT], looks(0, 0, 0, lag=1.5)) == {1: at(2 if 2 - 1.5 > 0.5 else 3)}
 
 
 def test_own_sends_that_a_late_count_may_not_show_yet_have_not_left() -> None:
     later = Sends(2, at(1.2), at(1.8), 100, None)
     seen = [Look(at(1), 10, exact=True), Look(at(2), 10, timedelta(minutes=1), exact=True)]
-    assert outcomes.worked_past([SENT, later], seen) == {}
-    assert outcomes.worked_past([SENT, later], [seen[0], Look(at(2), 10, exact=True)]) == {1: at(2)}
+    assert worked_past([SENT, later], seen) == {}
+    assert worked_past([SENT, later], [seen[0], Look(at(2), 10, exact=True)]) == {1: at(2)}
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.2, 0.3])
 @pytest.mark.parametrize("depth", [1, 3, 7, 100, 5_000])
 def test_a_depth_that_only_wavers_never_adds_up_to_everything_having_left(depth: int, share: float) -> None:
     low = round(depth * (1 - share)) if depth > 10 else max(1, depth - 3)
-    assert outcomes.worked_past([SENT], looks(*[depth, low] * 500, exact=False)) == {}
+    assert worked_past([SENT], looks(*[depth, low] * 500, exact=False)) == {}
 
 
 def test_where_counts_are_exact_a_destination_that_others_fill_without_end_is_worked_past() -> None:
-    assert outcomes.worked_past([SENT], looks(*[100, 95] * 25, exact=True)) == {1: at(40)}
+    assert worked_past([SENT], looks(*[100, 95] * 25, exact=True)) == {1: at(40)}
 
 
 def test_where_counts_are_approximate_only_great_swings_count() -> None:
-    worked = outcomes.worked_past([SENT], looks(*[100, 10] * 50, exact=False))
+    worked = worked_past([SENT], looks(*[100, 10] * 50, exact=False))
     assert at(2) < worked[1] <= at(20), "ninety leave each time, of which what can't be the count's wavering counts"
 
 
 def test_a_fall_that_began_before_the_send_counts_from_the_first_look_after_it() -> None:
     before = [Look(at(-1), 1_000, exact=False), Look(at(0.2), 600, exact=False)]
-    assert outcomes.worked_past([SENT], [*before, *looks(500, 400, 300, exact=False)]) == {}
+    assert worked_past([SENT], [*before, *looks(500, 400, 300, exact=False)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("others", "depths", "proved"),
+    [
+        ([Sends(2, at(2), at(2.5), 5, at(4), fence=8)], [7, 7, 7], False),
+        ([], [100, 95] * 25, False),
+        ([], [100, 0], True),
+    ],
+    ids=["a later send came back", "as many left", "empty"],
+)
+def test_where_later_ones_go_past_earlier_ones_only_emptiness_proves(
+    others: list[Sends], depths: list[int], proved: bool
+) -> None:
+    assert 1 in worked_past([SENT, *others], looks(*depths), in_order=True)
+    assert (1 in worked_past([SENT, *others], looks(*depths), in_order=False)) is proved
+
+
+@pytest.mark.parametrize(("fence", "proved"), [(6, False), (7, False), (8, True), (None, True)])
+def test_a_look_of_an_earlier_run_whose_clock_is_ahead_proves_nothing(fence: int | None, proved: bool) -> None:
+    """It says to be of after the send, and was taken before; of another route's only the time is known."""
+    assert (1 in worked_past([SENT], [Look(at(1), 0, exact=True, fence=fence)])) is proved
+
+
+@pytest.mark.parametrize(("fence", "proved"), [(6, False), (7, False), (8, True)])
+def test_a_send_of_an_earlier_run_whose_clock_is_ahead_is_no_later_one(fence: int, proved: bool) -> None:
+    assert (1 in worked_past([SENT, Sends(2, at(1), at(1), 5, at(2), fence)], [])) is proved
+
+
+def test_sends_that_a_look_had_counted_are_not_added_to_it() -> None:
+    """Its clock is behind that of the run that had sent them before."""
+    others = Sends(2, at(1.2), at(1.8), 90, None, fence=8)
+    seen = [Look(at(1), 100, exact=True, fence=9), Look(at(2), 90, exact=True, fence=10)]
+    assert worked_past([SENT, others], seen) == {}
+    assert worked_past([SENT, others], [seen[0]._replace(fence=8), seen[1]]) == {1: at(2)}
+
+
+def test_a_later_send_that_came_back_proves_nothing_without_order(plant: Plant) -> None:
+    """A later send has come back; only of a destination that keeps order does that prove anything of the first."""
+    plant.messages(1)
+    plant.send()
+    plant.begin()
+    (later,) = plant.messages(1)
+    plant.send()
+    plant.change("update redelivery_attempts set outcome = 'returned', outcome_at = :at where message_id = :m",
+                 at=plant.now + MINUTE, m=later)  # fmt: skip
+    drain(plant, plant.now + timedelta(days=1))
+    with plant.ledger.read() as connection:
+        assert outcomes.watched(connection, "orders") == ["orders"]
+    assert presume(plant) == 0
+    assert presume(plant, in_order=["orders"]) == 1
 
 
 def test_looks_are_rationed_by_those_of_the_same_broker(ledger: Ledger) -> None:

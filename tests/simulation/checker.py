@@ -331,8 +331,6 @@ class Checker:
         lying = self.world.copies()
         for _, attempt, redrive_id, route in new:
             system = self.routes[route]["connection"]
-            if self.world.systems[system].traits.shuffles:
-                continue  # where later ones may come out first, nobody can say more than that some have left
             mark = (redrive_id, attempt)
             for place, copy in lying:
                 if place[0] != system or copy.mark != mark:

@@ -38,6 +38,7 @@ class PlainClient:
             failure_headers=frozenset({"x-failure-reason", "x-failure-text"}),
             settles_whole=able.ids == "none",
             consumer_ids="kept" if able.ids == "kept" else None,
+            in_order=not (able.shuffles or able.ordered),
             depth_lag=timedelta(seconds=able.lag if able.depth == "late" else 0),
         )
 

@@ -57,6 +57,9 @@ class Capabilities:
     #: Whether a depth counts every message at one moment, so that whatever it goes down by has left. Where it doesn't,
     #: it may waver by itself, and only emptiness and great swings say that a destination works.
     exact_depth: bool = False
+    #: What came first is given to a consumer first, whatever its key: then as many that left as lay before a message,
+    #: or a later send that came back, prove that it was received. Where it isn't so, only emptiness does.
+    in_order: bool = False
     #: Whether describing a dead-letter queue says how long its origin leases: where no reason is given, a hint at one.
     tells_origin_lease: bool = False
     #: Whether a letter's origin is the broker's own word. False: it is in a header, and a producer can write that.

@@ -28,6 +28,7 @@ def resolve(context: Context) -> dict[str, int]:
         window=window,
         sources=[source.queue for source in context.route.sources],
         now=context.now(),
+        in_order=_in_order(context),
     )
     return {
         "confirmed": confirmed,
@@ -36,6 +37,13 @@ def resolve(context: Context) -> dict[str, int]:
         "decided_unknown": _decide_unknown(context, window, asked=unanswered == 0),
         "window_seconds": round(window.total_seconds()),
     }
+
+
+def _in_order(context: Context) -> set[str]:
+    """The destinations with sends under observation that give what came first first."""
+    with context.ledger.read() as connection:
+        found = outcomes.watched(connection, context.name)
+    return {queue for queue in found if context.broker.capabilities_for(queue).in_order}
 
 
 def observation_window(context: Context) -> timedelta:

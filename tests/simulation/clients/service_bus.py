@@ -26,6 +26,7 @@ TRAITS: dict[str, object] = {
     "tells_origin": True,
     "tells_reason": True,
     "ordered": False,
+    "shuffles": False,
     "max_headers": None,
     "publish_batch": 100,
     "native_delay": None,

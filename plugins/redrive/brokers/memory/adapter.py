@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -526,9 +526,10 @@ class MemoryBroker:
         """A broker on the world registered under ``connection_id``; an empty world is made at the first use."""
         return cls(_worlds.setdefault(connection_id, MemoryWorld()))
 
-    def capabilities_for(self, queue: str) -> Capabilities:  # noqa: ARG002 - all queues are alike
-        """See :class:`~redrive.brokers.base.Broker`."""
-        return self.capabilities
+    def capabilities_for(self, queue: str) -> Capabilities:
+        """See :class:`~redrive.brokers.base.Broker`; where keys keep their order, others go past one that waits."""
+        found = self.world._queues.get(queue)
+        return replace(self.capabilities, in_order=False) if found and found.info.ordered else self.capabilities
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """See :class:`~redrive.brokers.base.Broker`; an empty queue is waited for at most the patience."""

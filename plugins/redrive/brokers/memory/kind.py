@@ -20,6 +20,7 @@ MEMORY_CAPABILITIES = Capabilities(
     consumer_statistics=True,
     closes_connections=True,
     exact_depth=True,
+    in_order=True,
     ids_of_sends=True,
 )
 

@@ -129,6 +129,7 @@ class RabbitMQ:
         self._touched: dict[str, float] = {}  # when a queue's unacked messages last changed through us
         self._others: dict[str, _Others] = {}  # what they held when it was last known apart from what we hold
         self._limits: dict[str, int | None] = {}
+        self._orders: dict[str, bool] = {}
         self._delay_queues: dict[str, set[str]] = {}  # by destination: where we made messages wait for it
 
     @classmethod
@@ -137,11 +138,12 @@ class RabbitMQ:
         return cls(**(_arguments(lookup.get(connection_id, env)) | options))
 
     def capabilities_for(self, queue: str) -> Capabilities:
-        """See :class:`~redrive.brokers.base.Broker`."""
+        """See :class:`~redrive.brokers.base.Broker`; that a queue keeps order only the management API can tell."""
+        able = replace(self.capabilities, in_order=self._keeps_order(queue))
         # A message that waits loses its own time to live, and the name of the queue where it waits has to fit.
         if self._keep_expiration or len(delay_queue(queue, DELAYS[-1]).encode()) > LONGEST_NAME:
-            return replace(self.capabilities, native_delay=None, native_delays=())
-        return self.capabilities
+            return replace(able, native_delay=None, native_delays=())
+        return able
 
     # --- receiving ------------------------------------------------------------------------------------
 
@@ -654,6 +656,17 @@ class RabbitMQ:
                 except BrokerError:
                     pass  # a queue that is gone, or no right to look: then it stays unknown
         return self._limits[queue]
+
+    def _keeps_order(self, queue: str) -> bool:
+        """As far as may be known; asked once."""
+        if queue not in self._orders:
+            self._orders[queue] = False
+            if self._management is not None:
+                try:
+                    self._orders[queue] = self._management.keeps_order(queue)
+                except BrokerError:
+                    pass  # as above
+        return self._orders[queue]
 
     def _probed(self, queue: str, action: str) -> tuple[int, int]:
         link = self._connected(f"{action} on queue {queue}")

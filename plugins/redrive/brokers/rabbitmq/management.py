@@ -28,6 +28,7 @@ class QueueFacts(NamedTuple):
     single_active_consumer: bool
     rejects_when_full: bool = False  # a nack says that it did not take the message
     ready: int | None = None  # measured together with ``unacked``
+    priorities: bool = False  # some messages go past others
     statistics: bool = False  # the node measures what is in its queues; told where one queue is asked for
 
 
@@ -75,6 +76,15 @@ class Management:
     def queue(self, name: str) -> QueueFacts:
         """One queue."""
         return _facts(self._get(f"queues/{self._vhost}/{quote(name, safe='')}", name))
+
+    def keeps_order(self, name: str) -> bool:
+        """Whether a queue gives what came first first. With priorities it doesn't; quorum queues have them from
+        RabbitMQ 4.0 on."""
+        facts = self.queue(name)
+        if facts.type == "quorum":
+            version = str(self._get("overview?columns=rabbitmq_version", name).get("rabbitmq_version", ""))
+            return version.startswith("3.")
+        return facts.type == "classic" and not facts.priorities
 
     def queues(self) -> list[QueueFacts]:
         """Every queue of the virtual host that the user may see."""
@@ -203,6 +213,7 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
         bool(arguments.get("x-single-active-consumer")),
         str(of("overflow")).startswith("reject-publish"),
         int(ready) if isinstance(ready, int) else None,
+        bool(arguments.get("x-max-priority")),
         "consumer_details" in told,
     )
 

@@ -126,7 +126,8 @@ class AzureServiceBus:
         """What holds for ``queue``.
 
         Topics reach every subscriber; duplicates are detected where the entity does it; locks last as long as the
-        entity says. Without the right to ask, the depth is not exact and locks are taken to last 30 s; and what
+        entity says; messages of a session go past those of one that somebody holds, and of partitions each has an order
+        of its own. Without the right to ask, the depth is not exact and locks are taken to last 30 s; and what
         lets nobody receive from it is taken for a topic.
         """
         address = Address.parse(queue)
@@ -139,6 +140,9 @@ class AzureServiceBus:
             CAPABILITIES,
             knows_empty=facts is not None,
             exact_depth=facts is not None,
+            in_order=facts is not None
+            and single
+            and not (facts.requires_session or facts.partitioned or facts.forwards),
             single_target=single,
             native_dedupe=target.duplicate_window if target else None,
             max_message_bytes=(target.max_bytes if target else None) or STANDARD_BYTES,

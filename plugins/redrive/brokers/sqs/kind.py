@@ -36,6 +36,7 @@ STANDARD = Capabilities(
     " sqs:SendMessage on destinations, and on sources for restore",
     oldest_age="sample",
     proves_origin=True,  # a system attribute, which no producer can set
+    in_order=False,  # of a FIFO queue each group is, and others go past one that waits
     depth_lag=timedelta(minutes=1),  # AWS: the numbers are approximate, and right about a minute after the last change
     times_tell_leases=True,
     ids_of_sends=True,

@@ -5,10 +5,13 @@ slice, the observation window has passed since then, and every source of the rou
 window's end.
 
 A destination has *worked past* a slice when it was seen empty after the last send (and after the broker had let go of
-what it delayed); or when at least as many messages have left it since as it held when it was first seen after the send;
-or when a later send of ours has come back from there, or was proved to be processed. It is the destination at the
-broker and connection that the slice went by: a queue of the same name elsewhere says nothing. A look counts as one of
-after the send only if the depth that the broker told, which may be late, was that of after the send.
+what it delayed). Where it gives what came first first, also when at least as many messages have left it since as it
+held when it was first seen after the send; or when a later send of ours has come back from there, or was proved to be
+processed. Where later ones may go past earlier ones, neither says anything of one that may still lie there. It is the
+destination at the broker and connection that the slice went by: a queue of the same name elsewhere says nothing. A look
+counts as one of after the send only if the depth that the broker told, which may be late, was that of after the send.
+Clocks of processes differ: of two things that runs of the route did, the later one is that of the later run (its
+*fence*).
 
 How many have left can't be seen where others send too. Where the broker counts exactly, it is no fewer than the sum of
 what the depth went down by between two looks, our own sends in between added. Where it estimates, a depth wavers with
@@ -17,10 +20,10 @@ nobody working, and small falls would add up to everything: there only what a fa
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
-from typing import Literal, NamedTuple
+from itertools import accumulate, pairwise
+from typing import Literal, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection
 
@@ -34,6 +37,9 @@ from redrive.lifecycle import State
 #: An estimated depth may be off by a third, and by a few more: of a fall only what goes below half of where it began,
 #: and these few, has surely left.
 WAVER, FEW = 0.5, 10
+_T = TypeVar("_T", int, datetime)
+#: The fence of a look that no run of the route took: its time alone counts.
+NOBODYS = 2**63
 
 #: SQL: the attempt was sent since its group's gate is at its stage, so that its outcome is this stage's.
 OF_THIS_STAGE = "attempts.sent_at >= group_state.stage_at"
@@ -46,6 +52,7 @@ class Look(NamedTuple):
     depth: int
     lag: timedelta = timedelta(0)
     exact: bool = False
+    fence: int | None = None  # of the run of ours that looked, before it sent anything; None: another route's
 
     @property
     def since(self) -> datetime:
@@ -61,6 +68,7 @@ class Sends(NamedTuple):
     last_sent_at: datetime
     sent: int
     first_outcome_at: datetime | None  # of its messages that came back or were proved to be processed
+    fence: int = 0  # of the run that claimed it
 
 
 class Keyed(NamedTuple):
@@ -143,11 +151,35 @@ def outstanding(connection: Connection, route: str) -> int:
     return int(found.scalar_one())
 
 
-def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Sequence[str], now: datetime) -> int:
-    """Close the observation of every slice whose window could have shown a return; returns the presumed messages."""
+def watched(connection: Connection, route: str) -> list[str]:
+    """The destinations, at the route's present broker, that are not known to have worked past all of its sends."""
+    rows = connection.execute(
+        sql(
+            "select distinct destination from delivery_slices where route = :route and closed_at is not null"
+            " and observed_at is null and observed_from is null and sent > 0"
+            " and system = (select system from route_state where route = :route)"
+        ),
+        {"route": route},
+    )
+    return sorted(row.destination for row in rows)
+
+
+def presume(
+    ledger: Ledger,
+    lease: RouteLease,
+    *,
+    window: timedelta,
+    sources: Sequence[str],
+    now: datetime,
+    in_order: Collection[str] = (),
+) -> int:
+    """Close the observation of every slice whose window could have shown a return; returns the presumed messages.
+
+    ``in_order``: the destinations, of those :func:`watched`, that give what came first first.
+    """
     with ledger.write() as connection:
         lease.guard(connection, now)
-        _note_worked_past(ledger, connection, lease.route, window)
+        _note_worked_past(ledger, connection, lease.route, window, in_order)
         horizon = drained_to(connection, lease.route, sources)
         if horizon is None:
             return 0
@@ -199,42 +231,55 @@ def presume(ledger: Ledger, lease: RouteLease, *, window: timedelta, sources: Se
     return presumed
 
 
-def _note_worked_past(ledger: Ledger, connection: Connection, route: str, window: timedelta) -> None:
+def _note_worked_past(
+    ledger: Ledger, connection: Connection, route: str, window: timedelta, in_order: Collection[str]
+) -> None:
     """Give every slice of the route the moment from which its destination is known to have worked past it, and the end
     of its observation ``window``."""
     rows = connection.execute(
         sql(
-            "select slice_id, system, destination, claimed_at, last_sent_at, sent, (select min(outcome_at)"
+            "select slice_id, system, system = (select system from route_state where route = :route) as here,"
+            " destination, claimed_at, last_sent_at, sent, fence, (select min(outcome_at)"
             " from redelivery_attempts where redelivery_attempts.slice_id = delivery_slices.slice_id"
             " and outcome in ('returned', 'confirmed')) as first_outcome_at from delivery_slices where route = :route"
             " and closed_at is not null and observed_at is null and observed_from is null and sent > 0"
         ),
         {"route": route},
     ).all()
-    slices: dict[tuple[str, str], list[Sends]] = defaultdict(list)
+    slices: dict[tuple[str, str, bool], list[Sends]] = defaultdict(list)
     for row in rows:
         claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
         if claimed is not None and last is not None:
-            slices[row.system, row.destination].append(Sends(row.slice_id, claimed, last, row.sent, outcome))
-    for (system, destination), sends in slices.items():
+            ordered = bool(row.here) and row.destination in in_order
+            slices[row.system, row.destination, ordered].append(
+                Sends(row.slice_id, claimed, last, row.sent, outcome, row.fence)
+            )
+    for (system, destination, ordered), sends in slices.items():
         looks = connection.execute(
             sql(
-                "select observed_at, visible + in_flight + delayed as depth, lag_seconds, exact from queue_observations"
+                "select observed_at, visible + in_flight + delayed as depth, lag_seconds, exact,"
+                " (select fence from runs where runs.run_id = queue_observations.run_id and runs.route = :route)"
+                " as fence from queue_observations"
                 " where queue = :queue and system = :system and role = 'destination' and observed_at > :since_at"
                 " and visible + in_flight + delayed is not null"
                 " order by observed_at"
             ),
-            {"queue": destination, "system": system, "since_at": min(one.last_sent_at for one in sends)},
+            {
+                "queue": destination,
+                "system": system,
+                "route": route,
+                "since_at": min(one.last_sent_at for one in sends),
+            },
         )
         seen = [
-            Look(at, row.depth, timedelta(seconds=row.lag_seconds), bool(row.exact))
+            Look(at, row.depth, timedelta(seconds=row.lag_seconds), bool(row.exact), row.fence)
             for row in looks
             if (at := parse_instant(row.observed_at)) is not None
         ]
         ledger.many(
             connection,
             "update delivery_slices set observed_from = ? where slice_id = ?",
-            [(ledger.stored(at), slice_id) for slice_id, at in worked_past(sends, seen).items()],
+            [(ledger.stored(at), slice_id) for slice_id, at in worked_past(sends, seen, in_order=ordered).items()],
         )
     connection.execute(
         sql(
@@ -245,14 +290,18 @@ def _note_worked_past(ledger: Ledger, connection: Connection, route: str, window
     )
 
 
-def worked_past(slices: Sequence[Sends], looks: Sequence[Look]) -> dict[int, datetime]:
+def worked_past(slices: Sequence[Sends], looks: Sequence[Look], *, in_order: bool) -> dict[int, datetime]:
     """From when one destination is known to have worked past each of these slices; those of which it isn't are left
-    out. ``looks`` may be in any order."""
+    out. ``looks`` may be in any order; ``in_order``: the destination gives what came first first."""
     looks = sorted(looks, key=lambda look: (look.since, look.at))
     times = [look.since for look in looks]
-    flow = _Flow(slices, looks)
+    #: The earliest run of each look and of all that follow.
+    runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
+    flow = _Flow(slices, looks) if in_order else None
     empty = [number for number, look in enumerate(looks) if look.depth == 0]
-    ordered = sorted(slices, key=lambda one: one.claimed_at)
+    ordered = sorted(slices, key=lambda one: one.fence)
+    fences = [one.fence for one in ordered]
+    claims = _least_of_the_rest([one.claimed_at for one in ordered])
     # The earliest outcome of the n-th and of every later slice.
     outcomes: list[datetime | None] = [None]
     for one in reversed(ordered):
@@ -262,19 +311,23 @@ def worked_past(slices: Sequence[Sends], looks: Sequence[Look]) -> dict[int, dat
     found: dict[int, datetime] = {}
     for one in slices:
         moments = []
-        later = outcomes[bisect_right(ordered, one.last_sent_at, key=lambda other: other.claimed_at)]
-        if later is not None and later > one.last_sent_at:
+        later = outcomes[max(bisect_right(fences, one.fence), bisect_right(claims, one.last_sent_at))]
+        if in_order and later is not None and later > one.last_sent_at:
             moments.append(later)
-        first = bisect_right(times, one.last_sent_at)
+        first = max(bisect_right(times, one.last_sent_at), bisect_right(runs, one.fence))
         if first < len(looks):
             zero = bisect_left(empty, first)
+            gone = flow.gone_by(first) if flow is not None else None
             # By the time of a look it was surely so, be its depth late or not.
-            moments += [
-                looks[number].at for number in (flow.gone_by(first), *empty[zero : zero + 1]) if number is not None
-            ]
+            moments += [looks[number].at for number in (gone, *empty[zero : zero + 1]) if number is not None]
         if moments:
             found[one.slice_id] = min(moments)
     return found
+
+
+def _least_of_the_rest(values: Sequence[_T]) -> list[_T]:
+    """Of each value and of all that follow, the least: it never falls."""
+    return list(accumulate(reversed(values), min))[::-1]
 
 
 class _Flow:
@@ -290,7 +343,13 @@ class _Flow:
         self._own = [0]
         for before, look in pairwise(looks):
             between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.since)]
-            self._own.append(sum(one.sent for one in between if one.claimed_at > before.at))
+            self._own.append(
+                sum(
+                    one.sent
+                    for one in between
+                    if one.claimed_at > before.at and (before.fence is None or before.fence <= one.fence)
+                )
+            )
         self._left = self._exactly()
         #: From each look on all counts are exact.
         self._exact_from = next((n + 1 for n in reversed(range(len(looks))) if not looks[n].exact), 0)
