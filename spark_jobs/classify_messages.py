@@ -4,38 +4,39 @@
     python spark_jobs/classify_messages.py --manifest var/…/manifest.json     (starts a local session)
 
 The executors look at every message once and write what is their own (:mod:`redrive.classification.executor`); Spark
-brings what they found down to distinct cases, and the driver judges those by the rules: see docs/adr/0007-spark-
-classification.md.
+brings what they found down to distinct cases, and the driver judges those by the rules, up to a limit that bounds its
+memory; what is beyond it the executors judge one by one: see docs/adr/0007-spark-classification.md.
 Running it again overwrites its own output.
 """
 
 import argparse
-import base64
 import json
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from redrive.classification import executor, explain
 from redrive.classification.cases import Case, RouteRule
 from redrive.classification.causes import Cause
 from redrive.classification.executor import Asked, Batch
-from redrive.classification.learned_model import Model
 from redrive.classification.templates import KnownGroup
 from redrive.spark import session_conf
 from redrive.staging import file_schemas, filesystems
 
 #: How many messages a task is given: enough to be worth its start, few enough that all cores end at about one time.
 LEAST, MOST, TASKS = 5_000, 50_000, 8
+#: Answers that are written at once.
+PORTION = 10_000
 
 
 def local_session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -59,8 +60,10 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     filesystem, folder = filesystems.locate(output)
     _remove_answers(filesystem, folder)
     rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
+    known = _known_groups(manifest)
     found = distinct_cases(spark, shares(manifest), Asked.by(manifest), f"{output}/{file_schemas.MESSAGES_DIR}")
-    rows = sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=lambda row: row[2])
+    first, others = most_frequent(found, of=sum(batch["rows"] for batch in manifest["batches"]))
+    rows = sorted(zip(*(column.to_pylist() for column in first.columns), strict=True), key=lambda row: row[2])
     delays = sum(messages for key, messages, *_ in rows if key is None)
     cases = {
         Case(masked, reason, hint): (key, messages, text)
@@ -68,20 +71,57 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
         if key is not None
     }
     counts = {case: messages for case, (_, messages, _) in cases.items()}
-    judgements = explain.judge(counts, rules, _known_groups(manifest), _model(manifest))
-    with filesystem.open_output_stream(f"{folder}/{file_schemas.CASES_FILE}") as sink:
-        pq.write_table(_answers(cases, judgements), sink)
-    causes: Counter[str] = Counter()
-    for case, messages in counts.items():
-        causes[judgements[case].cause.value] += messages
+    judgements = explain.judge(counts, rules, known, executor.model_of(manifest.get("model")), told_apart=len(counts))
+    groups = explain.groups_of(judgements.values())
+    written = _Written()
+    path = f"{folder}/{file_schemas.CASES_FILE}"
+    with filesystem.open_output_stream(path) as sink, pq.ParquetWriter(sink, file_schemas.CASES) as out:
+        written.write(out, ((*cases[case], *judgements[case]) for case in cases))
+        if others is not None:
+            written.write(out, _judged(others, rules, [*known, *groups], manifest.get("model")))
     return {
-        "messages": causes.total() + delays,
+        "messages": written.causes.total() + delays,
         "delays": delays,
-        "groups": len({judgement.fingerprint for judgement in judgements.values()}),
-        "cases": len(cases),
-        "causes": dict(causes),
+        "groups": len(written.groups),
+        "cases": written.cases,
+        "causes": dict(written.causes),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+class _Written:
+    """The answers as they are written, a portion at a time, and what they add up to."""
+
+    def __init__(self) -> None:
+        self.cases = 0
+        self.causes: Counter[str] = Counter()
+        self.groups: set[str] = set()
+
+    def write(self, out: pq.ParquetWriter, answers: Iterable[tuple[Any, ...]]) -> None:
+        """Write ``(key, messages, text, cause, rule, confidence, template, fingerprint)`` of each case."""
+        answers = iter(answers)
+        while portion := list(islice(answers, PORTION)):
+            rows = []
+            for key, messages, text, cause, rule, confidence, template, fingerprint in portion:
+                example = None if fingerprint in self.groups else explain.without_personal_data(text)
+                self.groups.add(fingerprint)
+                self.causes[cause] += messages
+                rows.append((key, messages, str(cause), rule, confidence, fingerprint, template, example))
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, file_schemas.CASES, strict=True)]
+            out.write_table(pa.table(arrays, schema=file_schemas.CASES))
+            self.cases += len(portion)
+
+
+def _judged(
+    others: DataFrame, rules: Sequence[RouteRule], known: Sequence[KnownGroup], learned: str | None
+) -> Iterator[tuple[Any, ...]]:
+    """The judgements of cases that are not told apart: made by the executors, and brought here part by part."""
+
+    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return executor.judge_others(batches, rules, known, learned)
+
+    yield from map(tuple, others.mapInArrow(judge, _ddl(executor.JUDGED)).toLocalIterator())
 
 
 def _remove_answers(filesystem: pafs.FileSystem, folder: str) -> None:
@@ -110,8 +150,8 @@ def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:
     return found
 
 
-def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: Asked, output: str) -> pa.Table:
-    """One row of ``staged_cases.FOUND`` per case of all shares, of which every task takes one."""
+def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: Asked, output: str) -> DataFrame | None:
+    """One row of ``executor.FOUND`` per case of all shares, of which every task takes one; None without any."""
 
     def take(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -119,44 +159,48 @@ def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: 
                 yield executor.write(some[number], asked, output)
 
     if not some:
-        return executor.FOUND.empty_table()
+        return None
     found = spark.range(0, len(some), 1, numPartitions=len(some)).mapInArrow(take, _ddl(executor.FOUND))
     if len(some) == 1:
-        return found.toArrow()
+        return found
     total, first = F.sum("messages").alias("messages"), F.min("first").alias("first")
     said = F.min_by(F.struct("masked", "reason", "hint", "text"), "first").alias("said")
     found = found.groupBy("case_key").agg(total, first, said)
-    return found.select("case_key", "messages", "first", "said.*").toArrow()
+    return found.select("case_key", "messages", "first", "said.*")
+
+
+def most_frequent(found: DataFrame | None, of: int) -> tuple[pa.Table, DataFrame | None]:
+    """The cases of ``of`` messages that are told apart, those with the most messages, and what others there are.
+
+    Only the former come to this process; the others stay with the executors.
+    """
+    if found is None:
+        return executor.FOUND.empty_table(), None
+    most = explain.TOLD_APART
+    if of <= most:
+        return found.toArrow(), None
+    found = found.persist()  # asked twice, and each time would look at every message
+    is_case = F.col("case_key").isNotNull()
+    first = found.orderBy(is_case, F.desc("messages"), "first").limit(most + 1).toArrow()
+    if len(first) <= most:
+        return first, None
+    first = first.slice(0, most)
+    messages, at = (first.column(name)[most - 1].as_py() for name in ("messages", "first"))
+    # No two cases have their first message in common, so the others are all behind the last of these.
+    rarer = F.col("messages") < messages
+    later = (F.col("messages") == messages) & (F.col("first") > at)
+    return first, found.where(is_case & (rarer | later)).repartition(2 * TASKS)
 
 
 def _ddl(schema: pa.Schema) -> str:
-    """``schema``, of integers and texts, as Spark writes it."""
-    return ", ".join(f"{field.name} {'long' if field.type == pa.int64() else 'string'}" for field in schema)
-
-
-def _model(manifest: Mapping[str, Any]) -> Model | None:
-    """What the site has learned, if the manifest brings it."""
-    learned = manifest.get("model")
-    return Model.from_bytes(base64.b64decode(learned)) if learned else None
+    """``schema``, of integers, numbers and texts, as Spark writes it."""
+    names = {pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
+    return ", ".join(f"{field.name} {names[field.type]}" for field in schema)
 
 
 def _known_groups(manifest: Mapping[str, Any]) -> list[KnownGroup]:
     groups: Iterable[Mapping[str, str]] = manifest.get("known_groups") or ()
     return [KnownGroup(group["fingerprint"], group["cause"], group["template"]) for group in groups]
-
-
-def _answers(cases: Mapping[Case, tuple[int, int, str]], judgements: Mapping[Case, explain.Judgement]) -> pa.Table:
-    shown: set[str] = set()
-    rows = []
-    for case, (key, messages, text) in cases.items():
-        judged = judgements[case]
-        example = None if judged.fingerprint in shown else explain.without_personal_data(text)
-        shown.add(judged.fingerprint)
-        answer = (judged.cause.value, judged.rule, judged.confidence, judged.fingerprint, judged.template)
-        rows.append((key, messages, *answer, example))
-    columns = zip(*rows, strict=True) if rows else [()] * len(file_schemas.CASES)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, file_schemas.CASES, strict=True)]
-    return pa.table(arrays, schema=file_schemas.CASES)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,8 @@ from tests.unit.failure_samples import SAMPLES
 from tests.unit.hostile_texts import HOSTILE
 
 from classify_messages import run
-from redrive.classification.explain import explain
+from redrive.classification import explain
+from redrive.classification.cases import Case
 from redrive.message import body_hash
 from redrive.staging import file_schemas
 
@@ -225,6 +226,41 @@ def test_keys_are_what_selectors_find(spark: SparkSession, tmp_path: Path) -> No
                 assert [m["message_key"] for m in messages] == [wanted[headers.index(own)] for own in some]
 
 
+@pytest.mark.parametrize("shares", [1, 3])
+def test_too_many_cases_are_judged_by_the_executors_as_they_would_be_here(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: int
+) -> None:
+    monkeypatch.setattr(explain, "TOLD_APART", 6)
+    often = [f"no account of {word} in this shop" for word in ("amber", "birch", "cedar", "delta", "ember")]
+    rare = ["no account of zebra in this shop", "connection refused by gizmo", "the gizmo is ajar", *"klmnopq"]
+    ajar = Case("the gizmo is ajar")
+    cause = explain.judge({ajar: 1})[ajar].cause
+    known = [{"fingerprint": "0" * 16, "cause": cause.value, "template": "the <*> is ajar"}]
+    batches = []
+    for number in range(1, shares + 1):
+        texts = [*often * 3, *rare[number - 1 :: shares]]
+        rows = [staged(n, batch_id=number, headers=[("error", text)]) for n, text in enumerate(texts)]
+        rows.append(staged(len(rows), batch_id=number, kind="delay"))
+        columns = {field.name: [row.get(field.name) for row in rows] for field in file_schemas.STAGED}
+        pq.write_table(pa.table(columns, schema=file_schemas.STAGED), tmp_path / f"{number}.parquet")
+        batches.append({"batch_id": number, "uri": str(tmp_path / f"{number}.parquet"), "rows": 1_000_000})
+    asked = {
+        "batches": batches, "output": str(tmp_path / "out"), "broker": "rabbitmq", "known_groups": known,
+        "sources": {}, "evidence": [], "rules": [], "message_key": None, "order_key": None,
+    }  # fmt: skip
+    counts = run(asked, spark)
+    assert (counts["cases"], counts["delays"], counts["messages"]) == (15, shares, shares * 15 + 10 + shares)
+    found = answers(tmp_path / "out")
+    monkeypatch.setattr(explain, "TOLD_APART", 5)  # in the job messages without a failure are one of them
+    assert said(*found) == said(*plainly(asked, tmp_path))
+    of = {group["template"]: group for group in found[1]}
+    assert of["no account of <*> in this shop"]["messages"] == 15 * shares + 1
+    assert of["the <*> is ajar"]["fingerprint"] == "0" * 16
+    shared = [group for group in found[1] if group["template"] == explain.OVERFLOW]
+    assert sum(group["messages"] for group in shared) == 8
+    assert all(group["example"] for group in shared)
+
+
 def test_cases_of_many_tasks_come_together(spark: SparkSession, tmp_path: Path) -> None:
     errors = ["HTTP 429 for order 1", "KeyError: 'sku-1'", "connection refused by 10.0.0.1:5432"]
     batches = []
@@ -320,7 +356,7 @@ def test_python_and_spark_agree_on_every_text(spark: SparkSession, tmp_path: Pat
         broker="rabbitmq",
     )
     template = {group["fingerprint"]: group["template"] for group in groups}
-    for text, message, answer in zip(texts, messages, explain({"text": text} for text in texts), strict=True):
+    for text, message, answer in zip(texts, messages, explain.explain({"text": text} for text in texts), strict=True):
         assert (message["cause"], message["rule"], message["fingerprint"], template[message["fingerprint"]]) == (
             answer["cause"],
             answer["rule"],

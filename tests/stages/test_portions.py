@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from redrive.classification import explain
 from redrive.errors import ClassificationFailed
 from redrive.stages import classify as classify_stage
 from redrive.stages import pipeline
@@ -141,3 +142,19 @@ def test_a_file_that_can_not_be_read_is_named_and_those_of_later_runs_are_not(wo
         for _ in workshop.stages(run):
             pass
     assert len(workshop.bodies("orders")) == 40
+
+
+def test_failures_that_are_too_many_to_tell_apart_are_counted_in_the_report_and_named_in_their_group(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain, "TOLD_APART", 1)
+    workshop.die("a", "b", error=REFUSED)
+    workshop.die("c", error="the gizmo is ajar")
+    workshop.die("d", error="no account of zebra in this shop")
+    assert workshop.cycle()["overflowed"] == 2
+    shared = (
+        "select count(*) from messages m inner join failure_groups g on g.group_id = m.group_id where template = :it"
+    )
+    assert workshop.query(shared, it=explain.OVERFLOW) == [(2,)]
+    workshop.die("e", error=REFUSED)
+    assert "overflowed" not in workshop.cycle()

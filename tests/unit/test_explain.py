@@ -5,7 +5,7 @@ from failure_samples import SAMPLES
 
 from redrive.classification.cases import Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
-from redrive.classification.explain import explain, judge, without_personal_data
+from redrive.classification.explain import OVERFLOW, explain, judge, overflow_groups, without_personal_data
 from redrive.classification.templates import KnownGroup
 
 
@@ -92,3 +92,58 @@ def test_odd_lines_are_answered(line: dict[str, object]) -> None:
 def test_an_example_shows_nothing_personal() -> None:
     text = "card 4111 1111 1111 1111 of ana@acme.test, password=hunter2 Bearer abcdefghijklmnop"
     assert without_personal_data(text) == "card <card> of <email>, password=<secret> <credentials>"
+
+
+class TestTooManyToTellApart:
+    """More different cases than are told apart at once."""
+
+    WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "hazel", "ivory", "jewel")
+
+    def cases(self) -> dict[Case, int]:
+        """Six of one template with many messages each, then texts that have nothing in common, once each."""
+        users = {Case(f"no account of {word} in this shop"): 50 for word in self.WORDS[:6]}
+        odd = {Case(f"{one} {other} went {one}{other} over the {other}"): 1 for one, other in PAIRS}
+        return users | odd
+
+    def test_those_with_the_most_messages_are_and_the_others_share_a_group_for_each_cause(self) -> None:
+        found = judge(self.cases(), told_apart=8)
+        told = {judged.template for case, judged in found.items() if case.masked.startswith("no account")}
+        assert told == {"no account of <*> in this shop"}
+        others = [judged for case, judged in found.items() if not case.masked.startswith("no account")]
+        assert sum(judged.template == OVERFLOW for judged in others) == len(others) - 2
+        assert {judged.fingerprint for judged in others if judged.template == OVERFLOW} <= overflow_groups()
+        assert len({(judged.cause, judged.fingerprint) for judged in others if judged.template == OVERFLOW}) == len(
+            {judged.cause for judged in others if judged.template == OVERFLOW}
+        )
+
+    def test_the_cause_is_the_one_that_the_rules_say_all_the_same(self) -> None:
+        cases = self.cases() | {Case("HTTP 429 for gizmo"): 1, Case("connection refused by gizmo"): 1}
+        found = judge(cases, told_apart=8)
+        assert found[Case("HTTP 429 for gizmo")].cause is Cause.THROTTLED
+        assert found[Case("connection refused by gizmo")].cause is Cause.TRANSIENT_NETWORK
+        assert found[Case("connection refused by gizmo")].template == OVERFLOW
+
+    def test_what_fits_a_group_that_is_known_or_was_just_found_belongs_to_it(self) -> None:
+        cases = self.cases() | {Case("no account of zebra in this shop"): 1}
+        gizmo = Case("the <*> of gizmo is ajar")
+        known = [KnownGroup("0" * 16, judge({gizmo: 1})[gizmo].cause, gizmo.masked)]
+        found = judge(cases | {gizmo: 1}, known=known, told_apart=8)
+        assert found[Case("no account of zebra in this shop")].template == "no account of <*> in this shop"
+        assert found[gizmo].fingerprint == "0" * 16
+
+    def test_what_says_nothing_is_told_apart_from_what_says_too_much(self) -> None:
+        found = judge(self.cases() | {Case("", "expired"): 1, Case("", "", "lease"): 1}, told_apart=8)
+        assert found[Case("", "", "lease")].template == "no failure text, time per delivery reaches the lease"
+        assert found[Case("", "expired")].template == "no failure text, broker reason expired"
+
+    def test_the_order_does_not_matter(self) -> None:
+        cases = self.cases()
+        assert judge(cases, told_apart=8) == judge(dict(reversed(cases.items())), told_apart=8)
+
+    def test_up_to_the_limit_each_has_a_group_of_its_own(self) -> None:
+        cases = self.cases()
+        assert judge(cases) == judge(cases, told_apart=len(cases))
+        assert not {judged.template for judged in judge(cases).values()} & {OVERFLOW}
+
+
+PAIRS = [(one, other) for one in TestTooManyToTellApart.WORDS[:4] for other in TestTooManyToTellApart.WORDS[5:8]]

@@ -1,13 +1,16 @@
 """The same failure is one group, another failure another, on every day and machine."""
 
 import random
+import tracemalloc
+from typing import Any
 
 import pytest
 from failure_samples import SAMPLES
 
 from redrive.classification import grouping
 from redrive.classification.explain import explain
-from redrive.classification.templates import KnownGroup
+from redrive.classification.grouping import templates
+from redrive.classification.templates import KnownGroup, KnownTemplates, tokens_of
 
 
 def groups_of(*texts: str) -> list[str]:
@@ -159,3 +162,45 @@ def test_groups_of_other_causes_or_frames_are_not_merged() -> None:
     assert grouping.merges([KnownGroup(t, c, t) for t, c in zip(texts, causes, strict=False)]) == {}
     frames = [f"{text}\n  at com.acme.{name.title()}.run(<*>)" for text, name in zip(texts, names, strict=True)]
     assert grouping.merges([KnownGroup(frame, "auth_failure", frame) for frame in frames]) == {}
+
+
+class TestCost:
+    """What many texts cost: as often as there are more of them, so much more."""
+
+    @staticmethod
+    def texts(count: int, tokens: int) -> dict[str, int]:
+        """All different, in every place."""
+        return {
+            " ".join(f"word{chr(97 + at % 26)}x{'abcdefghij'[n % 10]}{'k' * (n // 10)}" for at in range(tokens)): 1
+            for n in range(count)
+        }
+
+    def test_memory_does_not_grow_with_the_square_of_a_texts_length(self) -> None:
+        peaks = []
+        for tokens in (15, 60):
+            texts = self.texts(300, tokens)
+            tracemalloc.start()
+            templates(texts)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert peaks[1] < 6 * peaks[0]
+
+    def test_what_is_known_is_not_looked_through_for_each_text(self) -> None:
+        def compared(count: int) -> int:
+            finder = KnownTemplates(
+                KnownGroup(f"{n:016x}", "throttled", f"queue <*> of shop{'x' * n} is full") for n in range(count)
+            )
+            looked = 0
+            text = tokens_of("queue orders of nobody is full")
+
+            class Counted(dict[Any, Any]):
+                def get(self, key: Any, default: Any = None) -> Any:
+                    nonlocal looked
+                    looked += len(found := super().get(key, default))
+                    return found
+
+            finder._by_place = Counted(finder._by_place)
+            assert finder.match(text) is None
+            return looked
+
+        assert compared(1_000) <= compared(10)

@@ -9,6 +9,7 @@ row group at a time, and what most messages have in common is decided for the wh
 Nothing here knows Spark: a task calls :func:`write` with the batches of its share.
 """
 
+import base64
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from redrive.classification import failure_text, route_rules
+from redrive.classification import explain, failure_text, route_rules
 from redrive.classification.arrow_numpy import Integers, has_nul, integers, numbers, strings
 from redrive.classification.bulk_masking import Masked
-from redrive.classification.cases import LEASE_HINT, ROUTE_HINT, Case, key_of, lease_ran_out
+from redrive.classification.cases import LEASE_HINT, ROUTE_HINT, Case, RouteRule, key_of, lease_ran_out
 from redrive.classification.failure_text import CODE_HEADERS, EVIDENCE_HEADERS, Evidence
+from redrive.classification.learned_model import Model
+from redrive.classification.templates import KnownGroup
 from redrive.message import ROW_BITS, Header
 from redrive.selectors import Kind, Selector
 from redrive.selectors import parse as parse_selector
@@ -40,6 +43,19 @@ FOUND = pa.schema(
         ("reason", pa.string()),
         ("hint", pa.string()),
         ("text", pa.string()),  # of the first message, cut to an example
+    ]
+)
+#: What is given back of a case that is judged on its own.
+JUDGED = pa.schema(
+    [
+        ("case_key", pa.int64()),
+        ("messages", pa.int64()),
+        ("text", pa.string()),
+        ("cause", pa.string()),
+        ("rule", pa.string()),
+        ("confidence", pa.float64()),
+        ("template", pa.string()),
+        ("fingerprint", pa.string()),
     ]
 )
 _EVIDENCE, _CODES = frozenset(EVIDENCE_HEADERS), frozenset(CODE_HEADERS)
@@ -120,6 +136,28 @@ def write(batches: Iterable[Batch], asked: Asked, output: str) -> pa.RecordBatch
         if unfinished != path:
             filesystem.move(unfinished, path)
     return look.found()
+
+
+def judge_others(
+    batches: Iterable[pa.RecordBatch], rules: Sequence[RouteRule], known: Sequence[KnownGroup], learned: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Judge cases (:data:`FOUND`) on their own; ``known`` are the groups of the ledger and those found in this job."""
+    others = explain.Others(rules, known, model_of(learned))
+    shown: set[str] = set()
+    for batch in batches:
+        rows = []
+        for key, messages, _, masked, reason, hint, text in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+            judged = others.judge(Case(masked, reason, hint))
+            rows.append((key, messages, "" if judged.fingerprint in shown else text, *judged))
+            shown.add(judged.fingerprint)
+        columns = zip(*rows, strict=True) if rows else [()] * len(JUDGED)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, JUDGED, strict=True)]
+        yield pa.record_batch(arrays, schema=JUDGED)
+
+
+def model_of(learned: str | None) -> Model | None:
+    """What the site has learned, as a manifest brings it."""
+    return Model.from_bytes(base64.b64decode(learned)) if learned else None
 
 
 def _writer(sink: pa.NativeFile) -> pq.ParquetWriter:

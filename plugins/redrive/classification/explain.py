@@ -6,17 +6,25 @@ broker reason, hint) and counts;
 with the lines of its input.
 """
 
+import heapq
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redrive.classification import failure_text, grouping, route_rules
 from redrive.classification.cases import LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.learned_model import OVERRULES, Model, shipped
 from redrive.classification.rules import HINTS, Finding, find, find_reason
-from redrive.classification.templates import KnownGroup
+from redrive.classification.templates import KnownGroup, Place
 from redrive.message import Header
+
+#: So many cases, those with the most messages, are told apart by which of their words vary. What more there are at
+#: once belongs to a group that is known by then, or shares one with all others of its cause: nobody looks at more
+#: groups, and telling a million texts apart that have nothing in common takes memory for each.
+TOLD_APART: Final = 50_000
+#: The template of what more there is.
+OVERFLOW: Final = "(too many different failures at once to tell them apart)"
 
 
 class Judgement(NamedTuple):
@@ -34,13 +42,86 @@ def judge(
     rules: Sequence[RouteRule] = (),
     known: Iterable[KnownGroup] = (),
     model: Model | None = None,
+    told_apart: int | None = None,
 ) -> dict[Case, Judgement]:
     """The judgement of every case; the values of ``cases`` are numbers of messages.
 
-    ``model`` is asked about what the table of rules leaves open; None stands for the one that we ship. Memory is
-    proportional to the number of cases. A group has one cause: templates are mined within a cause.
+    ``model`` is asked about what the table of rules leaves open; None stands for the one that we ship. Time grows with
+    the number of cases, and so does memory up to ``told_apart`` (:data:`TOLD_APART`) of them, those with the most
+    messages; the rest :class:`Others` judges. A group has
+    one cause: templates are mined within a cause.
     """
     known = list(known)
+    told_apart = TOLD_APART if told_apart is None else told_apart
+    if len(cases) <= told_apart:
+        return _told_apart(cases, rules, known, model)
+    first = heapq.nsmallest(told_apart, cases, key=lambda case: (-cases[case], case))
+    judgements = _told_apart({case: cases[case] for case in first}, rules, known, model)
+    others = Others(rules, [*known, *groups_of(judgements.values())], model)
+    return judgements | {case: others.judge(case) for case in cases if case not in judgements}
+
+
+class Others:
+    """Judges cases one by one: their causes, and the groups that are known, or else the one that all others share.
+
+    This needs no memory for what it has judged, and may run in many processes.
+    """
+
+    def __init__(
+        self, rules: Sequence[RouteRule] = (), known: Iterable[KnownGroup] = (), model: Model | None = None
+    ) -> None:
+        known = list(known)
+        self._rules = rules
+        self._model = model or shipped()
+        decided = _decided(known)
+        self._decided = grouping.Known(decided)
+        self._cause_of = {group.fingerprint: Cause(group.cause) for group in decided}
+        self._known = {cause: grouping.Known(some) for cause, some in _by_cause(known).items()}
+
+    def judge(self, case: Case) -> Judgement:
+        """The judgement of one case."""
+        text = case.masked
+        believed: dict[str, Finding | None] = {}
+        if text and not case.hint.startswith(ROUTE_HINT):
+            by_rule = find(text)
+            believed[text] = by_rule if by_rule is not None and not by_rule.weak else self._weighed(text, by_rule)
+        cause, rule, confidence = _cause_of(case, self._rules, believed)
+        place = self._known[cause].place(text or _nothing_said(case)) if cause in self._known else None
+        if place is None:
+            template = OVERFLOW if text else _nothing_said(case)
+            return Judgement(cause, rule, confidence, template, grouping.fingerprint(cause, template))
+        return Judgement(cause, rule, confidence, *place)
+
+    def _weighed(self, text: str, by_rule: Finding | None) -> Finding | None:
+        place = self._decided.place(text) or Place(text)
+        learned = self._model.find(place.template) if self._model is not None else None
+        return _weigh(by_rule, learned, find(place.template), self._cause_of.get(place.fingerprint))
+
+
+def groups_of(judgements: Iterable[Judgement]) -> set[KnownGroup]:
+    """The groups that were found."""
+    return {KnownGroup(one.fingerprint, one.cause, one.template) for one in judgements}
+
+
+def overflow_groups() -> frozenset[str]:
+    """The fingerprints of the groups that :data:`OVERFLOW` makes, one for a cause."""
+    return frozenset(grouping.fingerprint(cause, OVERFLOW) for cause in Cause)
+
+
+def _by_cause(known: Iterable[KnownGroup]) -> dict[str, list[KnownGroup]]:
+    found: dict[str, list[KnownGroup]] = {}
+    for group in known:
+        found.setdefault(group.cause, []).append(group)
+    return found
+
+
+def _decided(known: Iterable[KnownGroup]) -> list[KnownGroup]:
+    return [group for group in known if group.cause != Cause.UNCLASSIFIED]
+
+
+def _told_apart(
+    cases: Mapping[Case, int], rules: Sequence[RouteRule], known: Sequence[KnownGroup], model: Model | None
+) -> dict[Case, Judgement]:
     believed = _believed(cases, known, model or shipped())
     findings = {case: _cause_of(case, rules, believed) for case in cases}
     by_cause: dict[Cause, dict[str, int]] = {}
@@ -48,9 +129,7 @@ def judge(
         texts = by_cause.setdefault(cause, {})
         text = case.masked or _nothing_said(case)
         texts[text] = texts.get(text, 0) + cases[case]
-    known_of: dict[str, list[KnownGroup]] = {}
-    for group in known:
-        known_of.setdefault(group.cause, []).append(group)
+    known_of = _by_cause(known)
     found = {cause: grouping.templates(texts, known_of.get(cause, ())) for cause, texts in by_cause.items()}
     judgements: dict[Case, Judgement] = {}
     for case, (cause, rule, confidence) in findings.items():
@@ -74,7 +153,8 @@ def explain(
     """Each line with ``cause, rule, confidence, verdict, group, template``, in order, grouped as one batch.
 
     A line has ``text`` and may have ``reason`` (the broker's) and ``attributes`` (name to value). Lines are
-    kept until the last is read, because grouping needs all of them; texts are kept once each.
+    kept until the last is read, because grouping needs all of them; texts are kept once each. Of more than
+    :data:`TOLD_APART` different ones the rest shares a group for each cause, whose template says so.
     """
     known = list(known_groups)
     kept: list[tuple[dict[str, Any], failure_text.Evidence]] = []
@@ -150,24 +230,29 @@ def _believed(cases: Mapping[Case, int], known: Sequence[KnownGroup], model: Mod
                 texts[case.masked] = texts.get(case.masked, 0) + count
     if not texts:
         return believed
-    decided = [group for group in known if group.cause != Cause.UNCLASSIFIED]
+    decided = _decided(known)
     cause_of = {group.fingerprint: Cause(group.cause) for group in decided}
     asked: dict[str, tuple[Finding | None, Finding | None]] = {}
     for text, place in grouping.templates(texts, decided).items():
         if place.template not in asked:
             learned = model.find(place.template) if model is not None else None
             asked[place.template] = learned, find(place.template)
-        by_rule, (by_model, of_template) = believed[text], asked[place.template]
-        if by_rule is None or by_rule.rule == HINTS:
-            by_rule = of_template if of_template is not None and of_template.rule == HINTS else None
-        elif by_model is not None and by_model.confidence < OVERRULES:
-            by_model = None
-        found = by_model or by_rule
-        cause = cause_of.get(place.fingerprint or "")
-        if cause is not None and (found is None or found.cause is not cause):
-            found = Finding(cause, "group.known", by_model.confidence if by_model else 0.3, weak=True)
-        believed[text] = found
+        believed[text] = _weigh(believed[text], *asked[place.template], cause_of.get(place.fingerprint))
     return believed
+
+
+def _weigh(
+    by_rule: Finding | None, by_model: Finding | None, of_template: Finding | None, known: Cause | None
+) -> Finding | None:
+    """What to believe of a text about which the rules say little; ``known`` is the cause of its group."""
+    if by_rule is None or by_rule.rule == HINTS:
+        by_rule = of_template if of_template is not None and of_template.rule == HINTS else None
+    elif by_model is not None and by_model.confidence < OVERRULES:
+        by_model = None
+    found = by_model or by_rule
+    if known is not None and (found is None or found.cause is not known):
+        return Finding(known, "group.known", by_model.confidence if by_model else 0.3, weak=True)
+    return found
 
 
 def _nothing_said(case: Case) -> str:

@@ -14,10 +14,10 @@ hostile text costs linear time, replacements without groups. What they can see o
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from redrive.classification.templates import WILDCARD, KnownGroup, Place, mine
+from redrive.classification.templates import WILDCARD, KnownGroup, KnownTemplates, Place, mine, tokens_of
 
 #: What stands for a value in masked texts and templates.
 BLANK = WILDCARD
@@ -219,6 +219,26 @@ def templates(masked_texts: Mapping[str, int], known: Sequence[KnownGroup] = ())
         place = found[frame][said]
         places[text] = place._replace(template=place.template + _FRAME + frame) if frame else place
     return places
+
+
+class Known:
+    """Groups that are known, to be asked which of them a single text belongs to."""
+
+    def __init__(self, groups: Iterable[KnownGroup]) -> None:
+        by_frame: dict[str, list[KnownGroup]] = {}
+        for group in groups:
+            said, _, frame = group.template.partition(_FRAME)
+            by_frame.setdefault(frame, []).append(group._replace(template=said))
+        self._by_frame = {frame: KnownTemplates(some) for frame, some in by_frame.items()}
+
+    def place(self, text: str) -> Place | None:
+        """The place of a masked text whose template is known, as :func:`templates` would find it; else None."""
+        said, _, frame = trace_key(text).partition(_FRAME)
+        templates = self._by_frame.get(frame)
+        group = templates.match(tokens_of(said)) if templates is not None else None
+        if group is None:
+            return None
+        return Place(group.template + _FRAME + frame if frame else group.template, group.fingerprint)
 
 
 def merges(groups: Sequence[KnownGroup]) -> dict[str, str]:

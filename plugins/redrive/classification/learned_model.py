@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib import resources
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -157,12 +158,15 @@ def _words(text: str) -> list[str]:
 def _features(words: Sequence[str]) -> tuple[list[int], list[int], list[int]]:
     """The buckets of words, of pairs of words, and of pieces of words; each once."""
     pairs = {f"{first} {second}" for first, second in zip(["^", *words], words, strict=False)}
-    pieces: set[str] = set()
-    for word in set(words):
-        padded = f" {word} "
-        for length in _PIECES:
-            pieces.update(padded[at : at + length] for at in range(max(1, len(padded) + 1 - length)))
-    return _buckets("w", set(words)), _buckets("p", pairs), _buckets("c", pieces)
+    return _buckets("w", set(words)), _buckets("p", pairs), sorted({*chain.from_iterable(map(_pieces, set(words)))})
+
+
+@lru_cache(maxsize=1 << 14)
+def _pieces(word: str) -> tuple[int, ...]:
+    """The buckets of pieces of a word: texts are many, words are few."""
+    padded = f" {word} "
+    pieces = {padded[at : at + length] for length in _PIECES for at in range(max(1, len(padded) + 1 - length))}
+    return tuple(_buckets("c", pieces))
 
 
 def _buckets(kind: str, features: Iterable[str]) -> list[int]:

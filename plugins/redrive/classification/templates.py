@@ -13,7 +13,9 @@ The answer depends on the set of texts only, never on their order.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 WILDCARD: Final = "<*>"
@@ -76,9 +78,10 @@ def tokens_of(text: str) -> Tokens:
 def mine(weights: Mapping[str, int], known: Sequence[KnownGroup] = ()) -> dict[str, Place]:
     """The place of each text of ``weights`` (text to number of messages).
 
-    Memory is a few hundred bytes for each text. ``known`` templates keep their fingerprints.
+    Memory is a few hundred bytes for each text, and time grows with their number.
+    ``known`` templates keep their fingerprints.
     """
-    finder = _KnownTemplates(known)
+    finder = KnownTemplates(known)
     places: dict[str, Place] = {}
     open_texts: dict[Tokens, list[str]] = {}
     for text in sorted(weights):
@@ -101,31 +104,45 @@ def mine(weights: Mapping[str, int], known: Sequence[KnownGroup] = ()) -> dict[s
     return places
 
 
-class _KnownTemplates:
-    """Finds the known template that a text fits: the one with the fewest wildcards."""
+class KnownTemplates:
+    """Finds the known template that a text fits: the one with the fewest wildcards.
+
+    A text is held against those only that have a token in common with it, the rarest that each has, so that what a
+    text costs hardly grows with what is known.
+    """
 
     def __init__(self, known: Iterable[KnownGroup]) -> None:
         self.by_tokens: dict[Tokens, KnownGroup] = {}
         for group in sorted(known):
             self.by_tokens.setdefault(tokens_of(group.template), group)
-        self._by_length: dict[int, list[tuple[Tokens, KnownGroup]]] = {}
-        for tokens, group in self.by_tokens.items():
-            if WILDCARD in tokens:
-                self._by_length.setdefault(len(tokens), []).append((tokens, group))
-        for candidates in self._by_length.values():
-            candidates.sort(key=lambda item: (item[0].count(WILDCARD), item[1]))
+        varying = [tokens for tokens in self.by_tokens if WILDCARD in tokens]
+        frequency = Counter(place for tokens in varying for place in _places(tokens))
+        self._by_place: dict[tuple[int, int, str], list[Tokens]] = {}
+        for tokens in varying:
+            rarest = min(_places(tokens), key=lambda place: (frequency[place], place), default=(len(tokens), -1, ""))
+            self._by_place.setdefault(rarest, []).append(tokens)
 
     def match(self, tokens: Tokens) -> KnownGroup | None:
+        """The group of the template that ``tokens`` of a text fit."""
         exact = self.by_tokens.get(tokens)
-        if exact is not None:
+        if exact is not None or not self._by_place:
             return exact
-        for template, group in self._by_length.get(len(tokens), ()):
+        fitting = [
+            (template.count(WILDCARD), self.by_tokens[template])
+            for place in ((len(tokens), -1, ""), *_places(tokens))
+            for template in self._by_place.get(place, ())
             if all(
-                wanted == token or (wanted == WILDCARD and not _TELLING.search(token))
+                wanted == token or (wanted == WILDCARD and not _tells(token))
                 for wanted, token in zip(template, tokens, strict=True)
-            ):
-                return group
-        return None
+            )
+        ]
+        return min(fitting)[1] if fitting else None
+
+
+def _places(tokens: Tokens) -> Iterator[tuple[int, int, str]]:
+    """The fixed tokens of a text or template, each with its place and how many there are."""
+    length = len(tokens)
+    return ((length, at, token) for at, token in enumerate(tokens) if token != WILDCARD)
 
 
 def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
@@ -138,10 +155,21 @@ def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
     return [(members, _template(members)) for _, members in clusters]
 
 
+@lru_cache(maxsize=1 << 16)
 def _skeleton(token: str) -> str:
     if _IDENTIFIER.search(token) and not _TELLING.search(token):
         return WILDCARD
     return token
+
+
+@lru_cache(maxsize=1 << 16)
+def _tells(token: str) -> bool:
+    return _TELLING.search(token) is not None
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_word(token: str) -> bool:
+    return _WORD.search(token) is not None
 
 
 def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, list[Tokens]]]:
@@ -149,19 +177,11 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
     changed = True
     while changed:
         changed = False
-        places: dict[tuple[int, Tokens], list[int]] = {}
-        for number, (skeleton, _) in enumerate(clusters):
-            if sum(1 for token in skeleton if token != WILDCARD and _WORD.search(token)) < MIN_WORDS:
-                continue
-            for at, token in enumerate(skeleton):
-                if _WORD.search(token) and not _TELLING.search(token):
-                    places.setdefault((at, skeleton[:at] + skeleton[at + 1 :]), []).append(number)
         taken: set[int] = set()
         merged: list[tuple[Tokens, list[Tokens]]] = []
-        for (at, _), numbers in sorted(places.items(), key=lambda item: (-len(item[1]), item[0])):
+        for at, _, numbers in sorted(_alike(clusters), key=lambda item: (-len(item[2]), item[0], item[1])):
             free = [number for number in numbers if number not in taken]
-            words = {clusters[number][0][at] for number in free}
-            if len(free) < 2 or not _varies(words):
+            if len({clusters[number][0][at] for number in free}) < MANY_WORDS:
                 continue
             taken.update(free)
             skeleton = clusters[free[0]][0]
@@ -172,9 +192,30 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
     return clusters
 
 
-def _varies(words: set[str]) -> bool:
-    """Whether a place that holds ``words`` holds a value: many words, or a word where there are values too."""
-    return len(words) >= MANY_WORDS or WILDCARD in words
+def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[int, Tokens, list[int]]]:
+    """A place, what is beside it, and the clusters that have a word there and are alike beside it: many, or none.
+
+    What is beside a place is told by a sum of hashes without that place's, so that of a text of n tokens not n texts of
+    n - 1 are made; and one place is looked at after the other, so that memory is that of one.
+    """
+    sums: dict[int, int] = {}
+    for number, (skeleton, _) in enumerate(clusters):
+        if sum(1 for token in skeleton if token != WILDCARD and _is_word(token)) >= MIN_WORDS:
+            sums[number] = hash(len(skeleton)) + sum(map(hash, enumerate(skeleton)))
+    for at in range(max((len(clusters[number][0]) for number in sums), default=0)):
+        beside: dict[int, list[int]] = {}
+        for number, whole in sums.items():
+            skeleton = clusters[number][0]
+            if at < len(skeleton) and _is_word(token := skeleton[at]) and not _tells(token):
+                beside.setdefault(whole - hash((at, token)), []).append(number)
+        for numbers in beside.values():
+            if len(numbers) < MANY_WORDS:
+                continue
+            by_rest: dict[Tokens, list[int]] = {}  # different ones may have one hash
+            for number in numbers:
+                skeleton = clusters[number][0]
+                by_rest.setdefault(skeleton[:at] + skeleton[at + 1 :], []).append(number)
+            yield from ((at, rest, those) for rest, those in by_rest.items() if len(those) >= MANY_WORDS)
 
 
 def _template(members: Sequence[Tokens]) -> Tokens:

@@ -37,6 +37,7 @@ _MEANING = {
     "suppressed": " (processed already, not sent again)",
     "confirmed": " (proved to be processed)",
     "presumed": " (did not come back within a window that could have seen it)",
+    "overflowed": " (too many different failures at once: one group for each cause)",
     "later": " (staged, and classified in the next runs)",
     "rescued": " (drained beyond the limit: they would have been lost before the next run)",
     "unknown": " (lost sight of between send and confirmation)",

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from redrive.classification import explain
 from redrive.classification.arrow_numpy import has_nul
 from redrive.errors import BrokerError, ClassificationFailed, StagingError
 from redrive.ledger.delivery import sending
@@ -32,11 +33,18 @@ class Answers:
         """Make the job's groups known to the ledger. Raises :class:`ClassificationFailed` when files are missing."""
         self._staging = context.staging
         self._output = output
-        cases = self._read(file_schemas.CASES_FILE, ["case_key", "cause", "fingerprint", "template", "example"])
+        cases = self._read(
+            file_schemas.CASES_FILE, ["case_key", "messages", "cause", "fingerprint", "template", "example"]
+        )
         ids = _make_groups(context, cases)
         self._cases = cases.select(["case_key", "cause"])  # texts and templates are not needed any more
-        fingerprints = cases.column("fingerprint").to_pylist()
-        self._group_ids = pa.array([ids[fingerprint] for fingerprint in fingerprints], pa.int64())
+        # Of a million cases nearly all may be of one group.
+        fingerprints = cases.column("fingerprint").combine_chunks().dictionary_encode()
+        names = pa.array([ids[one] for one in fingerprints.dictionary.to_pylist()], pa.int64())
+        self._group_ids = names.take(fingerprints.indices)
+        shared = pc.is_in(cases.column("fingerprint"), value_set=pa.array(sorted(explain.overflow_groups())))
+        #: Messages whose failures were too many to tell them apart.
+        self.overflowed = int(pc.sum(cases.column("messages").filter(shared)).as_py() or 0)
 
     def of(self, some: Sequence[Batch], message_ids: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
         """``message_key``, ``order_key``, ``cause`` and ``group_id`` of a portion's messages, in the ids' order.
@@ -79,11 +87,12 @@ def _make_groups(context: Context, cases: pa.Table) -> dict[str, int]:
     """Fingerprint -> group id, known to the ledger."""
     mask = redactor(context.route)
     found: dict[str, Group] = {}
-    for row in cases.select(["fingerprint", "cause", "template", "example"]).to_pylist():
-        if row["example"] is not None or row["fingerprint"] not in found:
-            # PostgreSQL has no text with a NUL in it.
-            shown = {name: text and text.replace("\0", "\ufffd") for name, text in row.items()}
-            found[row["fingerprint"]] = Group(**shown | {"example": shown["example"] and mask(shown["example"])})
+    for some in cases.select(["fingerprint", "cause", "template", "example"]).to_batches(max_chunksize=10_000):
+        for row in some.to_pylist():
+            if row["example"] is not None or row["fingerprint"] not in found:
+                # PostgreSQL has no text with a NUL in it.
+                shown = {name: text and text.replace("\0", "\ufffd") for name, text in row.items()}
+                found[row["fingerprint"]] = Group(**shown | {"example": shown["example"] and mask(shown["example"])})
     return loading.ensure_groups(context.ledger, context.lease, list(found.values()), context.now())
 
 

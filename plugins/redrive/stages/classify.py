@@ -170,6 +170,7 @@ def load(context: Context) -> dict[str, int]:
     asked = _were_asked(context, waiting, f"{output}.json")
     loaded = Loaded()
     unreadable: list[Batch] = []
+    overflowed = 0
     if asked:
         from redrive.stages import classified_files  # noqa: PLC0415 - see there
 
@@ -189,6 +190,7 @@ def load(context: Context) -> dict[str, int]:
                 loaded = loaded.plus(classified_files.load(context, readable, answers, repeated))
             done += sum(b.copies for b in some)
             context.progress("loading", done, sum(b.copies for b in asked))
+        overflowed = answers.overflowed if answers is not None else 0
     if waiting:
         context.staging.remove(output)
         context.staging.remove(f"{output}.json")
@@ -210,6 +212,7 @@ def load(context: Context) -> dict[str, int]:
             else {}
         ),
         **({"later": later} if later else {}),
+        **({"overflowed": overflowed} if overflowed else {}),
     }
 
 

@@ -58,7 +58,7 @@ def report(context: Context) -> dict[str, Any]:
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),
         **({"paused": paused} if paused else {}),
-        **({"later": later} if (later := loaded.get("later")) else {}),
+        **{name: loaded[name] for name in ("later", "overflowed") if loaded.get(name)},
         **({"rescued": rescued} if (rescued := stages.get("drain", {}).get("rescued")) else {}),
         "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},
     }
