@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.servers import Server, ServerMissing, free_port
+from tests.servers import GUARD, Server, ServerMissing, free_port
 
 #: Signs the tokens; a server lives for one test session.
 SECRET = b"a secret that only tests on loopback know"
@@ -37,7 +37,7 @@ class Pulsar(Server):
     """Pulsar standalone: broker, bookie and metadata store in one JVM."""
 
     name = "pulsar"
-    start_within = 120.0
+    start_within = 240.0
 
     def __init__(self, directory: Path | None = None) -> None:
         super().__init__(directory)
@@ -134,6 +134,7 @@ class Pulsar(Server):
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
+        GUARD.forget(self.process.pid)
         self.process = None
 
     def _clean_up(self) -> None:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -64,6 +65,43 @@ def free_port() -> int:
     raise RuntimeError(f"no free port from {PORTS.start} to {PORTS.stop}")
 
 
+class Guard:
+    """Kills what this process started and did not stop, when it is gone itself: however it went."""
+
+    _CODE = """
+import os, signal, sys
+groups = set()
+for line in sys.stdin:
+    change = groups.add if line[0] == "+" else groups.discard
+    change(int(line[1:]))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def watch(self, group: int) -> None:
+        """Kill this group of processes when we are gone, unless it was told to :meth:`forget` it."""
+        if self._process is None:
+            command = [sys.executable, "-I", "-S", "-c", self._CODE]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+        self._tell(f"+{group}")
+
+    def forget(self, group: int) -> None:
+        self._tell(f"-{group}")
+
+    def _tell(self, line: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            print(line, file=self._process.stdin, flush=True)
+
+
+GUARD = Guard()
+
+
 class Server:
     """One server process with its own directory: ``with Server() as server``.
 
@@ -72,7 +110,7 @@ class Server:
     """
 
     name = "server"
-    start_within = 60.0  # seconds
+    start_within = 120.0  # seconds; several start side by side
     stop_signal = signal.SIGTERM
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -113,6 +151,7 @@ class Server:
                 user=self.user(),
                 start_new_session=True,
             )
+        GUARD.watch(self.process.pid)
         deadline = time.monotonic() + self.start_within
         while not self.ready():
             if self.process.poll() is not None:
@@ -132,6 +171,8 @@ class Server:
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait(10)
+        if self.process is not None:
+            GUARD.forget(self.process.pid)
         self.process = None
 
     def __enter__(self) -> Self:
@@ -335,7 +376,9 @@ class RabbitMQ(Server):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
+        GUARD.watch(self._epmd.pid)
 
     def environment(self) -> dict[str, str]:
         own = self.directory
@@ -376,6 +419,7 @@ class RabbitMQ(Server):
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
+        GUARD.forget(self.process.pid)
         self.process = None
         self._stop_epmd()
 
@@ -388,6 +432,7 @@ class RabbitMQ(Server):
         if self._epmd is not None:
             self._epmd.kill()
             self._epmd.wait(10)
+            GUARD.forget(self._epmd.pid)
             self._epmd = None
 
     def ask(self, method: str, path: str, body: object = None, *, user: str = "guest") -> Any:

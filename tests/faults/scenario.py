@@ -26,6 +26,8 @@ ROUTE: dict[str, Any] = {
     "requeue_attempts": 5,
 }
 CORRECTED = "k1, corrected"
+#: Where a message may be when nothing is left to do.
+ENDS = {"sent", "presumed", "escalated", "discarded"}
 QUEUES = ("orders", "orders-dlq", "orders-delay")
 
 
@@ -100,11 +102,20 @@ class Scenario:
         return work
 
     def complete(self, shop: Workshop) -> None:
-        """Another process takes over when all leases are over, and goes on until nothing is left to do."""
-        for _ in range(3):
+        """Another process takes over when all leases are over, and goes on until nothing is left to do.
+
+        A run more shows that nothing begins anew.
+        """
+        for number in range(3):
+            if number == 2 and not self._unfinished(shop):
+                break
             shop.advance(minutes=30)
             shop.review()
             shop.cycle()
+
+    @staticmethod
+    def _unfinished(shop: Workshop) -> bool:
+        return bool(shop.states().keys() - ENDS or any(shop.broker.depth(queue).total for queue in QUEUES[1:]))
 
     # --- what must hold ----------------------------------------------------------------------------------
 
@@ -127,7 +138,7 @@ class Scenario:
             # A send that we know of arrived; one of which nobody knows arrived or not.
             assert sent <= arrived[body] <= sent + unknown, (body, state, message_id, sent, unknown, arrived[body])
             assert resent or not both, "nothing unknown is sent again unless the route says so"
-            assert state in {"sent", "presumed", "escalated", "discarded"}, (body, state)
+            assert state in ENDS, (body, state)
             assert state != "sent" or sent, (body, state)
         assert unknown_sends <= kills * CONFIRM_WINDOW, "at most one confirm window per kill"
         for queue in ("orders-dlq", "orders-delay"):

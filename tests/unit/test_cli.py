@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests import blank
+from tests import blank, command
 
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
@@ -40,14 +40,8 @@ def ledger(folder: Path) -> Ledger:
 
 
 def redrive(folder: Path, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "redrive", *words],
-        check=False,
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=os.environ | {"REDRIVE_CONFIG": str(folder / "redrive.yaml"), "COLUMNS": "120"},
+    return command.run(
+        *words, env={"REDRIVE_CONFIG": str(folder / "redrive.yaml"), "COLUMNS": "120"}, given=given.encode()
     )
 
 
