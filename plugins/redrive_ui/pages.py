@@ -26,6 +26,8 @@ from redrive_ui.request_context import RequestContext, person_of, request_contex
 
 router = APIRouter()
 Word = Annotated[str, Query(max_length=300), AfterValidator(lambda text: filters.storable("text", text))]
+#: Ids and keys are as long as who gave them liked.
+Sought = Annotated[str, Query(max_length=4096), AfterValidator(lambda text: filters.storable("text", text))]
 Requested = Annotated[RequestContext, Depends(request_context)]
 
 
@@ -139,7 +141,7 @@ def message_page(at: Requested, message_id: int) -> Response:
 
 
 @router.get("/find", response_class=HTMLResponse)
-def find_page(at: Requested, word: Word = "") -> Response:
+def find_page(at: Requested, word: Sought = "") -> Response:
     word = word.strip()
     with at.read() as connection:
         found = reading.find(connection, word, at.readable) if word else []

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.classification import grouping
 from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.message import index_key
 from redrive_ui.filters import UNDECIDED, Filter
 
 Row = dict[str, Any]
@@ -455,15 +456,18 @@ def find(connection: Connection, word: str, readable: Collection[str]) -> list[R
     number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
     where, values = _routes(readable)
     ways = (
-        "message_id in (select message_id from messages where redrive_id = :word or broker_message_id = :word or"
-        " message_id = :number union select message_id from repeat_copies where broker_message_id = :word and"
-        f" {where})",
+        "message_id in (select message_id from messages where redrive_id = :word or broker_message_id in (:word, :key)"
+        " or message_id = :number union select message_id from repeat_copies where broker_message_id in (:word, :key)"
+        f" and {where})",
         "message_key = :word",
         # last, because no index serves it: people rarely have the id that a message got when it was sent again
-        f"message_id in (select message_id from redelivery_attempts where broker_message_id = :word and {where})",
+        f"message_id in (select message_id from redelivery_attempts where broker_message_id in (:word, :key)"
+        f" and {where})",
     )
+    # Long and odd broker ids are kept as their index has them.
+    asked: dict[str, Any] = {"word": word, "key": index_key(word), "number": number}
     for way in ways:
-        given = {"word": word} | ({"number": number} if ":number" in way else {})
+        given = {name: value for name, value in asked.items() if f":{name}" in way}
         rows = rows_of(
             connection,
             "select message_id, redrive_id, route, source, state, cause, group_id, attempts, first_enqueued_at,"

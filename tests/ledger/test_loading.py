@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from redrive.errors import ClassificationFailed, LeaseLost
-from redrive.ledger.drain import batches, loading
+from redrive.ledger.drain import batches, loading, suspects
 from redrive.ledger.drain.loading import Group, Loaded
+from redrive.ledger.review.escalations import Review
 from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, redrive_id_of
 from tests.ledger.planting import Plant, unchanged
 
@@ -228,6 +229,26 @@ def test_an_id_that_is_taken_already_stops_no_load(plant: Plant) -> None:
     first, second = (plant.redrive_id(one) for one in ids)
     assert first.startswith(redrive_id_of(prefix, ids[0]) + "-")
     assert second == redrive_id_of(prefix, ids[1])
+
+
+def test_an_id_that_is_taken_already_stops_no_decision_on_a_suspected_copy(plant: Plant) -> None:
+    (one,) = plant.messages(1)
+    plant.send()
+    plant.load(coming_back(plant, one, headers_hash=b"first"))
+    plant.load(coming_back(plant, one, headers_hash=b"other"))
+    (copy,) = plant.rows("select copy_id from repeat_copies where kind = 'suspected'")[0]
+    taken = redrive_id_of(plant.value("select ledger_id from ledger_identity"), copy)
+    plant.load({})
+    plant.change("update messages set redrive_id = :taken where message_id = (select max(message_id) from messages)",
+                 taken=taken)  # fmt: skip
+    with plant.ledger.read() as connection:
+        (candidate,) = suspects.candidates(connection, "orders", after=-1, limit=9)
+    review = Review(candidate, b"{}", None, (), None, "discard")
+    suspects.write_reviews(plant.ledger, plant.lease, [review], plant.now)
+    plant.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'x'")
+    assert suspects.adopt(plant.ledger, plant.lease, plant.now) == 1
+    assert plant.redrive_id(copy).startswith(f"{taken}-")
+    assert balance(plant) == (0, 0)
 
 
 def test_what_a_copy_says_of_its_attempts_is_bounded(plant: Plant) -> None:

@@ -223,7 +223,7 @@ def test_a_batch_that_is_lost_for_good_is_given_up_and_the_route_goes_on(
     with pytest.raises(StagingError, match="redrive forget-batch orders 2"):
         workshop.cycle()
     workshop.advance(minutes=5)
-    assert {"batch_id": 2, "copies": 1, "watched": 2}.items() <= _give_up(workshop).items()
+    assert {"batch_id": 2, "copies": 1, "watched": 0}.items() <= _give_up(workshop).items()
     assert workshop.query("select actor, count, reason from audit_events where action = 'give up batch'") == [
         ("ana", 1, "no versions")
     ]
@@ -232,7 +232,7 @@ def test_a_batch_that_is_lost_for_good_is_given_up_and_the_route_goes_on(
     for _ in range(4):
         workshop.advance(hours=2)
         workshop.cycle()
-    assert workshop.states() == {"presumed": 2}
+    assert workshop.states() == {"presumed": 2}, "they were sent after it was drained"
     assert workshop.audit() == []
 
     place.write_bytes(whole)
@@ -242,6 +242,33 @@ def test_a_batch_that_is_lost_for_good_is_given_up_and_the_route_goes_on(
     pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
     workshop.cycle()
     assert workshop.query("select payload from escalated_messages") == [("b",)]
+    assert workshop.audit() == []
+
+
+def test_what_may_have_come_back_in_a_batch_that_is_given_up_is_never_presumed(workshop: Workshop) -> None:
+    workshop.die("a", "b", error=REFUSED)
+    assert workshop.cycle()["redelivered"] == 2
+    workshop.consume(lambda letter: REFUSED if letter.body == b"a" else None)
+    run = workshop.begin()
+    workshop.drain(run)
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    ((lost,),) = workshop.query("select max(batch_id) from staging_batches")
+    whole = file_of(workshop, lost).read_bytes()
+    file_of(workshop, lost).unlink()
+    assert _give_up(workshop, lost)["watched"] == 2
+    for _ in range(4):
+        workshop.advance(hours=2)
+        workshop.cycle()
+    assert workshop.states() == {"sent": 2}
+    assert workshop.query("select distinct reason from messages") == [
+        (f"may have come back in batch {lost}, which was given up",)
+    ]
+    assert workshop.query("select sent, stayed, returned from destination_outcomes") == [(0, 0, 0)]
+    file_of(workshop, lost).write_bytes(whole)
+    run = workshop.begin()
+    assert pipeline.adopt(workshop.settings, run, **workshop.options())["adopted"] == 1
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert workshop.cycle()["returned"] == 1, "what is seen after all counts"
     assert workshop.audit() == []
 
 

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
+from redrive.message import index_key
 from redrive_ui.rendering import PREFIX
 from redrive_ui.request_context import Configuration
 from tests import blank
@@ -170,6 +171,24 @@ class TestMessages:
         assert answer.headers["location"] == f"/redrive/messages/{sent}", "the id that it got when it was sent again"
         assert "24 messages" in text_of(site.page("/find?word=order-3"))
         assert "No messages" in text_of(site.page("/find?word=nothing"))
+
+    def test_are_found_by_a_broker_id_that_the_ledger_keeps_shortened(self, site: Site) -> None:
+        first, copied, sent = (f"{name}-{'x' * 600}" for name in ("first", "copied", "sent"))
+        message_id = FIRST + 3
+        site.change("update messages set broker_message_id = :key where message_id = :id",
+                    key=index_key(first), id=message_id)  # fmt: skip
+        site.change(
+            "insert into repeat_copies (copy_id, message_id, route, kind, source, broker_message_id, seen_at)"
+            " select message_id + 90000, message_id, route, 'surplus', source, :key, :at from messages"
+            " where message_id = :id",
+            key=index_key(copied), id=message_id, at=seeding.NOW,
+        )  # fmt: skip
+        ((again,),) = site.rows("select max(message_id) from redelivery_attempts")
+        site.change("update redelivery_attempts set broker_message_id = :key where message_id = :id",
+                    key=index_key(sent), id=again)  # fmt: skip
+        for word, expected in ((first, message_id), (copied, message_id), (sent, again)):
+            answer = site.get(f"/find?word={word}", follow_redirects=False)
+            assert answer.headers["location"] == f"/redrive/messages/{expected}"
 
     def test_of_bytes_are_shown_as_bytes(self, site: Site) -> None:
         seeding.escalate(site.ledger, 7, "not text", b"\x00\xff<b>bold")

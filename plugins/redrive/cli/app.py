@@ -257,7 +257,7 @@ def forget_batch(
     if not yes:
         typer.confirm(
             f"Batch {batch} holds {found['copies']} copies, which may be nowhere else. {found['watched']} sends are"
-            " watched that may have come back in it; those will count as not come back. Give it up?",
+            " watched that may have come back in it; nobody will know of these, and they stay sent. Give it up?",
             abort=True,
         )
     with _running(settings, route, _selection(), as_json, trigger="forget-batch", even_if_paused=True) as (

@@ -23,7 +23,11 @@ def look(settings: Settings, route: str, batch_id: int) -> dict[str, Any]:
     try:
         batch = _lost(ledger, Staging(settings.staging), route, batch_id)
         with ledger.read() as connection:
-            return {"batch_id": batch_id, "copies": batch.copies, "watched": outcomes.outstanding(connection, route)}
+            return {
+                "batch_id": batch_id,
+                "copies": batch.copies,
+                "watched": outcomes.outstanding(connection, route, batch_id),
+            }
     finally:
         ledger.close()
 
@@ -32,7 +36,8 @@ def give_up(context: Context, batch_id: int, *, by: str, reason: str) -> dict[st
     """Give up a batch that waits to be loaded and whose file is damaged or missing, for ever; what is left of the file
     is removed.
 
-    Returns ``batch_id``, its ``copies`` and how many sends are ``watched`` that may have come back in it. Raises
+    Returns ``batch_id``, its ``copies`` and how many sends were ``watched`` that may have come back in it: these stay
+    sent, and are never presumed. Raises
     :class:`UsageError` without a reason, for a batch that doesn't wait, and for a file that can be read;
     :class:`StagingError` where the store can't be reached.
     """
@@ -40,7 +45,7 @@ def give_up(context: Context, batch_id: int, *, by: str, reason: str) -> dict[st
         raise UsageError("say why the batch is given up: it is kept for ever")
     batch = _lost(context.ledger, context.staging, context.name, batch_id)
     with context.ledger.read() as connection:
-        watched = outcomes.outstanding(connection, context.name)
+        watched = outcomes.outstanding(connection, context.name, batch_id)
     if not batches.give_up(context.ledger, context.lease, batch, by=by, reason=reason, now=context.now()):
         raise UsageError(f"batch {batch_id} of route {context.name} no longer waits to be loaded")
     context.staging.remove(batch.uri)

@@ -175,6 +175,11 @@ def count_sent(connection: Connection, slice_id: int) -> None:
     _add(connection, "sent", "attempts.slice_id = :slice_id", {"slice_id": slice_id})
 
 
+def uncount_sent(connection: Connection, which: str, values: dict[str, Any]) -> None:
+    """Attempts (``which``, SQL over ``attempts``) whose outcome nobody will know: others go in their place."""
+    _add(connection, "sent", which, values, by="-count(*)")
+
+
 def count_stayed(connection: Connection, which: str, values: dict[str, Any]) -> None:
     """Attempts (``which``, SQL over ``attempts``) without an outcome of which one is about to be known: they stayed."""
     _add(connection, "stayed", f"attempts.outcome is null and ({which})", values)
@@ -222,11 +227,11 @@ def remember(connection: Connection, route: str, most: int) -> None:
     )
 
 
-def _add(connection: Connection, column: str, which: str, values: dict[str, Any]) -> None:
+def _add(connection: Connection, column: str, which: str, values: dict[str, Any], *, by: str = "count(*)") -> None:
     connection.execute(
         sql(
             f"insert into destination_outcomes (route, destination, group_id, {column})"
-            " select attempts.route, attempts.destination, coalesce(attempts.group_id, 0), count(*)"
+            f" select attempts.route, attempts.destination, coalesce(attempts.group_id, 0), {by}"
             f" from redelivery_attempts attempts where {which} and {_OF_THIS_STAGE}"
             " group by attempts.route, attempts.destination, coalesce(attempts.group_id, 0)"
             " on conflict (route, destination, group_id) do update set"

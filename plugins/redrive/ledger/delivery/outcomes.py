@@ -139,16 +139,58 @@ def awaited(connection: Connection, route: str, before: datetime) -> bool:
     return found.first() is not None
 
 
-def outstanding(connection: Connection, route: str) -> int:
-    """How many sends of the route wait to be observed: each may have come back in a batch that is not loaded."""
+def outstanding(connection: Connection, route: str, batch_id: int | None = None) -> int:
+    """How many sends of the route wait to be observed: each may have come back in a batch that is not loaded. With
+    ``batch_id`` those that may have in this one: what later runs sent had not come back when it was drained."""
     found = connection.execute(
         sql(
             "select count(*) from redelivery_attempts a inner join delivery_slices s on s.slice_id = a.slice_id"
             " where s.route = :route and s.observed_at is null and a.sent_at is not null and a.outcome is null"
+            + (
+                ""
+                if batch_id is None
+                else " and s.fence <= (select fence from staging_batches where batch_id = :batch_id)"
+            )
         ),
-        {"route": route},
+        {"route": route} | ({} if batch_id is None else {"batch_id": batch_id}),
     )
     return int(found.scalar_one())
+
+
+def lose_sight(connection: Connection, route: str, *, until_fence: int, reason: str, now: datetime) -> int:
+    """Nobody will see whether the watched sends of runs up to ``until_fence`` came back: they stay sent, with this
+    ``reason``, until they are seen after all or proved to be processed; how many they are. Gates and breakers count
+    them as if they had not been sent, and send others. In the caller's transaction."""
+    values = {"route": route, "fence": until_fence, "reason": reason}
+    slices = (
+        "select slice_id from delivery_slices where route = :route and fence <= :fence and closed_at is not null"
+        " and observed_at is null and sent > 0"
+    )
+    lost = f"attempts.slice_id in ({slices}) and attempts.sent_at is not null and attempts.outcome is null"
+    connection.execute(
+        sql(
+            "update group_state set sent ="
+            " case when group_state.sent > seen.n then group_state.sent - seen.n else 0 end"
+            " from (select attempts.group_id, count(*) as n from redelivery_attempts attempts inner join group_state"
+            " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
+            f" where {lost} and {OF_THIS_STAGE} group by attempts.group_id) seen"
+            " where group_state.route = :route and group_state.group_id = seen.group_id"
+        ),
+        values,
+    )
+    breakers.uncount_sent(connection, lost, values)
+    count = connection.execute(
+        sql(
+            "update messages set reason = :reason where route = :route and state = 'sent' and exists (select 1 from"
+            " redelivery_attempts attempts where attempts.message_id = messages.message_id"
+            f" and attempts.attempt = messages.attempts and {lost})"
+        ),
+        values,
+    ).rowcount
+    connection.execute(
+        sql(f"update delivery_slices set observed_at = :now where slice_id in ({slices})"), {**values, "now": now}
+    )
+    return int(count)
 
 
 def watched(connection: Connection, route: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.errors import BatchLost
+from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
@@ -197,13 +198,14 @@ def give_up(ledger: Ledger, lease: RouteLease, batch: Batch, *, by: str, reason:
     """Somebody gives up a recorded batch whose file is lost before its load; False when it is loaded or given up.
 
     Its row stays and counts no copies any more; the audit event says how many there were, and of how many of them
-    nothing is left at their source. The file is the caller's to remove, as of every abandoned batch.
+    nothing is left at their source. The file is the caller's to remove, as of every abandoned batch. What was sent
+    before and is watched may have come back in it, and is never presumed.
     """
     with ledger.write() as connection:
         lease.guard(connection, now)
-        settled_copies = connection.execute(
-            sql("select settled_copies from staging_batches where batch_id = :id"), {"id": batch.batch_id}
-        ).scalar()
+        known = connection.execute(
+            sql("select settled_copies, fence from staging_batches where batch_id = :id"), {"id": batch.batch_id}
+        ).first()
         changed = connection.execute(
             sql(
                 "update staging_batches set state = 'abandoned', copies = 0, settled_copies = 0, removed_at = null"
@@ -211,7 +213,14 @@ def give_up(ledger: Ledger, lease: RouteLease, batch: Batch, *, by: str, reason:
             ),
             {"id": batch.batch_id, "route": lease.route},
         ).rowcount
-        if changed:
+        if known is not None and changed:
+            unseen = outcomes.lose_sight(
+                connection,
+                lease.route,
+                until_fence=known.fence,  # what later runs sent had not come back when it was drained
+                reason=f"may have come back in batch {batch.batch_id}, which was given up",
+                now=now,
+            )
             tell(
                 connection,
                 at=now,
@@ -220,7 +229,12 @@ def give_up(ledger: Ledger, lease: RouteLease, batch: Batch, *, by: str, reason:
                 run_id=lease.run_id,
                 actor=by,
                 count=batch.copies,
-                selection={"batch_id": batch.batch_id, "settled_copies": settled_copies, "uri": batch.uri},
+                selection={
+                    "batch_id": batch.batch_id,
+                    "settled_copies": known.settled_copies,
+                    "uri": batch.uri,
+                    "unseen_sends": unseen,
+                },
                 reason=reason,
             )
     return bool(changed)

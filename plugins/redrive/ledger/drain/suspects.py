@@ -5,6 +5,7 @@ of its own, with the copy that it resembles as its parent, and from there on it 
 sends it, ``discard`` says that it was a second copy.
 """
 
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -128,6 +129,10 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
                 )  # fmt: skip
                 continue
             adopted += 1
+            own = redrive_id_of(prefix, row.copy_id)
+            taken = sql("select 1 from messages where redrive_id = :own")
+            if connection.execute(taken, {"own": own}).first() is not None:  # an earlier release kept forged ids
+                own = f"{own}-{secrets.token_hex(4)}"
             connection.execute(
                 sql(
                     "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
@@ -138,7 +143,7 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
                     " :message_key, :order_key, :reason)"
                 ),
                 {
-                    "id": row.copy_id, "redrive_id": redrive_id_of(prefix, row.copy_id), "parent": row.first_id,
+                    "id": row.copy_id, "redrive_id": own, "parent": row.first_id,
                     "route": lease.route, "source": row.source, "kind": row.kind, "origin": row.origin,
                     "destination": row.destination,
                     "broker_id": row.broker_message_id, "hash": known, "size": size,
