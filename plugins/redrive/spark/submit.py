@@ -7,6 +7,7 @@ run must not pay for it.
 """
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +31,8 @@ from redrive.spark import session_conf
 
 if TYPE_CHECKING:
     from redrive.connections.lookup import Connection
+
+_log = logging.getLogger(__name__)
 
 APPLICATION_NAME = "redrive-classify"
 _LAST_LINES = 20
@@ -306,6 +310,7 @@ def _run(command: list[str], spark: SparkSettings) -> None:
     ours = {"PYSPARK_DRIVER_PYTHON": sys.executable}
     if spark.runner == "local":
         ours |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    began = time.monotonic()
     with log.open("wb") as sink:
         process = subprocess.Popen(  # noqa: S603  our own script, with our own Python or Spark
             command,
@@ -322,6 +327,7 @@ def _run(command: list[str], spark: SparkSettings) -> None:
             ) from None
         finally:
             _stop(process)
+    _log.info("the Spark job ended with %d after %.1f s; log: %s", code, time.monotonic() - began, log)
     if code:
         raise ClassificationFailed(f"the Spark job ended with {code}; log: {log}\n{tail(log)}")
 

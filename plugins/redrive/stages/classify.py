@@ -11,6 +11,7 @@ one that ran over ``spark.timeout`` is followed by a smaller one and not by a la
 
 import base64
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ from redrive.stages.context import Context, micros
 
 if TYPE_CHECKING:
     from redrive.staging.batch_files import Staging
+
+log = logging.getLogger(__name__)
 
 #: Copies that a run asks Spark about at most; and at least, however many jobs failed (unless a batch has more).
 MOST, LEAST = 10_000_000, 20_000
@@ -80,6 +83,7 @@ def prepare(context: Context) -> str | None:
     # Before anything is asked: should the job take this process with it, the next run has to know.
     noted = {"asked": {"copies": copies, "most": most, "later": later}}
     leases.note_counts(context.ledger, context.lease, PREPARE, noted, context.now())
+    log.info("classifying %d copies in %d batches; %d wait for the next runs", copies, len(asked), later)
     if later:
         context.progress(f"classifying {copies} staged copies; {later} more wait for the next runs", copies, None)
     route, staging, output = context.route, context.staging, output_path(context)

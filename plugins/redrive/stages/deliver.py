@@ -6,12 +6,13 @@ crash leaves at most that window unknown.
 """
 
 import itertools
+import logging
 import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from redrive.brokers.base import Broker, Capabilities, Depth, Publication
@@ -49,6 +50,8 @@ from redrive.policy.pacing import TokenBucket
 from redrive.stages import aiming, attributes, consumers
 from redrive.stages.checking import Asked, open_check
 from redrive.stages.context import Context, instant, micros, not_sent_on
+
+log = logging.getLogger(__name__)
 
 #: Causes that go out at a tenth of the route's rate unless the route says otherwise: whoever was throttled, or
 #: too slow for its lease, is not to be pushed.
@@ -294,7 +297,20 @@ class _Delivery:
         if claimed is None:
             return None, None
         self.totals.slices += 1
+        before, began = replace(self.totals), time.monotonic()
         self._send_slice(claimed, band)
+        log.info(
+            "slice %d to %s: %d messages, %d sent, %d unknown, %d refused, %d put back, %d suppressed in %.2f s",
+            claimed.slice_id,
+            destination,
+            len(claimed.messages),
+            self.totals.redelivered - before.redelivered,
+            self.totals.unknown - before.unknown,
+            self.totals.refused - before.refused,
+            self.totals.put_back - before.put_back,
+            self.totals.suppressed - before.suppressed,
+            time.monotonic() - began,
+        )
         context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
         return claimed, 0.0
 

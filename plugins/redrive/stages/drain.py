@@ -18,7 +18,9 @@ The source whose messages expire soonest is drained first. When the limit is rea
 expire before the next run may be over, the drain goes on beyond the limit until that is no longer so, and says it.
 """
 
+import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from redrive.staging.batch_files import BatchWriter
+
+log = logging.getLogger(__name__)
 
 #: Receipts per settle call: a multiple of every broker's batch size.
 SETTLE_AT_ONCE = 1_000
@@ -504,6 +508,7 @@ class _SourceDrain:
         if self._writer is None or self._batch_id is None:
             return
         context, writer, batch_id = self._context, self._writer, self._batch_id
+        began = time.monotonic()
         written = writer.close()
         batches.record(
             context.ledger,
@@ -530,6 +535,15 @@ class _SourceDrain:
             problem = error  # what was settled is still written down
         batches.settled(context.ledger, batch_id, count=settled, now=context.now())
         self.settled += settled
+        log.info(
+            "batch %d of %s: %d copies, %d bytes staged, %d settled in %.2f s",
+            batch_id,
+            self._source.queue,
+            written.copies,
+            written.bytes,
+            settled,
+            time.monotonic() - began,
+        )
         self._batch_id = None
         self._recorded = False
         self._leased_at = None

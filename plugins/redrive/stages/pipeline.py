@@ -5,6 +5,7 @@ them. A run travels between tasks as :class:`Run`: names and numbers, no payload
 """
 
 import gc
+import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
@@ -38,6 +39,8 @@ from redrive.stages import review as review_stage
 from redrive.stages.context import Context, Progress, Run, silent, utc_now
 
 Clock = Callable[[], datetime]
+
+log = logging.getLogger(__name__)
 
 
 def begin(
@@ -279,9 +282,14 @@ def _stage(
     with _fewer_collections(), Context(settings, run, clock=clock, progress=progress, broker=broker) as context:
         counts = work(context)
         counts["seconds"] = round(time.monotonic() - started, 3)
+        log.info("%s of route %s, run %s: %s", name, run.route, run.run_id, _said(counts))
         leases.note_counts(context.ledger, context.lease, name, counts, clock())
         notify.after(name, context, counts)
     return counts
+
+
+def _said(counts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in counts.items())
 
 
 @contextmanager

@@ -1,0 +1,31 @@
+"""What a run says in the log: batches, jobs, slices and stages, with counts and seconds, and no payload."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.workshop import REFUSED, Workshop
+
+
+def test_every_batch_job_slice_and_stage_has_a_line_without_a_payload(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die("the secret of a", "the secret of b", error=REFUSED)
+    with caplog.at_level(logging.INFO, logger="redrive"):
+        workshop.cycle()
+    workshop.ledger.close()
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("redrive")]
+    for beginning in (
+        "batch 1 of orders-dlq: 2 copies, ",
+        "classifying 2 copies in 1 batches; 0 wait for the next runs",
+        "slice 1 to orders: 2 messages, 2 sent, 0 unknown, 0 refused, 0 put back, 0 suppressed in ",
+        *(
+            f"{stage} of route orders, run "
+            for stage in ("observe", "drain", "load", "resolve", "plan", "deliver", "escalate")
+        ),
+    ):
+        assert sum(line.startswith(beginning) for line in lines) == 1, beginning
+    assert "redelivered 2" in next(line for line in lines if line.startswith("deliver of"))
+    assert not [line for line in lines if "secret" in line]
