@@ -15,7 +15,7 @@ or killed loses nothing and sends nothing twice in silence.
 | `deliver` | sends in slices under rate, canary and breaker | the destination; a group that keeps failing is held |
 | `escalate` | the rest goes to `escalated_messages` | `redrive review list` |
 | `report` | the counts of the run, also in XCom; fails for a source that failed, when all else is done | its error names the source |
-| `finish` | gives the route back, whatever happened | a lease that was not given back ends by itself after 15 minutes |
+| `finish` | gives the route back, whatever happened, and fails if anything did | its error names the tasks; a lease that was not given back ends by itself after 15 minutes |
 
 **Trigger by hand** with `dry_run` to see what would happen, or with `causes`, `groups`, `since`, `until`, `sources`,
 `attributes`, `limit` to take a part. A run that is triggered by hand while the route is held or paused fails and says who holds it.
@@ -45,6 +45,6 @@ for name, route in settings.routes.items():
             tasks.deliver.partial(run=run).expand_kwargs(tasks.shards(route.deliver.shards)),
             tasks.escalate(run),
             tasks.report(run),
-            tasks.finish(run).as_teardown(setups=run),
+            tasks.finish(run).as_teardown(setups=run, on_failure_fail_dagrun=True),
         )
         drained >> loaded  # so that a skipped classify does not skip the load

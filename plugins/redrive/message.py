@@ -28,6 +28,9 @@ _PLAIN = re.compile(r"[!-~]{1,64}")
 #: Rows of one staging batch: a message id is ``batch << ROW_BITS | row``.
 ROW_BITS = 20
 MAX_ROWS = 1 << ROW_BITS
+#: What people may ask for: no id is larger, in no database, and no run moves more messages.
+LARGEST_ID = (1 << 63) - 1
+MOST_MESSAGES = 1_000_000_000
 
 
 class Header(NamedTuple):

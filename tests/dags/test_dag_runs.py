@@ -82,7 +82,7 @@ def test_a_run_whose_source_is_missing_does_all_else_and_fails_and_says_why(read
     assert code == 1
     assert ended["drain[0]"] == ended["deliver[0]"] == ended["escalate"] == "success"
     assert ended["report"] == "failed", "a queue that isn't there is not tried again"
-    assert ended["finish"] == "success"
+    assert ended["finish"] == "failed", "the end of the run says what became of it"
     log = (shop.home / "var" / "airflow" / "redrive_orders.log").read_text()
     assert "SourcesFailed: source renamed-dlq" in log
     assert shop.query("select run_id from route_state") == [(None,)]

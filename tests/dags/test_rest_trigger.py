@@ -9,7 +9,7 @@ import sqlite3
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -17,8 +17,10 @@ import pytest
 from tests.dags.conftest import LASTING, PASSING, Shop
 from tests.servers import free_port
 
+from redrive import settings
 from redrive.dev import local_airflow
 from redrive.dev.local_airflow import Airflow, PortTaken
+from redrive.stages import pipeline
 
 pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -131,6 +133,42 @@ def test_a_bad_parameter_is_refused_before_anything_runs(rest: Rest, conf: dict[
     assert next(iter(conf)) in answer["detail"]
 
 
+@pytest.mark.parametrize("conf", [{"limit": 10**23}, {"groups": [10**23]}], ids=["limit", "groups"])
+def test_a_number_that_is_too_large_is_refused(rest: Rest, conf: dict[str, object]) -> None:
+    assert rest.trigger("redrive_orders", "never", **conf)[0] == 400
+
+
+def test_a_number_that_is_too_large_under_an_unknown_key_fails_its_run_and_nothing_else(
+    rest: Rest, shop: Shop, airflow: Airflow
+) -> None:
+    processors = dag_processors()
+    assert rest.trigger("redrive_orders", "large", nobody_knows=10**23)[0] == 200
+    assert rest.wait("redrive_orders", "large") == "failed"
+    assert shop.query("select count(*) from runs where airflow_run_id = 'large'") == [(0,)]
+    heard = heartbeat(rest)
+    deadline = time.monotonic() + PATIENCE
+    while heartbeat(rest) == heard:  # it was well after the run's failure, and is after what that left behind
+        assert time.monotonic() < deadline, "the dag-processor is silent"
+        time.sleep(0.5)
+    assert dag_processors() == processors, "the same processes"
+
+
+def heartbeat(rest: Rest) -> tuple[str, str]:
+    """How the dag-processor is, and when it last said so."""
+    _, health = rest.call("GET", "/api/v2/monitor/health")
+    found = health["dag_processor"]
+    return found["status"], found["latest_dag_processor_heartbeat"]
+
+
+def dag_processors() -> set[int]:
+    found = set()
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "dag-processor" in child.cmdline():
+                found.add(child.pid)
+    return found
+
+
 def test_a_decision_is_applied_and_sent_by_the_review_dag(rest: Rest, shop: Shop) -> None:
     with sqlite3.connect(shop.home / "var" / "redrive.db") as ledger:
         ledger.execute(
@@ -150,6 +188,56 @@ def test_a_decision_is_applied_and_sent_by_the_review_dag(rest: Rest, shop: Shop
 def test_the_audit_finds_every_promise_kept(rest: Rest) -> None:
     assert rest.trigger("redrive_audit", "by-hand")[0] == 200
     assert rest.wait("redrive_audit", "by-hand") == "success", rest.states("redrive_audit", "by-hand")
+
+
+def test_a_task_that_is_cleared_and_fails_makes_the_run_a_failure_in_both_worlds(rest: Rest, shop: Shop) -> None:
+    with sqlite3.connect(shop.home / "var" / "redrive.db") as ledger:
+        ledger.execute(
+            "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = '' where status = 'open'"
+        )
+    pipeline.apply_decisions(settings.load(), "orders")
+    cleared = {"task_ids": ["deliver"], "dag_run_id": "ticket-4711", "dry_run": False, "only_failed": False}
+    with sent_elsewhere(shop):
+        status, answer = rest.call("POST", "/api/v2/dags/redrive_orders/clearTaskInstances", cleared)
+        assert status == 200, answer
+        assert rest.wait("redrive_orders", "ticket-4711") == "failed", rest.states("redrive_orders", "ticket-4711")
+    states = rest.states("redrive_orders", "ticket-4711")
+    assert (states["deliver"], states["report"]) == ("failed", "success"), "the report is of the first time"
+    assert shop.query("select status from runs where airflow_run_id = 'ticket-4711'") == [("failed",)]
+    assert shop.query("select run_id from route_state") == [(None,)]
+
+
+def test_a_run_that_somebody_marks_failed_is_one_in_both_worlds(rest: Rest, shop: Shop) -> None:
+    shop.fail(1, LASTING)
+    assert rest.trigger("redrive_orders", "stopped")[0] == 200
+    until(lambda: rest.states("redrive_orders", "stopped").get("classify") == "running")
+
+    status, _ = rest.call("PATCH", "/api/v2/dags/redrive_orders/dagRuns/stopped", {"state": "failed"})
+
+    assert status == 200
+    until(lambda: rest.states("redrive_orders", "stopped")["finish"] in ("success", "failed"))
+    assert rest.wait("redrive_orders", "stopped") == "failed", rest.states("redrive_orders", "stopped")
+    assert shop.query("select status from runs where airflow_run_id = 'stopped'") == [("failed",)]
+    assert shop.query("select run_id from route_state") == [(None,)]
+
+
+def until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def sent_elsewhere(shop: Shop) -> Iterator[None]:
+    """The route's destination is another one, which doesn't exist."""
+    config = shop.home / "config" / "redrive.yaml"
+    healthy = config.read_text()
+    config.write_text(healthy.replace("destination: {queue: orders-", "destination: {queue: gone-"))
+    try:
+        yield
+    finally:
+        config.write_text(healthy)
 
 
 def test_nobody_without_the_password_gets_in(rest: Rest, airflow: Airflow) -> None:

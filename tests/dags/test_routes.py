@@ -25,9 +25,11 @@ from redrive.errors import (
     RouteBusy,
     RoutePaused,
     SettingsError,
+    SourcesFailed,
     UsageError,
 )
 from redrive.stages import pipeline
+from redrive.stages.context import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -85,9 +87,23 @@ class TestTheLoop:
         assert finish.trigger_rule == "all_done_setup_success"
         assert begin.task_id in finish.upstream_task_ids
 
-    def test_a_failed_stage_fails_the_run_although_the_teardown_succeeds(self, orders: DAG) -> None:
-        assert orders.get_task("finish").on_failure_fail_dagrun is False
+    def test_a_failed_stage_fails_the_run(self, orders: DAG) -> None:
+        assert orders.get_task("finish").on_failure_fail_dagrun is True
         assert orders.get_task("report").trigger_rule == "all_success"
+
+    def test_nothing_is_called_back_for_a_failure(self, dags: dict[str, DAG]) -> None:
+        # Airflow would hand a run's `conf` to the dag-processor, which a number of thirty digits in it kills.
+        for dag in dags.values():
+            assert not dag.has_on_failure_callback
+            for task in dag.tasks:
+                assert not task.has_on_failure_callback, task.task_id
+                assert not task.has_on_retry_callback, task.task_id
+
+    def test_days_that_are_over_are_not_run_for(self, dags: dict[str, DAG]) -> None:
+        for dag in dags.values():
+            assert dag.allowed_run_types is not None
+            assert {kind.value for kind in dag.allowed_run_types} >= {"manual", "scheduled", "asset_triggered"}
+            assert "backfill" not in {kind.value for kind in dag.allowed_run_types}
 
     def test_goes_on_where_spark_was_skipped_but_not_where_the_run_was(self, orders: DAG) -> None:
         load = orders.get_task("load")
@@ -127,14 +143,19 @@ class TestTheLoop:
 
 class TestRetries:
     @pytest.mark.parametrize(
-        "error", [SettingsError, QueueMissing, PermissionRefused, IllegalMove, LeaseLost, RouteBusy, RoutePaused]
-    )
+        "error",
+        [
+            SettingsError, QueueMissing, PermissionRefused, IllegalMove, LeaseLost, RouteBusy, RoutePaused,
+            SourcesFailed, ValueError, KeyError, TypeError, FileNotFoundError, ModuleNotFoundError, OverflowError,
+            tasks.RunFailed,
+        ],
+    )  # fmt: skip
     def test_what_cannot_work_fails_at_once(self, orders: DAG, error: type[Exception]) -> None:
         for task in orders.tasks:
             decision = task.retry_policy.evaluate(error("x"), try_number=1, max_tries=3)
             assert decision.action is RetryAction.FAIL, task.task_id
 
-    @pytest.mark.parametrize("error", [BrokerUnavailable, LedgerUnavailable, ConnectionError])
+    @pytest.mark.parametrize("error", [BrokerUnavailable, LedgerUnavailable, ConnectionError, TimeoutError, OSError])
     def test_what_may_pass_is_tried_again(self, orders: DAG, error: type[Exception]) -> None:
         decision = orders.get_task("drain").retry_policy.evaluate(error("x"), try_number=1, max_tries=3)
         assert decision.action is not RetryAction.FAIL
@@ -165,6 +186,9 @@ class TestParams:
             ("limit", 0),
             ("limit", "ten"),
             ("limit", 1.5),
+            ("limit", 10**23),
+            ("limit", 1e23),
+            ("groups", [10**23]),
             ("dry_run", "yes"),
             ("causes", ["throtled"]),
             ("causes", "throttled"),
@@ -295,3 +319,54 @@ class TestBegin:
     def test_a_mistyped_parameter_is_refused(self, begin: Any) -> None:
         with pytest.raises(UsageError, match="limits: no such parameter"):
             begin("manual", limits=5)
+
+
+class TestFinish:
+    """The last task, which tells how the run ended."""
+
+    DONE = dict.fromkeys(("begin", "observe", "drain_0", "drain_1", "load", "deliver_0", "report"), "success")
+
+    @pytest.fixture
+    def finish(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str | None]], list[str]]:
+        """End a run whose tasks are in these states, of which an earlier try left a report; what the ledger is told."""
+
+        def end(states: dict[str, str | None]) -> list[str]:
+            told: list[str] = []
+            ti = SimpleNamespace(
+                get_task_states=lambda dag_id, run_ids: {run_ids[0]: states | {"finish": "running"}},
+                xcom_pull=lambda **_: {"drained": 5},
+            )
+            dag_run = SimpleNamespace(dag_id="redrive_orders", run_id="r1")
+            monkeypatch.setattr(tasks, "get_current_context", lambda: {"ti": ti, "dag_run": dag_run})
+            monkeypatch.setattr(configuration, "load", lambda: None)
+            monkeypatch.setattr(pipeline, "finish", lambda _settings, _run, status: told.append(status))
+            try:
+                tasks.finish.function(RUN)
+            except tasks.RunFailed as failed:
+                told.append(str(failed))
+            return told
+
+        return end
+
+    def test_a_run_that_did_it_all_succeeded(self, finish: Any) -> None:
+        assert finish(self.DONE | {"prepare": "success", "classify": "skipped"}) == ["succeeded"]
+
+    def test_a_task_that_was_cleared_and_failed_makes_it_a_failure_although_a_report_is_there(
+        self, finish: Any
+    ) -> None:
+        status, told = finish(self.DONE | {"deliver_0": "failed"})
+        assert status == "failed"
+        assert "deliver_0 (failed)" in told
+
+    def test_a_run_that_was_stopped_before_its_report_failed(self, finish: Any) -> None:
+        status, told = finish(self.DONE | {"report": "skipped"})
+        assert status == "failed"
+        assert "report (skipped)" in told
+
+    def test_what_was_not_reached_is_told_too(self, finish: Any) -> None:
+        status, told = finish(self.DONE | {"drain_1": "failed", "load": "upstream_failed", "report": "upstream_failed"})
+        assert status == "failed"
+        assert "drain_1 (failed), load (upstream_failed), report (upstream_failed)" in told
+
+
+RUN = Run("orders", "orders.r1", 1, timedelta(minutes=15), datetime(2026, 11, 20, tzinfo=UTC)).to_json()

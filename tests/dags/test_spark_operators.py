@@ -11,7 +11,7 @@ import jinja2
 import pytest
 
 from redrive import settings as configuration
-from redrive.errors import ConnectionMissing
+from redrive.errors import ConnectionMissing, SettingsError
 from redrive.spark import session_conf
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +69,19 @@ def nobody_asks_for_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestLocalAndSubmit:
+    def test_a_worker_without_spark_submit_says_so_and_what_helps(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
+        with pytest.raises(SettingsError, match=r"spark\.runner: local needs spark-submit on the worker"):
+            the_task("spark: {}").execute({})
+
+    def test_a_worker_without_java_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+        with pytest.raises(SettingsError, match=r"spark\.runner: local: JAVA_HOME is .*, where there is no bin/java"):
+            the_task("spark: {}").execute({})
+
     def test_the_manifest_comes_from_prepare(self) -> None:
         classify = the_task("spark: {}")
         assert rendered(classify.application_args) == ["--manifest", "s3://work/staging/m.json"]
@@ -99,6 +112,9 @@ class TestLocalAndSubmit:
         from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator  # noqa: PLC0415
 
         monkeypatch.setenv("PATH", "/nowhere")
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "java").touch()
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
         for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
             monkeypatch.setenv(name, "")
             monkeypatch.delenv(name)

@@ -7,12 +7,14 @@ The cloud providers are imported where they are used, because their SDKs cost se
 """
 
 import json
+import logging
 import math
 import os
 import shlex
 import shutil
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -23,8 +25,11 @@ from airflow.sdk import get_current_context, task
 
 from redrive import settings as configuration
 from redrive.connections import lookup
+from redrive.errors import SettingsError
 from redrive.settings import Settings, SparkSettings
 from redrive.spark import submit
+
+log = logging.getLogger(__name__)
 
 TASK_ID = "classify"
 CLOUD_RUNNERS = frozenset({"emr_serverless", "dataproc_serverless"})
@@ -79,6 +84,13 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
         if shutil.which("spark-submit") is None:
             scripts = sysconfig.get_path("scripts")
             os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+        if shutil.which("spark-submit") is None:
+            raise SettingsError(
+                f"spark.runner: {self.chosen.runner} needs spark-submit on the worker: install pyspark there, or choose"
+                " connect"
+            )
+        if trouble := submit.java_missing():
+            raise SettingsError(f"spark.runner: {self.chosen.runner}: {trouble}")
         self.conf = submit.properties_here(self.chosen) | self.conf
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         if self.chosen.master.startswith("local") and self.connection is None:
@@ -103,9 +115,12 @@ def _held(context: Any) -> Iterator[None]:
     from redrive.stages import heartbeat  # noqa: PLC0415
     from redrive.stages.context import Run  # noqa: PLC0415
 
-    run = Run.from_json(context["ti"].xcom_pull(task_ids="begin"))
-    with heartbeat.beating(configuration.load(), run):
-        yield
+    run, began = Run.from_json(context["ti"].xcom_pull(task_ids="begin")), time.monotonic()
+    try:
+        with heartbeat.beating(configuration.load(), run):
+            yield
+    finally:
+        log.info("the Spark job of route %s, run %s took %.1f s", run.route, run.run_id, time.monotonic() - began)
 
 
 def _submit(settings: Settings) -> ClassifyOperator:

@@ -5,6 +5,8 @@ XCom carries counts and ids, never a message. The stages (and with them the ledg
 clients) are imported inside the functions, because the scheduler imports this module at every parse.
 """
 
+import functools
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,6 +40,7 @@ from redrive.errors import (
     SourcesFailed,
     UsageError,
 )
+from redrive.message import LARGEST_ID, MOST_MESSAGES
 from redrive.settings import Route, Settings, format_duration
 
 if TYPE_CHECKING:
@@ -54,10 +57,28 @@ START: Final = datetime(2025, 1, 1, tzinfo=UTC)  # any fixed day in the past; no
 REVIEW_SCHEDULE: Final = "*/5 * * * *"
 AUDIT_SCHEDULE: Final = "17 * * * *"  # not at the full hour, when everybody's jobs start
 TAG: Final = "redrive"
+#: A run works on what there is now: to run for days that are over means nothing. Not every Airflow can be told so.
+NO_BACKFILL: Final[dict[str, Any]] = (
+    {
+        "allowed_run_types": [
+            "scheduled",
+            "manual",
+            "operator_triggered",
+            "asset_triggered",
+            "asset_materialization",
+        ]
+    }
+    if "allowed_run_types" in inspect.signature(DAG).parameters
+    else {}
+)
 
 
 class MessagesExpiring(RedriveError):
     """Messages are about to expire in a source that nobody drains; the text names it."""
+
+
+class RunFailed(RedriveError):
+    """Not everything of the run was done; the text names the tasks."""
 
 
 #: What the same task can't do better the next time.
@@ -73,6 +94,20 @@ HOPELESS: Final = (
     BalanceBroken,
     SourcesFailed,
     MessagesExpiring,
+    RunFailed,
+    # Mistakes of ours, or a program that isn't installed: what is away for a while raises other errors.
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    FileNotFoundError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
 )
 
 Counts = dict[str, Any]
@@ -102,6 +137,7 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
+        **NO_BACKFILL,
         tags=[TAG, route.broker],
         params=route_params([source.queue for source in route.sources]),
         default_args=default_args(),
@@ -118,6 +154,7 @@ def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None
         start_date=START,
         catchup=False,
         max_active_runs=1,
+        **NO_BACKFILL,
         tags=[TAG],
         default_args=default_args(),
     )
@@ -135,7 +172,8 @@ def default_args() -> dict[str, Any]:
             [RetryRule(exception=list(HOPELESS), action=RetryAction.FAIL, reason="trying again can't help")]
         ),
         "execution_timeout": timedelta(minutes=30),
-        "on_failure_callback": tell_of_failure,
+        # No callback for failures: Airflow would send a run's whole `conf` to the dag-processor for it, which does not
+        # survive what may be in there.
     }
 
 
@@ -150,6 +188,7 @@ def route_params(sources: Sequence[str] = ()) -> dict[str, Param]:
             None,
             type=["null", "integer"],
             minimum=1,
+            maximum=MOST_MESSAGES,
             title="At most",
             description="Drain at most this many messages. Empty: what the route's `drain.limit` says.",
         ),
@@ -171,7 +210,7 @@ def route_params(sources: Sequence[str] = ()) -> dict[str, Param]:
         "groups": Param(
             [],
             type="array",
-            items={"type": "integer", "minimum": 1},
+            items={"type": "integer", "minimum": 1, "maximum": LARGEST_ID},
             uniqueItems=True,
             title="Groups",
             description="Redeliver only messages of these failure groups, e.g. `[7, 12]`. Empty: all.",
@@ -239,19 +278,6 @@ def _schedule(route: Route) -> str:
     if not route.enabled:
         return "not enabled: only by hand"
     return f"`{route.schedule}` UTC" if route.schedule else "only by hand"
-
-
-def tell_of_failure(context: Mapping[str, Any]) -> None:
-    """One line in the task's log, for whoever looks there first."""
-    ti, error = context["ti"], context.get("exception")
-    log.error(
-        "%s.%s failed: %s: %s. Nothing is lost: what was staged and not settled comes back, and the next run "
-        "goes on where this one ended.",
-        ti.dag_id,
-        ti.task_id,
-        type(error).__name__,
-        error,
-    )
 
 
 # --- the tasks of a route -------------------------------------------------------------------------------------
@@ -365,15 +391,22 @@ def _report(run: Counts) -> Counts:
 
 
 def _finish(run: Counts) -> Counts:
-    """Closes the run and gives the route back, also after a failure."""
+    """Closes the run and gives the route back, also after a failure; fails if anything of the run did.
+
+    So Airflow and the ledger say the same, also of a run of which a task was cleared or that somebody marked failed.
+    """
     from redrive.stages import pipeline  # noqa: PLC0415
     from redrive.stages.context import Run  # noqa: PLC0415
 
-    # The report is the last task of a run in which everything succeeded, so its XCom tells.
-    reported = get_current_context()["ti"].xcom_pull(task_ids="report")
-    status = "failed" if reported is None else "succeeded"
-    pipeline.finish(configuration.load(), Run.from_json(run), status)
-    return {"status": status}
+    context = get_current_context()
+    dag_run = context["dag_run"]
+    # What each task is now, not what it left behind: an earlier try of the run may have left a report.
+    found = context["ti"].get_task_states(dag_id=dag_run.dag_id, run_ids=[dag_run.run_id])
+    undone = not_done(found.get(dag_run.run_id, {}))
+    pipeline.finish(configuration.load(), Run.from_json(run), "failed" if undone else "succeeded")
+    if undone:
+        raise RunFailed(f"the route is given back; not done: {', '.join(undone)}")
+    return {"status": "succeeded"}
 
 
 # --- the tasks of the DAGs that serve all routes --------------------------------------------------------------
@@ -472,7 +505,7 @@ def selection(params: Mapping[str, Any]) -> "Selection":
     if since and until and since >= until:
         raise UsageError(f"since: {params['since']} is not before until ({params['until']})")
     return Selection(
-        limit=params["limit"],
+        limit=None if params["limit"] is None else int(params["limit"]),  # 1e3 is an integer to JSON Schema
         causes=tuple(params["causes"]),
         groups=tuple(params["groups"]),
         since=since,
@@ -503,6 +536,16 @@ def refuse_unknown(conf: Mapping[str, Any], known: Iterable[str]) -> None:
 def shards(count: int) -> list[dict[str, int]]:
     """The arguments of each mapped instance of a sharded task."""
     return [{"shard": shard, "shards": count} for shard in range(count)]
+
+
+def not_done(states: Mapping[str, Any]) -> list[str]:
+    """The tasks for which a run has failed, each with its state: those that failed, and the report where it was not
+    made, because the run was stopped before."""
+    said = {task: str(getattr(state, "value", state)) for task, state in states.items()}
+    undone = [f"{task} ({state})" for task, state in sorted(said.items()) if state in ("failed", "upstream_failed")]
+    if not undone and said.get("report") != "success":
+        undone.append(f"report ({said.get('report', 'none')})")
+    return undone
 
 
 def _take(route: str, **options: Any) -> "Run":
@@ -571,16 +614,40 @@ def _preview(run: "Run") -> Counts:
     }
 
 
+def _telling(function: Callable[..., object]) -> Callable[..., object]:
+    """``function``, with one line in the task's log where it fails, for whoever looks there first."""
+
+    @functools.wraps(function)
+    def told(*args: Any, **kwargs: Any) -> object:
+        try:
+            return function(*args, **kwargs)
+        except AirflowSkipException:
+            raise
+        except Exception as error:
+            log.error(
+                "%s failed: %s: %s. Nothing is lost: what was staged and not settled comes back, and the next run"
+                " goes on where this one ended.",
+                function.__name__.lstrip("_"),
+                type(error).__name__,
+                error,
+            )
+            raise
+
+    return told
+
+
 def _task(function: Callable[..., object], **options: Any) -> Any:
     """``function`` as a task of its own name; its docstring is the task's documentation."""
-    return task(task_id=function.__name__.lstrip("_"), multiple_outputs=False, **options)(function)
+    return task(task_id=function.__name__.lstrip("_"), multiple_outputs=False, **options)(_telling(function))
 
 
 begin = _task(_begin, execution_timeout=timedelta(minutes=5))
 observe = _task(_observe, execution_timeout=timedelta(minutes=10))
 drain = _task(_drain, execution_timeout=timedelta(hours=6))
 #: Its XCom decides whether ``classify`` runs; what comes after ``classify`` looks after itself.
-prepare = task.short_circuit(task_id="prepare", multiple_outputs=False, ignore_downstream_trigger_rules=False)(_prepare)
+prepare = task.short_circuit(task_id="prepare", multiple_outputs=False, ignore_downstream_trigger_rules=False)(
+    _telling(_prepare)
+)
 classify = spark_operators.classify
 #: Runs also where ``classify`` was skipped, but not where the whole run is.
 load = _task(_load, trigger_rule="none_failed_min_one_success", execution_timeout=timedelta(hours=2))

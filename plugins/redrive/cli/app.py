@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redrive.errors import RedriveError, RouteBusy, SourcesFailed, UsageError
+from redrive.message import LARGEST_ID, MOST_MESSAGES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,9 +56,14 @@ LEASE = timedelta(seconds=60)
 RouteName = Annotated[str, typer.Argument(help="A route of the configuration.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of tables.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, change nothing anywhere.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="At most so many messages, drained and sent each.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, max=MOST_MESSAGES, help="At most so many messages, drained and sent each.")
+]
 Causes = Annotated[list[str] | None, typer.Option("--cause", help="Only this cause; may be repeated.")]
-Groups = Annotated[list[int] | None, typer.Option("--group", help="Only this group's id; may be repeated.")]
+Groups = Annotated[
+    list[int] | None,
+    typer.Option("--group", min=1, max=LARGEST_ID, help="Only this group's id; may be repeated."),
+]
 Since = Annotated[str | None, typer.Option(help="Dead-lettered at or after: 2026-11-20T06:00, or 6h ago as 6h.")]
 Until = Annotated[str | None, typer.Option(help="Dead-lettered before; as --since.")]
 Sources = Annotated[list[str] | None, typer.Option("--source", help="Only this source queue; may be repeated.")]
@@ -363,7 +369,7 @@ def resume(route: RouteName) -> None:
 @app.command()
 def release(
     route: RouteName,
-    group: Annotated[int | None, typer.Argument(help="The group's id.", show_default=False)] = None,
+    group: Annotated[int | None, typer.Argument(max=LARGEST_ID, help="The group's id.", show_default=False)] = None,
     destination: Annotated[str | None, typer.Option(help="A stopped destination instead of a group.")] = None,
 ) -> None:
     """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages."""
@@ -390,8 +396,8 @@ def release(
 
 # --- review -------------------------------------------------------------------------------------------------
 
-Message = Annotated[list[int] | None, typer.Option("--message", help="A message id; may be repeated.")]
-OfGroup = Annotated[int | None, typer.Option("--group", help="Every open message of this group.")]
+Message = Annotated[list[int] | None, typer.Option("--message", max=LARGEST_ID, help="A message id; may be repeated.")]
+OfGroup = Annotated[int | None, typer.Option("--group", max=LARGEST_ID, help="Every open message of this group.")]
 OfRoute = Annotated[str | None, typer.Option("--route", help="Only of this route.")]
 By = Annotated[str, typer.Option("--by", help="Who decides.", show_default="your login name")]
 Note = Annotated[str, typer.Option("--note", help="Why; kept for ever.")]
