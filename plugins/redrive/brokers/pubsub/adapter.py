@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import google.api_core.exceptions as api
 import grpc
-import tenacity
 from google.pubsub_v1 import types
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, Publication, QueueInfo, Settled
@@ -36,6 +35,7 @@ from redrive.brokers.pubsub.message import (
     received,
     short_name,
 )
+from redrive.brokers.retries import again, until
 from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Outgoing, Received
@@ -231,13 +231,11 @@ class GooglePubSub:
             except _Partial as partial:
                 lasting.update({i: partial.ids[i] for i in open_ids if partial.ids.get(i, "").startswith("PERMANENT")})
                 open_ids[:] = [i for i in open_ids if i in partial.ids and i not in lasting]
-                return bool(open_ids)
+                return not open_ids
             open_ids.clear()
-            return False
+            return True
 
-        tenacity.Retrying(retry=tenacity.retry_if_result(bool), retry_error_callback=lambda _: None, **self._backoff())(
-            once
-        )
+        until(once, sleep=self._sleep)
         return lasting | dict.fromkeys(open_ids, f"{queue}: Pub/Sub refused it for the moment, again and again")
 
     # --- sending --------------------------------------------------------------------------------------
@@ -312,16 +310,13 @@ class GooglePubSub:
         request = types.PublishRequest.wrap(
             types.PublishRequest.pb()(topic=topic, messages=[item.message for item in pack])
         )
-        while_throttled = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_certainly_not_taken), reraise=True, **self._backoff()
-        )
 
         def once() -> Any:
             self.requests["Publish"] += 1
             return self._publisher.publish(request=request, retry=None, timeout=self._timeout)
 
         try:
-            answer = while_throttled(once)
+            answer = self._patiently(once, when=_certainly_not_taken)
         except api.GoogleAPICallError as error:
             result, concerns_topic = _fate(queue, error)
             if result.status == "refused" and len(pack) > 1:
@@ -570,9 +565,8 @@ class GooglePubSub:
             return method(request=request, retry=None, timeout=timeout or self._timeout)
 
         may_pass = _may_pass if not patient else lambda e: _may_pass(e) and not isinstance(e, api.DeadlineExceeded)
-        again = tenacity.Retrying(retry=tenacity.retry_if_exception(may_pass), reraise=True, **self._backoff())
         try:
-            answer = again(once)
+            answer = self._patiently(once, when=may_pass)
         except api.GoogleAPICallError as error:
             if patient and isinstance(error, api.DeadlineExceeded):
                 raise
@@ -582,13 +576,8 @@ class GooglePubSub:
         self._reached = True
         return answer
 
-    def _backoff(self) -> dict[str, Any]:
-        """Exponential with full jitter: 8 tries in 13 s on average, 40 s at most; see :func:`_enough`."""
-        return {
-            "wait": tenacity.wait_random_exponential(multiplier=0.25, max=10),
-            "stop": _enough,
-            "sleep": self._sleep,
-        }
+    def _patiently(self, work: Callable[[], Any], *, when: Callable[[BaseException], bool]) -> Any:
+        return again(work, when=when, away=_never_sent, sleep=self._sleep)
 
     def _together(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
         """``work`` on all items, a few at a time, results in order."""
@@ -658,13 +647,6 @@ def _may_pass(error: BaseException) -> bool:
         *(api.InternalServerError, api.Unknown, api.Cancelled),
     )
     return isinstance(error, passing) and not _says(error, _NO_TOKEN)
-
-
-def _enough(state: tenacity.RetryCallState) -> bool:
-    """No more tries. A server that is not there is told to the user sooner than one that is busy."""
-    error = state.outcome.exception() if state.outcome and state.outcome.failed else None
-    away = error is not None and _never_sent(error)
-    return state.attempt_number >= (4 if away else 8) or (state.seconds_since_start or 0) >= 30
 
 
 def _fate(queue: str, error: api.GoogleAPICallError) -> tuple[Publication, BrokerError | None]:

@@ -1,25 +1,19 @@
 """Pulsar's admin API: whether a topic is there, how full it is, who reads it. Everything here only reads."""
 
-import http.client
-import json
 import re
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-import tenacity
-
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
+from redrive.brokers.rest import Rest
+from redrive.brokers.retries import Patience
+from redrive.errors import QueueMissing
 
 #: persistent://tenant/namespace/topic
 _FULL = re.compile(r"persistent://([^/]+)/([^/]+)/(.+)\Z", re.DOTALL)
-
-
-class _NotReady(BrokerUnavailable):
-    """The broker answers, but not yet for this topic."""
+#: A broker that just started loads its topics first.
+_WHILE_LOADING = Patience(6, 0.5, 4)
 
 
 class Admin:
@@ -28,13 +22,7 @@ class Admin:
     def __init__(
         self, url: str, *, headers: Callable[[], dict[str, str]], context: ssl.SSLContext | None, timeout: float
     ) -> None:
-        self._url = url.rstrip("/")
-        self._headers = headers
-        self._timeout = timeout
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if _is_loopback(url) else []
-        if context is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=context))
-        self._opener = urllib.request.build_opener(*handlers)
+        self._api = Rest(f"{url.rstrip('/')}/admin/v2", headers=headers, context=context, timeout=timeout)
 
     def partitions(self, topic: str) -> int:
         """How many partitions ``topic`` has; 0: it is not partitioned. Creates nothing, whatever the broker allows."""
@@ -81,32 +69,8 @@ class Admin:
 
     def _get(self, path: str, topic: str) -> Any:
         """The decoded answer. A broker that just started answers 500 until the topic is loaded: asked a few times."""
-        again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_NotReady),
-            wait=tenacity.wait_random_exponential(multiplier=0.5, max=4),
-            stop=tenacity.stop_after_attempt(6),
-            reraise=True,
-        )
-        return again(self._get_once, path, topic)
-
-    def _get_once(self, path: str, topic: str) -> Any:
-        subject = f"admin API: {path.partition('?')[0].rpartition('/')[2]} of topic {topic}"
-        request = urllib.request.Request(  # noqa: S310 - the connection says http or https
-            f"{self._url}/admin/v2/{path}", headers=self._headers()
-        )
-        try:
-            with self._opener.open(request, timeout=self._timeout) as answer:
-                content = answer.read()
-            return json.loads(content) if content else None
-        except urllib.error.HTTPError as error:
-            words = f"{subject}: HTTP {error.code} {_reason(error)}"
-            if error.code in (401, 403):
-                raise PermissionRefused(words) from None
-            if error.code == 404:
-                raise QueueMissing(words) from None
-            raise (_NotReady if error.code >= 500 else BrokerError)(words) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise BrokerUnavailable(f"{subject}: {type(error).__name__}: {error}") from error
+        name = path.partition("?")[0].rpartition("/")[2]
+        return self._api.patiently(path, f"admin API: {name} of topic {topic}", _WHILE_LOADING)
 
 
 def _path(topic: str) -> str:
@@ -114,15 +78,3 @@ def _path(topic: str) -> str:
     if found is None:
         raise QueueMissing(f"{topic} does not name a persistent topic (persistent://tenant/namespace/topic)")
     return "persistent/" + "/".join(quote(part, safe="") for part in found.groups())
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    try:
-        told = json.loads(error.read())
-        return str(told["reason"]).strip().partition("\n")[0][:300]  # it may hold a stack trace of the server
-    except (OSError, ValueError, KeyError, TypeError):
-        return str(error.reason)
-
-
-def _is_loopback(url: str) -> bool:
-    return bool(re.match(r"https?://(127\.|localhost|\[::1\])", url))

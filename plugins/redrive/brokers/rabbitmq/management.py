@@ -1,18 +1,16 @@
 """RabbitMQ's management API: what AMQP itself doesn't tell. Optional; all but closing a connection only reads."""
 
 import base64
-import http.client
-import json
-import re
 import ssl
-import urllib.error
-import urllib.request
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import tenacity
+from redrive.brokers.rest import Rest
+from redrive.brokers.retries import Patience
+from redrive.errors import BrokerUnavailable, QueueMissing
 
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
+#: A node that just started opens its management database first.
+_WHILE_STARTING = Patience(4, 0.5, 2)
 
 
 class QueueFacts(NamedTuple):
@@ -54,24 +52,20 @@ class ChannelFacts(NamedTuple):
     delivered: int  # those to be acked, each delivery anew
 
 
-class _NotReady(BrokerUnavailable):
-    """The node answers, but its management database doesn't yet."""
-
-
 class Management:
     """One virtual host as its management API tells of it."""
 
     def __init__(
         self, url: str, vhost: str, user: str, password: str, *, context: ssl.SSLContext | None, timeout: float
     ) -> None:
-        self._url = url.rstrip("/")
         self._vhost = quote(vhost, safe="")
-        self._authorization = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._timeout = timeout
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if _is_loopback(url) else []
-        if context is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=context))
-        self._opener = urllib.request.build_opener(*handlers)
+        authorization = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._api = Rest(
+            f"{url.rstrip('/')}/api",
+            headers=lambda: {"Authorization": authorization},
+            context=context,
+            timeout=timeout,
+        )
 
     def queue(self, name: str) -> QueueFacts:
         """One queue."""
@@ -147,47 +141,26 @@ class Management:
         """Close a connection; False where it is gone already. Asked once: nobody knows what became of no answer."""
         words = " ".join(reason.encode("ascii", "replace").decode().split())[:200]  # AMQP tells the client 255 bytes
         try:
-            self._ask(
-                "DELETE",
+            self._api.ask(
                 f"connections/{quote(name, safe='')}",
                 f"management API: closing connection {name} of a consumer of queue {queue}",
-                {"X-Reason": words},
+                method="DELETE",
+                headers={"X-Reason": words},
             )
         except QueueMissing:
             return False
         return True
 
-    def _get(self, path: str, queue: str, what: str = "") -> Any:
-        kind = what or path.partition("?")[0].split("/")[0]
-        return self._ask("GET", path, f"management API: {kind} of queue {queue}", {})
+    def _get(self, path: str, queue: str) -> Any:
+        return self._api.ask(path, _subject(path, queue))
 
     def _patiently(self, path: str, queue: str, what: str = "") -> Any:
-        """The answer; a node that just started is asked a few times."""
-        again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(_NotReady),
-            wait=tenacity.wait_random_exponential(multiplier=0.5, max=2),
-            stop=tenacity.stop_after_attempt(4),
-            reraise=True,
-        )
-        return again(self._get, path, queue, what)
+        """The answer; a node that just started is asked a few times, until its management database is there."""
+        return self._api.patiently(path, _subject(path, queue, what), _WHILE_STARTING)
 
-    def _ask(self, method: str, path: str, subject: str, headers: dict[str, str]) -> Any:
-        request = urllib.request.Request(  # noqa: S310 - the connection says http or https
-            f"{self._url}/api/{path}", method=method, headers={"Authorization": self._authorization, **headers}
-        )
-        try:
-            with self._opener.open(request, timeout=self._timeout) as answer:
-                content = answer.read()
-            return json.loads(content) if content else None
-        except urllib.error.HTTPError as error:
-            words = f"{subject}: HTTP {error.code} {error.reason}"
-            if error.code in (401, 403):
-                raise PermissionRefused(words) from None
-            if error.code == 404:
-                raise QueueMissing(words) from None
-            raise (_NotReady if error.code >= 500 else BrokerError)(words) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise BrokerUnavailable(f"{subject}: {type(error).__name__}: {error}") from error
+
+def _subject(path: str, queue: str, what: str = "") -> str:
+    return f"management API: {what or path.partition('?')[0].split('/')[0]} of queue {queue}"
 
 
 def _facts(told: dict[str, Any]) -> QueueFacts:
@@ -253,7 +226,3 @@ def _matches(pattern: list[str], words: list[str]) -> bool:
     if pattern[0] == "#":
         return any(_matches(pattern[1:], words[skipped:]) for skipped in range(len(words) + 1))
     return bool(words) and pattern[0] in ("*", words[0]) and _matches(pattern[1:], words[1:])
-
-
-def _is_loopback(url: str) -> bool:
-    return bool(re.match(r"https?://(127\.|localhost|\[::1\])", url))

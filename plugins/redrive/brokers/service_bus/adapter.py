@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
 
-import tenacity
 from azure.core.exceptions import AzureError
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusReceivedMessage, ServiceBusSubQueue
 from azure.servicebus import exceptions as sdk
 from azure.servicebus._pyamqp.error import AMQPException, MessageException
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.retries import BRIEF, again
 from redrive.brokers.service_bus.facts import Administration, Facts, NoAdministration, clients
 from redrive.brokers.service_bus.kind import CAPABILITIES, STANDARD_BYTES
 from redrive.brokers.service_bus.links import Receiver, Sender
@@ -521,15 +521,8 @@ class AzureServiceBus:
 
     def _again(self, action: str, queue: str, work: Callable[[], Result]) -> Result:
         """Work that may safely be repeated; raises the errors of :mod:`redrive.errors`."""
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_may_pass),
-            wait=tenacity.wait_random_exponential(multiplier=0.25, max=5),
-            stop=tenacity.stop_after_attempt(4),
-            sleep=self._sleep,
-            reraise=True,
-        )
         try:
-            return retrying(work)
+            return again(work, when=_may_pass, patience=BRIEF, sleep=self._sleep)
         except (*_SDK_ERRORS, ValueError) as error:
             raise _known_error(action, queue, error) from error
 

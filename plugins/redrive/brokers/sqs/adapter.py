@@ -19,13 +19,13 @@ from typing import Any, Literal, Self
 
 import boto3
 import botocore.exceptions as boto
-import tenacity
 import urllib3
 from botocore import xform_name
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
 from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.retries import again, until
 from redrive.brokers.sqs.kind import FIFO, STANDARD
 from redrive.brokers.sqs.message import (
     BATCH,
@@ -239,27 +239,24 @@ class AmazonSqs:
     ) -> list[tuple[object, str]]:
         """One batch, its passing failures tried again; what failed for good."""
         final: list[tuple[object, str]] = []
+        passing: list[tuple[object, str]] = []
         open_receipts = list(batch)
 
-        def once() -> list[tuple[object, str]]:
+        def once() -> bool:
             entries = [
                 {"Id": str(number), "ReceiptHandle": receipt, **fields} for number, receipt in enumerate(open_receipts)
             ]
             answer = self._call(action, queue, QueueUrl=url, Entries=entries)
-            passing: list[tuple[object, str]] = []
+            passing.clear()
             for failed in answer.get("Failed", ()):
                 receipt = open_receipts[int(failed["Id"])]
                 words = f"{failed.get('Code')}: {failed.get('Message', '')}"
                 (final if _lasting(failed) else passing).append((receipt, words))
             open_receipts[:] = [receipt for receipt, _ in passing]
-            return passing
+            return not passing
 
-        again = tenacity.Retrying(
-            retry=tenacity.retry_if_result(bool),
-            retry_error_callback=lambda state: state.outcome.result() if state.outcome else [],
-            **self._backoff(),
-        )
-        return final + again(once)
+        until(once, sleep=self._sleep)
+        return final + passing
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -343,12 +340,10 @@ class AmazonSqs:
 
     def _send(self, queue: str, url: str, pack: Sequence[Entry]) -> tuple[dict[int, Publication], BrokerError | None]:
         """One request: an outcome per message, and the error if it concerns the queue and not the messages."""
-        while_throttled = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_throttled), reraise=True, **self._backoff()
-        )
+        fields = [item.fields for item in pack]
         try:
-            answer = while_throttled(
-                self._client.send_message_batch, QueueUrl=url, Entries=[item.fields for item in pack]
+            answer = self._patiently(
+                lambda: self._client.send_message_batch(QueueUrl=url, Entries=fields), when=_throttled
             )
         except _SDK_ERRORS as error:
             result, concerns_queue = _fate(queue, error)
@@ -472,9 +467,8 @@ class AmazonSqs:
     def _call(self, action: str, queue: str, **parameters: Any) -> dict[str, Any]:
         """One call that may safely be repeated; raises the errors of :mod:`redrive.errors`."""
         method = getattr(self._client, xform_name(action))
-        again = tenacity.Retrying(retry=tenacity.retry_if_exception(_may_pass), reraise=True, **self._backoff())
         try:
-            answer: dict[str, Any] = again(method, **parameters)
+            answer: dict[str, Any] = self._patiently(lambda: method(**parameters), when=_may_pass)
         except _NO_CREDENTIALS as error:
             raise PermissionRefused(f"{action} on queue {queue}: {error}") from error
         except boto.ParamValidationError as error:
@@ -485,13 +479,8 @@ class AmazonSqs:
             raise BrokerUnavailable(f"{action} on queue {queue}: {error}") from error
         return answer
 
-    def _backoff(self) -> dict[str, Any]:
-        """Exponential with full jitter: 8 tries in 13 s on average, 40 s at most; see :func:`_enough`."""
-        return {
-            "wait": tenacity.wait_random_exponential(multiplier=0.25, max=10),
-            "stop": _enough,
-            "sleep": self._sleep,
-        }
+    def _patiently(self, work: Callable[[], Any], *, when: Callable[[BaseException], bool]) -> Any:
+        return again(work, when=when, away=lambda error: isinstance(error, _NOT_CONNECTED), sleep=self._sleep)
 
     def _together(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
         """``work`` on all items, a few at a time, results in order."""
@@ -617,13 +606,6 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, _NO_CREDENTIALS):
         return False
     return isinstance(error, boto.ConnectionError | boto.HTTPClientError | ResponseParserError)
-
-
-def _enough(state: tenacity.RetryCallState) -> bool:
-    """No more tries. A server that is not there is told to the user sooner than one that is busy."""
-    error = state.outcome.exception() if state.outcome else None
-    tries = 4 if isinstance(error, _NOT_CONNECTED) else 8
-    return state.attempt_number >= tries or (state.seconds_since_start or 0) >= 30
 
 
 def _lasting(failed: Mapping[str, Any]) -> bool:

@@ -1,0 +1,80 @@
+"""A broker's admin API: JSON over HTTP, with errors that name what was asked."""
+
+import http.client
+import json
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redrive.brokers.retries import Patience, again
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
+
+
+class NotReady(BrokerUnavailable):
+    """The server answers, but not yet for this."""
+
+
+class Rest:
+    """One API below ``url``. ``headers`` gives what proves who we are, anew for each request."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Callable[[], Mapping[str, str]],
+        context: ssl.SSLContext | None,
+        timeout: float,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._headers = headers
+        self._timeout = timeout
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})] if _is_loopback(url) else []
+        if context is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def patiently(self, path: str, subject: str, patience: Patience) -> Any:
+        """What a GET answers; a server that just started, and answers 500 until it is ready, is asked a few times."""
+        return again(lambda: self.ask(path, subject), when=_is_not_ready, patience=patience)
+
+    def ask(self, path: str, subject: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
+        """The decoded answer to one request, None where it is empty; ``subject`` begins every error.
+
+        Raises ``PermissionRefused`` for 401 and 403, ``QueueMissing`` for 404, :class:`NotReady` from 500 on,
+        ``BrokerUnavailable`` where there is no answer or none that can be read, and ``BrokerError`` for the rest.
+        """
+        request = urllib.request.Request(  # noqa: S310 - the connection says http or https
+            f"{self._url}/{path}", method=method, headers={**self._headers(), **(headers or {})}
+        )
+        try:
+            with self._opener.open(request, timeout=self._timeout) as answer:
+                content = answer.read()
+            return json.loads(content) if content else None
+        except urllib.error.HTTPError as error:
+            words = f"{subject}: HTTP {error.code} {_reason(error)}"
+            if error.code in (401, 403):
+                raise PermissionRefused(words) from None
+            if error.code == 404:
+                raise QueueMissing(words) from None
+            raise (NotReady if error.code >= 500 else BrokerError)(words) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise BrokerUnavailable(f"{subject}: {type(error).__name__}: {error}") from error
+
+
+def _is_not_ready(error: BaseException) -> bool:
+    return isinstance(error, NotReady)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        told = json.loads(error.read())
+        return str(told["reason"]).strip().partition("\n")[0][:300]  # it may hold a stack trace of the server
+    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+        return str(error.reason)
+
+
+def _is_loopback(url: str) -> bool:
+    return bool(re.match(r"https?://(127\.|localhost|\[::1\])", url))

@@ -1,0 +1,152 @@
+"""Doing again what failed for the moment: how often, how long, and what is raised in the end."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from redrive.brokers.rest import NotReady, Rest
+from redrive.brokers.retries import BRIEF, PATIENT, Patience, again, until
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
+
+AT_ONCE = Patience(3, 0, 0)
+
+
+class Failing:
+    """Fails a number of times, then answers."""
+
+    def __init__(self, times: int, error: type[Exception] = ConnectionError) -> None:
+        self.times, self.error, self.tries = times, error, 0
+
+    def __call__(self) -> str:
+        self.tries += 1
+        if self.tries <= self.times:
+            raise self.error(f"try {self.tries}")
+        return "done"
+
+
+def passes(error: BaseException) -> bool:
+    return isinstance(error, ConnectionError)
+
+
+def test_what_passes_is_done_again() -> None:
+    work = Failing(2)
+    waited: list[float] = []
+    assert again(work, when=passes, sleep=waited.append) == "done"
+    assert (work.tries, len(waited)) == (3, 2)
+
+
+def test_in_the_end_its_own_error_is_raised() -> None:
+    work = Failing(99)
+    waited: list[float] = []
+    with pytest.raises(ConnectionError, match="try 8"):
+        again(work, when=passes, sleep=waited.append)
+    assert work.tries == PATIENT.tries
+    assert max(waited) <= PATIENT.longest
+
+
+def test_a_server_that_is_not_there_is_told_sooner() -> None:
+    work = Failing(99)
+    with pytest.raises(ConnectionError):
+        again(work, when=passes, away=passes, sleep=lambda _: None)
+    assert work.tries == PATIENT.tries_where_away < PATIENT.tries
+    brief = Failing(99)
+    with pytest.raises(ConnectionError):
+        again(brief, when=passes, away=passes, patience=BRIEF, sleep=lambda _: None)
+    assert brief.tries == BRIEF.tries, "it says nothing of servers that are away"
+
+
+def test_what_does_not_pass_is_raised_at_once() -> None:
+    work = Failing(1, ValueError)
+    with pytest.raises(ValueError, match="try 1"):
+        again(work, when=passes, sleep=lambda _: None)
+    assert work.tries == 1
+
+
+@pytest.mark.parametrize(("needed", "asked", "said"), [(1, 1, True), (3, 3, True), (99, 8, False)])
+def test_asking_ends_when_it_is_done_or_was_asked_enough(needed: int, asked: int, said: bool) -> None:
+    tries: list[int] = []
+
+    def done() -> bool:
+        tries.append(1)
+        return len(tries) >= needed
+
+    assert until(done, sleep=lambda _: None) is said
+    assert len(tries) == asked
+
+
+# --- the admin REST client --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., tuple[Rest, list[str]]]]:
+    """``serve((status, body), …)`` answers one after another; gives the client and what was asked."""
+    servers: list[HTTPServer] = []
+
+    def start(*answers: tuple[int, str]) -> tuple[Rest, list[str]]:
+        left, asked = list(answers), []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(f"{self.command} {self.path} {self.headers['Authorization']}")
+                status, body = left.pop(0)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            do_DELETE = do_GET  # noqa: N815 - http.server's name
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/api/"
+        return Rest(url, headers=lambda: {"Authorization": "me"}, context=None, timeout=5), asked
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_an_answer_is_decoded_and_the_request_says_who_we_are(serve: Callable[..., tuple[Rest, list[str]]]) -> None:
+    rest, asked = serve((200, '{"depth": 3}'), (200, ""))
+    assert rest.ask("queues/a%2Fb", "queue a/b") == {"depth": 3}
+    assert rest.ask("queues/a%2Fb", "queue a/b", method="DELETE") is None
+    assert asked == ["GET /api/queues/a%2Fb me", "DELETE /api/queues/a%2Fb me"]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(401, PermissionRefused), (403, PermissionRefused), (404, QueueMissing), (400, BrokerError), (503, NotReady)],
+)
+def test_a_refusal_names_what_was_asked_and_the_servers_reason(
+    serve: Callable[..., tuple[Rest, list[str]]], status: int, error: type[BrokerError]
+) -> None:
+    rest, _ = serve((status, json.dumps({"reason": "because of this\n\tat org.Secret(Secret.java:1)"})))
+    with pytest.raises(error, match=rf"\Aqueue orders: HTTP {status} because of this\Z"):
+        rest.ask("queues/orders", "queue orders")
+
+
+def test_what_is_no_answer_is_an_outage(serve: Callable[..., tuple[Rest, list[str]]]) -> None:
+    rest, _ = serve((200, "<html>"))
+    with pytest.raises(BrokerUnavailable, match=r"\Aqueue orders: "):
+        rest.ask("queues/orders", "queue orders")
+    nobody = Rest("http://127.0.0.1:9", headers=dict, context=None, timeout=1)
+    with pytest.raises(BrokerUnavailable, match=r"\Aqueue orders: "):
+        nobody.ask("queues/orders", "queue orders")
+
+
+def test_a_server_that_is_starting_is_asked_again(serve: Callable[..., tuple[Rest, list[str]]]) -> None:
+    rest, asked = serve((500, ""), (503, ""), (200, "[1]"))
+    assert rest.patiently("queues", "queues", AT_ONCE) == [1]
+    assert len(asked) == 3
+    rest, asked = serve((500, ""), (500, ""), (500, ""), (500, ""))
+    with pytest.raises(NotReady):
+        rest.patiently("queues", "queues", AT_ONCE)
+    assert len(asked) == AT_ONCE.tries
