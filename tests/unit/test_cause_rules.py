@@ -8,8 +8,9 @@ import pytest
 from failure_samples import SAMPLES
 from hostile_texts import HOSTILE
 
-from redrive.classification import failure_text, grouping, rules, templates
+from redrive.classification import failure_text, grouping, rule_table, rules, templates
 from redrive.classification.causes import Cause
+from redrive.classification.rule_table import Rule, Tier
 
 
 @pytest.mark.parametrize(("cause", "text"), SAMPLES, ids=[f"{cause}-{n}" for n, (cause, _) in enumerate(SAMPLES)])
@@ -108,3 +109,56 @@ def test_every_broker_reason_has_a_meaning(reason: str) -> None:
 def test_the_document_is_current() -> None:
     written = (Path(__file__).parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
     assert written == rules.document(), "run: python -m redrive.classification.rules > docs/causes.md"
+
+
+# --- the table as a file ----------------------------------------------------------------------------------------
+
+TABLE = """\
+# a comment
+
+bug.odd  application_bug  said  0.9
+    odd
+    "odd "
+    ~ odd[0-9]
+    ~ "odder "
+throttled.status  throttled  usual  0.5
+    @ 429 420
+"""
+
+
+def test_a_rule_is_a_line_with_its_literals_and_expressions_below() -> None:
+    odd, status = rule_table.parse(TABLE)
+    assert odd == Rule("bug.odd", Cause.APPLICATION_BUG, Tier.SAID, 0.9, ("odd", "odd "), "odd[0-9]|odder ")
+    assert (status.id, status.tier, status.literals) == ("throttled.status", Tier.USUAL, ("429", "420"))
+    assert re.search(status.pattern, "http status 429")
+    assert not re.search(status.pattern, "item 429")
+
+
+@pytest.mark.parametrize(
+    ("line", "by", "words"),
+    [
+        (3, "bug.odd  application_bug  said", "neither a rule"),
+        (3, "bug.odd  application_bag  said  0.9", "application_bag said 0.9 is no cause"),
+        (3, "bug.odd  application_bug  sad  0.9", "no cause, tier"),
+        (3, "bug.odd  application_bug  said  0", "confidence"),
+        (4, "odd", "neither a rule"),
+        (4, "    Odd", "lower case"),
+        (4, "    od", "too short"),
+        (4, "    odd ", "double quotes"),
+        (5, "    odd", "bug.odd has a literal twice"),
+        (6, "    ~ odd(", "bug.odd: "),
+        (8, "bug.odd  throttled  usual  0.5", "bug.odd is there already"),
+        (9, "", "throttled.status has no literal"),
+    ],
+)
+def test_a_line_that_is_wrong_is_refused_with_its_number(line: int, by: str, words: str) -> None:
+    lines = TABLE.splitlines()
+    lines[line - 1] = by
+    with pytest.raises(ValueError, match=rf"\Aline [0-9]+: .*{re.escape(words)}|\Aline [0-9]+: {re.escape(words)}"):
+        rule_table.parse("\n".join(lines))
+
+
+def test_the_table_that_is_shipped_is_what_the_rules_are() -> None:
+    table = (Path(rule_table.__file__).parent / "rule_table.txt").read_text(encoding="utf-8")
+    assert rule_table.parse(table) == rules.RULES
+    assert not [line for line in table.splitlines() if line != line.rstrip() or "\t" in line]

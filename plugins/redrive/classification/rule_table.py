@@ -1,0 +1,141 @@
+"""Reads the table of rules, ``rule_table.txt``: what wordings and codes mean which cause.
+
+A rule is data: an id that never changes, a cause, a tier, a confidence, literals, and expressions if it has some.
+Rules see the masked text in lower case, without stack frames, and the words inside its names
+(``TooManyRequests``, ``RATE_LIMIT_EXCEEDED``) apart. A rule matches where one of its literals
+occurs and, if it has some, one of its expressions is found; literals are what makes a few hundred rules cheap.
+
+Expressions are written in the subset that Java and Python share, on lower-case ASCII, with bounded repetition.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from importlib import resources
+from typing import Final, NamedTuple
+
+from redrive.classification.causes import Cause
+
+#: Literals are looked up by so many letters.
+SHORTEST_LITERAL: Final = 3
+
+
+class Tier(IntEnum):
+    """How much a match says; lower is asked first."""
+
+    SAID = 0  # a code, a class or a phrase that means one thing
+    USUAL = 1  # wording that usually means it
+    GENERIC = 2  # a class of errors, a bare status, a bare "timeout"
+    LAST = 3  # only says that it was given up
+
+
+class Rule(NamedTuple):
+    """One entry of the table."""
+
+    id: str
+    cause: Cause
+    tier: Tier
+    confidence: float  # that the cause is right where the rule decides, 0 to 1
+    literals: tuple[str, ...]  # lower case; at least one must occur
+    pattern: str = ""  # its expressions, any of which must be found as well, where there are some
+
+
+def shipped() -> tuple[Rule, ...]:
+    """The rules that come with redrive, in the order of the file."""
+    return parse((resources.files("redrive.classification") / "rule_table.txt").read_text(encoding="utf-8"))
+
+
+def parse(table: str) -> tuple[Rule, ...]:
+    """The rules of a table that is written as the head of ``rule_table.txt`` says.
+
+    Raises ValueError with the number of a line that is not, or whose rule can't be.
+    """
+    entries: list[_Entry] = []
+    for number, line in enumerate(table.splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        head = _HEAD.fullmatch(line)
+        if head is not None:
+            entries.append(_Entry(number, head))
+        elif entries and line.startswith(_INDENT):
+            entries[-1].take(line.removeprefix(_INDENT), number)
+        else:
+            raise ValueError(f"line {number}: neither a rule nor what belongs to one: {line!r}")
+    rules: dict[str, Rule] = {}
+    for entry in entries:
+        rule = entry.rule()
+        if rules.setdefault(rule.id, rule) is not rule:
+            raise ValueError(f"line {entry.number}: {rule.id} is there already")
+    return tuple(rules.values())
+
+
+_INDENT: Final = "    "
+_HEAD: Final = re.compile(r"([a-z]+[.][a-z0-9_]+) +([a-z_]+) +([a-z]+) +([01](?:[.][0-9]+)?)")
+_TIERS: Final = {tier.name.lower(): tier for tier in Tier}
+_CAUSES: Final = {cause.value: cause for cause in Cause}
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A rule while it is read."""
+
+    number: int  # of its line
+    head: re.Match[str]
+    literals: list[str] = field(default_factory=list)
+    expressions: list[str] = field(default_factory=list)
+
+    def take(self, text: str, number: int) -> None:
+        """Take one of the lines below the rule's own."""
+        if text.startswith("@ "):
+            codes = text[2:].split()
+            self.literals += codes
+            self.expressions.append(_status(codes))
+        elif text.startswith("~ "):
+            self.expressions.append(_unquoted(text[2:], number))
+        else:
+            literal = _unquoted(text, number)
+            if len(literal) < SHORTEST_LITERAL or literal != literal.lower():
+                raise ValueError(f"line {number}: {literal!r} is too short for a literal, or not in lower case")
+            self.literals.append(literal)
+
+    def rule(self) -> Rule:
+        """The whole rule."""
+        name, cause, tier, confidence = self.head.groups()
+        where, pattern = f"line {self.number}: {name}", "|".join(self.expressions)
+        if cause not in _CAUSES or tier not in _TIERS or not 0 < float(confidence) <= 1:
+            raise ValueError(f"{where}: {cause} {tier} {confidence} is no cause, tier and confidence")
+        if not self.literals:
+            raise ValueError(f"{where} has no literal")
+        if len(set(self.literals)) < len(self.literals):
+            raise ValueError(f"{where} has a literal twice")
+        try:
+            re.compile(pattern, re.ASCII)
+        except re.error as error:
+            raise ValueError(f"{where}: {error}") from None
+        return Rule(name, _CAUSES[cause], _TIERS[tier], float(confidence), tuple(self.literals), pattern)
+
+
+def _unquoted(text: str, number: int) -> str:
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    if text != text.strip():
+        raise ValueError(f"line {number}: what begins or ends with a blank stands in double quotes: {text!r}")
+    return text
+
+
+def _status(codes: Sequence[str]) -> str:
+    """The pattern of an HTTP status, wherever clients and servers put it."""
+    either = "|".join(codes)
+    return (
+        r"(?:http|https|http/<\*>|http/[12](?:[.][01])?|status|status[ _-]?code|statuscode|response|response code|"
+        r"response status|responded with|returned|received|with|got|code|error|errorcode|http_code|http_status|"
+        r"httpstatus|http error|an error)[\"']?(?: ?[:=>(\[#] ?| is | of | ){0,2}[\"'\[(]{0,2}(?:"
+        + either
+        + r")(?![0-9a-z])"
+        r"|(?:^|[^0-9a-z.>])(?:"
+        + either
+        + r")(?:[ :,-]{1,3}|[)\]] )(?:\(?(?:bad|unauth|payment|forbidden|not|method|proxy|request|"
+        r"conflict|gone|precondition|payload|content|uri|unsupported|unprocessable|locked|failed|too|internal|"
+        r"server|client|service|gateway|http|insufficient|network|error))"
+    )
