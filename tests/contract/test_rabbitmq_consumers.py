@@ -177,7 +177,7 @@ def test_statistics_that_are_off_are_not_taken_for_no_consumers(
     rabbit: RabbitMQ, queue: str, monkeypatch: pytest.MonkeyPatch, answer: object
 ) -> None:
     """What a node with ``management.disable_stats`` answers."""
-    monkeypatch.setattr(rabbit._management, "_ask", lambda *_: answer)
+    monkeypatch.setattr(rabbit._management._api, "ask", lambda *_: answer)  # type: ignore[union-attr]
     if answer:
         assert rabbit.consumers(queue) == []
     else:
@@ -189,13 +189,13 @@ def test_statistics_that_are_off_leave_what_is_held_unknown(
     rabbit: RabbitMQ, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(rabbit, queue, 2)
-    real = rabbit._management._ask  # type: ignore[union-attr]
+    real = rabbit._management._api.ask  # type: ignore[union-attr]
 
     def off(*call: str) -> dict[str, object]:
         told = real(*call)
         return {key: told[key] for key in ("name", "type", "arguments", "durable", "vhost")}
 
-    monkeypatch.setattr(rabbit._management, "_ask", off)
+    monkeypatch.setattr(rabbit._management._api, "ask", off)  # type: ignore[union-attr]
     assert rabbit.depth(queue)[:3] == (2, None, 0)
 
 
