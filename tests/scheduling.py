@@ -22,7 +22,10 @@ TOGETHER: dict[str, tuple[str, ...]] = {
 #: Files whose tests can run anywhere, each for itself.
 APART = ("tests/faults/", "tests/simulation/test_simulation", "tests/properties/")
 #: What begins next; the rest follows as it was collected.
-EARLY = ("tests/dags/", "tests/spark/", "tests/faults/", "tests/properties/", "tests/simulation/", "tests/stages/")
+EARLY = (
+    *("tests/dags/test_demo.py", "tests/dags/test_dag_runs.py", "tests/spark/", "tests/dags/", "tests/contract/"),
+    *("tests/faults/", "tests/properties/", "tests/simulation/", "tests/ui/", "tests/stages/", "tests/ledger/"),
+)
 
 
 def unit_of(nodeid: str) -> str:

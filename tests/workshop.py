@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header, Micros, Outgoing
 from redrive.settings import Settings, parse
@@ -17,6 +17,7 @@ from redrive.stages import pipeline
 from redrive.stages.context import Run
 from tests import blank
 from tests.classifying import classify
+from tests.probe import Probe
 
 REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
 KEY_ERROR = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
@@ -37,7 +38,7 @@ ROUTE: dict[str, Any] = {
 }
 
 
-class Workshop:
+class Workshop(Probe):
     """Runs the stages of one route, ``orders``, against queues ``orders``, ``orders-dlq`` and ``orders-delay``."""
 
     def __init__(self, folder: Path, database: str | None = None, **route: Any) -> None:
@@ -150,14 +151,6 @@ class Workshop:
         return pipeline.apply_decisions(self.settings, "orders", clock=self.now)
 
     # --- looking ----------------------------------------------------------------------------------------
-
-    def query(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-        with self.ledger.read() as connection:
-            return [tuple(row) for row in connection.execute(sql(statement), values)]
-
-    def states(self) -> dict[str, int]:
-        """How many messages are in each state."""
-        return dict(self.query("select state, count(*) from messages group by state"))  # type: ignore[arg-type]
 
     def audit(self) -> list[str]:
         """What the audit finds wrong."""

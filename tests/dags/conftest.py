@@ -2,7 +2,6 @@
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.probe import Probe
 from tests.servers import Ministack
 
 from redrive import settings
@@ -58,12 +58,13 @@ class Bell(BaseNotifier):
 
 
 @dataclass
-class Shop:
+class Shop(Probe):
     """One route with its queues, ledger and staging below ``home``."""
 
     home: Path
     client: Any
     urls: dict[str, str]
+    ledger: Ledger
     base: dict[str, str] = field(repr=False)
 
     def fail(self, count: int, error: str) -> None:
@@ -82,15 +83,6 @@ class Shop:
             AttributeNames=["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"],
         )["Attributes"]
         return sum(int(value) for value in answer.values())
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """What the ledger says."""
-        with sqlite3.connect(self.home / "var" / "redrive.db") as ledger:
-            return ledger.execute(sql).fetchall()
-
-    def states(self) -> dict[str, int]:
-        """Messages per state."""
-        return dict(self.query("select state, count(*) from messages group by state"))
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +111,9 @@ def shop(ministack: Ministack, tmp_path_factory: pytest.TempPathFactory) -> Iter
         (home / "var").mkdir()
         ledger = Ledger(settings.load().database)
         schema.upgrade(ledger, datetime.now(UTC))
-        ledger.close()
         base = local_airflow.environment(home, 0)
         base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(home), base.get("PYTHONPATH")]))
-        yield Shop(home, client, urls, base)
+        yield Shop(home, client, urls, ledger, base)
+        ledger.close()
     for url in urls.values():
         client.delete_queue(QueueUrl=url)

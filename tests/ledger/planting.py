@@ -10,16 +10,17 @@ from redrive.ledger.delivery import sending
 from redrive.ledger.delivery.sending import Mark, Slice
 from redrive.ledger.drain import batches, loading
 from redrive.ledger.drain.loading import Classified, Group, Loaded
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.selecting import Selection
 from redrive.message import body_hash, message_id_of
+from tests.probe import Probe
 
 NOW = datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-class Plant:
+class Plant(Probe):
     """One route's ledger and the lease of its present run."""
 
     def __init__(self, ledger: Ledger, route: str = "orders", **options: Any) -> None:
@@ -41,22 +42,6 @@ class Plant:
             now=self.now, **options,
         )  # fmt: skip
         return self.lease
-
-    def rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-        with self.ledger.read() as connection:
-            return [tuple(row) for row in connection.execute(sql(statement), values)]
-
-    def value(self, statement: str, **values: Any) -> Any:
-        ((value,),) = self.rows(statement, **values)
-        return value
-
-    def change(self, statement: str, **values: Any) -> int:
-        """Change rows behind the ledger's back, as an accident or a person with SQL would."""
-        with self.ledger.write() as connection:
-            return int(connection.execute(sql(statement), values).rowcount)
-
-    def states(self) -> dict[str, int]:
-        return dict(self.rows("select state, count(*) from messages group by state"))  # type: ignore[arg-type]
 
     # --- copies -----------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from redrive.errors import SettlementFailed
 from redrive.message import DeadLetter, Header
 from redrive.stages import doctor, pipeline
 from tests.contract.test_google_pubsub import Operator, adapter, connection, subscription, topic
+from tests.stages.loop_contract import LoopContract
 from tests.stand_ins.pubsub import PubSubServer
 from tests.stand_ins.pubsub_topics import Refusal, World
 from tests.workshop import Workshop, outgoing
@@ -123,19 +124,22 @@ def test_a_dead_letter_goes_back_to_the_topic_on_which_it_failed(build: Build) -
     assert shop.audit() == []
 
 
-def test_what_fails_again_is_recognised_by_its_id(build: Build) -> None:
-    shop = build()
-    shop.buy("1", "2")
-    shop.fail()
-    shop.cycle()
-    assert shop.work(lambda letter: letter.body == b"1") == [b"1"]
-    shop.advance(hours=1)
-    report = shop.cycle()
+class TestLoop(LoopContract):
+    @pytest.fixture
+    def shop(self, build: Build) -> PubSubWorkshop:
+        return build()
 
-    assert (report["drained"], report["new"], report["returned"]) == (1, 0, 1)
-    assert shop.query("select attempt, outcome from redelivery_attempts order by message_id, attempt")[0] == (1, None)
-    assert sum(shop.states().values()) == 2
-    assert shop.audit() == []
+    def fail(self, shop: PubSubWorkshop, *orders: str) -> None:
+        shop.buy(*orders)
+        shop.fail()
+
+    def work(self, shop: PubSubWorkshop, fails: Callable[[str], bool] = lambda _: False) -> list[str]:
+        return sorted(body.decode() for body in shop.work(lambda letter: not fails(letter.body.decode())))
+
+    def restart(self, shop: PubSubWorkshop) -> None:
+        shop.broker.close()
+        shop.broker = shop.open()
+        shop.advance(minutes=2)
 
 
 def test_a_return_that_pubsub_forwards_twice_is_one_return(build: Build) -> None:
@@ -315,31 +319,6 @@ def test_a_server_that_stays_away_in_a_drain_makes_duplicates_that_are_recognise
     assert (report["drained"], report["duplicates"], report["new"]) == (3, 3, 3)
     assert sorted(shop.work()) == [b"1", b"2", b"3"]
     assert shop.held("orders-dlq") == []
-    assert shop.audit() == []
-
-
-def test_a_task_killed_before_it_settled_makes_duplicates_that_are_recognised(build: Build) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill(*_: object) -> None:
-        raise Killed
-
-    shop = build()
-    shop.buy("1", "2")
-    shop.fail()
-    own = shop.broker
-    shop.broker = shop.open()
-    shop.broker.settle = kill
-    with pytest.raises(Killed):
-        pipeline.drain(shop.settings, shop.begin(), **shop.options())
-    shop.broker.close()
-    shop.broker = own
-    shop.advance(minutes=2)
-    report = shop.cycle()
-
-    assert (report["drained"], report["duplicates"], report["new"], report["redelivered"]) == (2, 2, 2, 2)
-    assert sorted(shop.work()) == [b"1", b"2"]
     assert shop.audit() == []
 
 

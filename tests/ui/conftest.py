@@ -10,11 +10,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.requests import Request
 
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger
 from redrive.settings import Settings
 from redrive_ui.app import create_app
 from redrive_ui.identity import NotLoggedIn, Person
 from redrive_ui.rendering import PREFIX
+from tests.probe import Probe
 from tests.ui import seeding
 
 
@@ -41,7 +42,7 @@ class Doors:
         return f"/auth/login?next={back}"
 
 
-class Site:
+class Site(Probe):
     """The page as a browser meets it, mounted where Airflow mounts it."""
 
     def __init__(self, settings: Settings) -> None:
@@ -70,18 +71,6 @@ class Site:
         return self.client.post(
             f"{PREFIX}/api/decisions", json=given, headers={"origin": "http://airflow.test"} | (headers or {})
         )
-
-    def rows(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-        with self.ledger.read() as connection:
-            return [tuple(row) for row in connection.execute(sql(statement), values)]
-
-    def value(self, statement: str, **values: Any) -> Any:
-        ((value,),) = self.rows(statement, **values)
-        return value
-
-    def change(self, statement: str, **values: Any) -> None:
-        with self.ledger.write() as connection:
-            connection.execute(sql(statement), values)
 
 
 @pytest.fixture
