@@ -321,6 +321,24 @@ class TestBegin:
             begin("manual", limits=5)
 
 
+class TestOptions:
+    """What a route says of how Airflow runs it."""
+
+    def dag(self, **airflow: object) -> DAG:
+        text = CONFIG + f"    airflow: {json.dumps(airflow)}\n"
+        return tasks.route_dag(configuration.parse(text, env={}, root=ROOT), "orders", page=None)
+
+    def test_reach_its_dag(self) -> None:
+        dag = self.dag(pool="brokers", max_active_tasks=3, run_timeout="2h")
+        assert (dag.default_args["pool"], dag.max_active_tasks) == ("brokers", 3)
+        assert dag.dagrun_timeout == timedelta(hours=2)
+
+    def test_are_airflows_own_where_left_out(self) -> None:
+        dag, plain = self.dag(), DAG("plain")
+        assert "pool" not in dag.default_args
+        assert (dag.max_active_tasks, dag.dagrun_timeout) == (plain.max_active_tasks, None)
+
+
 class TestFinish:
     """The last task, which tells how the run ended."""
 

@@ -140,7 +140,9 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         **NO_BACKFILL,
         tags=[TAG, route.broker],
         params=route_params([source.queue for source in route.sources]),
-        default_args=default_args(),
+        dagrun_timeout=route.airflow.run_timeout,
+        default_args=default_args() | ({"pool": route.airflow.pool} if route.airflow.pool else {}),
+        **({"max_active_tasks": route.airflow.max_active_tasks} if route.airflow.max_active_tasks else {}),
     )
 
 

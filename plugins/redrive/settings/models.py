@@ -570,6 +570,25 @@ def _canary(value: object) -> object:
     return {} if value is True or value == "on" else value
 
 
+class InAirflow(Part):
+    """How Airflow runs the route's DAG."""
+
+    pool: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="Airflow pool that the route's tasks take their slots from; it has to exist. Default: Airflow's.",
+    )
+    max_active_tasks: int | None = Field(
+        default=None, ge=1, le=1024, description="Tasks of the route that run at the same time. Default: Airflow's."
+    )
+    run_timeout: Duration | None = Field(
+        default=None,
+        description="A run that takes longer is marked failed by Airflow, which ends its tasks, the last one too: the "
+        "route is free again when its lease is over, after 15 minutes. What was done stays done. Default: never.",
+    )
+
+
 class Route(Part):
     """From where dead messages come, and how they go back."""
 
@@ -644,6 +663,7 @@ class Route(Part):
         "`$.customer.name`, `$.items[*].phone`, `$..iban`. Neither staging nor what is redelivered is touched.",
     )
     notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
+    airflow: InAirflow = Field(default=InAirflow(), description="How Airflow runs the route's DAG.")
     slo: Duration = Field(
         default=timedelta(hours=24),
         description="From first enqueue to a confirmed or presumed outcome. `observe` counts messages that are older "
