@@ -643,7 +643,8 @@ def _task(function: Callable[..., object], **options: Any) -> Any:
     return task(task_id=function.__name__.lstrip("_"), multiple_outputs=False, **options)(_telling(function))
 
 
-begin = _task(_begin, execution_timeout=timedelta(minutes=5))
+#: Tried once more and not for minutes: the next run comes anyway, and one that can't begin at all is over soon.
+begin = _task(_begin, retries=1, execution_timeout=timedelta(minutes=5))
 observe = _task(_observe, execution_timeout=timedelta(minutes=10))
 drain = _task(_drain, execution_timeout=timedelta(hours=6))
 #: Its XCom decides whether ``classify`` runs; what comes after ``classify`` looks after itself.
