@@ -728,20 +728,37 @@ def test_a_rejection_says_what_became_of_the_message(
     assert statuses(broker, "orders", outgoing()) == [status]
 
 
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize(
+    "error", [sdk.ServiceBusAuthorizationError, sdk.MessagingEntityDisabledError, sdk.MessagingEntityNotFoundError]
+)
 def test_an_error_of_a_link_in_use_may_hide_an_answer(
-    bus: ServiceBusStandIn, broker: AzureServiceBus, monkeypatch: pytest.MonkeyPatch
+    bus: ServiceBusStandIn,
+    broker: AzureServiceBus,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[sdk.ServiceBusError],
+    before: int,
 ) -> None:
-    """A token that ends, an entity that is disabled: the link goes, and with it the word on what was under way."""
+    """A token that ends, an entity that is disabled: the link goes, and with it the word on what was under way, were it
+    the first of the link."""
     bus.queue("orders")
-    assert statuses(broker, "orders", outgoing()) == ["sent"]
+    assert statuses(broker, "orders", *map(outgoing, [b"x"] * before)) == ["sent"] * before
 
     def detached(*_: object, **__: object) -> None:
-        raise sdk.ServiceBusAuthorizationError(
-            message="token expired", error=AMQPLinkError(b"amqp:unauthorized-access")
-        )
+        raise error(message="the link is gone", error=AMQPLinkError(b"amqp:unauthorized-access"))
 
     monkeypatch.setattr(ServiceBusSender, "send_messages", detached)
     assert statuses(broker, "orders", outgoing(number=2)) == ["unknown"]
+
+
+def test_a_link_that_cannot_be_opened_again_has_taken_nothing(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
+    bus.queue("orders")
+    assert statuses(broker, "orders", outgoing()) == ["sent"]
+    for sender in broker._senders.values():
+        sender.close()
+    bus.queue("orders", disabled=True)
+    with pytest.raises(BrokerUnavailable, match="the entity is disabled"):
+        broker.publish("orders", [outgoing(number=2)])
 
 
 def test_a_busy_service_is_asked_again(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth, QueueInfo
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
+from redrive.ledger.delivery import gate_waits, planning
 from redrive.message import DeadLetter, Received
 from redrive.stages import pipeline
 from tests.workshop import REFUSED, Workshop, outgoing
@@ -130,6 +131,30 @@ def test_absence_proves_nothing_while_the_destination_tells_nothing(build: Build
     workshop.advance(minutes=10)
     workshop.cycle()
     assert workshop.states() == {"presumed": 1}
+
+
+def test_a_canary_says_that_it_waits_for_a_person_where_nobody_tells_a_depth(build: Build) -> None:
+    workshop, broker = build(canary={"first": 1, "grow": 10, "pass": 0.9, "observe": "1m"})
+    workshop.die("a", "b", "c", error=REFUSED)
+    for _ in range(3):
+        workshop.cycle()
+        workshop.consume()
+        workshop.advance(minutes=10)
+    assert workshop.states() == {"sent": 1, "held": 2}
+    with workshop.ledger.read() as connection:
+        (wait,) = gate_waits.waits(connection, "orders")
+    assert "how much it holds is not known" in wait.waits_for
+    assert wait.waits_for.endswith(f"redrive release orders {wait.group_id}")
+
+    planning.release(workshop.ledger, "orders", wait.group_id or 0, first=1, by="ana", now=workshop.now())
+    workshop.cycle()
+    assert workshop.states() == {"sent": 2, "held": 1}, "on her word the next canary goes"
+    broker.told = lambda _: Depth(0, 0, 0)
+    workshop.consume()
+    workshop.advance(minutes=10)
+    workshop.cycle()
+    with workshop.ledger.read() as connection:
+        assert not any("redrive release" in one.waits_for for one in gate_waits.waits(connection, "orders"))
 
 
 def test_a_late_depth_counts_from_when_it_was_so(build: Build) -> None:

@@ -288,6 +288,12 @@ def test_a_bad_value_is_refused_with_its_key(keys: str, refused: str) -> None:
             "[{queue: a, kind: delay, delay: 1m}]",
             "routes.r.sources.0.destination: is required for a delay source",
         ),
+        (
+            "[{queue: a, origins: [x, b]}, {queue: b}]",
+            "routes.r.sources.0.origins.1: 'b' is a source of this route too: what goes back there from 'a' is drained"
+            " again, a loop",
+        ),
+        ("[{queue: a, origins: [a]}]", "routes.r.sources.0.origins.0: 'a' is a source of this route too"),
     ],
 )
 def test_sources_that_make_no_sense_are_refused(sources: str, refused: str) -> None:

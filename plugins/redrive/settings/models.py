@@ -221,7 +221,8 @@ class Source(Part):
         default=(),
         max_length=1000,
         description="Without a destination: the queues that its messages may go back to, beside those of which the "
-        "broker itself says that they dead-letter into this source; names, or the beginning of names and `*`. A header "
+        "broker itself says that they dead-letter into this source; names, or the beginning of names and `*`; no "
+        "source of this route. A header "
         "says where a message came from, and whoever can put a message into the source can write one.",
     )
     poll: Annotated[DurationOrZero, _at_most(timedelta(seconds=20))] | None = Field(
@@ -707,6 +708,14 @@ class Route(Part):
                 )
             if target == source.queue:
                 raise _problem(f"sources.{position}.queue", f"{target!r} is also its destination: a loop")
+        for position, source in enumerate(self.sources):
+            for place, origin in enumerate(source.origins):
+                if origin in seen:
+                    raise _problem(
+                        f"sources.{position}.origins.{place}",
+                        f"{origin!r} is a source of this route too: what goes back there from {source.queue!r} is"
+                        " drained again, a loop",
+                    )
         closes = kind is None or kind.capabilities.closes_connections
         if self.isolation.action == "close_connection" and not closes:
             raise _problem("isolation.action", f"close_connection is not possible with broker {self.broker}")

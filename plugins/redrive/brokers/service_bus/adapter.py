@@ -620,11 +620,10 @@ class _Sending:
     def _once(self, batch: Any) -> tuple[Publication, BrokerError | None]:
         """One request, repeated only while Service Bus says that it took nothing because it is busy."""
         for tries in range(5):
-            used = self._sender.used
             try:
                 self._sender.send(batch, self._broker._send_timeout)
             except (*_SDK_ERRORS, ValueError) as error:
-                result, concerns_queue = _fate(self._queue, error, used=used)
+                result, concerns_queue = _fate(self._queue, error, used=self._sender.used)
                 if result.status != "retry" or not isinstance(error, sdk.ServiceBusServerBusyError):
                     return result, concerns_queue
                 self._broker._sleep(min(0.25 * 2**tries, 4))
@@ -673,7 +672,7 @@ def _size(one: Entry) -> int:
 def _fate(queue: str, error: Exception, *, used: bool) -> tuple[Publication, BrokerError | None]:
     """What became of the messages of a send that failed, and the error if it concerns the entity.
 
-    ``used``: something was sent over this link before, so an error of the link may hide an answer.
+    ``used``: the link was there and something was given to it, so its error may hide an answer.
     """
     known = _known_error("publish", queue, error)
     inner = getattr(error, "inner_exception", None) or error.__context__

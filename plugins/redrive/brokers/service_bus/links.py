@@ -213,7 +213,7 @@ class Sender:
         self._idle = idle
         self._sdk: ServiceBusSender | None = None
         self._used_at = 0.0
-        #: Something was sent over the link as it is now; before, an error of the link says that nothing was taken.
+        #: Something may have been sent over the link as it is now; before, an error says that nothing was taken.
         self.used = False
 
     def open(self) -> ServiceBusSender:
@@ -222,11 +222,11 @@ class Sender:
             self.close()
         if self._sdk is None or not self._sdk._running:
             self.close()
+            self.used = False
             self._sdk = self._make()
             _without_thread(self._sdk, None)
             self._sdk.__enter__()
             _see_refusal(self._sdk)
-            self.used = False
         self._used_at = time.monotonic()
         return self._sdk
 
@@ -239,8 +239,8 @@ class Sender:
     def send(self, messages: Any, timeout: float) -> None:
         """Send a message or a batch, once."""
         sdk = self.open()
+        self.used = True  # from here on something may have left, whatever becomes of the link
         sdk.send_messages(messages, timeout=timeout)
-        self.used = True
         self._used_at = time.monotonic()
 
     def close(self) -> None:

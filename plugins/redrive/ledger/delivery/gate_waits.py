@@ -105,9 +105,10 @@ def _of_group(
             )
     for row in pending:
         if row.unpassed:
-            seen = _last_seen(connection, route, row.destination)
+            seen, told = _last_seen(connection, route, row.destination)
+            release = "" if told else f"; else a person has to say so: redrive release {route} {gate.group_id}"
             return (
-                f"{row.destination} to work past {row.n} sends, the last of {_at(row.last_sent_at)}; {seen}",
+                f"{row.destination} to work past {row.n} sends, the last of {_at(row.last_sent_at)}; {seen}{release}",
                 None,
                 False,
             )
@@ -131,7 +132,8 @@ def _of_group(
     return None
 
 
-def _last_seen(connection: Connection, route: str, queue: str) -> str:
+def _last_seen(connection: Connection, route: str, queue: str) -> tuple[str, bool]:
+    """What was seen of a destination last, and whether its broker tells a depth, so that looking can say something."""
     row = connection.execute(
         sql(
             "select observed_at, visible + in_flight + delayed as depth, exact from queue_observations"
@@ -140,13 +142,15 @@ def _last_seen(connection: Connection, route: str, queue: str) -> str:
         {"route": route, "queue": queue},
     ).first()
     if row is None:
-        return "nobody has looked at it yet"
+        return "nobody has looked at it yet", True
     if row.depth is None:
         return (
-            f"how much it holds is not known (asked at {_at(row.observed_at)}); a return or a processed check tells too"
+            f"how much it holds is not known (asked at {_at(row.observed_at)}): a processed check tells, or in a queue"
+            " that keeps order a later send that comes back",
+            False,
         )
     estimate = "" if row.exact else ", as the broker estimates"
-    return f"it held {row.depth:,} at {_at(row.observed_at)}{estimate}"
+    return f"it held {row.depth:,} at {_at(row.observed_at)}{estimate}", True
 
 
 def _least_drained(connection: Connection, route: str) -> str:
