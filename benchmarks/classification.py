@@ -6,7 +6,7 @@
 - Drain3 runs in one process with the masking and the settings of its own documentation; measured is
   ``add_log_message`` over all texts, which are in memory. It lives in an environment of its own
   (``requirements-bench.txt``, made by ``make bench``).
-- Ours is ``classify_messages.run`` with ``local[2]``: read staging, evidence, masks, causes, groups, and write the
+- Ours is ``redrive.spark.job.run`` with ``local[2]``: read staging, evidence, masks, causes, groups, and write the
   messages and groups as Parquet. The start of the session is not measured, but every class that Spark loads later is.
 - Then twice the texts: the time may grow to 2.1 times at most, and the driver's memory hardly at all.
 """
@@ -176,17 +176,16 @@ def _stage_batch(folder: Path, number: int, count: int, seed: int) -> dict[str, 
 
 
 def _run_ours(folder: Path) -> dict[str, Any]:
-    sys.path.insert(0, str(ROOT / "spark_jobs"))
-    import classify_messages  # noqa: PLC0415
     from redrive.settings import SparkSettings  # noqa: PLC0415
+    from redrive.spark import job  # noqa: PLC0415
 
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     memory = {"spark.driver.memory": SparkSettings().driver_memory}
-    spark = classify_messages.local_session(f"local[{CORES}]", memory)
+    spark = job.local_session(f"local[{CORES}]", memory)
     spark.sparkContext.setLogLevel("ERROR")
     watch = _Watch()
     started = time.perf_counter()
-    counts = classify_messages.run(manifest, spark)
+    counts = job.run(manifest, spark)
     seconds = time.perf_counter() - started
     found = {
         "texts": counts["messages"],

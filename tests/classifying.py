@@ -21,7 +21,7 @@ from redrive.staging.batch_files import Staging
 
 
 def classify(manifest_uri: str) -> None:
-    """Do what ``spark_jobs/classify_messages.py --manifest`` does, for a local manifest."""
+    """Do what ``python -m redrive.spark.job --manifest`` does, for a local manifest."""
     manifest = json.loads(Path(manifest_uri).read_text())
     output = Path(manifest["output"])
     staged = [row for batch in manifest["batches"] for row in _rows(batch["uri"])]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from classify_messages import local_session
+from redrive.spark.job import local_session
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,10 @@ from tests import classifying
 from tests.unit.failure_samples import SAMPLES
 from tests.unit.hostile_texts import HOSTILE
 
-from classify_messages import run
 from redrive.classification import explain
 from redrive.classification.cases import Case
 from redrive.message import body_hash
+from redrive.spark.job import run
 from redrive.staging import file_schemas
 
 pytestmark = pytest.mark.spark

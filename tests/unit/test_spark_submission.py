@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import zipfile
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -31,12 +32,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project root with a library of one module and a job that a test can write."""
     (tmp_path / "plugins" / "redrive").mkdir(parents=True)
     (tmp_path / "plugins" / "redrive" / "__init__.py").write_text("")
-    (tmp_path / "spark_jobs").mkdir()
-    (tmp_path / "spark_jobs" / "classify_messages.py").write_text("")
     monkeypatch.setenv("REDRIVE_HOME", str(tmp_path))
     monkeypatch.setattr(submit, "_LIBRARY", tmp_path / "plugins" / "redrive")
-    monkeypatch.setattr(submit, "_JOBS", tmp_path / "spark_jobs")
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the job puts its folder there
     return tmp_path
 
 
@@ -49,6 +46,11 @@ def spark_submit_is(home: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
     program.chmod(0o755)
     monkeypatch.setattr(submit.sysconfig, "get_path", lambda _name: str(scripts))
     monkeypatch.setattr(submit, "java_missing", lambda: None)
+
+
+def the_job_is(monkeypatch: pytest.MonkeyPatch, run: Callable[..., object]) -> None:
+    """Put ``run(manifest, spark)`` where the job's would be."""
+    monkeypatch.setattr(submit, "_job_function", lambda: run)
 
 
 def a_manifest(home: Path) -> str:
@@ -103,7 +105,7 @@ class TestTheCommand:
         command = submit.submit_command(settings_with("{runner: submit, master: 'spark://m:7077'}"), "s3://b/m.json")
         assert command[command.index("--master") + 1] == "spark://m:7077"
         assert command[command.index("--py-files") + 1] == str(submit.package())
-        assert command[-3:] == [str(home / "spark_jobs" / "classify_messages.py"), "--manifest", "s3://b/m.json"]
+        assert command[-3:] == [str(Path(submit.__file__).with_name("job.py")), "--manifest", "s3://b/m.json"]
 
     def test_takes_the_master_of_a_connection(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(
@@ -282,10 +284,10 @@ class TestARun:
         with pytest.raises(SettingsError, match=r"spark\.runner.*Airflow"):
             submit.classify(settings, "m.json")
 
-    def test_over_connect_runs_the_job_in_this_process(self, home: Path, remote: "Remote") -> None:
-        (home / "spark_jobs" / "classify_messages.py").write_text(
-            "from pathlib import Path\ndef run(manifest, spark): Path(manifest['output']).write_text('classified')"
-        )
+    def test_over_connect_runs_the_job_in_this_process(
+        self, home: Path, remote: "Remote", monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        the_job_is(monkeypatch, lambda manifest, _: Path(manifest["output"]).write_text("classified"))
         (home / "m.json").write_text(json.dumps({"output": str(home / "out")}))
 
         submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(home / "m.json"))
@@ -294,17 +296,23 @@ class TestARun:
         assert remote.stopped
         assert (home / "out").read_text() == "classified"
 
-    def test_over_connect_the_servers_python_gets_our_code(self, home: Path, remote: "Remote") -> None:
-        (home / "spark_jobs" / "classify_messages.py").write_text("def run(manifest, spark): pass")
+    def test_over_connect_the_servers_python_gets_our_code(
+        self, home: Path, remote: "Remote", monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        the_job_is(monkeypatch, lambda _, __: None)
         (home / "m.json").write_text("{}")
         submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(home / "m.json"))
         assert remote.artifacts == [str(submit.package())]
         assert remote.options == session_conf.SESSION, "the session is the server's until then"
 
-    def test_over_connect_that_fails_tells_the_server_and_no_token(self, home: Path, remote: "Remote") -> None:
-        (home / "spark_jobs" / "classify_messages.py").write_text(
-            "def run(manifest, spark): raise OSError('no such file: batch-7')"
-        )
+    def test_over_connect_that_fails_tells_the_server_and_no_token(
+        self, home: Path, remote: "Remote", monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+
+        def fail(_: object, __: object) -> None:
+            raise OSError("no such file: batch-7")
+
+        the_job_is(monkeypatch, fail)
         (home / "m.json").write_text("{}")
         settings = settings_with("{runner: connect, remote: 'sc://spark:443/;use_ssl=true;token=s3cret'}")
         with pytest.raises(ClassificationFailed, match=r"sc://spark:443/ \(spark\.remote\): .*batch-7") as failure:
@@ -312,10 +320,15 @@ class TestARun:
         assert "s3cret" not in str(failure.value)
         assert remote.stopped
 
-    def test_over_connect_that_hangs_is_stopped(self, home: Path, remote: "Remote") -> None:
-        (home / "spark_jobs" / "classify_messages.py").write_text(
-            "def run(manifest, spark):\n    assert spark.interrupted.wait(60)\n    raise RuntimeError('cancelled')"
-        )
+    def test_over_connect_that_hangs_is_stopped(
+        self, home: Path, remote: "Remote", monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+
+        def hang(_: object, spark: Remote) -> None:
+            assert spark.interrupted.wait(60)
+            raise RuntimeError("cancelled")
+
+        the_job_is(monkeypatch, hang)
         (home / "m.json").write_text("{}")
         settings = settings_with("{runner: connect, remote: 'sc://spark:15002', timeout: 1s}")
         with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):

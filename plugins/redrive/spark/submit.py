@@ -43,7 +43,7 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # one content, one archive: times would chan
 
 #: The code is where it is installed, also where ``$REDRIVE_HOME`` puts the state elsewhere.
 _LIBRARY = Path(__file__).resolve().parents[1]
-_JOBS = _LIBRARY.parents[1] / "spark_jobs"
+_JOB = Path(__file__).with_name("job.py")
 
 
 class Code(NamedTuple):
@@ -55,7 +55,7 @@ class Code(NamedTuple):
 
 def application() -> Path:
     """The job's script."""
-    return _JOBS / "classify_messages.py"
+    return _JOB
 
 
 def arguments(manifest_uri: str) -> list[str]:
@@ -134,7 +134,7 @@ def publish(settings: Settings) -> Code:
     script, archive = application(), package()
     digest = hashlib.sha256(script.read_bytes()).hexdigest()[:16]
     place = f"{bucket.rstrip('/')}/code"
-    return Code(_upload(script, f"{place}/classify_messages-{digest}.py"), _upload(archive, f"{place}/{archive.name}"))
+    return Code(_upload(script, f"{place}/redrive-job-{digest}.py"), _upload(archive, f"{place}/{archive.name}"))
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
@@ -276,19 +276,9 @@ def _reason(error: BaseException) -> str:
 
 
 def _job_function() -> Callable[[Mapping[str, Any], Any], object]:
-    """``run(manifest, spark)`` of the job's script, whose folder is not a package."""
-    import importlib.util  # noqa: PLC0415
+    """``run(manifest, spark)`` of the job, which needs PySpark."""
+    from redrive.spark.job import run  # noqa: PLC0415
 
-    script = application()
-    folder = str(script.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location("classify_messages", script)
-    if spec is None or spec.loader is None:
-        raise ClassificationFailed(f"{script} is missing")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    run: Callable[[Mapping[str, Any], Any], object] = module.run
     return run
 
 

@@ -1,0 +1,229 @@
+"""Why did each staged message fail? Reads staging batches, writes causes and groups.
+
+The executors look at every message once and write what is their own (:mod:`redrive.classification.executor`); Spark
+brings what they found down to distinct cases, and the driver judges those by the rules, up to a limit that bounds its
+memory; what is beyond it the executors judge one by one: see docs/adr/0007-spark-classification.md. Running it again
+overwrites its own output.
+
+``spark-submit`` is given this file and an archive of the library (:mod:`redrive.spark.submit`);
+``python -m redrive.spark.job --manifest URI`` starts a session of its own.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from redrive.classification import executor, explain
+from redrive.classification.cases import Case, RouteRule
+from redrive.classification.causes import Cause
+from redrive.classification.executor import Asked, Batch
+from redrive.classification.templates import KnownGroup
+from redrive.spark import session_conf
+from redrive.staging import file_schemas, filesystems
+
+#: How many messages a task is given: enough to be worth its start, few enough that all cores end at about one time.
+LEAST, MOST, TASKS = 5_000, 50_000, 8
+#: Answers that are written at once.
+PORTION = 10_000
+
+
+def local_session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session that this process starts; ``conf`` is added to what the job needs."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("redrive-classify").master(master)
+    ours = {**session_conf.SESSION, **session_conf.LOCAL, session_conf.JVM_OPTIONS: session_conf.jvm_options()}
+    for key, value in (ours | dict(conf or {})).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
+    """Classify what ``manifest`` names; counts and seconds.
+
+    The answer has ``messages, delays, groups, cases, causes`` (messages per cause) and ``seconds``.
+    """
+    started = time.monotonic()
+    output = str(manifest["output"]).rstrip("/")
+    filesystem, folder = filesystems.locate(output)
+    _remove_answers(filesystem, folder)
+    rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
+    known = _known_groups(manifest)
+    found = distinct_cases(spark, shares(manifest), Asked.by(manifest), f"{output}/{file_schemas.MESSAGES_DIR}")
+    first, others = most_frequent(found, of=sum(batch["rows"] for batch in manifest["batches"]))
+    rows = sorted(zip(*(column.to_pylist() for column in first.columns), strict=True), key=lambda row: row[2])
+    delays = sum(messages for key, messages, *_ in rows if key is None)
+    cases = {
+        Case(masked, reason, hint): (key, messages, text)
+        for key, messages, _, masked, reason, hint, text in rows
+        if key is not None
+    }
+    counts = {case: messages for case, (_, messages, _) in cases.items()}
+    judgements = explain.judge(counts, rules, known, executor.model_of(manifest.get("model")), told_apart=len(counts))
+    groups = explain.groups_of(judgements.values())
+    written = _Written()
+    path = f"{folder}/{file_schemas.CASES_FILE}"
+    with filesystem.open_output_stream(path) as sink, pq.ParquetWriter(sink, file_schemas.CASES) as out:
+        written.write(out, ((*cases[case], *judgements[case]) for case in cases))
+        if others is not None:
+            written.write(out, _judged(others, rules, [*known, *groups], manifest.get("model")))
+    return {
+        "messages": written.causes.total() + delays,
+        "delays": delays,
+        "groups": len(written.groups),
+        "cases": written.cases,
+        "causes": dict(written.causes),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+class _Written:
+    """The answers as they are written, a portion at a time, and what they add up to."""
+
+    def __init__(self) -> None:
+        self.cases = 0
+        self.causes: Counter[str] = Counter()
+        self.groups: set[str] = set()
+
+    def write(self, out: pq.ParquetWriter, answers: Iterable[tuple[Any, ...]]) -> None:
+        """Write ``(key, messages, text, cause, rule, confidence, template, fingerprint)`` of each case."""
+        answers = iter(answers)
+        while portion := list(islice(answers, PORTION)):
+            rows = []
+            for key, messages, text, cause, rule, confidence, template, fingerprint in portion:
+                example = None if fingerprint in self.groups else explain.without_personal_data(text)
+                self.groups.add(fingerprint)
+                self.causes[cause] += messages
+                rows.append((key, messages, str(cause), rule, confidence, fingerprint, template, example))
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(values, field.type) for values, field in zip(columns, file_schemas.CASES, strict=True)]
+            out.write_table(pa.table(arrays, schema=file_schemas.CASES))
+            self.cases += len(portion)
+
+
+def _judged(
+    others: DataFrame, rules: Sequence[RouteRule], known: Sequence[KnownGroup], learned: str | None
+) -> Iterator[tuple[Any, ...]]:
+    """The judgements of cases that are not told apart: made by the executors, and brought here part by part."""
+
+    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return executor.judge_others(batches, rules, known, learned)
+
+    yield from map(tuple, others.mapInArrow(judge, _ddl(executor.JUDGED)).toLocalIterator())
+
+
+def _remove_answers(filesystem: pafs.FileSystem, folder: str) -> None:
+    """Remove what an earlier try left: it says nothing about this one. What else lies there is not ours."""
+    cases, messages = filesystem.get_file_info(
+        [f"{folder}/{file_schemas.CASES_FILE}", f"{folder}/{file_schemas.MESSAGES_DIR}"]
+    )
+    if cases.type == pafs.FileType.File:
+        filesystem.delete_file(cases.path)
+    if messages.type == pafs.FileType.Directory:
+        filesystem.delete_dir(messages.path)
+    filesystem.create_dir(folder, recursive=True)
+
+
+def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:
+    """The batches of ``manifest`` in shares, one for a task."""
+    size = min(MOST, max(LEAST, sum(batch["rows"] for batch in manifest["batches"]) // TASKS))
+    found: list[list[Batch]] = []
+    room = 0
+    for batch in manifest["batches"]:
+        if room < batch["rows"] or not found:
+            found.append([])
+            room = max(size, batch["rows"])
+        found[-1].append(Batch(batch["batch_id"], str(batch["uri"])))
+        room -= batch["rows"]
+    return found
+
+
+def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: Asked, output: str) -> DataFrame | None:
+    """One row of ``executor.FOUND`` per case of all shares, of which every task takes one; None without any."""
+
+    def take(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield executor.write(some[number], asked, output)
+
+    if not some:
+        return None
+    found = spark.range(0, len(some), 1, numPartitions=len(some)).mapInArrow(take, _ddl(executor.FOUND))
+    if len(some) == 1:
+        return found
+    total, first = F.sum("messages").alias("messages"), F.min("first").alias("first")
+    said = F.min_by(F.struct("masked", "reason", "hint", "text"), "first").alias("said")
+    found = found.groupBy("case_key").agg(total, first, said)
+    return found.select("case_key", "messages", "first", "said.*")
+
+
+def most_frequent(found: DataFrame | None, of: int) -> tuple[pa.Table, DataFrame | None]:
+    """The cases of ``of`` messages that are told apart, those with the most messages, and what others there are.
+
+    Only the former come to this process; the others stay with the executors.
+    """
+    if found is None:
+        return executor.FOUND.empty_table(), None
+    most = explain.TOLD_APART
+    if of <= most:
+        return found.toArrow(), None
+    found = found.persist()  # asked twice, and each time would look at every message
+    is_case = F.col("case_key").isNotNull()
+    first = found.orderBy(is_case, F.desc("messages"), "first").limit(most + 1).toArrow()
+    if len(first) <= most:
+        return first, None
+    first = first.slice(0, most)
+    messages, at = (first.column(name)[most - 1].as_py() for name in ("messages", "first"))
+    # No two cases have their first message in common, so the others are all behind the last of these.
+    rarer = F.col("messages") < messages
+    later = (F.col("messages") == messages) & (F.col("first") > at)
+    return first, found.where(is_case & (rarer | later)).repartition(2 * TASKS)
+
+
+def _ddl(schema: pa.Schema) -> str:
+    """``schema``, of integers, numbers and texts, as Spark writes it."""
+    names = {pa.int64(): "long", pa.float64(): "double", pa.string(): "string"}
+    return ", ".join(f"{field.name} {names[field.type]}" for field in schema)
+
+
+def _known_groups(manifest: Mapping[str, Any]) -> list[KnownGroup]:
+    groups: Iterable[Mapping[str, str]] = manifest.get("known_groups") or ()
+    return [KnownGroup(group["fingerprint"], group["cause"], group["template"]) for group in groups]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job once; the last line on standard output is its counts as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--manifest", required=True, help="URI of the JSON that says what to read and write")
+    parser.add_argument("--master", default=None, help="start a session here instead of joining the submitted one")
+    options = parser.parse_args(arguments)
+    manifest = filesystems.read_json(options.manifest)
+    # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    spark = (
+        SparkSession.builder.appName("redrive-classify").getOrCreate()
+        if submitted and options.master is None
+        else local_session(options.master or "local[*]")
+    )
+    try:
+        counts = run(manifest, spark)
+    finally:
+        spark.stop()
+    print(json.dumps(counts), flush=True)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
