@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
 ROOT = Path(__file__).resolve().parents[2]
 
 TWO_ROUTES = """
