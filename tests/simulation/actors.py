@@ -7,7 +7,7 @@ from typing import Any
 from tests.simulation import clients
 from tests.simulation.sql import Sql
 from tests.simulation.world import Copy, System, World
-from tests.simulation.world.systems import ATTEMPT, COMPACT, ID, Header, shown
+from tests.simulation.world.systems import ATTEMPT, COMPACT, ID, MINUTE, Header, moment, shown
 
 MARKS = (ID, ATTEMPT, COMPACT)
 
@@ -78,6 +78,13 @@ class Actors:
         taken = system.receive(queue, count, system.queues[queue].lease, by="consumer")
         if taken:
             self.world.tell(f"consume {len(taken)} of {system.name}/{queue}, {style}")
+        if style == "hangs":  # it holds what it took as long as it may, and some of it is done by then
+            for copy, _ in taken:
+                if dice.random() < 0.3:
+                    self.world.tell(f"    is done with {shown(copy.body)} and doesn't say so in time")
+                    self.finish(system, queue, copy)
+                    self.world.book.excuse((system.name, queue), copy.body, "a consumer that hung")
+            return
         for copy, receipt in taken:
             self.world.clock.now += 1000
             self.theme = step.get("theme", "")
@@ -318,6 +325,29 @@ class People:
                 f" where escalation_id = {chosen[0]} and status = 'decided'"
             )
             self.world.tell("ana changes her mind" + (f": {no}" if no else ""))
+
+    def stand(self, sql: Sql, step: dict[str, Any], dice: random.Random) -> None:
+        """A decision that also holds for what comes later."""
+        groups = [row[0] for row in sql.rows("select group_id from failure_groups order by group_id")]
+        if not groups or not sql.sqlite:  # only there can a person's clock be the world's
+            return
+        group, now = dice.choice(groups), self.world.clock.now
+        until = now + step["minutes"] * MINUTE
+        self.world.tell(f"ana decides {step['decision']} for group {group} on {step['route']} until {moment(until)}")
+        route = "null" if step["route"] is None else sql.quoted(step["route"])
+        self.write(
+            sql,
+            "insert into standing_decisions (route, group_id, decision, decided_by, note, created_at, until_at)"
+            f" values ({route}, {group}, '{step['decision']}', 'ana', 'known', '{moment(now)}', '{moment(until)}')",
+        )
+        if dice.random() < 0.5:
+            self.write(sql, "update standing_decisions set approved_by = 'ben' where approved_by is null")
+
+    def revoke(self, sql: Sql) -> None:
+        self.world.tell("ben revokes what stands")
+        for (standing,) in sql.rows("select standing_id from standing_decisions where revoked_at is null"):
+            self.world.book.revoked[standing] = self.world.clock.now
+        self.write(sql, "update standing_decisions set revoked_by = 'ben' where revoked_at is null")
 
     def delete_rows(self, sql: Sql) -> None:
         """Somebody tidies up; it may be refused."""

@@ -53,6 +53,9 @@ class Checker:
         self.last_event = 0  # of the audit, that was looked at
         self.highest_fence: dict[str, int] = {}
         self.sends_before = 0  # arrivals when the delivery that works now began
+        self.all_readers_may = False  # people have said so, of all routes
+        self.records: Any = None  # what a consumer wrote down as processed, where there is such a table
+        self.known_before: set[str] = set()  # what stood there before the delivery that works now
         self.sql: Sql | None = None
         world.watchers.append(self.sent)
 
@@ -63,6 +66,8 @@ class Checker:
         try:
             self._goes_where_it_may(system, queue)
             self._depth_is_kept(system, queue)
+            self._one_reader_or_allowed(system, queue)
+            self._not_processed_yet(system, queue, copy)
             if self.sql is not None and copy.mark is not None:
                 self._canary_is_kept(self.sql, system, queue, copy)
                 self._order_is_kept(self.sql, system, queue, copy)
@@ -96,6 +101,21 @@ class Checker:
                 raise Broken(
                     "a destination is not filled beyond max_in_flight", f"{queue} holds {depth}, {max(most)} allowed"
                 )
+
+    def _one_reader_or_allowed(self, system: System, queue: str) -> None:
+        if self.all_readers_may or system.traits.subscribers == 1 or not system.queues[queue].dead_letters:
+            return
+        if not any(route.get("fan_out") == "allow" for route in self._routes_of(system)):
+            raise Broken(
+                "nobody else gets it unless that is allowed", f"{queue} has {system.traits.subscribers} readers"
+            )
+
+    def _not_processed_yet(self, system: System, queue: str, copy: Copy) -> None:
+        """What its consumer wrote down before the delivery began is not sent to it again."""
+        if self.records is None or not self.exact_bounds or not system.queues[queue].dead_letters:
+            return
+        if self.records.number(copy.body) in self.known_before:
+            raise Broken("what is known to be processed is not sent", shown(copy.body))
 
     def _canary_is_kept(self, sql: Sql, system: System, queue: str, copy: Copy) -> None:
         mark = copy.mark
@@ -185,6 +205,16 @@ class Checker:
         self.nothing_is_done_twice_in_silence(sql)
         self.who_was_replaced_is_still(sql)
         self.no_forged_id_is_taken(sql)
+        self.standing_is_for_its_group(sql)
+        self.suppressed_was_processed(sql)
+
+    def suppressed_was_processed(self, sql: Sql) -> None:
+        if self.records is None:
+            return
+        known = {body_hash(body) for _, body in self.book.owed if self.records.number(body) in self.records.known}
+        for message, digest in sql.rows("select message_id, body_hash from messages where state = 'suppressed'"):
+            if bytes(digest) not in known:
+                raise Broken("suppressed means that it was processed", str(message))
 
     def who_was_replaced_is_still(self, sql: Sql) -> None:
         """In the order in which the ledger tells it, no run changes a route after a later run has begun to."""
@@ -292,6 +322,11 @@ class Checker:
         """Within a run: words are honest when they are said."""
         if stage == "deliver":
             self.little_is_in_doubt(route, shards)
+            self.rate_is_kept(route, shards)
+        if stage == "drain":
+            self.nothing_is_left_to_expire(route)
+        if self.records is not None:
+            self.known_before = set(self.records.known)
         self.sends_before = len(self.book.arrivals)
         if stage == "resolve":
             self.presumed_has_left(sql)
@@ -302,6 +337,49 @@ class Checker:
                 " on m.message_id = r.message_id where r.kind = 'suspected'"
             ):
                 self.suspected[copy_id] = bytes(digest)
+
+    def rate_is_kept(self, route: str, shards: int) -> None:
+        """At every instant of a delivery: no more than the rate allows since any earlier one, and a second's worth."""
+        if not self.exact_bounds or "rate" not in self.routes[route]:
+            return
+        rate = self.routes[route]["rate"]["per_second"]
+        burst = max(rate, shards)  # each shard has its part, and at least one at a time
+        times = [one.at for one in self.book.arrivals[self.sends_before :]]
+        for first, begun in enumerate(times):
+            for last in range(first + 1, len(times)):
+                if last - first + 1 > burst + rate * (times[last] - begun) / SECOND + 0.001:
+                    raise Broken(
+                        "no more is sent in a second than the rate allows",
+                        f"{last - first + 1} in {(times[last] - begun) / SECOND:g} s on {route}",
+                    )
+
+    def nothing_is_left_to_expire(self, route: str) -> None:
+        """What a queue keeps for less than a minute more is drained, whatever the limit of a run."""
+        system = self.world.systems[self.routes[route]["connection"]]
+        if not self.exact_bounds or system.traits.shuffles or system.traits.ordered or system.traits.depth != "exact":
+            return
+        if system.traits.ids == "none":
+            return  # of many nobody knows how old they are
+        for source in self.routes[route]["sources"]:
+            queue = system.queues[source["queue"]]
+            if queue.retention is None:
+                continue
+            for copy in queue.ready:
+                if copy.enqueued_at + (queue.retention - 60) * SECOND < self.world.clock.now:
+                    raise Broken(
+                        "what would expire is drained beyond the limit", f"{shown(copy.body)} lies there still"
+                    )
+
+    def standing_is_for_its_group(self, sql: Sql) -> None:
+        """What was decided by a standing decision is of its group and route, came after it, and before its end."""
+        for standing, row, wrong, at in sql.rows(
+            "select s.standing_id, e.escalation_id, e.group_id <> s.group_id or e.decided_at >= s.until_at"
+            " or e.escalated_at < s.created_at or coalesce(s.route, e.route) <> e.route, e.decided_at"
+            " from standing_decisions s inner join escalated_messages e"
+            " on e.note like 'standing decision ' || s.standing_id || ':%'"
+        ):
+            if wrong or _micros(at) > self.book.revoked.get(standing, _micros(at)):
+                raise Broken("a standing decision holds for its group and its time", f"{standing} decided row {row}")
 
     def little_is_in_doubt(self, route: str, shards: int) -> None:
         """Where no answer comes back, a delivery stops after the window that it is in."""

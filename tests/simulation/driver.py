@@ -5,20 +5,24 @@ This, ``life.py`` and ``client.py`` are the only modules here that know Redrive'
 
 import atexit
 import contextlib
+import json
 import os
 import random
 import re
 import shutil
 import signal
+import sqlite3
 import tempfile
 import types
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import psycopg
 import sqlalchemy as sa
 import yaml
+from sqlalchemy.engine import make_url
 
 from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
 from redrive.ledger import engine, leases, schema
@@ -73,32 +77,86 @@ class Place:
             with ledger.write() as connection:
                 connection.exec_driver_sql("update ledger_identity set ledger_id = 'simulate'")
             ledger.engine.dispose()
-            _really_close(ledger)
+            Engines.leave()
             for name in ("-wal", "-shm"):
                 Path(f"{cls.template}{name}").unlink(missing_ok=True)
         shutil.copyfile(cls.template, path)
-
-
-def _really_close(ledger: Ledger) -> None:
-    with contextlib.suppress(KeyError):
-        _engines.pop(str(ledger.engine.url)).pool.dispose()
 
 
 def _moment(now: int) -> datetime:
     return _EPOCH + timedelta(microseconds=now)
 
 
-_engines: dict[str, Any] = {}
-_create_engine = sa.create_engine
+RECORDS = "records.db"
 
 
-def _one_engine(url: Any, **how: Any) -> Any:
-    """One engine per ledger, which stays open: stages open theirs again and again, and that costs more than they do."""
-    key = str(url)
-    if key not in _engines:
-        made = _engines[key] = _create_engine(url, **how)
-        made.dispose = lambda close=True: None
-    return _engines[key]
+class Records:
+    """What a consumer has processed, as it writes it down: numbers of orders."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: set[str] = set()
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("create table processed (order_number text primary key)")
+
+    def __call__(self, body: bytes) -> None:
+        number = self.number(body)
+        if number is not None and number not in self.known:
+            self.known.add(number)
+            with contextlib.closing(sqlite3.connect(self.path)) as connection, connection:
+                connection.execute("pragma synchronous = off")
+                connection.execute("insert into processed values (?)", (number,))
+
+    @staticmethod
+    def number(body: bytes) -> str | None:
+        found = json.loads(body).get("n")
+        return None if found is None else str(found)
+
+
+class Engines:
+    """One engine per kind of database, which stays: stages open theirs again and again, and what SQLAlchemy does for a
+    new one (it compiles every statement anew) costs more than they do."""
+
+    made: ClassVar[dict[str, Any]] = {}
+    url = ""  # which ledger it is connected to now
+    create = staticmethod(sa.create_engine)
+
+    @classmethod
+    def one(cls, url: Any, **how: Any) -> Any:
+        if str(url.database).endswith(RECORDS):
+            return cls.create(url, **how)
+        kind = url.get_backend_name()
+        if kind not in cls.made:
+            if kind == "sqlite":
+                how |= {"creator": lambda: sqlite3.connect(make_url(cls.url).database or "", **how["connect_args"])}
+            else:
+                how |= {"creator": lambda: cls._postgresql(how["connect_args"])}
+            cls.made[kind] = cls.create(url, **how)
+            cls.made[kind].dispose = lambda close=True: None
+        shown = url.render_as_string(hide_password=False)
+        if shown != cls.url:
+            cls.leave()
+            cls.url = shown
+        return cls.made[kind]
+
+    @classmethod
+    def leave(cls) -> None:
+        """Close all connections."""
+        for one in cls.made.values():
+            one.pool.dispose()
+        cls.url = ""
+
+    @classmethod
+    def _postgresql(cls, how: dict[str, Any]) -> Any:
+        return psycopg.connect(cls.url.replace("postgresql+psycopg", "postgresql"), **how)
+
+
+_prepare_sqlite = engine._prepare_sqlite
+
+
+def _unsynced(connection: Any, record: Any) -> None:
+    _prepare_sqlite(connection, record)
+    connection.execute("pragma synchronous = off")
 
 
 @contextlib.contextmanager
@@ -109,12 +167,6 @@ def simulated(world: World, seed: int) -> Iterator[None]:
     clock = world.clock
     fake_uuid = types.SimpleNamespace(uuid4=lambda: types.SimpleNamespace(hex=f"{dice.getrandbits(128):032x}"))
     fake_time = types.SimpleNamespace(monotonic=clock.monotonic, sleep=clock.sleep, time=lambda: clock.now / 1e6)
-    prepare = engine._prepare_sqlite
-
-    def unsynced(connection: Any, record: Any) -> None:
-        prepare(connection, record)
-        connection.execute("pragma synchronous = off")
-
     with contextlib.ExitStack() as stack:
 
         def put(owner: Any, name: str, value: Any) -> None:
@@ -135,9 +187,9 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             "__kwdefaults__",
             (deliver_stage.deliver.__kwdefaults__ or {}) | {"monotonic": clock.monotonic, "sleep": clock.sleep},
         )
-        put(engine, "_prepare_sqlite", unsynced)
+        put(engine, "_prepare_sqlite", _unsynced)
         put(batch_files, "_fsync", lambda *_paths: life.life().reach("fsync"))
-        put(sa, "create_engine", _one_engine)
+        put(sa, "create_engine", Engines.one)
         stack.enter_context(life.mortality())
         yield
 
@@ -215,6 +267,11 @@ class Product:
         self.settings = parse(text, env=os.environ, root=self.folder)
         return self.settings
 
+    def records(self) -> "Records":
+        """A table of the consumer's, of which the configuration knows as connection ``records``."""
+        os.environ["AIRFLOW_CONN_RECORDS"] = json.dumps({"conn_type": "sqlite", "host": f"{self.folder}/{RECORDS}"})
+        return Records(self.folder / RECORDS)
+
     def refused(self) -> str:
         """Why the configuration can't be as it is; "" if it can."""
         try:
@@ -224,9 +281,7 @@ class Product:
         return ""
 
     def close(self) -> None:
-        for key in list(_engines):
-            if str(self.folder) in key or not self.database.startswith("sqlite"):
-                _engines.pop(key).pool.dispose()
+        Engines.leave()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def now(self) -> datetime:
@@ -373,31 +428,22 @@ class Product:
     def backup(self) -> None:
         """A copy of the ledger as it is, for later."""
         path = self.folder / f"backup-{len(self.backups)}.db"
-        source = _engines[self._key()].raw_connection() if self._key() in _engines else None
-        if source is None:
-            shutil.copyfile(self.folder / "redrive.db", path)
-        else:
-            import sqlite3  # noqa: PLC0415
-
-            with contextlib.closing(sqlite3.connect(path)) as target:
-                source.driver_connection.backup(target)
-            source.close()
+        with (
+            contextlib.closing(sqlite3.connect(self.folder / "redrive.db")) as source,
+            contextlib.closing(sqlite3.connect(path)) as target,
+        ):
+            source.backup(target)
         self.backups.append(path)
         self.backup_at = len(self.world.book.arrivals)
 
     def restore_backup(self, number: int) -> None:
         """The ledger is lost and comes back as it was; staging stays as it is."""
-        found = _engines.pop(self._key(), None)
-        if found is not None:
-            found.pool.dispose()
+        Engines.leave()
         for name in ("", "-wal", "-shm"):
             (self.folder / f"redrive.db{name}").unlink(missing_ok=True)
         shutil.copyfile(self.backups[number], self.folder / "redrive.db")
 
     # --- inside -------------------------------------------------------------------------------------------
-
-    def _key(self) -> str:
-        return f"sqlite:///{self.folder}/redrive.db"
 
     def _with_ledger(self, work: Callable[[Ledger], Any]) -> Any:
         with living(Life()):

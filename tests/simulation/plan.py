@@ -25,14 +25,18 @@ THEMES = (
     "forge", "forge-next-id", "forged-origin", "forward-with-headers", "same-names", "late-depth", "approximate-depth",
     "restore", "backup", "no-identity", "no-identity", "small-limit", "mistyped-destination", "delete-review-rows",
     "long-keys", "huge-numbers", "runaway-rules", *ON_CLIENT,
+    "expiry", "fan-out", "records", "standing", "hangs", "rates",
 )  # fmt: skip
 #: Themes that ask for more of a system than a stand-in of a client library can be told.
 OWN_CLIENT = (
     "forged-origin", "forward-with-headers", "late-depth", "approximate-depth", "small-limit", "canary", "order",
-    "mistyped-destination", "huge-numbers", "same-names",
+    "mistyped-destination", "huge-numbers", "same-names", "expiry", "fan-out", "records", "rates",
 )  # fmt: skip
 #: How often which stand-in is drawn.
 CLIENTS = ("service_bus", "service_bus", "pubsub", "sqs", "sqs_fifo", "sqs_fifo", "rabbitmq", "rabbitmq")
+
+#: Seconds for which queues keep a message where they don't keep it for long.
+RETENTION = 2 * 3600
 
 REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
 KEY_ERROR = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
@@ -92,6 +96,7 @@ def _traits(dice: random.Random, theme: str) -> Traits:
     if about:
         depth = "about"
     asked = {"late-depth": "late", "approximate-depth": "about", "small-limit": "exact", "canary": "exact"}
+    asked |= dict.fromkeys(("expiry", "records", "rates"), "exact")
     depth = asked.get(theme, depth)
     ids, without = dice.choice(["kept", "kept", "new", "new"]), dice.random() < 0.15
     if theme == "no-identity" or without:
@@ -111,6 +116,7 @@ def _traits(dice: random.Random, theme: str) -> Traits:
         max_headers=dice.choice([None, None, None, 10, 2, 1]),
         publish_batch=dice.choice([1, 2, 10, 100]),
         native_delay=dice.choice([None, 900]),
+        subscribers=2 if theme == "fan-out" else 1,
     )
 
 
@@ -131,7 +137,7 @@ def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, An
     shape = dice.choice(["one", "one", "two", "shared" if able.tells_origin else "two"])
     if theme == "forward-with-headers":
         shape = dice.choice(["two", "two", "shared"])
-    elif theme in ("same-names", "late-depth", "approximate-depth", "no-identity"):
+    elif theme in ("same-names", "late-depth", "approximate-depth", "no-identity", "records", "expiry"):
         shape = "one"
     elif theme == "forge":  # the same id, in several routes
         shape = "two"
@@ -155,6 +161,9 @@ def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, An
         queues[f"{main}-delay"] = {"lease": 60}
         one = next(sources for sources in made if main in sources[0]["origins"])
         one.append({"queue": f"{main}-delay", "origins": [main], "kind": "delay"})
+    if theme == "expiry":
+        for one in queues.values():
+            one["retention"] = RETENTION
     if theme == "forged-origin":
         queues["payroll"] = {"lease": 60}
     both = (dice.random() < 0.4 and theme != "forge") or theme == "forward-with-headers"
@@ -215,6 +224,19 @@ def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[st
         route["rate"] = {"per_second": dice.choice([1, 5]), "max_in_flight": dice.choice([2, 5, 20])}
     if theme == "small-limit":
         route["drain"]["limit"] = dice.choice([2, 5])
+    if theme == "fan-out":
+        route["fan_out"] = dice.choice(["refuse", "refuse", "allow"])
+    if theme in ("rates", "hangs"):
+        route["rate"] = {"per_second": dice.choice([1, 2, 5]), "max_in_flight": dice.choice([2, 5, 100])}
+    if theme == "expiry":
+        route["drain"]["limit"] = dice.choice([2, 5])
+        for one in listed:
+            one["retention"] = f"{RETENTION}s"
+    if theme == "records":
+        route["processed_check"] = {
+            "connection": "records", "query": "select order_number from processed where order_number in :keys",
+            "key": "body:$.n", "settle_after": dice.choice(["0s", "1m"]),
+        }  # fmt: skip
     if theme == "runaway-rules":
         route["rules"] = [AMBIGUOUS]
     elif dice.random() < 0.2:
@@ -256,6 +278,10 @@ MORE_OPS: dict[str, dict[str, int]] = {
     "late-depth": {"advance": 6},
     "approximate-depth": {"run": 20},
     "runaway-rules": {"rule": 8},
+    "expiry": {"advance": 10, "produce": 10},
+    "standing": {"stand": 10, "revoke": 4, "review": 10, "run": 10},
+    "records": {"trouble": 10},
+    "rates": {"produce": 10},
 }
 #: How its consumers are more often than not.
 HABITS: dict[str, tuple[str, ...]] = {
@@ -269,10 +295,13 @@ HABITS: dict[str, tuple[str, ...]] = {
     "same-names": ("idle", "idle", "reject"),
     "huge-numbers": ("forges", "own"),
     "canary": ("own", "reject", "mixed"),
+    "hangs": ("hangs", "hangs", "own"),
+    "records": ("slow", "late", "own"),
+    "rates": ("own", "idle"),
 }
 #: How a consumer deals with what it gets; see actors.py.
 STYLES = ("reject", "reject", "own", "own", "own", "leave", "bare", "mixed", "mixed", "well", "slow", "twice", "asks",
-          "derives", "forwards", "forges", "late", "few")  # fmt: skip
+          "derives", "forwards", "forges", "late", "few", "hangs")  # fmt: skip
 
 
 def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], theme: str) -> list[dict[str, Any]]:
@@ -289,6 +318,8 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
     def produce() -> None:
         system, queue = dice.choice(mains)
         error = dice.choice(ERRORS)
+        if theme == "standing" and dice.random() < 0.6:
+            error = KEY_ERROR
         if theme == "canary":  # one group, which comes back to life now and then
             error = dice.choice(ERRORS[:5])
         if theme == "runaway-rules" and dice.random() < 0.5:
@@ -365,6 +396,11 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                 add("restart", system=dice.choice(list(systems)))
             case "limit":
                 add("configure", route=route, key="canary", value=dice.choice(["off", {"first": 2, "observe": "30s"}]))
+            case "stand":
+                decision = dice.choice(["redeliver", "redeliver", "discard"])
+                add("stand", route=dice.choice([route, None]), decision=decision, minutes=dice.choice([5, 30, 300]))
+                produce()
+                consume()
             case "rule":
                 add("configure", route=route, key="rules", value=[VAST])
             case "restore":

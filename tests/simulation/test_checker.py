@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -245,6 +246,55 @@ def much_in_doubt(small: Small) -> None:
     small.checker.after_stage("deliver", small.sql, "east0")
 
 
+def sent_to_all_readers(small: Small) -> None:
+    small.system.traits = Traits(subscribers=2)
+    small.send()
+
+
+def sent_though_processed(small: Small) -> None:
+    small.checker.records = SimpleNamespace(number=lambda body: body.decode(), known={BODY.decode()})
+    small.checker.after_stage("plan", small.sql, "east0")
+    small.send()
+
+
+def suppressed_and_not_processed(small: Small) -> None:
+    small.checker.records = SimpleNamespace(number=lambda body: body.decode(), known=set())
+    small.message("suppressed")
+
+
+def too_fast(small: Small) -> None:
+    small.checker.routes = {
+        "east0": {**ROUTES["east0"], "rate": {"per_second": 2, "max_in_flight": 9}, "deliver": {"confirm_window": 1}}
+    }
+    for number in range(3):
+        small.send(name=f"s-{number}", body=b"%d" % number)
+    small.checker.after_stage("deliver", small.sql, "east0")
+
+
+def left_to_expire(small: Small) -> None:
+    small.system.queues["orders-dlq"].retention = 3600
+    small.die()
+    small.world.clock.now += 3590 * SECOND
+    small.checker.after_stage("drain", small.sql, "east0")
+
+
+def stands_too_long(small: Small) -> None:
+    small.sql.do(
+        "insert into failure_groups (group_id, fingerprint, cause, template, first_route, first_seen_at, last_seen_at)"
+        f" values (7, 'f', 'application_bug', 'hm', 'east0', {NOW}, {NOW})"
+    )
+    small.sql.do(
+        "insert into standing_decisions (group_id, decision, decided_by, note, created_at, until_at)"
+        " values (7, 'discard', 'ana', 'known', '2025-10-09 08:00:00.000000', '2025-10-09 08:30:00.000000')"
+    )
+    small.message("escalated", group="7")
+    small.sql.do(
+        "insert into escalated_messages (message_id, route, group_id, reason, size_bytes, source, attempts, status,"
+        " note, escalated_at, decided_at) values (1, 'east0', 7, 'bug', 1, 'orders-dlq', 0, 'open',"
+        f" 'standing decision 1: known', {NOW}, {NOW})"
+    )
+
+
 @pytest.mark.parametrize(
     ("story", "rule"),
     [
@@ -265,6 +315,12 @@ def much_in_doubt(small: Small) -> None:
         (called_as_forged, "an id in a header is a claim and no proof"),
         (beyond_what_is_proved, "a group proves itself before more of it goes"),
         (much_in_doubt, "a broker that confirms nothing gets one window"),
+        (sent_to_all_readers, "nobody else gets it unless that is allowed"),
+        (sent_though_processed, "what is known to be processed is not sent"),
+        (suppressed_and_not_processed, "suppressed means that it was processed"),
+        (too_fast, "no more is sent in a second than the rate allows"),
+        (left_to_expire, "what would expire is drained beyond the limit"),
+        (stands_too_long, "a standing decision holds for its group and its time"),
         (too_full, "a destination is not filled beyond max_in_flight"),
     ],
 )

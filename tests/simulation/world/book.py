@@ -1,6 +1,7 @@
 """What really happened, as only the world knows it."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -57,7 +58,9 @@ class Book:
         self.first_seen: dict[bytes, int] = {}  # body -> when it was made
         self.deaths: list[tuple[int, Place, Copy]] = []  # (when, where it failed, the dead copy)
         self.forged: list[tuple[str, bytes]] = []  # ids that somebody made up in the ledger's name, and on which body
+        self.revoked: dict[int, int] = {}  # standing decisions, and when
         self.numbers: Counter[str] = Counter()  # for the account
+        self.record: Callable[[bytes], None] = lambda _body: None  # a consumer's own table of what it processed
 
     def owe(self, place: Place, body: bytes, at: int) -> None:
         """A message that has to be processed at ``place``."""
@@ -72,4 +75,5 @@ class Book:
         """A consumer has processed ``copy``."""
         self.processed.append(Processed(at, place, copy.body, copy))
         self.done[place, copy.body] += 1
+        self.record(copy.body)
         self.numbers["processed"] += 1

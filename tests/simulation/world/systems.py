@@ -4,6 +4,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Literal
 
 from tests.simulation.world.book import Arrival, Book, Mark, Place
@@ -114,6 +115,7 @@ class Queue:
     lease: int = 30  # seconds
     max_deliveries: int | None = None
     dead_letters: str | None = None
+    retention: int | None = None  # seconds after its first send at which a message is gone
     ready: list[Copy] = field(default_factory=list)
     flight: dict[int, tuple[Copy, Micros]] = field(default_factory=dict)
     later: list[tuple[Micros, Copy]] = field(default_factory=list)
@@ -150,6 +152,10 @@ class World:
 
     def copies(self) -> list[tuple[Place, Copy]]:
         """All copies that lie anywhere."""
+        for system in self.systems.values():
+            for name, queue in system.queues.items():
+                if queue.retention is not None:
+                    system._at(name)
         return [
             ((system.name, queue.name), copy)
             for system in self.systems.values()
@@ -341,6 +347,13 @@ class System:
             if until <= now:
                 del found.flight[receipt]
                 self._back(found, copy)
+        if found.retention is not None:
+            for copy in [one for one in found.ready if one.enqueued_at + found.retention * SECOND <= now]:
+                found.ready.remove(copy)
+                copy.gone = True
+                self.world.book.lost[copy.failed_at or (self.name, found.name), copy.body] += 1
+                self.world.book.numbers["expired"] += 1
+                self.world.tell(f"    {self.name}/{found.name} keeps {shown(copy.body)} no longer")
         self._note(found)
         return found
 
@@ -390,3 +403,8 @@ def shown(body: bytes) -> str:
     """A body in the log."""
     text = body[:40].decode("utf-8", "replace")
     return text if len(body) <= 40 else f"{text}…"
+
+
+def moment(at: Micros) -> str:
+    """A time as people type it into SQL."""
+    return f"{datetime.fromtimestamp(at // SECOND, UTC):%Y-%m-%d %H:%M:%S}.{at % SECOND:06d}"
