@@ -5,12 +5,12 @@ import pytest
 from tests.simulation import story
 from tests.simulation.__main__ import play_all
 
-SEEDS = 60
+SEEDS = 100
 WORKERS = 2
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_fixed_seeds_are_green() -> None:
     failures = [told.line() for told in play_all(range(SEEDS), workers=WORKERS) if told.broken]
     assert not failures, "\n".join(failures)
