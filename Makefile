@@ -71,7 +71,7 @@ test: brokers lint ## Check everything
 	$(BIN)/pytest -n $(WORKERS) --durations=15
 
 .PHONY: check
-check: lint ## Check what needs no server: for every change
+check: lint ## Check what is quick and needs no server: for every change
 	$(BIN)/pytest -n $(CORES) --durations=10 -m "not (server or airflow or spark or slow)"
 
 .PHONY: lint

@@ -4,6 +4,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from redrive.stages import pipeline
 from tests.faults.crash import Points, ServedBroker, run_child
 from tests.workshop import REFUSED, Workshop
@@ -31,6 +33,7 @@ def files(shop: Workshop) -> set[str]:
     return {str(path.relative_to(staging)) for path in staging.rglob("*.parquet")}
 
 
+@pytest.mark.slow
 def test_a_killed_retention_leaves_no_file_that_nobody_knows_of(tmp_path: Path) -> None:
     fatal = 0
     while True:
