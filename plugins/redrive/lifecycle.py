@@ -1,6 +1,8 @@
-"""The states of a message and every legal move between them.
+"""The words that say where things stand, each list once, and every legal move of a message between its states.
 
-The ledger writes a state only through :func:`check`, so an edge that is not drawn here can't happen.
+The ledger writes a state only through :func:`check`, so an edge that is not drawn here can't happen; the CHECK
+constraints of its columns are made from these lists. The gates' stages are in :mod:`redrive.policy.gates`, what
+``audit_events`` tells in :mod:`redrive.audit_actions`.
 """
 
 from enum import StrEnum
@@ -21,32 +23,152 @@ class State(StrEnum):
     PRESUMED = "presumed"  # did not come back within a window that could have seen it
     CONFIRMED = "confirmed"  # proved to be processed
     SUPPRESSED = "suppressed"  # was processed already, so it is not sent again
+    TO_REVIEW = "to_review"  # a person is to decide; the question, with the payload, is not written yet
     ESCALATED = "escalated"  # a person decides
     RESTORING = "restoring"  # a restore hands it to the broker for its source queue, and has heard no answer yet
+    RESTORE_UNKNOWN = "restore_unknown"  # a restore died before the answer: it may be in its queue; a person looks
     DISCARDED = "discarded"  # a person decided that it is not needed
     EXPIRED = "expired"  # older than the route's give_up_after; goes to review
 
 
 S = State
-MOVES: dict[State, frozenset[State]] = {
-    S.CLASSIFIED: frozenset({S.WAITING, S.HELD, S.SUPPRESSED, S.ESCALATED, S.RESTORING, S.DISCARDED, S.EXPIRED}),
-    S.WAITING: frozenset({S.HELD, S.SENDING, S.SUPPRESSED, S.ESCALATED, S.RESTORING, S.EXPIRED}),
-    S.HELD: frozenset({S.WAITING, S.SUPPRESSED, S.ESCALATED, S.RESTORING, S.EXPIRED}),
-    S.SENDING: frozenset({S.SENT, S.WAITING, S.UNKNOWN, S.ESCALATED}),
-    S.UNKNOWN: frozenset({S.SENDING, S.RETURNED, S.CONFIRMED, S.ESCALATED}),
-    S.SENT: frozenset({S.RETURNED, S.PRESUMED, S.CONFIRMED}),
-    S.PRESUMED: frozenset({S.CONFIRMED, S.RETURNED}),
-    S.CONFIRMED: frozenset({S.RETURNED}),
-    S.RETURNED: frozenset({S.CLASSIFIED}),
-    S.SUPPRESSED: frozenset({S.ESCALATED}),
-    S.ESCALATED: frozenset({S.WAITING, S.RESTORING, S.DISCARDED}),
-    S.RESTORING: frozenset({S.CLASSIFIED, S.WAITING, S.HELD, S.ESCALATED, S.DISCARDED, S.EXPIRED}),
-    S.EXPIRED: frozenset({S.ESCALATED, S.RESTORING, S.DISCARDED}),
-    S.DISCARDED: frozenset(),
+#: Every legal move, and who makes it when (docs/states.md shows it).
+MOVES: dict[State, dict[State, str]] = {
+    S.CLASSIFIED: {
+        S.WAITING: "plan: it is to be sent",
+        S.HELD: "plan: its group's gate is not open, or the consumers of its destination are stuck",
+        S.TO_REVIEW: "plan: a person has to decide. load: it comes from a file that the ledger did not know."
+        " A run on a ledger that was restored from a backup",
+        S.ESCALATED: "review: a suspected copy about which somebody decided",
+        S.DISCARDED: "plan: the route discards its cause",
+        S.EXPIRED: "plan: older than give_up_after",
+        S.RESTORING: "restore: before it is handed to the broker",
+    },
+    S.WAITING: {
+        S.SENDING: "deliver: claims it",
+        S.HELD: "plan: its gate closed, or an earlier message of its key is not finished",
+        S.SUPPRESSED: "deliver: the processed check found it",
+        S.TO_REVIEW: "plan: the canary of its group failed, or nobody knows where it goes. deliver: it can't be read,"
+        " can't be sent, or its destination can't. A run on a ledger that was restored from a backup",
+        S.ESCALATED: "plan, deliver: what a person released can't be sent; its question is open again",
+        S.EXPIRED: "plan: older than give_up_after",
+        S.RESTORING: "restore: before it is handed to the broker",
+    },
+    S.HELD: {
+        S.WAITING: "plan, review: its gate lets it through, or the consumers are well",
+        S.TO_REVIEW: "plan: the canary of its group failed, nobody knows where it goes, or it is to be decided"
+        " once the consumers are well. A run on a ledger that was restored from a backup",
+        S.ESCALATED: "plan: what a person released, and the canary failed; its question is open again",
+        S.EXPIRED: "plan: older than give_up_after",
+        S.RESTORING: "restore: before it is handed to the broker",
+    },
+    S.SENDING: {
+        S.SENT: "deliver: its slice is closed, and the broker has it",
+        S.WAITING: "deliver, recover: certainly not sent",
+        S.UNKNOWN: "deliver, recover: nobody knows whether it was sent; or a resend that was not made",
+    },
+    S.UNKNOWN: {
+        S.SENDING: "deliver: claims the same attempt again",
+        S.RETURNED: "load: it came back, so it was sent",
+        S.CONFIRMED: "resolve, deliver: the processed check found it",
+        S.TO_REVIEW: "resolve: on_unknown asks people. deliver: its resend can't be read or sent",
+    },
+    S.SENT: {
+        S.RETURNED: "load: it came back",
+        S.PRESUMED: "resolve: the observation window closed without it",
+        S.CONFIRMED: "resolve: the processed check found it",
+    },
+    S.PRESUMED: {
+        S.RETURNED: "load: it came back after all",
+        S.CONFIRMED: "resolve: the processed check found it",
+    },
+    S.CONFIRMED: {S.RETURNED: "load: it came back after all"},
+    S.RETURNED: {S.CLASSIFIED: "load, in the same transaction: with the cause of its newest copy"},
+    S.SUPPRESSED: {},
+    S.TO_REVIEW: {
+        S.ESCALATED: "escalate: with its question, in the same transaction",
+        S.SUPPRESSED: "escalate: the processed check found it",
+        S.CONFIRMED: "escalate, resolve: the processed check found it, and its last send was unknown",
+        S.RETURNED: "load: it came back, and its last send was unknown",
+        S.RESTORING: "restore: before it is handed to the broker",
+    },
+    S.ESCALATED: {
+        S.WAITING: "review: redeliver or edit",
+        S.DISCARDED: "review: discard",
+        S.RESTORING: "restore: before it is handed to the broker",
+    },
+    S.RESTORING: {
+        S.DISCARDED: "restore: the broker has it",
+        S.RESTORE_UNKNOWN: "restore, or the next run: there was no answer",
+        **dict.fromkeys(
+            (S.CLASSIFIED, S.WAITING, S.HELD, S.TO_REVIEW, S.ESCALATED, S.EXPIRED),
+            "restore: the broker certainly does not have it; as it was",
+        ),
+    },
+    S.RESTORE_UNKNOWN: {
+        S.DISCARDED: "load: it came from its queue again. review: discard",
+        S.ESCALATED: "review: not_there",
+    },
+    S.EXPIRED: {
+        S.ESCALATED: "escalate: with its question, in the same transaction",
+        S.RESTORING: "restore: before it is handed to the broker",
+    },
+    S.DISCARDED: {},
 }
 
 #: States in which nothing more will happen unless the message comes back.
 FINISHED = frozenset({S.PRESUMED, S.CONFIRMED, S.SUPPRESSED, S.DISCARDED})
+
+
+class Plan(StrEnum):
+    """What is to be done with a message next, where its state leaves that open."""
+
+    REQUEUE = "requeue"  # sent at once
+    DELAY = "delay"  # sent after a wait that grows
+    CANARY = "canary"  # sent at once, as one of the first of its group
+    RELEASE = "release"  # sent because a person said so
+    HOLD = "hold"  # planned again once the consumers of its destination are well
+    RESEND = "resend"  # of an unknown send: the same attempt is made again
+    REPEAT = "repeat"  # the same, and only while the broker would drop the second of two
+
+
+#: Plans of a new attempt; an attempt remembers its own as its mode.
+SENDS = (Plan.REQUEUE, Plan.DELAY, Plan.CANARY, Plan.RELEASE)
+#: Plans of an unknown send.
+RESENDS = (Plan.RESEND, Plan.REPEAT)
+#: States with which a plan ends: whoever comes out of one is planned anew.
+UNPLANNED = frozenset({S.CLASSIFIED, S.TO_REVIEW, S.ESCALATED, S.RESTORE_UNKNOWN, S.SUPPRESSED, S.DISCARDED, S.EXPIRED})
+
+
+class Outcome(StrEnum):
+    """What became of an attempt."""
+
+    RETURNED = "returned"  # it came back
+    PRESUMED = "presumed"  # it did not come back within a window that could have seen it
+    CONFIRMED = "confirmed"  # it is proved to be processed
+
+
+class ReviewStatus(StrEnum):
+    """Where a question to people stands."""
+
+    OPEN = "open"  # nobody has decided
+    DECIDED = "decided"  # somebody has; it is not carried out yet
+    APPLIED = "applied"  # carried out, or nothing is left to decide
+    REFUSED = "refused"  # it can't be carried out, and the refusal says why
+    REOPENED = "reopened"  # it was not carried out, and is asked again
+
+
+#: A person has to say something.
+UNDECIDED = (ReviewStatus.OPEN, ReviewStatus.REFUSED, ReviewStatus.REOPENED)
+
+
+class Decision(StrEnum):
+    """What people can decide about a message."""
+
+    REDELIVER = "redeliver"
+    DISCARD = "discard"
+    EDIT = "edit"  # redeliver with the corrected body
+    NOT_THERE = "not_there"  # what a restore may have put back is not in its queue
 
 
 def check(source: State, target: State) -> None:

@@ -11,25 +11,26 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, sql
-from redrive_ui.filters import UNDECIDED, Filter
+from redrive.ledger.predicates import UNDECIDED_REVIEW
+from redrive.lifecycle import Decision
+from redrive_ui.filters import Filter
 from redrive_ui.reading import Row, rows_of, templates
 
-DECISIONS = ("redeliver", "discard", "edit", "not_there")
+DECISIONS = tuple(decision.value for decision in Decision)
 ACTIONS = (*DECISIONS, "approve", "withdraw")
 #: Rows per transaction: a large decision must not keep the ledger's only writer (SQLite) waiting for long.
 CHUNK = 5_000
 #: Of so many groups a preview tells what they say; beyond that, how many there are.
 SHOWN_GROUPS = 20
-_UNDECIDED = ", ".join(f"'{status}'" for status in UNDECIDED)
 # Once the message has left the review (it waits for delivery, say), nothing about the decision can be changed.
 _NOT_TAKEN_UP = (
     "status = 'decided' and exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
-    " and messages.state in ('escalated', 'restoring'))"
+    " and messages.state in ('escalated', 'restoring', 'restore_unknown'))"
 )
 # What a restore may have put back is not sent again before somebody has looked.
 _MAYBE_RESTORED = (
     "exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
-    " and messages.state = 'restoring')"
+    " and messages.state in ('restoring', 'restore_unknown'))"
 )
 
 
@@ -56,10 +57,10 @@ def eligible(action: str, by: str) -> tuple[str, dict[str, Any]]:
         case "withdraw":
             return _NOT_TAKEN_UP, {}
         case "not_there":
-            return f"status in ({_UNDECIDED}) and {_MAYBE_RESTORED}", {}
+            return f"{UNDECIDED_REVIEW} and {_MAYBE_RESTORED}", {}
         case "redeliver" | "edit":
-            return f"status in ({_UNDECIDED}) and not {_MAYBE_RESTORED}", {}
-    return f"status in ({_UNDECIDED})", {}
+            return f"{UNDECIDED_REVIEW} and not {_MAYBE_RESTORED}", {}
+    return UNDECIDED_REVIEW, {}
 
 
 def preview(connection: Connection, action: str, chosen: Filter, readable: Collection[str], by: str) -> Preview:

@@ -12,15 +12,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from redrive.classification.causes import Cause
+from redrive.lifecycle import UNDECIDED, ReviewStatus
 
-#: Statuses in which a person's word is missing.
-UNDECIDED = ("open", "refused", "reopened")
 STATUSES: Mapping[str, tuple[str, ...]] = {
     "undecided": UNDECIDED,
     "decided": ("decided",),
     "applied": ("applied",),
     "refused": ("refused", "reopened"),
-    "all": (*UNDECIDED, "decided", "applied"),
+    "all": tuple(ReviewStatus),
 }
 NO_GROUP = "none"
 _MAX_TEXT = 200

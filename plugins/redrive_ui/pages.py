@@ -196,7 +196,7 @@ def static(request: Request, _who: Annotated[Person, Depends(person_of)], name: 
 
 # --- what the pages show --------------------------------------------------------------------------------------
 
-_RUNNING = ("classified", "waiting", "held", "sending", "sent", "unknown")
+_RUNNING = ("classified", "waiting", "held", "sending", "sent", "unknown", "to_review")
 _DONE = ("presumed", "confirmed", "suppressed")
 
 

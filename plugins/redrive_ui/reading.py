@@ -12,8 +12,9 @@ from sqlalchemy.engine import Connection
 
 from redrive.classification import grouping
 from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.message import index_key
-from redrive_ui.filters import UNDECIDED, Filter
+from redrive_ui.filters import Filter
 
 Row = dict[str, Any]
 
@@ -23,8 +24,8 @@ RECENT = 200_000
 #: A count beyond this is told as "more than".
 COUNT_TO = 100_000
 DAYS = 14
-_OPEN_STATES = ("classified", "waiting", "held", "sending", "unknown", "escalated", "restoring", "expired")
-_UNDECIDED = ", ".join(f"'{status}'" for status in UNDECIDED)
+_OPEN_STATES = ("classified", "waiting", "held", "sending", "unknown", "to_review", "escalated", "restoring",
+                "restore_unknown", "expired")  # fmt: skip
 
 
 def routes(connection: Connection) -> list[str]:
@@ -87,8 +88,7 @@ def undecided(connection: Connection, readable: Collection[str]) -> dict[str, in
         row["route"]: row["n"]
         for row in rows_of(
             connection,
-            f"select route, count(*) as n from escalated_messages where status in ({_UNDECIDED}) and {where}"
-            " group by route",
+            f"select route, count(*) as n from escalated_messages where {UNDECIDED_REVIEW} and {where} group by route",
             **values,
         )
     }
@@ -272,7 +272,7 @@ def groups(
         " sum(case when status = 'decided' then 1 else 0 end) as decided_messages,"
         " min(coalesce(first_enqueued_at, escalated_at)) as oldest_at,"
         " coalesce(min(case when status <> 'decided' then escalation_id end), min(escalation_id)) as example_id"
-        f" from escalated_messages where status in ({_UNDECIDED}, 'decided') and {where} group by route, group_id"
+        f" from escalated_messages where status <> 'applied' and {where} group by route, group_id"
     )
     conditions = []
     if cause:
@@ -369,7 +369,8 @@ def earlier_decisions(connection: Connection, route: str, group_id: int | None) 
         connection,
         "select decision, decided_by, note, max(decided_at) as decided_at, count(*) as n, sum(case when messages.state"
         " in ('presumed', 'confirmed') then 1 else 0 end) as stayed_away, sum(case when messages.state in"
-        " ('escalated', 'classified', 'held') then 1 else 0 end) as back_again from (select * from escalated_messages"
+        " ('to_review', 'escalated', 'classified', 'held') then 1 else 0 end) as back_again"
+        " from (select * from escalated_messages"
         f" reviews where status = 'applied' and route = :route and {same} order by escalation_id desc limit 10000)"
         " as reviews left join messages on messages.message_id = reviews.message_id"
         " group by decision, decided_by, note order by max(decided_at) desc nulls last limit 10",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from redrive.audit_actions import Action, decision_of
 from redrive_ui.reading import Row, dag_run
 
 
@@ -59,28 +60,33 @@ def events_of(message: Row) -> list[Event]:
         add(one["applied_at"], "person", f"decision applied: {one['decision']}")
     for one in message["events"]:
         if one["actor"] == "redrive":
-            add(one["at"], "plain", one["action"], one["reason"], one["run_id"])
+            add(one["at"], "plain", one["action"].replace("_", " "), one["reason"], one["run_id"])
         else:
-            verb, _, decision = one["action"].partition(" ")
-            told = _TOLD.get(verb, one["action"])
-            said = f"{one['actor']} {told}: {decision}" if decision else f"{one['actor']} {told}"
-            add(one["at"], "person", said if decision or verb in _TOLD else one["action"], one["reason"])
+            add(one["at"], "person", f"{one['actor']} {_said(one['action'])}", one["reason"])
     return sorted(found, key=lambda event: event.at)
+
+
+def _said(action: str) -> str:
+    """What a person did, by the word of the audit trail."""
+    if action == Action.NOTE:
+        return "noted"
+    verb, decision = decision_of(action) or (action, None)
+    told = _TOLD.get(verb, verb.replace("_", " "))
+    return f"{told}: {decision.replace('_', ' ')}" if decision else told
 
 
 _TOLD = {
     "decide": "decided",
     "approve": "approved",
     "unapprove": "took an approval back",
-    "undecide": "withdrew",
-    "note": "noted",
+    "withdraw": "withdrew",
+    "apply": "had it carried out",
 }
 
 _OUTCOMES = {
     "returned": "it failed again",
     "presumed": "it did not come back within a window that could have seen it",
     "confirmed": "proved to be processed",
-    "escalated": "a person decides",
 }
 
 

@@ -9,7 +9,7 @@ select
     max(decided.decided_at) as last_decided_at,
     count(*) as messages,
     sum(case when messages.state in ('presumed', 'confirmed') then 1 else 0 end) as stayed_away,
-    sum(case when messages.state in ('escalated', 'classified', 'held') then 1 else 0 end) as back_again
+    sum(case when messages.state in ('to_review', 'escalated', 'classified', 'held') then 1 else 0 end) as back_again
 from review_groups as waiting
 inner join escalated_messages as decided
     on decided.group_id = waiting.group_id and decided.status = 'applied'

@@ -32,7 +32,9 @@ states as (
         sum(case when state = 'confirmed' then 1 else 0 end) as confirmed,
         sum(case when state = 'suppressed' then 1 else 0 end) as suppressed,
         sum(case when state = 'escalated' then 1 else 0 end) as escalated,
+        sum(case when state = 'to_review' then 1 else 0 end) as to_review,
         sum(case when state = 'restoring' then 1 else 0 end) as restoring,
+        sum(case when state = 'restore_unknown' then 1 else 0 end) as restore_unknown,
         sum(case when state = 'discarded' then 1 else 0 end) as discarded,
         sum(case when state = 'expired' then 1 else 0 end) as expired
     from messages
@@ -73,7 +75,10 @@ select
         as copies_difference,
     coalesce(new, 0) + coalesce(imported, 0) - coalesce(messages, 0) as messages_difference,
     case when coalesce(settled, 0) > coalesce(recorded, 0) then settled - recorded else 0 end as settled_difference,
-    coalesce(restoring, 0) as restoring  -- a state like the others; last, so that an upgrade replaces the view in place
+    -- states like the others; last, so that an upgrade replaces the view in place
+    coalesce(restoring, 0) as restoring,
+    coalesce(to_review, 0) as to_review,
+    coalesce(restore_unknown, 0) as restore_unknown
 from routes
 left join batches on batches.route = routes.route
 left join states on states.route = routes.route

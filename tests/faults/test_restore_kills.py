@@ -93,10 +93,10 @@ def test_a_kill_at_any_point_of_a_restore_never_lets_both_happen(tmp_path: Path)
         go_on(shop)
         sent = take(shop, "orders")
         doubted = dict(shop.query("select payload, e.status from escalated_messages e inner join messages m"
-                                  " on m.message_id = e.message_id where m.state = 'restoring'"))  # fmt: skip
+                                  " on m.message_id = e.message_id where m.state = 'restore_unknown'"))  # fmt: skip
         where = f"killed at point {fatal}, {death.last}: back {put_back}, sent {sent}, in doubt {doubted}"
         assert len(doubted) <= PAGE, where
-        assert shop.states().get("restoring", 0) == len(doubted), where
+        assert shop.states().get("restore_unknown", 0) == len(doubted), where
         assert set(doubted.values()) <= {"refused"}, where
         for body in BODIES:
             known = put_back[body] + sent[body]

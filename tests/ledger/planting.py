@@ -13,11 +13,18 @@ from redrive.ledger.drain.loading import Classified, Group, Loaded
 from redrive.ledger.engine import Ledger
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.selecting import Selection
+from redrive.lifecycle import UNPLANNED
 from redrive.message import body_hash, message_id_of
 from tests.probe import Probe
 
 NOW = datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+
+
+def entering(state: str) -> str:
+    """SQL that puts messages into ``state`` behind the ledger's back, as far as its constraints allow it."""
+    plan = "null" if state in UNPLANNED else "coalesce(plan, 'requeue')"
+    return f"state = '{state}', plan = {plan}, next_attempt_at = coalesce(next_attempt_at, changed_at)"
 
 
 class Plant(Probe):
@@ -99,12 +106,11 @@ class Plant(Probe):
 
     # --- sends ------------------------------------------------------------------------------------------
 
-    def make_due(self, verdict: str = "requeue") -> None:
+    def make_due(self, plan: str = "requeue") -> None:
         """Every classified message waits and is due, as a plan would have it."""
         self.change(
-            "update messages set state = 'waiting', verdict = :verdict, next_attempt_at = :now"
-            " where state = 'classified'",
-            verdict=verdict,
+            "update messages set state = 'waiting', plan = :plan, next_attempt_at = :now where state = 'classified'",
+            plan=plan,
             now=self.now,
         )
 
@@ -125,9 +131,9 @@ class Plant(Probe):
         """Mark the slice's only window."""
         sending.mark(self.ledger, self.lease, claimed.slice_id, marks, tries=tries, now=self.now, last_window=True)
 
-    def send(self, verdict: str = "requeue", status: str = "sent", **fields: Any) -> list[Mark]:
+    def send(self, plan: str = "requeue", status: str = "sent", **fields: Any) -> list[Mark]:
         """Send everything that is new or due; the marks."""
-        self.make_due(verdict)
+        self.make_due(plan)
         claimed = self.claim(100_000)
         assert claimed is not None
         marks = [Mark(m.message_id, m.attempt, status, f"sent-{m.message_id}", **fields) for m in claimed.messages]

@@ -13,6 +13,7 @@ from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.lifecycle import FINISHED, State
 from redrive.stages import doctor, pipeline
+from tests.ledger.planting import entering
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
@@ -70,7 +71,8 @@ CORRUPTIONS = {
         " where escalation_id = 1"
     ),
     "a review row stays open": (
-        "update messages set state = 'suppressed' where message_id = (select min(message_id) from escalated_messages)"
+        "update messages set state = 'suppressed', plan = null"
+        " where message_id = (select min(message_id) from escalated_messages)"
     ),
     "a review row is there twice": (
         "insert into escalated_messages (message_id, route, reason, size_bytes, source, attempts, escalated_at) select"
@@ -190,7 +192,7 @@ def test_what_is_not_finished_is_not_deleted_by_hand(lived: Workshop, table: str
 def test_a_message_and_its_review_row_can_go_exactly_when_it_is_finished(lived: Workshop, state: State) -> None:
     one = "message_id = (select min(message_id) from escalated_messages)"
     with lived.ledger.write() as connection:
-        connection.execute(sql(f"update messages set state = :state where {one}"), {"state": state.value})
+        connection.execute(sql(f"update messages set {entering(state)} where {one}"))
     for table in ("messages", "escalated_messages"):
         with contextlib.ExitStack() as stack:
             if state not in FINISHED:

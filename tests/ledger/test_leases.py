@@ -17,6 +17,7 @@ from redrive.ledger.drain import adopting, batches, first_looks, loading, suspec
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations, restoring, standing
 from redrive.ledger.selecting import Selection
+from redrive.lifecycle import Plan
 from redrive.policy.aims import Aim, Aims
 from redrive.policy.next_step import Case, Send
 from tests.ledger.planting import MINUTE, NOW, Plant, unchanged
@@ -154,7 +155,7 @@ def test_counts_of_mapped_tasks_add_up(plant: Plant) -> None:
 CASE = planning.CaseCount(Case("dead_letter", None, 0, 0, 0, False), None, "orders-dlq", 1)
 DECIDED = escalations.Decided(1, 1, "orders", "discard", "ana", None, None, None, None, "escalated")
 CANDIDATE = escalations.Candidate(1, "waiting", 1, "q", None, None, None, None, 0, None, "b", None, 2)
-UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", "waiting", None, None)
+UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", "waiting", None)
 
 GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "open_batch": lambda p, z, s: batches.open_batch(
@@ -175,7 +176,7 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     "presume": lambda p, z, s: outcomes.presume(p.ledger, z, window=MINUTE, sources=["q"], now=p.now),
     "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
     "decide_unknown": lambda p, z, s: outcomes.decide_unknown(
-        p.ledger, z, destination="orders", verdict="resend", unknown_before=p.now, now=p.now
+        p.ledger, z, destination="orders", plan=Plan.RESEND, unknown_before=p.now, now=p.now
     ),
     "plan": lambda p, z, s: planning.apply(
         p.ledger, z, [(CASE, Send("requeue"))], selection=Selection(), delays={}, settle_after=MINUTE, now=p.now

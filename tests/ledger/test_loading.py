@@ -10,7 +10,7 @@ from redrive.ledger.drain import batches, loading, suspects
 from redrive.ledger.drain.loading import Group, Loaded
 from redrive.ledger.review.escalations import Review
 from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, redrive_id_of
-from tests.ledger.planting import Plant, unchanged
+from tests.ledger.planting import Plant, entering, unchanged
 
 NEW, RETURNED, DUPLICATE, SURPLUS = Loaded(new=1), Loaded(returned=1), Loaded(duplicates=1), Loaded(surplus=1)
 
@@ -71,7 +71,7 @@ def test_what_was_thought_to_have_worked_can_still_return(plant: Plant, outcome:
         now=plant.now,
     )
     plant.send()
-    plant.change("update messages set state = :state", state=outcome)
+    plant.change(f"update messages set {entering(outcome)}")
     plant.change("update redelivery_attempts set outcome = :outcome", outcome=outcome)
     assert plant.load(coming_back(plant, one))[0] == RETURNED
     assert plant.states() == {"classified": 1}
@@ -92,8 +92,8 @@ def test_a_late_return_of_attempt_1_does_not_touch_attempt_2(plant: Plant) -> No
     (one,) = plant.messages(1)
     plant.send(status="unknown")
     # a person released it meanwhile: attempt 2 is out
-    plant.change("update messages set state = 'waiting', verdict = 'release', releases = 1")
-    plant.send(verdict="release")
+    plant.change("update messages set state = 'waiting', plan = 'release', releases = 1, next_attempt_at = changed_at")
+    plant.send(plan="release")
     loaded, _ = plant.load(coming_back(plant, one, attempt=1))
     assert loaded == RETURNED
     assert plant.rows("select state, attempts from messages") == [("sent", 2)]
@@ -155,13 +155,13 @@ def test_a_derived_message_with_copied_headers_and_another_body_is_new_with_its_
 
 def test_an_edited_body_returns_as_what_it_is(plant: Plant) -> None:
     (one,) = plant.messages(1)
-    plant.send(verdict="release", body_hash=body_hash(b"edited"))
+    plant.send(plan="release", body_hash=body_hash(b"edited"))
     assert plant.load(coming_back(plant, one, body=b"edited"))[0] == RETURNED
 
 
 def test_the_original_body_is_not_the_return_of_an_edited_send(plant: Plant) -> None:
     (one,) = plant.messages(1)
-    plant.send(verdict="release", body_hash=body_hash(b"edited"))
+    plant.send(plan="release", body_hash=body_hash(b"edited"))
     assert plant.load(coming_back(plant, one))[0] == NEW
 
 
@@ -213,7 +213,7 @@ def test_an_id_of_this_ledger_that_it_has_not_given_is_not_kept(plant: Plant) ->
         (one, redrive_id_of(prefix, one), 3, None),
         (two, redrive_id_of(prefix, two), 3, one),
     ]
-    assert plant.rows("select action, count from audit_events where action = 'give another id'") == [
+    assert plant.rows("select action, count from audit_events where action = 'give_another_id'") == [
         ("give another id", 1)
     ]
     assert plant.load({}, {})[0] == Loaded(new=2), "and what comes next is taken in as ever"

@@ -5,24 +5,26 @@ import json
 
 import pytest
 
+from redrive.audit_actions import Action
 from redrive.errors import IllegalMove
 from redrive.ledger.moves import move
 from redrive.lifecycle import MOVES, State
-from tests.ledger.planting import Plant, unchanged
+from tests.ledger.planting import Plant, entering, unchanged
 
 
 def try_move(plant: Plant, source: State, target: State, where: str = "1 = 1", **values: object) -> int:
     with plant.ledger.write() as connection:
         return move(
             connection, source, target, now=plant.now, where=where, values=values, route="orders", run_id="r1",
-            action="test", reason="because",
+            set_="plan = 'requeue', next_attempt_at = changed_at" if target in (State.WAITING, State.HELD) else "",
+            action=Action.NOTE, reason="because",
         )  # fmt: skip
 
 
 def test_every_legal_edge_moves_and_every_other_is_refused_untouched(plant: Plant) -> None:
     plant.messages(1)
     for source, target in itertools.product(State, State):
-        plant.change("update messages set state = :state", state=source.value)
+        plant.change(f"update messages set {entering(source)}")
         if target in MOVES[source]:
             assert try_move(plant, source, target) == 1
             assert plant.states() == {target.value: 1}
@@ -35,7 +37,7 @@ def test_one_event_per_set_says_who_when_why_and_which(plant: Plant) -> None:
     ids = plant.messages(5)
     assert try_move(plant, State.CLASSIFIED, State.WAITING, "message_id <= :top", top=ids[2]) == 3
     ((actor, source, target, count, selection, reason, run),) = plant.rows(
-        "select actor, from_state, to_state, count, selection, reason, run_id from audit_events where action = 'test'"
+        "select actor, from_state, to_state, count, selection, reason, run_id from audit_events where action = 'note'"
     )
     assert (actor, source, target, count, reason, run) == ("redrive", "classified", "waiting", 3, "because", "r1")
     assert json.loads(selection) == {"where": "message_id <= :top", "top": ids[2]}

@@ -11,6 +11,7 @@ from redrive.ledger.delivery import observations, outcomes, planning
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.delivery.outcomes import Look, Sends
 from redrive.ledger.engine import Ledger
+from redrive.lifecycle import Plan
 from tests.ledger.planting import MINUTE, NOW, Plant
 
 WINDOW = 5 * MINUTE
@@ -128,21 +129,24 @@ def test_only_what_has_a_key_and_no_outcome_is_asked_about(plant: Plant) -> None
         assert outcomes.under_observation(connection, "orders", -1, 10) == [(with_key, "k")]
 
 
-@pytest.mark.parametrize("verdict", ["repeat", "resend", "escalate"])
+@pytest.mark.parametrize("plan", [Plan.REPEAT, Plan.RESEND, None])
 def test_unknown_sends_are_decided_once_their_time_has_come(
-    plant: Plant, verdict: Literal["repeat", "resend", "escalate"]
+    plant: Plant, plan: Literal[Plan.REPEAT, Plan.RESEND] | None
 ) -> None:
     plant.messages(2)
     plant.send(status="unknown")
 
     def decide(before: datetime) -> int:
         return outcomes.decide_unknown(
-            plant.ledger, plant.lease, destination="orders", verdict=verdict, unknown_before=before, now=plant.now
+            plant.ledger, plant.lease, destination="orders", plan=plan, unknown_before=before, now=plant.now
         )
 
     assert decide(plant.now - timedelta(seconds=1)) == 0
     assert decide(plant.now) == 2
-    assert plant.rows("select state, verdict from messages") == [("unknown", verdict)] * 2
+    assert (
+        plant.rows("select state, plan from messages")
+        == [("to_review", None) if plan is None else ("unknown", plan)] * 2
+    )
 
 
 def test_unknown_sends_are_told_apart_by_their_claim_and_their_key(plant: Plant) -> None:
@@ -152,14 +156,14 @@ def test_unknown_sends_are_told_apart_by_their_claim_and_their_key(plant: Plant)
 
     def decide(**which: Any) -> int:
         return outcomes.decide_unknown(
-            plant.ledger, plant.lease, destination="orders", verdict="resend", unknown_before=plant.now, now=plant.now,
+            plant.ledger, plant.lease, destination="orders", plan=Plan.RESEND, unknown_before=plant.now, now=plant.now,
             **which,
         )  # fmt: skip
 
     assert decide(claimed_after=plant.now) == 0
     assert decide(claimed_until=plant.now - timedelta(seconds=1)) == 0
     assert decide(keyed=True, claimed_until=plant.now) == 1
-    assert plant.rows("select message_key from messages where verdict = 'resend'") == [("k",)]
+    assert plant.rows("select message_key from messages where plan = 'resend'") == [("k",)]
     assert decide(keyed=False, claimed_after=plant.now - timedelta(seconds=1)) == 1
 
 

@@ -10,8 +10,9 @@ from redrive.ledger.delivery import planning
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
+from redrive.lifecycle import Plan
 from redrive.policy.next_step import Decision, Discard, Escalate, Send
-from tests.ledger.planting import MINUTE, Plant
+from tests.ledger.planting import MINUTE, Plant, entering
 
 EVERYTHING = Selection()
 
@@ -42,13 +43,13 @@ def test_messages_that_are_alike_are_one_case(plant: Plant) -> None:
 
 def test_a_requeue_is_due_at_once(plant: Plant) -> None:
     plant.messages(2)
-    assert apply(plant, Send("requeue")) == {"planned": 2, "waiting": 2, "held": 0, "to_escalate": 0, "discarded": 0}
+    assert apply(plant, Send(Plan.REQUEUE)) == {"planned": 2, "waiting": 2, "held": 0, "to_review": 0, "discarded": 0}
     assert {parse_instant(at) for (at,) in plant.rows("select next_attempt_at from messages")} == {plant.now}
 
 
 def test_a_delay_is_spread_below_its_cap(plant: Plant) -> None:
     plant.messages(200)
-    apply(plant, Send("delay", timedelta(hours=1)))
+    apply(plant, Send(Plan.DELAY, timedelta(hours=1)))
     waits = [(parse_instant(at) - plant.now) for (at,) in plant.rows("select next_attempt_at from messages")]  # type: ignore[operator]
     assert min(waits) >= timedelta(0)
     assert max(waits) < timedelta(hours=1)
@@ -59,22 +60,23 @@ def test_a_delay_source_keeps_its_own_delay_from_when_the_copy_was_put_there(pla
     put = plant.now - timedelta(seconds=10)
     plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": None,
                 "enqueued_at": plant.ledger.stored(put)})  # fmt: skip
-    apply(plant, Send("delay", timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
+    apply(plant, Send(Plan.DELAY, timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
     ((at,),) = plant.rows("select next_attempt_at from messages")
     assert parse_instant(at) == put + timedelta(minutes=5)
 
 
 def test_nothing_goes_before_a_processed_check_could_be_believed(plant: Plant) -> None:
     plant.messages(1)
-    apply(plant, Send("requeue"), settle_after=5 * MINUTE)
+    apply(plant, Send(Plan.REQUEUE), settle_after=5 * MINUTE)
     ((at,),) = plant.rows("select next_attempt_at from messages")
     assert parse_instant(at) == plant.now + 5 * MINUTE
 
 
-def test_what_people_must_decide_keeps_its_state_until_its_review_row_exists(plant: Plant) -> None:
+def test_what_people_must_decide_waits_for_its_question_in_a_state_of_its_own(plant: Plant) -> None:
     plant.messages(2)
-    assert apply(plant, Escalate("because"))["to_escalate"] == 2
-    assert plant.rows("select state, verdict, reason from messages") == [("classified", "escalate", "because")] * 2
+    assert apply(plant, Escalate("because"))["to_review"] == 2
+    assert plant.rows("select state, plan, reason from messages") == [("to_review", None, "because")] * 2
+    assert cases(plant) == [], "it is decided"
 
 
 def test_what_the_route_discards_is_discarded(plant: Plant) -> None:
@@ -86,7 +88,7 @@ def test_what_the_route_discards_is_discarded(plant: Plant) -> None:
 def test_a_selection_limits_the_plan(plant: Plant) -> None:
     plant.messages(2)
     plant.messages(3, cause="throttled")
-    assert apply(plant, Send("requeue"), Selection(causes=("throttled",)))["planned"] == 3
+    assert apply(plant, Send(Plan.REQUEUE), Selection(causes=("throttled",)))["planned"] == 3
     assert plant.states() == {"waiting": 3, "classified": 2}
 
 
@@ -98,7 +100,7 @@ def test_what_may_go_waits_behind_its_groups_gate(plant: Plant, stage: str, stat
     plant.messages(2, group_id=group)
     planning.open_gates(plant.ledger, plant.lease, first=1, now=plant.now)
     plant.change("update group_state set stage = :stage", stage=stage)
-    apply(plant, Send("canary"))
+    apply(plant, Send(Plan.CANARY))
     assert plant.states() == {state: 2}
 
 
@@ -107,7 +109,7 @@ def test_delays_pass_every_gate(plant: Plant) -> None:
     plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "group_id": group})
     plant.change("insert into group_state (route, group_id, stage, stage_at) values ('orders', :g, 'failed', :now)",
                  g=group, now=plant.now)  # fmt: skip
-    apply(plant, Send("delay"), delays={"orders-delay": timedelta(0)})
+    apply(plant, Send(Plan.DELAY), delays={"orders-delay": timedelta(0)})
     assert plant.states() == {"waiting": 1}
 
 
@@ -125,7 +127,7 @@ def held(plant: Plant, count: int = 5) -> int:
     group = plant.group()
     plant.messages(count, group_id=group)
     planning.open_gates(plant.ledger, plant.lease, first=2, now=plant.now)
-    apply(plant, Send("canary"))
+    apply(plant, Send(Plan.CANARY))
     assert plant.states() == {"held": count}
     return group
 
@@ -157,27 +159,27 @@ def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_release
         " values (:id, 'orders', :g, 'x', 2, 'q', 0, :now, 'decided', 'redeliver', 'ana')",
         id=released, g=group, now=plant.now,
     )  # fmt: skip
-    plant.change("update messages set verdict = 'release' where message_id = :id", id=released)
+    plant.change("update messages set plan = 'release' where message_id = :id", id=released)
     assert planning.give_to_people(plant.ledger, plant.lease, {group: "canary failed"}, plant.now) == {
         "reopened": 1,
-        "to_escalate": 4,
+        "to_review": 4,
     }
     assert plant.rows("select status, decision, refusal from escalated_messages") == [
         ("reopened", None, "canary failed")
     ]
-    assert plant.states() == {"escalated": 1, "held": 4}
-    assert plant.value("select count(*) from messages where verdict = 'escalate'") == 4
+    assert plant.states() == {"escalated": 1, "to_review": 4}
 
 
 def test_messages_that_are_too_old_are_given_up_unless_a_person_released_them(plant: Plant) -> None:
     first, _, released = plant.messages(3)
     plant.change("update messages set first_enqueued_at = :old_at where message_id <> :id",
                  old_at=plant.now - timedelta(days=20), id=first)  # fmt: skip
-    plant.change("update messages set verdict = 'release' where message_id = :id", id=released)
+    plant.change(f"update messages set {entering('waiting')} where message_id = :id", id=released)
+    plant.change("update messages set plan = 'release' where message_id = :id", id=released)
     assert (
         planning.expire(plant.ledger, plant.lease, enqueued_before=plant.now - timedelta(days=14), now=plant.now) == 1
     )
-    assert plant.states() == {"classified": 2, "expired": 1}
+    assert plant.states() == {"classified": 1, "waiting": 1, "expired": 1}
 
 
 def test_of_a_message_of_which_nobody_knows_the_age_it_counts_since_when_it_is_here(plant: Plant) -> None:
@@ -190,7 +192,7 @@ def test_of_a_message_of_which_nobody_knows_the_age_it_counts_since_when_it_is_h
 
 def test_a_forged_count_of_attempts_does_not_stop_the_plan(plant: Plant) -> None:
     plant.load({"redrive_id": "forged", "redrive_attempt": 999_999}, {"body": b"neighbour"})
-    assert apply(plant, Send("delay", timedelta(hours=1)))["waiting"] == 2
+    assert apply(plant, Send(Plan.DELAY, timedelta(hours=1)))["waiting"] == 2
     plant.make_due()
     plant.change("update messages set next_attempt_at = :now", now=plant.now)
     plant.send(status="retry")

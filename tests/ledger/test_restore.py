@@ -14,6 +14,7 @@ from redrive.ledger.account import inspecting
 from redrive.ledger.engine import sql
 from redrive.message import DeadLetter, Header, tracking_headers
 from redrive.stages import pipeline
+from tests.ledger.planting import entering
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
@@ -27,9 +28,7 @@ def restore(workshop: Workshop) -> dict[str, Any]:
 
 def force(workshop: Workshop, state: str, reason: str | None = None) -> None:
     with workshop.ledger.write() as connection:
-        connection.execute(
-            sql("update messages set state = :state, reason = :reason"), {"state": state, "reason": reason}
-        )
+        connection.execute(sql(f"update messages set {entering(state)}, reason = :reason"), {"reason": reason})
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def test_all_of_them_and_only_them(unfinished: Workshop) -> None:
     assert unfinished.audit() == []
 
 
-@pytest.mark.parametrize("state", ["classified", "waiting", "held", "expired"])
+@pytest.mark.parametrize("state", ["classified", "waiting", "held", "to_review", "expired"])
 def test_every_unfinished_state_is_left(workshop: Workshop, state: str) -> None:
     workshop.die("a", error=THROTTLED)
     workshop.cycle()
@@ -137,14 +136,14 @@ class Trouble:
 
 
 def test_a_queue_that_is_gone_leaves_everything_as_it_was(unfinished: Workshop) -> None:
-    before = unfinished.query("select message_id, state, verdict, reason from messages order by message_id")
+    before = unfinished.query("select message_id, state, plan, reason from messages order by message_id")
     run = unfinished.begin()
     with pytest.raises(QueueMissing):
         pipeline.restore(
             unfinished.settings, run, clock=unfinished.now, broker=Trouble(unfinished, QueueMissing("orders-dlq"))
         )
     pipeline.finish(unfinished.settings, run, "failed", unfinished.now)
-    assert unfinished.query("select message_id, state, verdict, reason from messages order by message_id") == before
+    assert unfinished.query("select message_id, state, plan, reason from messages order by message_id") == before
 
 
 def test_what_may_be_back_already_is_not_sent_by_anybody_else(unfinished: Workshop) -> None:
@@ -160,7 +159,7 @@ def test_what_may_be_back_already_is_not_sent_by_anybody_else(unfinished: Worksh
     unfinished.advance(hours=2)
     unfinished.cycle()
     assert unfinished.bodies("orders") == [], "it may be in its queue already: a person decides"
-    assert unfinished.states() == {"restoring": 3}
+    assert unfinished.states() == {"restore_unknown": 3}
     again = restore(unfinished)
     assert again["unknown"] == 3
     assert again["restored"] == 0
@@ -372,14 +371,14 @@ def life(workshop: Workshop) -> list[str]:
 
 def test_what_may_be_back_says_so_in_review_whatever_it_was_before(unfinished: Workshop) -> None:
     restore_and_lose(unfinished)
-    assert unfinished.states() == {"restoring": 3}
+    assert unfinished.states() == {"restore_unknown": 3}
     told = rows(unfinished)
     assert [row[:4] for row in told] == [("open", None, None, "look")] * 3
     for row, before in zip(told, ("escalated", "escalated", "waiting"), strict=True):
         assert row[4].startswith(
             "was being put back into its queue orders-dlq and may be there already; before that it was " + before
         )
-    assert unfinished.query("select restoring, copies_difference, messages_difference from message_balance") == [
+    assert unfinished.query("select restore_unknown, copies_difference, messages_difference from message_balance") == [
         (3, 0, 0)
     ]
     assert unfinished.audit() == []
@@ -409,7 +408,7 @@ def test_an_ordinary_decision_about_what_may_be_back_is_refused_with_a_sentence(
     restore_and_lose(unfinished)
     decide(unfinished, decision, corrected="other")
     assert unfinished.review() | {"seconds": 0} == {"released": 0, "discarded": 0, "refused": 3, "seconds": 0}
-    assert unfinished.states() == {"restoring": 3}
+    assert unfinished.states() == {"restore_unknown": 3}
     assert {(row[0], row[5]) for row in rows(unfinished)} == {
         (
             "refused",
@@ -462,7 +461,7 @@ def test_a_decision_made_while_the_broker_has_it_does_not_come_through(workshop:
     workshop.cycle()
     restore_and_lose(workshop, lambda: decide(workshop, decision))
     workshop.review()
-    assert workshop.states() == {"restoring": 1}
+    assert workshop.states() == {"restore_unknown": 1}
     ((status, decided, _, _, _, refusal),) = rows(workshop)
     assert (status, decided) == ("reopened", None)
     assert refusal == f"a restore came after this decision of ana: {decision}; decide again"
@@ -497,7 +496,7 @@ def test_standing_decisions_leave_what_may_be_back_alone(workshop: Workshop) -> 
     workshop.consume(queue="orders-dlq")
     workshop.review()
     workshop.cycle()
-    assert workshop.states() == {"restoring": 1}
+    assert workshop.states() == {"restore_unknown": 1}
     assert workshop.bodies("orders") == []
 
 
@@ -556,7 +555,7 @@ def test_a_copy_with_the_business_key_proves_that_it_was_restored_and_two_keys_a
         assert len(taken) == 1, "somebody else takes one of them"
         workshop.cycle()
         assert workshop.query("select message_key, state from messages where parent_id is null order by 1") == [
-            ("k1", "restoring"), ("k2", "discarded")
+            ("k1", "restore_unknown"), ("k2", "discarded")
         ]  # fmt: skip
         assert workshop.audit() == []
 
@@ -572,11 +571,11 @@ def test_a_body_alone_proves_nothing_and_is_told(workshop: Workshop) -> None:
     restore_and_lose(workshop)
     for _ in range(2):
         workshop.cycle()
-        assert workshop.states() == {"restoring": 1, "escalated": 1}
+        assert workshop.states() == {"restore_unknown": 1, "escalated": 1}
     ((copy,),) = workshop.query("select message_id from messages where state = 'escalated'")
     ((reason,),) = workshop.query(
         "select e.reason from escalated_messages e inner join messages m on m.message_id = e.message_id"
-        " where m.state = 'restoring'"
+        " where m.state = 'restore_unknown'"
     )
     assert reason.endswith(f"; a copy with the same body has come from there since, as message {copy}")
     assert workshop.audit() == []
@@ -597,7 +596,7 @@ def test_a_copy_that_was_drained_before_the_restore_proves_nothing(workshop: Wor
         restore_and_lose(workshop)
     workshop.consume(queue="orders-dlq")
     workshop.cycle()
-    assert workshop.states() == {"restoring": 1, "escalated": 1}
+    assert workshop.states() == {"restore_unknown": 1, "escalated": 1}
 
 
 def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Workshop) -> None:
@@ -615,7 +614,7 @@ def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Work
     told = life(workshop)
     expected = [
         "decided by ana: redeliver: because",
-        "lose sight of a restore: was being put back into its queue orders-dlq",
+        "doubt restore: was being put back into its queue orders-dlq",
         "decided by bob: redeliver: because",
         "refuse decision: a restore may have put it back into orders-dlq",
         "decided by cem: not_there: because",
@@ -627,7 +626,7 @@ def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Work
         assert any(what.startswith(text) for what in told), (text, told)
     workshop.advance(minutes=5)
     restore(workshop)
-    assert "restore: restored to orders-dlq" in life(workshop)
+    assert "finish restore: restored to orders-dlq" in life(workshop)
 
 
 def test_trace_tells_what_could_not_be_put_back(workshop: Workshop) -> None:
@@ -639,4 +638,4 @@ def test_trace_tells_what_could_not_be_put_back(workshop: Workshop) -> None:
             workshop.settings, run, clock=workshop.now, broker=Trouble(workshop, QueueMissing("orders-dlq"))
         )
     pipeline.finish(workshop.settings, run, "failed", workshop.now)
-    assert any(what.startswith("not restored: ") and "orders-dlq" in what for what in life(workshop))
+    assert any(what.startswith("undo restore: ") and "orders-dlq" in what for what in life(workshop))

@@ -8,7 +8,7 @@ import pytest
 from redrive.ledger.account import balance, retention
 from redrive.ledger.engine import sql
 from redrive.stages import pipeline
-from tests.ledger.planting import Plant
+from tests.ledger.planting import Plant, entering
 from tests.workshop import REFUSED, Workshop
 
 DAY = timedelta(days=1)
@@ -28,7 +28,7 @@ def forget(plant: Plant, after: timedelta = 40 * DAY) -> tuple[int, int]:
 
 
 def finish(plant: Plant, state: str = "presumed") -> None:
-    plant.change("update messages set state = :state", state=state)
+    plant.change(f"update messages set {entering(state)}")
 
 
 def test_a_batch_of_which_everything_is_finished_and_old_is_forgotten(plant: Plant) -> None:
@@ -55,7 +55,7 @@ def test_one_unfinished_message_keeps_its_batch(plant: Plant, state: str) -> Non
     first, _ = plant.messages(2)
     plant.send()
     finish(plant)
-    plant.change("update messages set state = :state where message_id = :id", state=state, id=first)
+    plant.change(f"update messages set {entering(state)} where message_id = :id", id=first)
     plant.change("update delivery_slices set closed_at = null")
     assert forget(plant) == (0, 0)
 
@@ -105,7 +105,8 @@ def test_forgetting_waits_for_a_run_that_takes_a_message_back(plant: Plant) -> N
         looked.wait()
         thread.join(0.3)
         connection.execute(
-            sql("update messages set state = 'classified', changed_at = :now"), {"now": plant.now + 40 * DAY}
+            sql("update messages set state = 'classified', plan = null, changed_at = :now"),
+            {"now": plant.now + 40 * DAY},
         )
     thread.join()
     assert forgotten == [(0, 0)]

@@ -46,10 +46,10 @@ def test_what_is_escalated_later_is_decided_in_the_name_of_who_decided(known: Wo
         ("and later", "decided", "discard", "ana", "standing decision 1: known bug"),
         ("another failure", "open", None, None, None),
     ]
-    assert known.query("select actor, count from audit_events where action = 'apply standing discard'") == [
+    assert known.query("select actor, count from audit_events where action = 'apply_standing_discard'") == [
         ("redrive", 2)
     ]
-    assert known.query("select actor from audit_events where action = 'decide discard'") == [("ana",)] * 2
+    assert known.query("select actor from audit_events where action = 'decide_discard'") == [("ana",)] * 2
     assert known.review()["discarded"] == 2
     assert known.states() == {"escalated": 2, "discarded": 2}
     assert known.audit() == []
@@ -180,6 +180,6 @@ def test_one_that_was_revoked_stays_so(plant: Plant) -> None:
     with pytest.raises(DatabaseError, match="revoked already"):
         typed(plant.ledger, "update standing_decisions set revoked_at = null, revoked_by = null")
     assert plant.rows("select actor, action from audit_events order by event_id") == [
-        ("ana", "let discard stand"),
-        ("ben", "revoke standing discard"),
+        ("ana", "make_standing_discard"),
+        ("ben", "revoke_standing_discard"),
     ]

@@ -64,7 +64,9 @@ CONFIRM_WINDOW = 2
 SHARDS = 2
 RECEIVED_AT_ONCE = 2
 #: States in which a message keeps later ones of its key waiting.
-UNFINISHED = "('classified', 'waiting', 'held', 'sending', 'unknown', 'sent', 'returned', 'escalated', 'expired')"
+UNFINISHED = (
+    "('classified', 'waiting', 'held', 'sending', 'unknown', 'sent', 'returned', 'to_review', 'escalated', 'expired')"
+)
 
 
 class Died(BaseException):

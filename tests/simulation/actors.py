@@ -267,7 +267,8 @@ REFUSED_LATE = "ConnectionRefusedError: [Errno 111] Connection refused"
 
 
 #: States in which Redrive still has a message and may send it.
-OPEN = ("classified", "waiting", "held", "sending", "unknown", "escalated", "expired", "restoring")
+OPEN = ("classified", "waiting", "held", "sending", "unknown", "to_review", "escalated", "expired", "restoring",
+        "restore_unknown")  # fmt: skip
 
 
 class People:
@@ -369,7 +370,7 @@ class People:
         for escalation_id, state, message_id, payload, raw, suspected in rows:
             body = payload.encode() if payload is not None else bytes(raw or b"")
             decision = "redeliver"
-            if state == "restoring":
+            if state == "restore_unknown":
                 decision = "discard" if self._is_somewhere(body) else "not_there"
             elif suspected:
                 kept = sql.value(

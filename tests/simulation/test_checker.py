@@ -77,7 +77,8 @@ class Small:
             "message_id": str(message_id), "redrive_id": f"'s-{message_id}'", "route": "'east0'",
             "source": "'orders-dlq'", "kind": "'dead_letter'", "destination": "'orders'", "broker_message_id": "''",
             "body_hash": f"x'{body_hash(BODY).hex()}'", "body_bytes": "8", "copy_id": str(message_id),
-            "state": f"'{state}'", "changed_at": NOW, "group_id": group, "attempts": "1", **more,
+            "state": f"'{state}'", "changed_at": NOW, "group_id": group, "attempts": "1",
+            **({"plan": "'requeue'", "next_attempt_at": NOW} if state in ("waiting", "held") else {}), **more,
         }  # fmt: skip
         self.sql.do(f"insert into messages ({', '.join(columns)}) values ({', '.join(columns.values())})")
 

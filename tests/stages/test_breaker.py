@@ -134,7 +134,7 @@ def test_a_person_may_release_it_before(tmp_path: Path) -> None:
     assert breakers.release(shop.ledger, "orders", "orders", by="ana", now=shop.now())
     assert not breakers.release(shop.ledger, "orders", "bills", by="ana", now=shop.now())
     assert shop.cycle()["redelivered"] == 6
-    assert shop.query("select actor, selection from audit_events where action = 'release'") == [
+    assert shop.query("select actor, selection from audit_events where action = 'release_gate'") == [
         ("ana", json.dumps({"destination": "orders"}))
     ]
 

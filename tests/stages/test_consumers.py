@@ -225,7 +225,7 @@ def test_a_message_whose_consumer_hung_is_held_until_the_consumers_are_well_then
     workshop.die("refused", error=REFUSED)
     go_on(workshop, well=2)
     assert (workshop.cycle()["redelivered"], workshop.bodies("orders")) == (1, [b"refused"])
-    held = "select state, verdict, reason from messages where cause = 'consumer_stuck'"
+    held = "select state, plan, reason from messages where cause = 'consumer_stuck'"
     assert workshop.query(held) == [("held", "hold", "consumer_stuck: consumers of its destination are stuck")]
     workshop.advance(minutes=6)
     go_on(workshop, well=2)
@@ -253,7 +253,7 @@ def test_where_nobody_tells_of_consumers_holding_means_waiting(tmp_path: Path) -
     workshop.world.faults.forbidden.add(("orders", "consumers"))
     workshop.die("hung", error=HUNG)
     workshop.cycle()
-    assert workshop.query("select state, verdict from messages") == [("waiting", "delay")]
+    assert workshop.query("select state, plan from messages") == [("waiting", "delay")]
 
 
 def test_what_was_seen_of_consumers_long_ago_holds_nothing(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_what_was_seen_of_consumers_long_ago_holds_nothing(tmp_path: Path) -> No
     workshop.advance(hours=2)
     workshop.die("hung", error=HUNG)
     workshop.cycle()
-    assert workshop.query("select state, verdict from messages") == [("waiting", "delay")]
+    assert workshop.query("select state, plan from messages") == [("waiting", "delay")]
 
 
 # --- closing connections -------------------------------------------------------------------------------------

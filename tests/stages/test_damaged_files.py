@@ -224,7 +224,7 @@ def test_a_batch_that_is_lost_for_good_is_given_up_and_the_route_goes_on(
         workshop.cycle()
     workshop.advance(minutes=5)
     assert {"batch_id": 2, "copies": 1, "watched": 0}.items() <= _give_up(workshop).items()
-    assert workshop.query("select actor, count, reason from audit_events where action = 'give up batch'") == [
+    assert workshop.query("select actor, count, reason from audit_events where action = 'give_up_batch'") == [
         ("ana", 1, "no versions")
     ]
     assert workshop.audit() == []

@@ -53,7 +53,7 @@ def test_what_would_expire_before_the_next_run_is_drained_beyond_the_limit_and_i
     report = shop.cycle()
     assert 350 <= report["drained"] < 350 + 200, "all that is urgent, and no more than two receives of the rest"
     assert report["rescued"] == report["drained"] - 10
-    ((count, reason),) = shop.query("select count, reason from audit_events where action = 'drain beyond the limit'")
+    ((count, reason),) = shop.query("select count, reason from audit_events where action = 'drain_beyond_limit'")
     assert count == report["rescued"]
     assert reason.startswith("would have been lost before 2025-10-09")
     assert shop.audit() == []

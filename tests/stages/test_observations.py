@@ -117,7 +117,7 @@ def test_a_route_that_moved_to_another_broker_begins_anew_there(tmp_path: Path, 
     assert sent == [(None, 5)], "what was sent to the old broker is not presumed"
     assert shop.gate()[0] == "canary"
     assert len(shop.world.peek("orders")) == 5
-    assert shop.query("select reason from audit_events where action = 'move route'")
+    assert shop.query("select reason from audit_events where action = 'move_route'")
     (moved,) = shop.query("select count(*) from redelivery_attempts where sent_at > :before_at", before_at=sent_before)
     assert moved == (5,), "again a few first"
     shop.settings = configured(tmp_path, shop.settings.database, orders={"connection": "eu"})

@@ -116,7 +116,7 @@ def test_a_repeat_that_was_decided_in_time_is_not_sent_too_late(tmp_path: Path) 
     for name, _ in workshop.stages(run):
         if name == "plan":
             break
-    assert workshop.query("select verdict from messages") == [("repeat",)]
+    assert workshop.query("select plan from messages") == [("repeat",)]
     workshop.advance(minutes=9)
     assert workshop.deliver(run)["redelivered"] == 0
     assert workshop.bodies("orders") == [b"a"]

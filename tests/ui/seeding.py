@@ -216,7 +216,7 @@ def _one_day(
          "closed_at": at}
     )  # fmt: skip
     rows[tables.audit_events] += [
-        {"at": at, "route": route, "run_id": run_id, "actor": "redrive", "action": "move", "from_state": source,
+        {"at": at, "route": route, "run_id": run_id, "actor": "redrive", "action": "plan", "from_state": source,
          "to_state": target, "count": n}
         for (source, target), n in moved.items()
     ]  # fmt: skip

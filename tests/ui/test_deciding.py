@@ -120,7 +120,10 @@ def test_a_second_person_approves_and_the_first_does_not(site: Site) -> None:
 def test_a_decision_is_withdrawn_as_long_as_it_was_not_taken_up(site: Site) -> None:
     site.decide("redeliver", filter={"route": "orders", "group": "1"})
     taken = site.value("select min(message_id) from escalated_messages where status = 'decided'")
-    site.change("update messages set state = 'waiting' where message_id = :id", id=taken)
+    site.change(
+        "update messages set state = 'waiting', plan = 'release', next_attempt_at = changed_at where message_id = :id",
+        id=taken,
+    )
     expected = site.value("select count(*) from escalated_messages where status = 'decided'") - 1
     assert (
         follow(site, "/decide?route=orders&group=1&action=withdraw", note="wait for 1.4.3").json()["count"] == expected

@@ -12,12 +12,14 @@ import pytest
 import typer.main
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from redrive.audit_actions import Action
 from redrive.brokers import registry
 from redrive.classification.explain import explain
 from redrive.cli import app
 from redrive.ledger import schema, tables
 from redrive.ledger.engine import Ledger
-from redrive.lifecycle import FINISHED, MOVES, State
+from redrive.lifecycle import FINISHED, MOVES, Decision, Outcome, Plan, ReviewStatus, State
+from redrive.policy.gates import BreakerStage, Stage
 from redrive.settings.file import parse
 
 ROOT = Path(__file__).parents[2]
@@ -227,6 +229,30 @@ def diagram() -> str:
 
 def test_the_state_diagram_is_current() -> None:
     assert fenced(ARCHITECTURE, "mermaid") == [diagram()], f"ARCHITECTURE.md should have:\n{diagram()}"
+
+
+def moves() -> str:
+    """Every move and who makes it, as a table."""
+    rows = [
+        f"| `{source}` | `{target}` | {MOVES[source][target]} |\n"
+        for source in State
+        for target in sorted(MOVES[source], key=list(State).index)
+    ]
+    return "| from | to | by, when |\n|---|---|---|\n" + "".join(rows)
+
+
+def actions() -> str:
+    """Every word of the audit trail, as a table."""
+    rows = [f"| `{action}` | {action.meaning} |\n" for action in Action]
+    return "| `action` | what happened |\n|---|---|\n" + "".join(rows)
+
+
+def test_the_page_of_states_is_current() -> None:
+    page = (ROOT / "docs" / "states.md").read_text()
+    assert moves() in page, f"docs/states.md should have:\n{moves()}"
+    assert actions() in page, f"docs/states.md should have:\n{actions()}"
+    for words in (State, Plan, Outcome, ReviewStatus, Decision, Stage, BreakerStage):
+        assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) >= set(words), words
 
 
 def test_every_room_is_explained() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import MACHINE, tell
@@ -89,7 +90,7 @@ def acquire(
             tell(
                 connection,
                 at=now,
-                action="take over route",
+                action=Action.TAKE_OVER_ROUTE,
                 route=route,
                 run_id=run_id,
                 reason=f"the lease of run {row.run_id} ({row.holder}) ran out at {lease_until}",
@@ -148,7 +149,7 @@ def _move(connection: Connection, route: str, run_id: str, before: str, system: 
         ),
         {**values, "reason": reason},
     )
-    tell(connection, at=now, action="move route", route=route, run_id=run_id, reason=reason)
+    tell(connection, at=now, action=Action.MOVE_ROUTE, route=route, run_id=run_id, reason=reason)
 
 
 def predecessor_died(ledger: Ledger, lease: RouteLease) -> bool:
@@ -230,7 +231,7 @@ def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime, ru
             {"now": now, "by": by, "reason": reason, "route": route},
         ).rowcount
         if changed:
-            tell(connection, at=now, action="pause", route=route, run_id=run_id, actor=by, reason=reason)
+            tell(connection, at=now, action=Action.PAUSE, route=route, run_id=run_id, actor=by, reason=reason)
 
 
 def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
@@ -257,7 +258,7 @@ def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
                 {"now": now, "route": route},
             )
         if changed:
-            tell(connection, at=now, action="resume", route=route, actor=by)
+            tell(connection, at=now, action=Action.RESUME, route=route, actor=by)
     return bool(changed)
 
 

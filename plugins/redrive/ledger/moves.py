@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive import lifecycle
+from redrive.audit_actions import Action
 from redrive.ledger.engine import sql
-from redrive.lifecycle import State
+from redrive.lifecycle import UNPLANNED, State
 
 MACHINE = "redrive"
 
@@ -18,7 +19,7 @@ def tell(
     connection: Connection,
     *,
     at: datetime,
-    action: str,
+    action: Action,
     route: str | None,
     run_id: str | None = None,
     actor: str = MACHINE,
@@ -41,7 +42,7 @@ def tell(
             "route": route,
             "run_id": run_id,
             "actor": actor,
-            "action": action,
+            "action": action.value,
             "source": source,
             "target": target,
             "count": count,
@@ -63,14 +64,16 @@ def move(
     set_: str = "",
     route: str | None,
     run_id: str | None,
-    action: str,
+    action: Action,
     reason: str | None = None,
     actor: str = MACHINE,
+    from_: str = "",
 ) -> int:
     """Move every message that is in ``source`` and matches ``where`` to ``target``; returns how many.
 
-    ``where`` and ``set_`` are SQL over table ``messages`` with parameters from ``values``. One audit event is
-    written for the set, none when it is empty. Raises :class:`~redrive.errors.IllegalMove` before touching
+    ``where`` and ``set_`` are SQL over table ``messages``, and over the one that ``from_`` names, with parameters from
+    ``values``. A plan ends where the target has none. One audit event is written for the set, none when it is empty.
+    Raises :class:`~redrive.errors.IllegalMove` before touching
     anything when the lifecycle has no such edge.
     """
     lifecycle.check(source, target)
@@ -78,7 +81,8 @@ def move(
     result = connection.execute(
         sql(
             "update messages set state = :target_state, changed_at = :now"
-            f"{', ' + set_ if set_ else ''} where state = :source_state and ({where})"
+            f"{_unplanned(target)}{', ' + set_ if set_ else ''}{' from ' + from_ if from_ else ''}"
+            f" where messages.state = :source_state and ({where})"
         ),
         parameters | {"target_state": target.value, "source_state": source.value, "now": now},
     )
@@ -132,10 +136,15 @@ def move_each(
     ).rowcount
     moved = connection.execute(
         sql(
-            f"update messages set state = :target_state, changed_at = :now, {set_} where state = :source_state"
+            f"update messages set state = :target_state, changed_at = :now{_unplanned(target)}, {set_}"
+            " where state = :source_state"
             f" and message_id in (select message_id from ({decided}) decided)"
         ),
         states,
     ).rowcount
     assert told == moved, f"{told} moves were told of, {moved} made"  # noqa: S101 - nobody else moves them
     return int(moved)
+
+
+def _unplanned(target: State) -> str:
+    return ", plan = null" if target in UNPLANNED else ""

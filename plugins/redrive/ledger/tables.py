@@ -8,9 +8,11 @@ repeated hits the primary key, and messages in id order are payloads in file ord
 import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Table, text
 
-from redrive.ledger.delivery.ordering import UNFINISHED
+from redrive.audit_actions import Action
 from redrive.ledger.engine import Instant
-from redrive.lifecycle import State
+from redrive.ledger.predicates import UNFINISHED, listed
+from redrive.lifecycle import SENDS, UNPLANNED, Decision, Outcome, Plan, ReviewStatus, State
+from redrive.policy.gates import BreakerStage, Stage
 
 #: SQLite gives a rowid only to INTEGER, PostgreSQL counts in BIGINT.
 BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -176,9 +178,7 @@ messages = Table(
     Column("state", sa.Text, nullable=False),
     Column("cause", sa.Text),
     Column("group_id", sa.BigInteger),
-    # requeue | delay | canary | release | hold | escalate: what the plan wants.  resend | repeat: of an unknown send,
-    # ``repeat`` only while the broker would drop the second of two.  restore: a restore is at it right now.
-    Column("verdict", sa.Text),
+    Column("plan", sa.Text),  # what is to be done with it next, where its state leaves that open
     Column("reason", sa.Text),  # why it is held, escalated, suppressed, discarded
     _count("attempts"),
     _count("requeues"),
@@ -194,6 +194,16 @@ messages = Table(
     Column("message_key", sa.Text),
     Column("order_key", sa.Text),
     _one_of("state", *State),
+    _one_of("plan", *Plan),
+    # Whatever waits says when and how it goes; whatever is held, how it would.
+    CheckConstraint(
+        f"state <> 'waiting' or (next_attempt_at is not null and coalesce(plan, '') in {listed(SENDS)})",
+        name="waiting_is_planned",
+    ),
+    CheckConstraint(f"state <> 'held' or coalesce(plan, '') in {listed((*SENDS, Plan.HOLD))}", name="held_is_planned"),
+    CheckConstraint(
+        f"state not in {listed(s for s in State if s in UNPLANNED)} or plan is null", name="plan_has_ended"
+    ),
     Index("ix_messages_redrive_id", "redrive_id", unique=True),
     Index("ix_messages_broker_message_id", "broker_message_id"),
     Index("ix_messages_route_state", "route", "state", "message_id"),
@@ -269,7 +279,7 @@ redelivery_attempts = Table(
     Column("route", sa.Text, nullable=False),
     Column("group_id", sa.BigInteger),  # at the time of the claim: outcomes count for it
     Column("slice_id", sa.BigInteger, nullable=False),
-    Column("mode", sa.Text, nullable=False),  # requeue | delay | canary | release
+    Column("mode", sa.Text, nullable=False),  # the plan that it carried out
     Column("destination", sa.Text, nullable=False),
     Column("broker_message_id", sa.Text),  # given by the broker at the send
     Column("tracked", sa.Boolean, nullable=False, server_default=text("true")),  # false: no room for our headers
@@ -282,7 +292,8 @@ redelivery_attempts = Table(
     Column("outcome_at", Instant),
     Column("return_copy", sa.BigInteger),
     Column("return_kind", sa.Text),  # dead_letter: it failed again; delay: the consumer asked for later
-    _one_of("outcome", "returned", "presumed", "confirmed", "escalated"),
+    _one_of("mode", *SENDS),
+    _one_of("outcome", *Outcome),
     Index("ix_redelivery_attempts_slice_id", "slice_id", "message_id"),
     Index(
         "ix_redelivery_attempts_untracked",
@@ -311,7 +322,7 @@ group_state = Table(
     Column("stage_at", Instant, nullable=False),
     # Since when it is tried in this series of stages: what was sent before, before a fix perhaps, tells nothing.
     Column("began_at", Instant),
-    _one_of("stage", "canary", "ramp", "open", "failed", "tripped"),
+    _one_of("stage", *Stage),
 )
 
 destination_state = Table(
@@ -327,7 +338,7 @@ destination_state = Table(
     Column("cool_down_until", Instant),
     Column("reason", sa.Text),
     Column("stage_at", Instant, nullable=False),
-    _one_of("stage", "open", "tripped", "half_open"),
+    _one_of("stage", *BreakerStage),
 )
 
 destination_outcomes = Table(
@@ -373,8 +384,8 @@ escalated_messages = Table(
     Column("corrected_body", sa.Text),
     Column("refusal", sa.Text),  # why it was refused or reopened
     Column("applied_at", Instant),
-    _one_of("status", "open", "decided", "applied", "refused", "reopened"),
-    _one_of("decision", "redeliver", "discard", "edit", "not_there"),
+    _one_of("status", *ReviewStatus),
+    _one_of("decision", *Decision),
     CheckConstraint("decision <> 'edit' or corrected_body is not null", name="edit_needs_body"),
     CheckConstraint("decision is null or coalesce(trim(decided_by), '') <> ''", name="decision_needs_name"),
     # Not for status decided: on SQLite a trigger can take a decision back only after the row was written without it.
@@ -409,7 +420,7 @@ standing_decisions = Table(
     Column("until_at", Instant, nullable=False),
     Column("revoked_at", Instant),
     Column("revoked_by", sa.Text),
-    _one_of("decision", "redeliver", "discard"),
+    _one_of("decision", Decision.REDELIVER, Decision.DISCARD),
     CheckConstraint("trim(decided_by) <> '' and trim(note) <> ''", name="says_who_and_why"),
     CheckConstraint("until_at > created_at", name="holds_for_a_while"),
     CheckConstraint("revoked_at is null or coalesce(trim(revoked_by), '') <> ''", name="revocation_needs_name"),
@@ -520,6 +531,7 @@ audit_events = Table(
     Column("message_id", sa.BigInteger),  # where a person decided about one message
     Column("selection", sa.Text),  # JSON: which set the machine moved
     Column("reason", sa.Text),
+    _one_of("action", *Action),
     Index("ix_audit_events_route_at", "route", "at"),
     Index("ix_audit_events_message_id", "message_id"),
     sqlite_autoincrement=True,

@@ -7,6 +7,25 @@ Pure decisions: what the ledger counted goes in, the next stage comes out.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """The gate of a group."""
+
+    CANARY = "canary"  # the first few
+    RAMP = "ramp"  # more each time they stay away
+    OPEN = "open"  # all
+    FAILED = "failed"  # the canary came back: a person must release it
+    TRIPPED = "tripped"  # nothing until the cool-down is over, then the canary again
+
+
+class BreakerStage(StrEnum):
+    """The breaker of a destination."""
+
+    OPEN = "open"  # as much as the budget allows; also without a row
+    TRIPPED = "tripped"  # nothing until the cool-down is over
+    HALF_OPEN = "half_open"  # a few, and what becomes of them decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +35,7 @@ class Counts:
     ``sent`` also counts returns of what was sent before, so that as many outcomes as sends are all of its own.
     """
 
-    stage: str
+    stage: Stage
     allowed: int
     sent: int
     stayed: int
@@ -44,7 +63,18 @@ class Rules:
 class Step:
     """The next stage of a gate."""
 
-    stage: str
+    stage: Stage
+    allowed: int
+    reason: str
+    trips: int
+    cool_down_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerStep:
+    """The next stage of a breaker."""
+
+    stage: BreakerStage
     allowed: int
     reason: str
     trips: int
@@ -65,25 +95,25 @@ def step(counts: Counts, rules: Rules, *, passing: bool, now: datetime) -> Step 
     """
     observed = counts.stayed + counts.returned
     match counts.stage:
-        case "canary" | "ramp":
+        case Stage.CANARY | Stage.RAMP:
             needed = rules.pass_share if rules.canary else 1 - rules.return_rate
             # As soon as too many have come back for this stage to pass, it is decided; of a ramp, which a group that
             # gets few messages stays at for long, not by the first of a handful.
             size = max(counts.sent, 1)
-            if counts.stage == "ramp":
+            if counts.stage == Stage.RAMP:
                 size = max(size, min(counts.allowed, rules.min_samples))
             if counts.returned and (size - counts.returned) / size < needed:
                 return _stop(counts, rules, passing, now)
             if counts.sent and observed >= counts.sent and not counts.waiting and counts.stayed / observed >= needed:
                 return _grow(counts, rules, observed)
-        case "open":
+        case Stage.OPEN:
             if observed >= rules.min_samples and counts.returned / observed > rules.return_rate:
                 return _stop(counts, rules, passing, now)
-        case "tripped":
+        case Stage.TRIPPED:
             if counts.cool_down_until is not None and counts.cool_down_until <= now:
                 if rules.canary:
-                    return Step("canary", rules.first, "half-open after its cool-down", counts.trips)
-                return Step("ramp", rules.min_samples, "half-open after its cool-down", counts.trips)
+                    return Step(Stage.CANARY, rules.first, "half-open after its cool-down", counts.trips)
+                return Step(Stage.RAMP, rules.min_samples, "half-open after its cool-down", counts.trips)
     return None
 
 
@@ -97,7 +127,7 @@ class Outcomes:
 
 
 def step_destination(
-    stage: str,
+    stage: BreakerStage,
     outcomes: Sequence[Outcomes],
     rules: Rules,
     *,
@@ -105,7 +135,7 @@ def step_destination(
     trips: int,
     cool_down_until: datetime | None,
     now: datetime,
-) -> Step | None:
+) -> BreakerStep | None:
     """The step that a destination's breaker takes now, or None when it stays.
 
     It trips when too much comes back and no single group is to blame: also without the group that came back most
@@ -120,23 +150,25 @@ def step_destination(
     observed = stayed + returned
     reason = f"{returned} of {observed} came back"
     match stage:
-        case "open":
+        case BreakerStage.OPEN:
             worst = max(outcomes, key=lambda one: one.returned, default=Outcomes(0, 0, 0))
             rest_returned = returned - worst.returned
             rest = observed - worst.stayed - worst.returned
             enough = observed >= rules.min_samples and 2 * rest >= rules.min_samples and rest > 0
             if enough and returned / observed > rules.return_rate and rest_returned / rest > rules.return_rate:
-                return Step("tripped", 0, f"{reason}, of several groups", trips + 1, cooled(rules, trips, now))
-        case "tripped":
+                return BreakerStep(
+                    BreakerStage.TRIPPED, 0, f"{reason}, of several groups", trips + 1, cooled(rules, trips, now)
+                )
+        case BreakerStage.TRIPPED:
             if cool_down_until is not None and cool_down_until <= now:
-                return Step("half_open", rules.min_samples, "half-open after its cool-down", trips)
-        case "half_open":
+                return BreakerStep(BreakerStage.HALF_OPEN, rules.min_samples, "half-open after its cool-down", trips)
+        case BreakerStage.HALF_OPEN:
             if returned > rules.return_rate * max(sent, allowed):
-                return Step("tripped", 0, reason, trips + 1, cooled(rules, trips, now))
+                return BreakerStep(BreakerStage.TRIPPED, 0, reason, trips + 1, cooled(rules, trips, now))
             if sent > 0 and observed >= sent:
                 if returned / observed > rules.return_rate:
-                    return Step("tripped", 0, reason, trips + 1, cooled(rules, trips, now))
-                return Step("open", 0, f"{stayed} of {observed} stayed away", 0)
+                    return BreakerStep(BreakerStage.TRIPPED, 0, reason, trips + 1, cooled(rules, trips, now))
+                return BreakerStep(BreakerStage.OPEN, 0, f"{stayed} of {observed} stayed away", 0)
     return None
 
 
@@ -147,9 +179,9 @@ def cooled(rules: Rules, trips: int, now: datetime) -> datetime:
 
 def quota(counts: Counts) -> int | None:
     """How many held messages may go on now; None: all of them."""
-    if counts.stage == "open":
+    if counts.stage == Stage.OPEN:
         return None
-    if counts.stage in ("canary", "ramp"):
+    if counts.stage in (Stage.CANARY, Stage.RAMP):
         return max(0, counts.allowed - counts.sent - counts.waiting)
     return 0
 
@@ -159,7 +191,7 @@ def _grow(counts: Counts, rules: Rules, observed: int) -> Step | None:
     group that ran empty, or that a person emptied, has its ramp still before it."""
     share = f"{counts.stayed} of {observed} stayed away"
     if not rules.canary:
-        return Step("open", 0, share, counts.trips)
+        return Step(Stage.OPEN, 0, share, counts.trips)
     if counts.sent >= counts.allowed:
         allowed = max(counts.allowed + 1, int(counts.allowed * rules.grow))
     elif counts.held == 0:
@@ -168,11 +200,15 @@ def _grow(counts: Counts, rules: Rules, observed: int) -> Step | None:
             return None
     else:  # these can't go before others of their key: nothing is proved yet
         return None
-    return Step("open", 0, share, counts.trips) if allowed >= WIDE_OPEN else Step("ramp", allowed, share, counts.trips)
+    return (
+        Step(Stage.OPEN, 0, share, counts.trips)
+        if allowed >= WIDE_OPEN
+        else Step(Stage.RAMP, allowed, share, counts.trips)
+    )
 
 
 def _stop(counts: Counts, rules: Rules, passing: bool, now: datetime) -> Step:
     reason = f"{counts.returned} of {counts.sent} came back"
     if not passing:
-        return Step("failed", 0, reason, counts.trips + 1)
-    return Step("tripped", 0, reason, counts.trips + 1, cooled(rules, counts.trips, now))
+        return Step(Stage.FAILED, 0, reason, counts.trips + 1)
+    return Step(Stage.TRIPPED, 0, reason, counts.trips + 1, cooled(rules, counts.trips, now))

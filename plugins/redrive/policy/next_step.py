@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Literal
 
 from redrive.classification.causes import PROFILES, Cause, Verdict
+from redrive.lifecycle import Plan
 from redrive.policy import backoff
 
-Mode = Literal["requeue", "delay", "canary"]
+Mode = Literal[Plan.REQUEUE, Plan.DELAY, Plan.CANARY]
 #: ``stuck``: at least one of them holds messages and gets nowhere.
 Consumers = Literal["well", "stuck"]
 
@@ -99,7 +100,7 @@ def decide(case: Case, limits: Limits) -> Decision:
         case Verdict.DISCARD:
             return Discard(f"{case.cause}: the route discards these")
         case Verdict.CANARY if case.cause is Cause.UNCLASSIFIED:
-            return Send("canary") if case.attempts == 0 else Escalate(tried)
+            return Send(Plan.CANARY) if case.attempts == 0 else Escalate(tried)
         case Verdict.HOLD if case.consumers == "stuck":
             return Hold(f"{case.cause}: consumers of its destination are stuck")
         case Verdict.HOLD if case.consumers is None:  # without word from the consumers, holding means waiting
@@ -108,7 +109,7 @@ def decide(case: Case, limits: Limits) -> Decision:
             return _later(case, limits, tried)
         case Verdict.REQUEUE | Verdict.SUPPRESS_OR_REQUEUE | Verdict.CANARY | Verdict.HOLD:
             if case.requeues < limits.requeue_attempts:
-                return Send("canary" if verdict is Verdict.CANARY else "requeue")
+                return Send(Plan.CANARY if verdict is Verdict.CANARY else Plan.REQUEUE)
             return _later(case, limits, tried)
     raise AssertionError(verdict)  # mypy proves that all verdicts are handled; this is for the reader
 
@@ -132,7 +133,7 @@ def _later(case: Case, limits: Limits, exhausted: str) -> Decision:
     if case.delays >= limits.delay_attempts:
         return Escalate(exhausted)
     longest = backoff.cap(case.delays + 1, first=limits.first, factor=limits.factor, longest=limits.longest)
-    return Send("delay", longest)
+    return Send(Plan.DELAY, longest)
 
 
 def _why(case: Case) -> str:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from redrive.classification.causes import Cause
+from redrive.lifecycle import Plan
 from redrive.policy import gates, next_step
 from redrive.policy.next_step import Case, Discard, Escalate, Limits
 
@@ -162,7 +163,7 @@ def _chain(one: History, limits: Limits, passage: _Passage | None) -> Tally:
         if not isinstance(decision, next_step.Send) or (one.state == "suppressed" and sends == one.sends):
             end = "suppressed"
             break
-        if decision.mode == "delay":
+        if decision.mode is Plan.DELAY:
             delays += 1
         else:
             requeues += 1
@@ -197,7 +198,7 @@ def _passage(gated: Sequence[History], limits: Limits, rules: gates.Rules) -> _P
         return _Passage(min(rules.first, total), words=words if total > rules.first else None)
     share, cause = returned / known, gated[0].cause
     passing = next_step.is_automatic(cause, limits.verdicts)
-    stage, allowed, through, trips = "canary", rules.first, 0, 0
+    stage, allowed, through, trips = gates.Stage.CANARY, rules.first, 0, 0
     while through < total:
         size = min(allowed, total - through)
         back = round(size * share)

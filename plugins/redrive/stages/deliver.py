@@ -31,6 +31,7 @@ from redrive.ledger.delivery import breakers, outcomes, sending
 from redrive.ledger.delivery.sending import Ahead, Claimed, Lane, Mark, NoRoom, Room, Slice
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import parse_instant
+from redrive.ledger.predicates import TO_RESEND, due
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection
 from redrive.message import (
@@ -66,8 +67,7 @@ ZERO = timedelta(0)
 #: called back any more, by no breaker and no pause.
 AHEAD = timedelta(minutes=15)
 #: SQL: what may be claimed.
-_DUE = "state = 'waiting' and verdict <> 'escalate' and coalesce(next_attempt_at, :now) <= :now"
-_TO_RESEND = "state = 'unknown' and verdict <> 'escalate'"
+_DUE = due(in_id_order=True)
 #: Marks an edited copy for its consumer.
 EDITED_HEADER = "x-redrive-edited"
 #: Why a message that can't be read goes to people.
@@ -367,7 +367,7 @@ class _Delivery:
         context = self._context
         now, lasts = context.now(), context.route.deliver.claim_for
         if cause is None and after < 0:
-            for selection in self._selections(destination, after, _TO_RESEND):
+            for selection in self._selections(destination, after, TO_RESEND):
                 again = sending.claim_resends(
                     context.ledger,
                     context.lease,
@@ -616,10 +616,10 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged
         )
 
 
-def _delay(due: datetime | str, now: datetime, capabilities: Capabilities) -> float:
+def _delay(due_at: datetime | str, now: datetime, capabilities: Capabilities) -> float:
     """How long the broker is to keep a message that is not due yet: as long as it can, should that be shorter; where
     it can't keep exactly that, the next longer time."""
-    moment, longest = parse_instant(due), capabilities.native_delay
+    moment, longest = parse_instant(due_at), capabilities.native_delay
     if moment is None or longest is None or moment <= now:
         return 0.0
     wait = min(moment - now, longest).total_seconds()

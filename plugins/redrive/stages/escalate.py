@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from redrive.classification import failure_text
 from redrive.classification.causes import Cause
 from redrive.errors import CheckFailed, StagingError
+from redrive.ledger.delivery import outcomes
 from redrive.ledger.drain import batches, suspects
 from redrive.ledger.review import escalations, restoring, standing
 from redrive.ledger.review.escalations import Candidate, Review
@@ -23,7 +24,8 @@ PAGE_BYTES = 32 * 1024 * 1024
 
 
 def escalate(context: Context) -> dict[str, int]:
-    """Move everything that is marked for people into the review table; what was processed already is suppressed."""
+    """Ask people about everything that is to be reviewed; what was processed already is suppressed, or confirmed where
+    its last send was unknown."""
     checker = open_check(context)
     totals = {"escalated": 0, "suppressed": 0, "unanswered": 0}
     after = -1
@@ -82,10 +84,15 @@ def _ask_about_suspected(context: Context) -> None:
 def _without_processed(
     context: Context, checker: Check, page: Sequence[Candidate], totals: dict[str, int]
 ) -> list[Candidate]:
-    """Ask about those that wait to be looked at for the first time; an unknown send has its own rules."""
-    askable = [one for one in page if one.state in ("classified", "waiting", "held")]
-    processed = checker.processed([Asked(one.message_id, one.message_key) for one in askable])
-    totals["suppressed"] += escalations.suppress(context.ledger, context.lease, sorted(processed), context.now())
+    """Ask about those that are to be looked at for the first time. Of an unknown send it proves that it was one."""
+    to_review = [one for one in page if one.state == State.TO_REVIEW]
+    processed = checker.processed([Asked(one.message_id, one.message_key) for one in to_review])
+    sent = [one.message_id for one in to_review if one.perhaps_sent and one.message_id in processed]
+    confirmed = outcomes.confirm(context.ledger, context.lease, sent, context.now())
+    if confirmed:
+        totals["confirmed"] = totals.get("confirmed", 0) + confirmed
+    not_sent = sorted(processed - set(sent))
+    totals["suppressed"] += escalations.suppress(context.ledger, context.lease, not_sent, context.now())
     return [one for one in page if one.message_id not in processed]
 
 
@@ -158,7 +165,7 @@ def suggestion(one: Candidate) -> str:
     cause = Cause(one.cause) if one.cause else None
     if one.state == suspects.SUSPECTED:
         return "discard"
-    if one.state == State.RESTORING:
+    if one.state == State.RESTORE_UNKNOWN:
         return restoring.LOOK
     if cause in (Cause.DUPLICATE, Cause.MESSAGE_EXPIRED):
         return "discard"

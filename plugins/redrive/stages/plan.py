@@ -1,7 +1,7 @@
 """Plan: a verdict per distinct case, applied to the whole set, and the gates of the groups.
 
 Nothing is sent here. What may go out is ``waiting`` with a time; what must not is ``held`` behind its group's gate;
-what people must decide is marked for the escalate stage.
+what people must decide is ``to_review`` until the escalate stage asks them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from redrive.classification.causes import Cause
 from redrive.ledger import leases
 from redrive.ledger.delivery import breakers, consumers, outcomes, planning
 from redrive.ledger.delivery.planning import CaseCount, GroupGate
+from redrive.ledger.predicates import TO_PLAN
 from redrive.ledger.selecting import Selection
 from redrive.policy import gates, next_step
 from redrive.policy.next_step import Consumers, Decision, Limits
@@ -42,7 +43,7 @@ def plan(context: Context) -> dict[str, Any]:
     counts = _apply(context, [(case, next_step.decide(case.case, limits)) for case in cases], consumed)
     keys = {source.queue: aiming.key_of(context.name, route, source.queue) for source in route.sources}
     lost = planning.refuse_lost(ledger, lease, keys, now)
-    counts["to_escalate"] += lost
+    counts["to_review"] += lost
     stopped += _step_destinations(context, rules)
     planning.remember(ledger, lease, gates.REMEMBERED * rules.min_samples, now)
     let = let_through(context)
@@ -57,10 +58,10 @@ def _apply(
 ) -> dict[str, int]:
     """Apply the decisions to what is selected: at once, or with attributes page by page."""
     route, selection = context.route, context.selection
-    total = {"planned": 0, "waiting": 0, "held": 0, "to_escalate": 0, "discarded": 0}
+    total = {"planned": 0, "waiting": 0, "held": 0, "to_review": 0, "discarded": 0}
     if not decisions:
         return total
-    for part in _parts(context, planning.UNDECIDED) if selection.attributes else [selection]:
+    for part in _parts(context, TO_PLAN) if selection.attributes else [selection]:
         counts = planning.apply(
             context.ledger,
             context.lease,

@@ -10,6 +10,7 @@ from redrive.ledger.delivery.planning import CaseCount, WaitingCount
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection, want
+from redrive.lifecycle import Plan
 from redrive.policy import next_step
 from redrive.policy.aims import Aims
 from redrive.policy.next_step import Discard, Escalate, Hold, Send
@@ -19,7 +20,7 @@ from redrive.stages import aiming, attributes
 from redrive.stages.plan import policy_limits
 
 #: What a run still decides about.
-OPEN = "state in ('classified', 'waiting', 'held')"
+OPEN = "state in ('classified', 'waiting', 'held', 'to_review', 'expired')"
 
 
 def preview(settings: Settings, route: str, selection: Selection, *, now: datetime) -> dict[str, Any]:
@@ -81,12 +82,24 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
             "cause": waits.cause,
             "template": templates.get(waits.group_id or 0),
             "messages": waits.messages,
-            "verdict": waits.verdict,
+            "verdict": waits.plan,
             "why": "planned already" if waits.last_at <= now else "planned already, waits until it is due",
             "when": waits.first_at,
             "until": waits.last_at,
         }
         for waits in seen.waiting()
+    ]
+    rows += [
+        {
+            "group": group,
+            "cause": cause,
+            "template": templates.get(group or 0),
+            "messages": count,
+            "verdict": "escalate",
+            "why": "planned already",
+            "when": now,
+        }
+        for (group, cause), count in seen.to_review.items()
     ]
     rows += [
         {
@@ -120,6 +133,7 @@ class _Seen:
         self._cases: dict[tuple[next_step.Case, int | None, str], int] = {}
         self.held: Counter[int] = Counter()  # by group
         self.due: Counter[str] = Counter()  # by destination
+        self.to_review: Counter[tuple[int | None, str | None]] = Counter()  # by group and cause
         self._waiting: dict[tuple[int | None, str | None, str], WaitingCount] = {}
 
     def look(self, ledger: Ledger, route: str, selection: Selection, now: datetime) -> None:
@@ -131,6 +145,8 @@ class _Seen:
                 key = (one.case, one.group_id, one.source)
                 self._cases[key] = self._cases.get(key, 0) + one.messages
             self.held.update(planning.held(connection, route, selection))
+            for asked in planning.to_review(connection, route, selection):
+                self.to_review[asked[:2]] += asked.messages
             for waits in planning.waiting(connection, route, selection, now):
                 before = self._waiting.get(waits[:3], waits._replace(messages=0))
                 self._waiting[waits[:3]] = waits._replace(
@@ -159,7 +175,7 @@ def _words(
                 return mode, "the consumer asked for later", f"{own_delay} after it was put there"
             if within:
                 return mode, "backoff with full jitter", f"within {within}"
-            return mode, "passing failure" if mode == "requeue" else "tried on a few first", now
+            return mode, "passing failure" if mode is Plan.REQUEUE else "tried on a few first", now
         case Hold(reason=reason):
             return "hold", reason, "once they are well"
         case Escalate(reason=reason):

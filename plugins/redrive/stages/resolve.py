@@ -6,6 +6,7 @@ from functools import partial
 from redrive.brokers.base import Broker, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger.delivery import outcomes
+from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
 from redrive.settings import Route, Source
 from redrive.stages.checking import Asked, open_check, vouches_for_unknown
@@ -122,13 +123,13 @@ def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:
         remembers = trusted(context.broker.capabilities_for(destination).native_dedupe)
         if remembers is not None and rule != "review":
             forgotten = now - remembers
-            decided += decide(verdict="repeat", unknown_before=now, claimed_after=forgotten)
+            decided += decide(plan=Plan.REPEAT, unknown_before=now, claimed_after=forgotten)
         if rule == "resend":
-            decided += decide(verdict="resend", unknown_before=now - window, claimed_until=forgotten)
+            decided += decide(plan=Plan.RESEND, unknown_before=now - window, claimed_until=forgotten)
             continue
         keyed = None
         if rule == "auto" and vouches_for_unknown(context.route, context.broker.capabilities):
-            decided += decide(verdict="resend", unknown_before=now - window, claimed_until=forgotten, keyed=True)
+            decided += decide(plan=Plan.RESEND, unknown_before=now - window, claimed_until=forgotten, keyed=True)
             keyed = False
-        decided += decide(verdict="escalate", unknown_before=now, claimed_until=forgotten, keyed=keyed)
+        decided += decide(plan=None, unknown_before=now, claimed_until=forgotten, keyed=keyed)
     return decided

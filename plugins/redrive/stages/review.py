@@ -64,12 +64,12 @@ def objection(one: Decided) -> str | None:
     """Why a decision can't be applied; None when it can."""
     if one.state is None:
         return "the message is no longer in the ledger"
-    if one.state == State.RESTORING and one.decision not in ("not_there", "discard"):
+    if one.state == State.RESTORE_UNKNOWN and one.decision not in ("not_there", "discard"):
         return (
             f"a restore may have put it back into {one.source}, so sending it may double it: look there; if it is"
             " there, discard; if not, not_there, and then decide again"
         )
-    if one.decision == "not_there" and one.state != State.RESTORING:
+    if one.decision == "not_there" and one.state != State.RESTORE_UNKNOWN:
         return (
             "not_there is for what a restore may have put back, and none is in doubt here: redeliver, discard or edit"
         )

@@ -12,7 +12,7 @@ begin
         return new;  -- the machine's word, not a person's
     end if;
     if old.status = 'decided' and exists (
-        select from messages where messages.message_id = old.message_id and messages.state not in ('escalated', 'restoring')
+        select from messages where messages.message_id = old.message_id and messages.state not in ('escalated', 'restoring', 'restore_unknown')
     ) then
         raise exception 'too late: this decision was taken up already';
     end if;
@@ -38,7 +38,7 @@ begin
         end if;
         insert into audit_events (at, route, actor, action, message_id, reason)
         values (
-            clock_timestamp(), new.route, coalesce(new.decided_by, '?'), 'decide ' || new.decision, new.message_id,
+            clock_timestamp(), new.route, coalesce(new.decided_by, '?'), 'decide_' || new.decision, new.message_id,
             new.note
         );
     elsif old.status = 'decided' and new.status = 'decided' then
@@ -47,7 +47,7 @@ begin
         new.approved_by := null;
         insert into audit_events (at, route, actor, action, message_id, reason)
         values (
-            clock_timestamp(), new.route, coalesce(new.decided_by, old.decided_by, '?'), 'undecide ' || old.decision,
+            clock_timestamp(), new.route, coalesce(new.decided_by, old.decided_by, '?'), 'withdraw_' || old.decision,
             new.message_id, new.note
         );
     end if;
@@ -71,7 +71,7 @@ begin
     insert into audit_events (at, route, actor, action, message_id, reason)
     values (
         clock_timestamp(), new.route, coalesce(new.decided_by, '?'),
-        case when takes_over then 'decide ' || new.decision else 'note' end, new.message_id, new.note
+        case when takes_over then 'decide_' || new.decision else 'note' end, new.message_id, new.note
     );
     return new;
 end
@@ -115,7 +115,7 @@ begin
     values (
         clock_timestamp(), new.route,
         coalesce(new.approved_by, session_user),  -- nobody gives a name with an approval that is taken back
-        case when new.approved_by is null then 'unapprove ' else 'approve ' end || coalesce(new.decision, 'nothing'),
+        case when new.approved_by is null then 'unapprove_' else 'approve_' end || coalesce(new.decision, 'nothing'),
         new.message_id, new.note
     );
     return null;
@@ -189,7 +189,7 @@ begin
         if new.approved_by is not null or new.revoked_at is not null or new.revoked_by is not null then
             raise exception 'a standing decision begins without an approval and without a revocation';
         end if;
-        said := 'let ' || new.decision || ' stand';
+        said := 'make_standing_' || new.decision;
         who := new.decided_by;
     else
         if (new.standing_id, new.route, new.group_id, new.decision, new.decided_by, new.note, new.created_at,
@@ -207,7 +207,7 @@ begin
             if lower(trim(new.approved_by)) in ('', lower(trim(new.decided_by))) then
                 raise exception 'a second person has to approve, not the one who decided';
             end if;
-            said := 'approve standing ' || new.decision;
+            said := 'approve_standing_' || new.decision;
             who := new.approved_by;
         end if;
         if new.revoked_at is not null or new.revoked_by is not null then
@@ -215,7 +215,7 @@ begin
                 new.revoked_by := session_user;
             end if;
             new.revoked_at := coalesce(new.revoked_at, clock_timestamp());
-            said := 'revoke standing ' || new.decision;
+            said := 'revoke_standing_' || new.decision;
             who := new.revoked_by;
         end if;
     end if;

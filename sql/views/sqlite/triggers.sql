@@ -17,7 +17,7 @@ before update of decision, corrected_body, note, decided_by, approved_by on esca
 when
     old.status = 'decided'
     and new.status not in ('applied', 'refused', 'reopened')
-    and exists (select 1 from messages where messages.message_id = old.message_id and messages.state not in ('escalated', 'restoring'))
+    and exists (select 1 from messages where messages.message_id = old.message_id and messages.state not in ('escalated', 'restoring', 'restore_unknown'))
 begin
     select raise(abort, 'too late: this decision was taken up already');
 end
@@ -34,7 +34,7 @@ begin
     insert into audit_events (at, route, actor, action, message_id, reason)
     values (
         strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, coalesce(new.decided_by, '?'),
-        'decide ' || new.decision, new.message_id, new.note
+        'decide_' || new.decision, new.message_id, new.note
     );
 end
 --;
@@ -71,7 +71,7 @@ begin
     insert into audit_events (at, route, actor, action, message_id, reason)
     values (
         strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, coalesce(new.decided_by, old.decided_by, '?'),
-        'undecide ' || old.decision, new.message_id, new.note
+        'withdraw_' || old.decision, new.message_id, new.note
     );
 end
 --;
@@ -92,7 +92,7 @@ when
         where
             event_id = (select max(event_id) from audit_events where message_id = new.message_id)
             and actor = new.decided_by
-            and action = 'decide ' || new.decision
+            and action = 'decide_' || new.decision
             and reason is new.note
     )
 begin
@@ -105,7 +105,7 @@ begin
     values (
         strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, coalesce(new.decided_by, '?'),
         case
-            when new.status = 'decided' and new.decided_by is not old.decided_by then 'decide ' || new.decision
+            when new.status = 'decided' and new.decided_by is not old.decided_by then 'decide_' || new.decision
             else 'note'
         end,
         new.message_id, new.note
@@ -125,7 +125,7 @@ begin
     values (
         strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route,
         coalesce(new.approved_by, '?'),  -- nobody gives a name with an approval that is taken back
-        case when new.approved_by is null then 'unapprove ' else 'approve ' end || coalesce(new.decision, 'nothing'),
+        case when new.approved_by is null then 'unapprove_' else 'approve_' end || coalesce(new.decision, 'nothing'),
         new.message_id, new.note
     );
 end
@@ -165,7 +165,7 @@ begin
     insert into audit_events (at, route, actor, action, selection, reason)
     values (
         strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.decided_by,
-        'let ' || new.decision || ' stand',
+        'make_standing_' || new.decision,
         json_object('standing_id', new.standing_id, 'group_id', new.group_id, 'until', new.until_at), new.note
     );
 end
@@ -215,7 +215,7 @@ begin
     insert into audit_events (at, route, actor, action, selection, reason)
     values (
         strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.approved_by,
-        'approve standing ' || new.decision,
+        'approve_standing_' || new.decision,
         json_object('standing_id', new.standing_id, 'group_id', new.group_id), new.note
     );
 end
@@ -231,7 +231,7 @@ begin
     insert into audit_events (at, route, actor, action, selection, reason)
     values (
         strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.revoked_by,
-        'revoke standing ' || new.decision,
+        'revoke_standing_' || new.decision,
         json_object('standing_id', new.standing_id, 'group_id', new.group_id), new.note
     );
     update standing_decisions

@@ -35,8 +35,10 @@ COLUMNS = (
     State.CLASSIFIED,
     State.WAITING,
     State.HELD,
+    State.TO_REVIEW,
     State.ESCALATED,
     State.RESTORING,
+    State.RESTORE_UNKNOWN,
     State.EXPIRED,
     State.DISCARDED,
 )
@@ -58,7 +60,8 @@ MEANINGS = {
     State.WAITING: "backoff; the next run sends what is due",
     State.HELD: "canary or breaker: not before the first few of its group stayed away",
     State.ESCALATED: "a person decides, in SQL (below)",
-    State.RESTORING: "may be back in its dead-letter queue: a restore died before it knew",
+    State.TO_REVIEW: "a person is to decide, and is asked by the next run",
+    State.RESTORE_UNKNOWN: "may be back in its dead-letter queue: a restore died before it knew",
     State.EXPIRED: "older than the route's give_up_after",
 }
 DELAYED = "(try later)"

@@ -117,6 +117,13 @@ def _checks(ledger: Ledger) -> list[_Check]:
             " `redrive status {route}`. One is message {example}",
         ),
         _Check(
+            "select s.route, count(*) as n, min(s.message_id) as example from messages s"
+            " where s.state in ('to_review', 'expired') and s.changed_at < :late_unknown_at /*route*/ group by s.route",
+            "{n} messages are to be reviewed for more than a day, and nobody is asked: no run of the route escalates."
+            " See whether it is paused, and whether its runs end: `redrive status {route}`; `redrive escalate {route}`"
+            " asks. One is message {example}",
+        ),
+        _Check(
             "select s.route, count(*) as n, min(s.message_id) as example from escalated_messages s"
             " where s.status <> 'applied' and s.payload is null and s.payload_bytes is null /*route*/ group by s.route",
             "{n} messages are under review without a payload, as their staging file could not be read when they"
@@ -145,7 +152,8 @@ def _checks(ledger: Ledger) -> list[_Check]:
         ),
         _Check(
             "select s.route, count(*) as n, min(s.message_id) as example from messages s"
-            " where s.reason like 'was being put back into its queue%' and s.state not in ('restoring', 'discarded')"
+            " where s.reason like 'was being put back into its queue%' and s.state not in"
+            " ('restoring', 'restore_unknown', 'discarded')"
             " and not exists (select 1 from escalated_messages e where e.message_id = s.message_id"
             " and e.decision = 'not_there') /*route*/ group by s.route",
             "{n} messages may have been put back into their dead-letter queue by a restore that died, and nothing keeps"

@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, RowMapping
 
+from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
 from redrive.ledger.delivery import breakers, expiry, gate_waits, planning
 from redrive.ledger.engine import sql
@@ -188,7 +189,7 @@ def _life(connection: Connection, message_id: int) -> dict[str, Any]:
             (one["applied_at"], f"decision applied: {one['decision']}"),
         ]
         # A decision has its own event where a person made it, none where it was a standing one.
-        if (one["decided_by"], f"decide {one['decision']}") not in {
+        if (one["decided_by"], f"decide_{one['decision']}") not in {
             (event["actor"], event["action"]) for event in told
         }:
             events.append((one["decided_at"], f"decided by {one['decided_by']}: {one['decision']}"))
@@ -207,21 +208,21 @@ def _life(connection: Connection, message_id: int) -> dict[str, Any]:
 def _told(event: dict[str, Any]) -> str:
     """An event of the audit trail that names the message, as a line of its life."""
     actor, action = event["actor"], event["action"]
-    verb, _, decision = action.partition(" ")
-    if verb == "decide":
-        what = f"decided by {actor}: {decision}"
+    about = decision_of(action)
+    if about is not None and about[0] == "decide":
+        what = f"decided by {actor}: {about[1]}"
     elif actor == MACHINE:
-        what = action
+        what = action.replace("_", " ")
     else:
-        what = f"{_CARRIED_OUT.get(action, action)} ({actor})"
+        what = f"{_CARRIED_OUT.get(action) or action.replace('_', ' ')} ({actor})"
     return f"{what}: {event['reason']}" if event["reason"] else what
 
 
-_CARRIED_OUT = {
-    "redeliver": "released for delivery",
-    "edit": "released for delivery with another body",
-    "discard": "discarded",
-    "not_there": "found not to be in its queue",
+_CARRIED_OUT: dict[str, str] = {
+    Action.APPLY_REDELIVER: "released for delivery",
+    Action.APPLY_EDIT: "released for delivery with another body",
+    Action.APPLY_DISCARD: "discarded",
+    Action.APPLY_NOT_THERE: "found not to be in its queue",
 }
 
 

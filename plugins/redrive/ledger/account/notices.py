@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import FINISHED, State
 
@@ -118,7 +119,7 @@ def groups(connection: Connection, route: str) -> dict[str, Facts]:
         sql(
             "select waiting.group_id, waiting.n, waiting.suggested, failure_groups.cause from"
             " (select group_id, count(*) as n, max(suggested_decision) as suggested from escalated_messages"
-            "  where route = :route and status in ('open', 'refused', 'reopened') group by group_id) waiting"
+            f"  where route = :route and {UNDECIDED_REVIEW} group by group_id) waiting"
             " left join failure_groups on failure_groups.group_id = waiting.group_id"
         ),
         {"route": route},

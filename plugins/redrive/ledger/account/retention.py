@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import tell
@@ -75,7 +76,7 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             tell(
                 connection,
                 at=now,
-                action="forget",
+                action=Action.FORGET,
                 route=route,
                 count=batch.copies,
                 selection={"batch_id": batch.batch_id},

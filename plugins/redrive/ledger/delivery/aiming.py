@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
 from redrive.policy.aims import Aim, Aims
 
 #: States in which the next send is a new attempt.
-_AIMED = "('classified', 'waiting', 'held', 'escalated', 'expired')"
+_AIMED = "('classified', 'waiting', 'held', 'to_review', 'escalated', 'expired')"
 #: So many changes of destination are named in the audit event.
 _NAMED = 20
 
@@ -87,7 +88,7 @@ def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:
             tell(
                 connection,
                 at=now,
-                action="aim",
+                action=Action.AIM,
                 route=lease.route,
                 run_id=lease.run_id,
                 count=count,

@@ -12,9 +12,11 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
+from redrive.policy.gates import BreakerStage
 
 _OF_THIS_STAGE = (
     "attempts.sent_at is not null and not exists (select 1 from destination_state state where state.route ="
@@ -27,7 +29,7 @@ class DestinationGate:
     """A destination's breaker as the ledger holds it."""
 
     destination: str
-    stage: str
+    stage: BreakerStage
     allowed: int
     trips: int
     cool_down_until: datetime | None
@@ -76,7 +78,7 @@ def states(connection: Connection, route: str) -> list[DestinationGate]:
     return [
         DestinationGate(
             name,
-            row.stage if row is not None else "open",
+            BreakerStage(row.stage) if row is not None else BreakerStage.OPEN,
             row.allowed if row is not None else 0,
             row.trips if row is not None else 0,
             parse_instant(row.cool_down_until) if row is not None else None,
@@ -94,7 +96,7 @@ def set_stage(
     lease: RouteLease,
     gate: DestinationGate,
     *,
-    stage: str,
+    stage: BreakerStage,
     allowed: int,
     reason: str,
     now: datetime,
@@ -127,11 +129,11 @@ def set_stage(
         tell(
             connection,
             at=now,
-            action=f"breaker {gate.stage} -> {stage}",
+            action=Action.STEP_BREAKER,
             route=lease.route,
             run_id=lease.run_id,
             count=gate.waiting,
-            selection={"destination": gate.destination, "allowed": allowed},
+            selection={"destination": gate.destination, "from": gate.stage, "to": stage, "allowed": allowed},
             reason=reason,
         )
 
@@ -147,7 +149,8 @@ def release(ledger: Ledger, route: str, destination: str, *, by: str, now: datet
             {"now": now, "route": route, "destination": destination},
         ).rowcount
         if changed:
-            tell(connection, at=now, action="release", route=route, actor=by, selection={"destination": destination})
+            selection = {"destination": destination}
+            tell(connection, at=now, action=Action.RELEASE_GATE, route=route, actor=by, selection=selection)
     return bool(changed)
 
 

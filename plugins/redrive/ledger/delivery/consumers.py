@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, cast
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger import moves
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
@@ -101,7 +102,7 @@ def write(
                 moves.tell(
                     connection,
                     at=now,
-                    action="isolate_consumer" if one.status == "isolated" else "free_consumer",
+                    action=Action.ISOLATE_CONSUMER if one.status == "isolated" else Action.FREE_CONSUMER,
                     route=lease.route,
                     run_id=lease.run_id,
                     source=was,
@@ -120,14 +121,14 @@ def close_connection(
 
     Written before it is asked, so that a run that was replaced asks nothing, and one that dies has left word.
     """
-    _note(ledger, lease, queue, connection, consumers, reason, now, closed_at=now, action="close_connection")
+    _note(ledger, lease, queue, connection, consumers, reason, now, closed_at=now, action=Action.CLOSE_CONNECTION)
 
 
 def connection_stayed(
     ledger: Ledger, lease: RouteLease, queue: str, connection: str, consumers: Sequence[str], reason: str, now: datetime
 ) -> None:
     """Note that it did not; ``reason`` says why. The next run may ask again."""
-    _note(ledger, lease, queue, connection, consumers, reason, now, closed_at=None, action="connection_stayed")
+    _note(ledger, lease, queue, connection, consumers, reason, now, closed_at=None, action=Action.CONNECTION_STAYED)
 
 
 def _note(
@@ -140,7 +141,7 @@ def _note(
     now: datetime,
     *,
     closed_at: datetime | None,
-    action: str,
+    action: Action,
 ) -> None:
     with ledger.write() as ours:
         lease.guard(ours, now)

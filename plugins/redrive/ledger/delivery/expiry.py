@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
@@ -62,7 +63,7 @@ def note(
             tell(
                 connection,
                 at=now,
-                action="drain beyond the limit",
+                action=Action.DRAIN_BEYOND_LIMIT,
                 route=lease.route,
                 run_id=lease.run_id,
                 count=rescued,

@@ -9,11 +9,9 @@ The first goes only when everything that had died before it is staged, so that n
 from datetime import UTC, datetime
 from typing import Any
 
-from redrive.lifecycle import FINISHED, State
+from redrive.ledger.predicates import UNFINISHED
 from redrive.message import MAX_ROWS
 
-#: SQL list of the states in which a message keeps later ones of its key waiting; as in ``ix_messages_order``.
-UNFINISHED = "(" + ", ".join(f"'{state}'" for state in State if state not in FINISHED) + ")"
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 

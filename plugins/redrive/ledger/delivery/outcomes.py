@@ -23,16 +23,17 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move
 from redrive.ledger.review import escalations
-from redrive.lifecycle import State
+from redrive.lifecycle import Plan, State
 
 #: An estimated depth may be off by a third, and by a few more: of a fall only what goes below half of where it began,
 #: and these few, has surely left.
@@ -263,7 +264,7 @@ def presume(
             values=values,
             route=lease.route,
             run_id=lease.run_id,
-            action="presume",
+            action=Action.PRESUME,
             reason=f"did not come back within {window} after the destination had worked past it",
         )
         connection.execute(
@@ -507,10 +508,10 @@ def prove(ledger: Ledger, connection: Connection, lease: RouteLease, message_ids
             where="message_id in (select message_id from proved)",
             route=lease.route,
             run_id=lease.run_id,
-            action="confirm",
+            action=Action.CONFIRM,
             reason="processed_check found it",
         )
-        for state in (State.SENT, State.UNKNOWN)
+        for state in (State.SENT, State.UNKNOWN, State.TO_REVIEW)
     )
 
 
@@ -527,21 +528,19 @@ def decide_unknown(
     lease: RouteLease,
     *,
     destination: str,
-    verdict: Literal["repeat", "resend", "escalate"],
+    plan: Literal[Plan.REPEAT, Plan.RESEND] | None,
     unknown_before: datetime,
     now: datetime,
     claimed_after: datetime | None = None,
     claimed_until: datetime | None = None,
     keyed: bool | None = None,
 ) -> int:
-    """Sends to ``destination`` that are unknown, and were due, since before ``unknown_before`` get this ``verdict``.
-
-    ``repeat``: sent again while the broker's duplicate window lasts, and not after it; ``resend``: sent again;
-    ``escalate``: people decide. ``claimed_after`` and ``claimed_until`` limit it to sends that were claimed then, and
+    """Sends to ``destination`` that are unknown, and were due, since before ``unknown_before`` get this ``plan``; with
+    None people are to be asked. ``claimed_after`` and ``claimed_until`` limit it to sends that were claimed then, and
     ``keyed`` to messages that have a key, or none, by which a processed check could know them.
     """
     which = ""
-    values: dict[str, datetime] = {}
+    values: dict[str, Any] = {"route": lease.route, "destination": destination, "before_at": unknown_before}
     if claimed_after is not None:
         which += " and attempts.claimed_at > :after_at"
         values["after_at"] = claimed_after
@@ -550,28 +549,35 @@ def decide_unknown(
         values["until_at"] = claimed_until
     if keyed is not None:
         which += f" and messages.message_key is {'not null' if keyed else 'null'}"
+    where = (
+        "route = :route and destination = :destination and exists (select 1 from redelivery_attempts attempts"
+        " where attempts.message_id = messages.message_id and attempts.attempt = messages.attempts"
+        " and attempts.unknown_at <= :before_at"
+        f" and coalesce(attempts.due_at, attempts.unknown_at) <= :before_at{which})"
+    )
     with ledger.write() as connection:
         lease.guard(connection, now)
+        if plan is None:
+            return move(
+                connection,
+                State.UNKNOWN,
+                State.TO_REVIEW,
+                now=now,
+                where=where,
+                values={**values, "why": "a delivery ended between send and confirmation: it may be there"},
+                set_="reason = :why, next_attempt_at = null",
+                route=lease.route,
+                run_id=lease.run_id,
+                action=Action.GIVE_TO_PEOPLE,
+                reason="nobody knows whether it was sent",
+            )
         return int(
             connection.execute(
                 sql(
-                    "update messages set verdict = :verdict, reason = :reason where route = :route"
-                    " and state = 'unknown' and destination = :destination"
-                    " and coalesce(verdict, '') <> :verdict and exists (select 1 from"
-                    " redelivery_attempts attempts where attempts.message_id = messages.message_id"
-                    " and attempts.attempt = messages.attempts and attempts.unknown_at <= :before_at"
-                    f" and coalesce(attempts.due_at, attempts.unknown_at) <= :before_at{which})"
+                    "update messages set plan = :plan, reason = null where state = 'unknown'"
+                    f" and coalesce(plan, '') <> :plan and {where}"
                 ),
-                {
-                    **values,
-                    "verdict": verdict,
-                    "reason": "a delivery ended between send and confirmation: it may be there"
-                    if verdict == "escalate"
-                    else None,
-                    "route": lease.route,
-                    "destination": destination,
-                    "before_at": unknown_before,
-                },
+                {**values, "plan": plan},
             ).rowcount
         )
 

@@ -12,21 +12,19 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.delivery import breakers, ordering
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
+from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, want
-from redrive.lifecycle import State
+from redrive.lifecycle import SENDS, Plan, State
 from redrive.policy import backoff
+from redrive.policy.gates import Stage
 from redrive.policy.next_step import Case, Consumers, Decision, Discard, Escalate, Hold, Send
 
-_SENDS = "('requeue', 'delay', 'canary', 'release')"
-
-
-#: SQL: the plan decides about it: for the first time, or again because its destination's consumers were stuck.
-UNDECIDED = "(messages.state = 'classified' or messages.state = 'held' and messages.verdict = 'hold')"
 _NOBODY_TELLS: Mapping[str, Consumers] = MappingProxyType({})
 
 
@@ -53,7 +51,7 @@ class GroupGate:
 
     group_id: int
     cause: str
-    stage: str
+    stage: Stage
     allowed: int
     sent: int
     stayed: int
@@ -82,7 +80,7 @@ def cases(
         sql(
             "select kind, cause, group_id, source, requeues, delays, attempts, released, consumers, count(*) as n from"
             f" (select kind, cause, group_id, source, requeues, delays, attempts, releases > 0 as released,"
-            f" {how} as consumers from messages where route = :route and {UNDECIDED} and {where}) undecided"
+            f" {how} as consumers from messages where route = :route and {TO_PLAN} and {where}) undecided"
             " group by kind, cause, group_id, source, requeues, delays, attempts, released, consumers"
         ),
         {"route": route, **values, **more},
@@ -119,16 +117,16 @@ def apply(
     now: datetime,
     consumers: Mapping[str, Consumers] = _NOBODY_TELLS,
 ) -> dict[str, int]:
-    """Give every classified message its verdict and time, and move those that will be sent behind their gate.
+    """Move every classified message to where its decision puts it: those that will be sent behind their gate, with
+    their plan and time.
 
     ``delays`` gives each delay source its own delay, counted from when the copy was put there. Nothing goes out
     before ``settle_after`` has passed since the copy was dead-lettered (or drained, where the broker doesn't
-    tell): a processed check could not be believed before. Messages to
-    escalate keep state ``classified`` with verdict ``escalate`` until their review row exists.
+    tell): a processed check could not be believed before. What was held can be discarded only by a person.
     The decisions may be about more messages than the selection takes. ``consumers`` are what :func:`cases` was told.
     """
     if not decisions:
-        return {"planned": 0, "waiting": 0, "held": 0, "to_escalate": 0, "discarded": 0}
+        return {"planned": 0, "waiting": 0, "held": 0, "to_review": 0, "discarded": 0}
     where, values = selection.where()
     with ledger.write() as connection:
         lease.guard(connection, now)
@@ -137,14 +135,14 @@ def apply(
             connection,
             "decisions",
             "kind text, cause text, group_id bigint, source text, requeues int, delays int, attempts int,"
-            " released int, consumers text, verdict text, reason text, within double precision,"
+            " released int, consumers text, what text, reason text, within double precision,"
             " own_delay double precision",
         )
         ledger.bulk(
             connection,
             "decisions",
             ("kind", "cause", "group_id", "source", "requeues", "delays", "attempts", "released", "consumers",
-             "verdict", "reason", "within", "own_delay"),
+             "what", "reason", "within", "own_delay"),
             [_decision_row(count, decision, delays) for count, decision in decisions],
         )  # fmt: skip
         jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
@@ -157,105 +155,100 @@ def apply(
             "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
         )
         due = f"case when {backed_off} < {settled} then {settled} else {backed_off} end"
+        planned = (
+            "plan = decisions.what, reason = decisions.reason, next_attempt_at = case"
+            f" when decisions.own_delay is not null then {own} when decisions.within is not null then {due} end"
+        )
         how, more = _consumers(consumers)
-        planned = connection.execute(
-            sql(
-                # What was held can't be discarded any more but by a person.
-                "update messages set verdict = case when messages.state = 'held' and decisions.verdict = 'discard'"
-                " then 'escalate' else decisions.verdict end, reason = decisions.reason, next_attempt_at = case"
-                f" when decisions.own_delay is not null then {own} when decisions.within is not null then {due}"
-                f" end from decisions where messages.route = :route and {UNDECIDED}"
-                " and not (messages.state = 'held' and decisions.verdict = 'hold')"
-                f" and coalesce(decisions.consumers, '') = coalesce({how}, '') and {where}"
-                " and decisions.kind = messages.kind"
-                " and coalesce(decisions.cause, '') = coalesce(messages.cause, '')"
-                " and coalesce(decisions.group_id, 0) = coalesce(messages.group_id, 0)"
-                " and decisions.source = messages.source and decisions.requeues = messages.requeues"
-                " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
-                " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
-            ),
-            {"route": lease.route, "now": now, **values, **more},
-        ).rowcount
-        common: dict[str, Any] = {"now": now, "route": lease.route, "run_id": lease.run_id, "action": "plan"}
+        mine = (
+            f"messages.route = :route and {where} and coalesce(decisions.consumers, '') = coalesce({how}, '')"
+            " and decisions.kind = messages.kind"
+            " and coalesce(decisions.cause, '') = coalesce(messages.cause, '')"
+            " and coalesce(decisions.group_id, 0) = coalesce(messages.group_id, 0)"
+            " and decisions.source = messages.source and decisions.requeues = messages.requeues"
+            " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
+            " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
+        )
+        values = {"route": lease.route, **values, **more}
+        decided = {_what(decision) for _, decision in decisions}
+
+        def to(source: State, target: State, *what: str, that: str = "1 = 1", **options: Any) -> int:
+            """Move what was decided so; no statement for what no case was decided to."""
+            if not decided.intersection(what):
+                return 0
+            return move(
+                connection,
+                source,
+                target,
+                from_="decisions",
+                where=f"{mine} and decisions.what in {listed(what)} and {that}",
+                values=values,
+                now=now,
+                route=lease.route,
+                run_id=lease.run_id,
+                action=Action.PLAN,
+                **options,
+            )
+
         gated = (
-            "kind <> 'delay' and exists (select 1 from group_state where group_state.route = messages.route"
+            "messages.kind <> 'delay' and exists (select 1 from group_state where group_state.route = messages.route"
             " and group_state.group_id = messages.group_id and group_state.stage <> 'open')"
         )
-        mine = f"route = :route and {where}"
-        held = move(
-            connection,
-            State.CLASSIFIED,
-            State.HELD,
-            where=f"{mine} and verdict in {_SENDS} and {gated}",
-            values={"route": lease.route, **values},
-            reason="the group's gate is not open",
-            **common,
-        )
-        held += move(
-            connection,
-            State.CLASSIFIED,
-            State.HELD,
-            where=f"{mine} and verdict = 'hold'",
-            values={"route": lease.route, **values},
-            reason="consumers of the destination are stuck",
-            **common,
-        )
-        # What was held until now goes on with those that its group's gate lets through; here what has no group.
-        waiting = move(
-            connection,
-            State.HELD,
-            State.WAITING,
-            where=f"{mine} and group_id is null and verdict in {_SENDS}",
-            values={"route": lease.route, **values},
+        because = "reason = decisions.reason, next_attempt_at = null"
+        # What is held until the consumers are well comes first: else it would be what is held now.
+        was_held = "messages.plan = 'hold'"
+        to_review = to(State.HELD, State.TO_REVIEW, "escalate", "discard", that=was_held, set_=because)
+        # It goes on with those that its group's gate lets through; here what has no group.
+        waiting = to(
+            State.HELD, State.WAITING, *SENDS, that=f"{was_held} and messages.group_id is null", set_=planned,
             reason="the consumers of the destination are well",
-            **common,
+        )  # fmt: skip
+        replanned = connection.execute(
+            sql(
+                f"update messages set {planned} from decisions where messages.state = 'held' and {was_held} and {mine}"
+                f" and decisions.what in {listed(SENDS)}"
+            ),
+            {"now": now, **values},
+        ).rowcount
+        to_review += to(State.CLASSIFIED, State.TO_REVIEW, "escalate", set_=because)
+        held = to(State.CLASSIFIED, State.HELD, *SENDS, that=gated, set_=planned, reason="the group's gate is not open")
+        held += to(
+            State.CLASSIFIED, State.HELD, Plan.HOLD, set_=planned, reason="consumers of the destination are stuck"
         )
-        waiting += move(
-            connection,
-            State.CLASSIFIED,
-            State.WAITING,
-            where=f"{mine} and verdict in {_SENDS}",
-            values={"route": lease.route, **values},
-            **common,
-        )
-        discarded = move(
-            connection,
-            State.CLASSIFIED,
-            State.DISCARDED,
-            where=f"{mine} and verdict = 'discard'",
-            values={"route": lease.route, **values},
-            **common,
-        )
-        if selection.message_ids is None:
-            to_escalate = sum(count.messages for count, decision in decisions if isinstance(decision, Escalate))
-        else:
-            to_escalate = connection.execute(
-                sql(f"select count(*) from messages where {mine} and state = 'classified' and verdict = 'escalate'"),
-                {"route": lease.route, **values},
-            ).scalar_one()
+        waiting += to(State.CLASSIFIED, State.WAITING, *SENDS, set_=planned)
+        discarded = to(State.CLASSIFIED, State.DISCARDED, "discard", set_=because)
     return {
-        "planned": planned,
+        "planned": to_review + waiting + held + discarded + replanned,
         "waiting": waiting,
         "held": held,
-        "to_escalate": to_escalate,
+        "to_review": to_review,
         "discarded": discarded,
     }
 
 
+def _what(decision: Decision) -> str:
+    """A decision as a word: the plan, or that there is none."""
+    match decision:
+        case Send(mode=mode):
+            return mode
+        case Hold():
+            return Plan.HOLD
+        case Escalate():
+            return "escalate"
+        case Discard():
+            return "discard"
+
+
 def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, timedelta]) -> tuple[Any, ...]:
     case = count.case
-    verdict, reason, within, own = "escalate", None, None, None
+    reason, within, own = None, None, None
     match decision:
-        case Send(mode=mode, within=limit):
-            verdict, within = mode, limit.total_seconds()
+        case Send(within=limit):
+            within = limit.total_seconds()
             if case.kind == "delay":
                 own = delays[count.source].total_seconds() if count.source in delays else 0.0
-        case Hold(reason=why):
-            verdict, reason = "hold", why
-        case Escalate(reason=why):
+        case Hold(reason=why) | Escalate(reason=why) | Discard(reason=why):
             reason = why
-        case Discard(reason=why):
-            verdict, reason = "discard", why
     return (
         case.kind,
         None if case.cause is None else case.cause.value,
@@ -266,7 +259,7 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
         case.attempts,
         int(case.released),
         case.consumers,
-        verdict,
+        _what(decision),
         reason,
         within,
         own,
@@ -288,27 +281,23 @@ def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now:
     )
     with ledger.write() as connection:
         lease.guard(connection, now)
-        count = int(
-            connection.execute(
-                sql(
-                    "update messages set verdict = 'escalate',"
-                    f" reason = case when origin is null then cast(:why as text) else {claim} end where route = :route"
-                    f" and destination is null and state in ('waiting', 'held') and verdict in {_SENDS}"
-                ),
-                {"why": why, "route": lease.route, **values},
-            ).rowcount
-        )
-        if count:
-            tell(
+        return sum(
+            move(
                 connection,
-                at=now,
-                action="refuse destination",
+                state,
+                State.TO_REVIEW,
+                now=now,
+                where=f"route = :route and destination is null and {IS_SEND}",
+                values={"why": why, "route": lease.route, **values},
+                set_="next_attempt_at = null,"
+                f" reason = case when origin is null then cast(:why as text) else {claim} end",
                 route=lease.route,
                 run_id=lease.run_id,
-                count=count,
+                action=Action.REFUSE_DESTINATION,
                 reason="no destination is known, or nobody vouches for the origin that a header names",
             )
-    return count
+            for state in (State.WAITING, State.HELD)
+        )
 
 
 def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now: datetime) -> int:
@@ -325,13 +314,13 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
                 now=now,
                 where=(
                     "route = :route and coalesce(first_enqueued_at, received_at) < :enqueued_at"
-                    " and coalesce(verdict, '') <> 'release'"
+                    " and coalesce(plan, '') <> 'release'"
                 ),
                 values={"route": lease.route, "enqueued_at": enqueued_before},
-                set_="reason = 'older than the route''s give_up_after'",
+                set_="reason = 'older than the route''s give_up_after', next_attempt_at = null",
                 route=lease.route,
                 run_id=lease.run_id,
-                action="expire",
+                action=Action.EXPIRE,
                 reason="older than the route's give_up_after",
             )
     return total
@@ -350,7 +339,7 @@ def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: dat
                 "update group_state set stage = :stage, allowed = :allowed"
                 " where route = :route and stage = 'canary' and allowed = 0"
             ),
-            {"stage": "open" if first is None else "canary", "allowed": first or 0, "route": lease.route},
+            {"stage": Stage.OPEN if first is None else Stage.CANARY, "allowed": first or 0, "route": lease.route},
         )
         return int(
             connection.execute(
@@ -361,7 +350,7 @@ def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: dat
                     " on conflict (route, group_id) do nothing"
                 ),
                 {
-                    "stage": "open" if first is None else "canary",
+                    "stage": Stage.OPEN if first is None else Stage.CANARY,
                     "allowed": first or 0,
                     "now": now,
                     "began_at": now,
@@ -381,7 +370,7 @@ def gates(connection: Connection, route: str) -> list[GroupGate]:
             " from group_state inner join failure_groups on failure_groups.group_id = group_state.group_id"
             " left join (select group_id, sum(case when state = 'held' then 0 else 1 end) as waiting,"
             "   sum(case when state = 'held' then 1 else 0 end) as held,"
-            "   sum(case when verdict = 'release' then 1 else 0 end) as released from messages"
+            "   sum(case when plan = 'release' then 1 else 0 end) as released from messages"
             "   where route = :route and state in ('waiting', 'sending', 'unknown', 'held') and kind <> 'delay'"
             "   group by group_id) open on open.group_id = group_state.group_id"
             " where group_state.route = :route order by group_state.group_id"
@@ -392,7 +381,7 @@ def gates(connection: Connection, route: str) -> list[GroupGate]:
         GroupGate(
             row.group_id,
             row.cause,
-            row.stage,
+            Stage(row.stage),
             row.allowed,
             row.sent,
             row.stayed,
@@ -414,19 +403,40 @@ def held(connection: Connection, route: str, selection: Selection) -> dict[int, 
     rows = connection.execute(
         sql(
             "select group_id, count(*) as n from messages where route = :route and state = 'held' and kind <> 'delay'"
-            f" and coalesce(verdict, '') <> 'hold' and group_id is not null and {where} group by group_id"
+            f" and plan <> 'hold' and group_id is not null and {where} group by group_id"
         ),
         {"route": route, **values},
     )
     return {row.group_id: row.n for row in rows}
 
 
-class WaitingCount(NamedTuple):
-    """Messages of a group that wait with the same verdict to be sent; when the first and the last of them are due."""
+class ReviewCount(NamedTuple):
+    """Messages of a group about which people are going to be asked."""
 
     group_id: int | None
     cause: str | None
-    verdict: str
+    messages: int
+
+
+def to_review(connection: Connection, route: str, selection: Selection) -> list[ReviewCount]:
+    """The selected messages about which people are going to be asked."""
+    where, values = selection.where()
+    rows = connection.execute(
+        sql(
+            f"select group_id, cause, count(*) as n from messages where route = :route and {TO_ASK} and {where}"
+            " group by group_id, cause"
+        ),
+        {"route": route, **values},
+    )
+    return [ReviewCount(row.group_id, row.cause, row.n) for row in rows]
+
+
+class WaitingCount(NamedTuple):
+    """Messages of a group that wait with the same plan to be sent; when the first and the last of them are due."""
+
+    group_id: int | None
+    cause: str | None
+    plan: str
     messages: int
     first_at: datetime
     last_at: datetime
@@ -437,9 +447,9 @@ def waiting(connection: Connection, route: str, selection: Selection, now: datet
     where, values = selection.where()
     rows = connection.execute(
         sql(
-            "select group_id, cause, verdict, count(*) as n, min(next_attempt_at) as first_at,"
+            "select group_id, cause, plan, count(*) as n, min(next_attempt_at) as first_at,"
             " max(next_attempt_at) as last_at from messages where route = :route and state = 'waiting'"
-            f" and verdict in {_SENDS} and {where} group by group_id, cause, verdict"
+            f" and {where} group by group_id, cause, plan"
         ),
         {"route": route, **values},
     )
@@ -447,7 +457,7 @@ def waiting(connection: Connection, route: str, selection: Selection, now: datet
         WaitingCount(
             row.group_id,
             row.cause,
-            row.verdict,
+            row.plan,
             row.n,
             max(now, parse_instant(row.first_at) or now),
             max(now, parse_instant(row.last_at) or now),
@@ -461,7 +471,7 @@ def set_gate(
     lease: RouteLease,
     gate: GroupGate,
     *,
-    stage: str,
+    stage: Stage,
     allowed: int,
     reason: str | None,
     now: datetime,
@@ -490,11 +500,11 @@ def set_gate(
     tell(
         connection,
         at=now,
-        action=f"gate {gate.stage} -> {stage}",
+        action=Action.STEP_GATE,
         route=lease.route,
         run_id=lease.run_id,
         count=gate.waiting + gate.held,
-        selection={"group_id": gate.group_id, "allowed": allowed},
+        selection={"group_id": gate.group_id, "from": gate.stage, "to": stage, "allowed": allowed},
         reason=reason,
     )
 
@@ -549,14 +559,14 @@ def let_through(
                 "route = :route and message_id in (select message_id from (select candidates.message_id, quotas.quota,"
                 " row_number() over (partition by candidates.group_id order by candidates.message_id) as place"
                 " from messages candidates inner join quotas on quotas.group_id = candidates.group_id"
-                f" where candidates.route = :route and candidates.state = 'held' and candidates.verdict in {_SENDS}"
+                f" where candidates.route = :route and candidates.state = 'held' and candidates.plan in {listed(SENDS)}"
                 f" and {where}) ranked where quota is null or place <= quota)"
             ),
             values={"route": lease.route, **values},
             set_="reason = null",
             route=lease.route,
             run_id=lease.run_id,
-            action="let through",
+            action=Action.LET_THROUGH,
         )
 
 
@@ -579,7 +589,7 @@ def hold_out_of_turn(ledger: Ledger, lease: RouteLease, *, drained_to: datetime 
             set_="reason = 'waits for an earlier message of its key'",
             route=lease.route,
             run_id=lease.run_id,
-            action="hold back",
+            action=Action.HOLD_BACK,
             reason="an earlier message of its key is not finished, or may not be staged",
         )
 
@@ -600,15 +610,15 @@ def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now:
                 set_="reason = :why",
                 route=lease.route,
                 run_id=lease.run_id,
-                action="hold back",
+                action=Action.HOLD_BACK,
                 reason=reason,
             )
     return total
 
 
 def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> dict[str, int]:
-    """The canary of these groups failed: what a person released is reopened, the rest is marked to escalate."""
-    reopened = marked = 0
+    """The canary of these groups failed: what a person released is asked again, the rest is to be asked about."""
+    reopened = to_review = 0
     with ledger.write() as connection:
         lease.guard(connection, now)
         for group_id, reason in groups.items():
@@ -619,32 +629,23 @@ def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str],
                     connection,
                     lease,
                     of="select message_id from messages where messages.route = :of_route and messages.group_id ="
-                    " :group_id and kind <> 'delay' and verdict = 'release' and state = :state",
+                    " :group_id and kind <> 'delay' and plan = 'release' and state = :state",
                     why=":why",
                     values={"of_route": lease.route, "group_id": group_id, "why": reason, "state": state.value},
                     now=now,
                 )
+                common: dict[str, Any] = {
+                    "now": now, "values": values, "set_": "reason = :why, next_attempt_at = null",
+                    "route": lease.route, "run_id": lease.run_id, "reason": reason,
+                }  # fmt: skip
                 reopened += move(
-                    connection,
-                    state,
-                    State.ESCALATED,
-                    now=now,
-                    where=f"{of_group} and verdict = 'release'",
-                    values=values,
-                    set_="reason = :why, next_attempt_at = null",
-                    route=lease.route,
-                    run_id=lease.run_id,
-                    action="reopen",
-                    reason=reason,
+                    connection, state, State.ESCALATED, where=f"{of_group} and plan = 'release'",
+                    action=Action.REOPEN, **common,
+                )  # fmt: skip
+                to_review += move(
+                    connection, state, State.TO_REVIEW, where=of_group, action=Action.GIVE_TO_PEOPLE, **common
                 )
-                marked += connection.execute(
-                    sql(
-                        "update messages set verdict = 'escalate', reason = :why"
-                        f" where {of_group} and state = :state and verdict <> 'escalate'"
-                    ),
-                    {**values, "state": state.value},
-                ).rowcount
-    return {"reopened": reopened, "to_escalate": marked}
+    return {"reopened": reopened, "to_review": to_review}
 
 
 def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by: str, now: datetime) -> bool:
@@ -657,7 +658,7 @@ def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by:
                 " where route = :route and group_id = :group_id"
             ),
             {
-                "stage": "open" if first is None else "canary",
+                "stage": Stage.OPEN if first is None else Stage.CANARY,
                 "allowed": first or 0,
                 "reason": f"released by {by}",
                 "now": now,
@@ -666,7 +667,9 @@ def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by:
             },
         ).rowcount
         if changed:
-            tell(connection, at=now, action="release", route=route, actor=by, selection={"group_id": group_id})
+            tell(
+                connection, at=now, action=Action.RELEASE_GATE, route=route, actor=by, selection={"group_id": group_id}
+            )
     return bool(changed)
 
 
@@ -675,7 +678,7 @@ def templates(connection: Connection, route: str) -> dict[int, str]:
     rows = connection.execute(
         sql(
             "select group_id, template from failure_groups where group_id in (select distinct group_id from messages"
-            " where route = :route and state in ('classified', 'waiting', 'held'))"
+            " where route = :route and state in ('classified', 'waiting', 'held', 'to_review', 'expired'))"
         ),
         {"route": route},
     )

@@ -13,22 +13,24 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.errors import LeaseLost
 from redrive.ledger.delivery import aiming, breakers, ordering, outcomes
 from redrive.ledger.delivery.outcomes import OF_THIS_STAGE
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
+from redrive.ledger.predicates import TO_RESEND, due, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, want
-from redrive.lifecycle import State
+from redrive.lifecycle import Plan, State
 from redrive.message import body_hash, index_key
 from redrive.policy import backoff
 from redrive.policy.aims import Aims
 
 RETRY_AFTER = timedelta(seconds=30)
-#: Verdicts about an unknown send: ``repeat`` holds only while the broker would drop the second of two.
-_RESENDS = "('resend', 'repeat')"
+#: SQL: the plans of which attempts count as requeues.
+_AT_ONCE = listed((Plan.REQUEUE, Plan.CANARY))
 
 
 class Claimed(NamedTuple):
@@ -125,24 +127,24 @@ def lanes(
     rows = connection.execute(
         sql(
             f"select destination, cause, count(*) as due from (select {to} as destination, cause from messages"
-            f" where route = :route and state = 'waiting' and next_attempt_at <= {_due(ahead)}"
-            f" and verdict <> 'escalate' and {where}) aimed where destination is not null group by destination, cause"
+            f" where route = :route and {due(_by(ahead))} and {where}) aimed"
+            " where destination is not null group by destination, cause"
         ),
         {"route": route, "now": now, **values},
     )
-    due: dict[tuple[str, str | None], int] = {}
+    found: dict[tuple[str, str | None], int] = {}
     for row in rows:
         lane = (row.destination, row.cause if row.cause in apart else None)
-        due[lane] = due.get(lane, 0) + row.due
-    return [Lane(*lane, count) for lane, count in sorted(due.items(), key=lambda item: (-item[1], str(item[0])))]
+        found[lane] = found.get(lane, 0) + row.due
+    return [Lane(*lane, count) for lane, count in sorted(found.items(), key=lambda item: (-item[1], str(item[0])))]
 
 
-def _due(ahead: Ahead | None) -> str:
+def _by(ahead: Ahead | None) -> str:
     """SQL for the moment by which a message has to be due to be sent now."""
     if ahead is None:
         return ":now"
     return (
-        "case when verdict = 'delay' and coalesce(dead_lettered_at, received_at, :now) <= :settled_at"
+        "case when plan = 'delay' and coalesce(dead_lettered_at, received_at, :now) <= :settled_at"
         " then :ahead_at else :now end"
     )
 
@@ -172,7 +174,7 @@ def not_drained_past(connection: Connection, route: str, drained_to: datetime | 
     return int(
         connection.execute(
             sql(
-                "select count(*) from messages where route = :route and state = 'waiting' and next_attempt_at <= :now"
+                f"select count(*) from messages where route = :route and {due()}"
                 f" and order_key is not null and not {ordering.staged('messages')}"
             ),
             {"route": route, "now": now, **ordering.values(drained_to)},
@@ -192,8 +194,8 @@ def resend_lanes(connection: Connection, route: str) -> list[Lane]:
     """Destinations for which unknown sends wait to be repeated."""
     rows = connection.execute(
         sql(
-            "select destination, count(*) as due from messages where route = :route and state = 'unknown'"
-            f" and verdict in {_RESENDS} and destination is not null group by destination"
+            f"select destination, count(*) as due from messages where route = :route and {TO_RESEND}"
+            " and destination is not null group by destination"
         ),
         {"route": route},
     )
@@ -201,30 +203,25 @@ def resend_lanes(connection: Connection, route: str) -> list[Lane]:
 
 
 def refuse_destination(ledger: Ledger, lease: RouteLease, destination: str, reason: str, now: datetime) -> int:
-    """Due messages and due resends for a destination that can't be sent to are marked for people."""
+    """People are to be asked about due messages and due resends for a destination that can't be sent to."""
     with ledger.write() as connection:
         lease.guard(connection, now)
-        count = int(
-            connection.execute(
-                sql(
-                    "update messages set verdict = 'escalate', reason = :reason where route = :route"
-                    " and destination = :destination and (state = 'waiting' and next_attempt_at <= :now"
-                    f" or state = 'unknown' and verdict in {_RESENDS})"
-                ),
-                {"reason": reason, "route": lease.route, "destination": destination, "now": now},
-            ).rowcount
+        return sum(
+            move(
+                connection,
+                state,
+                State.TO_REVIEW,
+                now=now,
+                where=f"route = :route and destination = :destination and {which}",
+                values={"route": lease.route, "destination": destination, "why": reason},
+                set_="reason = :why, next_attempt_at = null",
+                route=lease.route,
+                run_id=lease.run_id,
+                action=Action.REFUSE_DESTINATION,
+                reason=reason,
+            )
+            for state, which in ((State.WAITING, due()), (State.UNKNOWN, TO_RESEND))
         )
-        tell(
-            connection,
-            at=now,
-            action="refuse destination",
-            route=lease.route,
-            run_id=lease.run_id,
-            count=count,
-            selection={"destination": destination},
-            reason=reason,
-        )
-    return count
 
 
 def claim(
@@ -288,17 +285,16 @@ def claim(
                 "deadline_at": now + lasts,
             },
         ).scalar_one()
-        # coalesce() keeps the planner on the (route, state, message_id) index: slices in file order, no sort.
         claimed = connection.execute(
             sql(
                 # WITH comes second: sqlite3 counts the rows only of what begins with INSERT.
                 "insert into redelivery_attempts"
                 " (message_id, attempt, route, group_id, slice_id, mode, destination, claimed_at, due_at)"
-                " with due as (select message_id, attempts, group_id, verdict, next_attempt_at from messages due"
-                f" where route = :route and state = 'waiting' and coalesce(next_attempt_at, :now) <= {_due(ahead)}"
-                f" and message_id > :after and destination = :destination and verdict <> 'escalate' and {where}"
+                " with due as (select message_id, attempts, group_id, plan, next_attempt_at from messages due"
+                f" where route = :route and {due(_by(ahead), in_id_order=True)}"
+                f" and message_id > :after and destination = :destination and {where}"
                 f" order by message_id limit :limit {ledger.locked})"
-                " select message_id, attempts + 1, :route, group_id, :slice_id, verdict, :destination, :now,"
+                " select message_id, attempts + 1, :route, group_id, :slice_id, plan, :destination, :now,"
                 f" {'null' if ahead is None else 'case when next_attempt_at > :now then next_attempt_at end'} from due"
                 " where true on conflict (message_id, attempt) do nothing"
             ),
@@ -323,12 +319,12 @@ def claim(
             where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
             values={"slice_id": slice_id},
             set_=(
-                "attempts = attempts + 1, requeues = requeues + case when verdict in ('requeue', 'canary') then 1"
-                " else 0 end, delays = delays + case when verdict = 'delay' then 1 else 0 end"
+                f"attempts = attempts + 1, requeues = requeues + case when plan in {_AT_ONCE} then 1 else 0 end,"
+                " delays = delays + case when plan = 'delay' then 1 else 0 end"
             ),
             route=lease.route,
             run_id=lease.run_id,
-            action="claim",
+            action=Action.CLAIM,
         )
         messages = _claimed(ledger, connection, slice_id)
         connection.execute(
@@ -369,11 +365,11 @@ def claim_resends(
         want(ledger, connection, selection)
         rows = connection.execute(
             sql(
-                "select message_id, attempts, case when verdict = 'repeat' then (select claimed_at"
+                "select message_id, attempts, case when plan = 'repeat' then (select claimed_at"
                 " from redelivery_attempts first where first.message_id = messages.message_id"
                 " and first.attempt = messages.attempts) end as first_at from messages"
-                " where route = :route and state = 'unknown' and destination = :destination and (verdict = 'resend'"
-                " or verdict = 'repeat' and exists (select 1 from redelivery_attempts first"
+                " where route = :route and state = 'unknown' and destination = :destination and (plan = 'resend'"
+                " or plan = 'repeat' and exists (select 1 from redelivery_attempts first"
                 " where first.message_id = messages.message_id and first.attempt = messages.attempts"
                 f" and first.claimed_at > :after_at)) and {where} order by message_id limit :limit {ledger.locked}"
             ),
@@ -418,7 +414,7 @@ def claim_resends(
             values={"slice_id": slice_id},
             route=lease.route,
             run_id=lease.run_id,
-            action="claim resend",
+            action=Action.CLAIM_RESEND,
             reason="the broker dedupes, or a check says that it was not processed",
         )
         messages = _claimed(ledger, connection, slice_id)
@@ -547,20 +543,27 @@ def give_back(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Seq
 def set_aside(
     ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], reason: str, now: datetime
 ) -> int:
-    """Messages of the slice that certainly were not sent, and can't be, are given back and marked for people."""
+    """Messages of the slice that certainly were not sent, and can't be, are given back, and people are to be asked."""
     with ledger.write() as connection:
         lease.guard(connection, now)
         _give_back(ledger, connection, lease, slice_id, message_ids, now, "can't be read")
         ledger.temporary(connection, "aside", "message_id bigint primary key")
         ledger.bulk(connection, "aside", ("message_id",), [(i,) for i in message_ids])
-        return int(
-            connection.execute(
-                sql(
-                    "update messages set verdict = 'escalate', reason = :why where state in ('waiting', 'unknown')"
-                    " and message_id in (select message_id from aside)"
-                ),
-                {"why": reason},
-            ).rowcount
+        return sum(
+            move(
+                connection,
+                state,
+                State.TO_REVIEW,
+                now=now,
+                where="message_id in (select message_id from aside)",
+                values={"why": reason},
+                set_="reason = :why, next_attempt_at = null",
+                route=lease.route,
+                run_id=lease.run_id,
+                action=Action.GIVE_TO_PEOPLE,
+                reason=reason,
+            )
+            for state in (State.WAITING, State.UNKNOWN)
         )
 
 
@@ -599,7 +602,7 @@ def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequ
             set_="reason = 'processed already', next_attempt_at = null",
             route=lease.route,
             run_id=lease.run_id,
-            action="suppress",
+            action=Action.SUPPRESS,
             reason="processed_check says that it was processed",
         )
 
@@ -631,7 +634,7 @@ def _give_back(
         values={"slice_id": slice_id},
         route=lease.route,
         run_id=lease.run_id,
-        action="give back",
+        action=Action.GIVE_BACK,
         reason=reason,
     )
     waiting = move(
@@ -641,12 +644,12 @@ def _give_back(
         now=now,
         where="message_id in (select message_id from back)",
         set_=(
-            "attempts = attempts - 1, requeues = requeues - case when verdict in ('requeue', 'canary') then 1 else 0"
-            " end, delays = delays - case when verdict = 'delay' then 1 else 0 end"
+            f"attempts = attempts - 1, requeues = requeues - case when plan in {_AT_ONCE} then 1 else 0 end,"
+            " delays = delays - case when plan = 'delay' then 1 else 0 end"
         ),
         route=lease.route,
         run_id=lease.run_id,
-        action="give back",
+        action=Action.GIVE_BACK,
         reason=reason,
     )
     connection.execute(
@@ -701,7 +704,7 @@ def mark(
                 where="message_id in (select message_id from lost)",
                 route=lease.route,
                 run_id=lease.run_id,
-                action="lose sight",
+                action=Action.LOSE_SIGHT,
                 reason=next(m.detail for m in marks if m.status == "unknown"),
             )
         sent = [
@@ -770,14 +773,14 @@ def _mark_not_sent(
         row = connection.execute(
             sql(
                 "update messages set send_failures = send_failures + :by where message_id = :message_id"
-                " returning send_failures, verdict, state"
+                " returning send_failures, plan, state"
             ),
             {"by": tries if one.status == "refused" else 1, "message_id": one.message_id},
         ).one()
         if row.send_failures < tries:
             continue
         why = f"could not be sent: {one.detail}"
-        if row.state == State.WAITING and row.verdict == "release":
+        if row.state == State.WAITING and row.plan == Plan.RELEASE:
             move(
                 connection,
                 State.WAITING,
@@ -788,7 +791,7 @@ def _mark_not_sent(
                 set_="reason = :why, next_attempt_at = null",
                 route=lease.route,
                 run_id=lease.run_id,
-                action="refuse",
+                action=Action.REFUSE_SEND,
                 reason=why,
             )
             escalations.reopen(
@@ -801,9 +804,18 @@ def _mark_not_sent(
                 refused=True,
             )
         else:  # also a resend, which would be tried for ever: its first send stays unknown until a person looks
-            connection.execute(
-                sql("update messages set verdict = 'escalate', reason = :why where message_id = :message_id"),
-                {"why": why, "message_id": one.message_id},
+            move(
+                connection,
+                State(row.state),
+                State.TO_REVIEW,
+                now=now,
+                where="message_id = :message_id",
+                values={"message_id": one.message_id, "why": why},
+                set_="reason = :why, next_attempt_at = null",
+                route=lease.route,
+                run_id=lease.run_id,
+                action=Action.GIVE_TO_PEOPLE,
+                reason=why,
             )
 
 
@@ -835,7 +847,7 @@ def _close(connection: Connection, lease: RouteLease, slice_id: int, now: dateti
         values=of_slice,
         route=lease.route,
         run_id=lease.run_id,
-        action="send",
+        action=Action.SEND,
     )
     if not sent:
         return
@@ -921,7 +933,7 @@ def recover(
                 values=at_mark,
                 route=lease.route,
                 run_id=lease.run_id,
-                action="lose sight",
+                action=Action.LOSE_SIGHT,
                 reason="the run ended between send and confirmation",
             )
             connection.execute(
@@ -935,7 +947,7 @@ def recover(
                 tell(
                     connection,
                     at=now,
-                    action="recover slice",
+                    action=Action.RECOVER_SLICE,
                     route=lease.route,
                     run_id=lease.run_id,
                     count=lost,

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -37,7 +38,7 @@ def paths(connection: Connection, route: str | None) -> tuple[set[str], set[str]
 
 
 def hold_for_people(connection: Connection, lease: RouteLease, batch_ids: Sequence[int], now: datetime) -> int:
-    """What was loaded from those of these batches that are copies of files without a row is held for people."""
+    """Of what was loaded from those of these batches that are copies of files without a row people are to be asked."""
     marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)  # ints only
     adopted = connection.execute(
         sql(f"select batch_id from staging_batches where adopted_from is not null and batch_id in ({marks or 'null'})")
@@ -46,7 +47,7 @@ def hold_for_people(connection: Connection, lease: RouteLease, batch_ids: Sequen
         move(
             connection,
             State.CLASSIFIED,
-            State.HELD,
+            State.TO_REVIEW,
             now=now,
             where="route = :route and copy_id >= :low and copy_id < :high",
             values={
@@ -55,10 +56,10 @@ def hold_for_people(connection: Connection, lease: RouteLease, batch_ids: Sequen
                 "high": (batch_id + 1) << ROW_BITS,
                 "why": OF_A_FILE,
             },
-            set_="verdict = 'escalate', reason = :why",
+            set_="reason = :why",
             route=lease.route,
             run_id=lease.run_id,
-            action="hold for people",
+            action=Action.GIVE_TO_PEOPLE,
             reason=OF_A_FILE,
         )
         for batch_id in list(adopted)
@@ -66,35 +67,28 @@ def hold_for_people(connection: Connection, lease: RouteLease, batch_ids: Sequen
 
 
 def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
-    """The ledger was restored from a backup: what it says waits to be sent, or is to be, is held for people.
+    """The ledger was restored from a backup: of what it says waits to be sent, or is to be, people are to be asked.
 
-    Decisions that were not carried out are asked again. Returns how many messages are held.
+    Decisions that were not carried out are asked again. Returns how many messages it is about.
     """
-    held = 0
+    doubted = 0
     with ledger.write() as connection:
         lease.guard(connection, now)
         values = {"route": lease.route, "why": OF_A_BACKUP}
-        for state in (State.CLASSIFIED, State.WAITING):
-            held += move(
+        for state in (State.CLASSIFIED, State.WAITING, State.HELD):
+            doubted += move(
                 connection,
                 state,
-                State.HELD,
+                State.TO_REVIEW,
                 now=now,
                 where="route = :route",
                 values=values,
-                set_="verdict = 'escalate', reason = :why, next_attempt_at = null",
+                set_="reason = :why, next_attempt_at = null",
                 route=lease.route,
                 run_id=lease.run_id,
-                action="hold for people",
+                action=Action.GIVE_TO_PEOPLE,
                 reason=OF_A_BACKUP,
             )
-        held += connection.execute(
-            sql(
-                "update messages set verdict = 'escalate', reason = :why"
-                " where route = :route and state = 'held' and coalesce(verdict, '') <> 'escalate'"
-            ),
-            values,
-        ).rowcount
         asked_again = connection.execute(
             sql(
                 "update escalated_messages set status = 'reopened', decision = null, decided_at = null,"
@@ -106,10 +100,10 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
         tell(
             connection,
             at=now,
-            action="doubt what was not sent",
+            action=Action.DOUBT_BACKUP,
             route=lease.route,
             run_id=lease.run_id,
-            count=held + asked_again,
+            count=doubted + asked_again,
             reason=OF_A_BACKUP,
         )
-    return held + asked_again
+    return doubted + asked_again

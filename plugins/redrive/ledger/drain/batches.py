@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.errors import BatchLost
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, sql
@@ -165,7 +166,7 @@ def record_left(ledger: Ledger, batch: Batch, *, copies: int, size: int, now: da
             tell(
                 connection,
                 at=now,
-                action="record batch",
+                action=Action.RECORD_BATCH,
                 route=batch.route,
                 count=copies,
                 selection={"batch_id": batch.batch_id},
@@ -185,7 +186,7 @@ def abandon(ledger: Ledger, batch: Batch, now: datetime) -> bool:
             tell(
                 connection,
                 at=now,
-                action="abandon batch",
+                action=Action.ABANDON_BATCH,
                 route=batch.route,
                 count=1,
                 selection={"batch_id": batch.batch_id},
@@ -224,7 +225,7 @@ def give_up(ledger: Ledger, lease: RouteLease, batch: Batch, *, by: str, reason:
             tell(
                 connection,
                 at=now,
-                action="give up batch",
+                action=Action.GIVE_UP_BATCH,
                 route=lease.route,
                 run_id=lease.run_id,
                 actor=by,

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive import lifecycle
+from redrive.audit_actions import Action
 from redrive.classification import grouping
 from redrive.classification.templates import KnownGroup
 from redrive.errors import ClassificationFailed
@@ -185,7 +186,7 @@ def _make_alias(connection: Connection, lease: RouteLease, later: int, older: in
     tell(
         connection,
         at=now,
-        action="merge_groups",
+        action=Action.MERGE_GROUPS,
         route=lease.route,
         run_id=lease.run_id,
         selection={"group": later, "into": older},
@@ -511,7 +512,7 @@ def _tell_other_ids(connection: Connection, lease: RouteLease, now: datetime) ->
         tell(
             connection,
             at=now,
-            action="give another id",
+            action=Action.GIVE_ANOTHER_ID,
             route=lease.route,
             run_id=lease.run_id,
             count=count,
@@ -561,7 +562,7 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
     )
     # A late return of an earlier attempt changes that attempt only.
     current = "(message_id, attempts) in (select owner, redrive_attempt from incoming where role = 'returned')"
-    for state in (State.SENT, State.PRESUMED, State.CONFIRMED, State.UNKNOWN):
+    for state in (State.SENT, State.PRESUMED, State.CONFIRMED, State.UNKNOWN, State.TO_REVIEW):
         move(
             connection,
             state,
@@ -571,7 +572,7 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
             values={"route": lease.route},
             route=lease.route,
             run_id=lease.run_id,
-            action="return",
+            action=Action.RETURN,
             reason="came back with our id",
         )
     lifecycle.check(State.RETURNED, State.CLASSIFIED)
@@ -580,7 +581,7 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
             "update messages set state = 'classified', cause = incoming.cause, group_id = incoming.group_id,"
             " kind = incoming.kind, copy_id = incoming.message_id, deliveries = incoming.deliveries,"
             " dead_lettered_at = coalesce(incoming.dead_lettered_at, messages.dead_lettered_at),"
-            " received_at = incoming.received_at, origin = coalesce(messages.origin, incoming.origin), verdict = null,"
+            " received_at = incoming.received_at, origin = coalesce(messages.origin, incoming.origin), plan = null,"
             " reason = null, next_attempt_at = null, changed_at = :now from incoming"
             " where incoming.role = 'returned' and messages.message_id = incoming.owner"
             " and incoming.redrive_attempt = messages.attempts and messages.state = 'returned'"
@@ -591,7 +592,7 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
         tell(
             connection,
             at=now,
-            action="classify again",
+            action=Action.CLASSIFY_AGAIN,
             route=lease.route,
             run_id=lease.run_id,
             source=State.RETURNED,
@@ -640,7 +641,7 @@ def _count(ledger: Ledger, connection: Connection, lease: RouteLease, now: datet
     tell(
         connection,
         at=now,
-        action="load",
+        action=Action.LOAD,
         route=lease.route,
         run_id=lease.run_id,
         target=State.CLASSIFIED,

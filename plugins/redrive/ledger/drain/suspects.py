@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
@@ -70,7 +71,7 @@ def write_reviews(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], 
         tell(
             connection,
             at=now,
-            action="ask about suspected copies",
+            action=Action.ASK_ABOUT_SUSPECTED,
             route=lease.route,
             run_id=lease.run_id,
             count=len(reviews),
@@ -169,7 +170,7 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
                 values={"id": row.copy_id},
                 route=lease.route,
                 run_id=lease.run_id,
-                action="take in suspected copy",
+                action=Action.TAKE_IN_SUSPECTED,
                 reason="somebody decided about it",
             )
         return adopted

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.predicates import UNDECIDED_REVIEW
 
 
 def decide(
@@ -17,7 +18,7 @@ def decide(
     corrected_body: str | None,
 ) -> int:
     """Decide every undecided escalation of these messages or of this group; returns how many."""
-    where = ["status in ('open', 'refused', 'reopened')"]
+    where = [UNDECIDED_REVIEW]
     if group is not None:
         where.append("group_id = :group")
     if messages:

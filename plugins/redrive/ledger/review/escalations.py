@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import MACHINE, move, move_each
-from redrive.lifecycle import State
+from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK
+from redrive.lifecycle import Plan, State
+from redrive.policy.gates import Stage
 
 
 class Candidate(NamedTuple):
@@ -34,6 +37,7 @@ class Candidate(NamedTuple):
     broker_message_id: str
     message_key: str | None
     body_bytes: int
+    perhaps_sent: bool = False  # nobody knows whether its last send was made
 
 
 class Review(NamedTuple):
@@ -69,8 +73,7 @@ def candidates(connection: Connection, route: str, *, after: int, limit: int, ma
     """Messages to escalate after message id ``after``, at most ``limit`` and ``max_bytes`` of bodies (at least one)."""
     rows = connection.execute(
         sql(
-            f"select {_COLUMNS} from messages where route = :route and (state = 'expired' or (verdict = 'escalate'"
-            " and state in ('classified', 'waiting', 'held', 'unknown', 'suppressed')))"
+            f"select {_COLUMNS} from messages where route = :route and {TO_ASK}"
             " and message_id > :after order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit},
@@ -89,11 +92,11 @@ def _up_to(max_bytes: int, rows: Iterable[Any]) -> list[Candidate]:
     return chosen
 
 
-_COLUMNS = ", ".join(Candidate._fields)
+_COLUMNS = ", ".join(name if name != "perhaps_sent" else PERHAPS_SENT for name in Candidate._fields)
 #: SQL: waits for a person, or may be in two places, and nobody is asked.
 _UNASKED = (
-    "(state = 'escalated' or (state = 'restoring' and verdict = 'escalate')) and not exists (select 1 from"
-    " escalated_messages asked where asked.message_id = messages.message_id and asked.status <> 'applied')"
+    f"{ASKED} and not exists (select 1 from escalated_messages asked"
+    " where asked.message_id = messages.message_id and asked.status <> 'applied')"
 )
 
 
@@ -140,9 +143,9 @@ def ask_again(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now:
         connection.execute(
             sql(
                 "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
-                " :run_id, :machine, 'ask', message_id, why from chosen order by message_id"
+                " :run_id, :machine, :action, message_id, why from chosen order by message_id"
             ),
-            {"now": now, "route": lease.route, "run_id": lease.run_id, "machine": MACHINE},
+            {"now": now, "route": lease.route, "run_id": lease.run_id, "machine": MACHINE, "action": Action.ASK},
         )
     return len(reviews)
 
@@ -193,7 +196,7 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
                 set_="next_attempt_at = null",
                 route=lease.route,
                 run_id=lease.run_id,
-                action="escalate",
+                action=Action.ESCALATE,
             )
             for state in sorted({r.candidate.state for r in reviews})
         )
@@ -221,7 +224,7 @@ def reopen(
         "route": lease.route,
         "run_id": lease.run_id,
         "machine": MACHINE,
-        "action": "refuse decision" if refused else "reopen",
+        "action": Action.REFUSE_DECISION if refused else Action.REOPEN,
     }
     connection.execute(
         sql(
@@ -287,20 +290,17 @@ def suppress(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now:
         ledger.temporary(connection, "chosen", "message_id bigint primary key")
         ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])
         close_released(connection, "chosen", "processed already: it was not sent", now)
-        return sum(
-            move(
-                connection,
-                state,
-                State.SUPPRESSED,
-                now=now,
-                where="message_id in (select message_id from chosen)",
-                set_="reason = 'processed already', verdict = null, next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
-                action="suppress",
-                reason="processed_check says that it was processed",
-            )
-            for state in (State.CLASSIFIED, State.WAITING, State.HELD)
+        return move(
+            connection,
+            State.TO_REVIEW,
+            State.SUPPRESSED,
+            now=now,
+            where=f"message_id in (select message_id from chosen) and not {PERHAPS_SENT}",
+            set_="reason = 'processed already'",
+            route=lease.route,
+            run_id=lease.run_id,
+            action=Action.SUPPRESS,
+            reason="processed_check says that it was processed",
         )
 
 
@@ -326,7 +326,7 @@ def decided(connection: Connection, route: str | None, *, approvals: int, after:
             " left join messages on messages.message_id = reviews.message_id"
             " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
             # a released message that waits for delivery was applied as far as it can be
-            " and (messages.state is null or messages.state in ('escalated', 'restoring'))"
+            f" and (messages.state is null or messages.{ASKED})"
             + (" and reviews.route = :route" if route else "")
             + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
             + " order by escalation_id limit :limit"
@@ -379,7 +379,8 @@ def apply(
         )  # fmt: skip
         _leave_changed(ledger, connection)
         of_people = (
-            "select taken.message_id, reviews.decided_by as actor, taken.{action} as action, reviews.note as reason"
+            "select taken.message_id, reviews.decided_by as actor, 'apply_' || taken.decision as action,"
+            " reviews.note as reason"
             " from taken inner join escalated_messages reviews on reviews.escalation_id = taken.escalation_id"
             " where taken.what = '{what}'"
         )
@@ -388,10 +389,9 @@ def apply(
             State.ESCALATED,
             State.WAITING,
             now=now,
-            decided=of_people.format(action="decision", what="redeliver"),
-            set_=(
-                "verdict = 'release', releases = releases + 1, send_failures = 0, next_attempt_at = :now, reason = null"
-            ),
+            decided=of_people.format(what="redeliver"),
+            set_=f"plan = '{Plan.RELEASE}', releases = releases + 1, send_failures = 0, next_attempt_at = :now,"
+            " reason = null",
             route=lease.route,
             run_id=lease.run_id,
         )
@@ -401,14 +401,14 @@ def apply(
                 state,
                 State.DISCARDED,
                 now=now,
-                decided=of_people.format(action="decision", what="discard"),
-                set_="reason = 'discarded by a reviewer', verdict = null",
+                decided=of_people.format(what="discard"),
+                set_="reason = 'discarded by a reviewer'",
                 route=lease.route,
                 run_id=lease.run_id,
             )
-            for state in (State.ESCALATED, State.RESTORING)
+            for state in (State.ESCALATED, State.RESTORE_UNKNOWN)
         )
-        _not_there(connection, lease, of_people.format(action="decision", what="not_there"), now)
+        _not_there(connection, lease, of_people.format(what="not_there"), now)
         connection.execute(
             sql(
                 "update escalated_messages set status = 'applied', applied_at = :now where escalation_id in"
@@ -426,10 +426,16 @@ def apply(
         connection.execute(
             sql(
                 "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
-                " :run_id, 'redrive', 'refuse decision', message_id, why from taken where what = 'refuse'"
+                " :run_id, :machine, :action, message_id, why from taken where what = 'refuse'"
                 " order by message_id"
             ),
-            {"now": now, "route": lease.route, "run_id": lease.run_id},
+            {
+                "now": now,
+                "route": lease.route,
+                "run_id": lease.run_id,
+                "machine": MACHINE,
+                "action": Action.REFUSE_DECISION,
+            },
         )
     return {"released": released, "discarded": discarded, "refused": int(refused)}
 
@@ -439,7 +445,7 @@ def _not_there(connection: Connection, lease: RouteLease, decided: str, now: dat
     them is asked anew."""
     move_each(
         connection,
-        State.RESTORING,
+        State.RESTORE_UNKNOWN,
         State.ESCALATED,
         now=now,
         decided=decided,
@@ -488,12 +494,12 @@ def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetim
                     "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
                     " reason = 'released by a person', stage_at = :now, began_at = :now, cool_down_until = null"
                     " where route = :route and stage in ('failed', 'tripped', 'open') and group_id in"
-                    " (select group_id from messages where route = :route and verdict = 'release'"
+                    " (select group_id from messages where route = :route and plan = 'release'"
                     " and state in ('waiting', 'held')) and stage_at < (select max(changed_at) from messages where"
-                    " route = :route and verdict = 'release' and messages.group_id = group_state.group_id)"
+                    " route = :route and plan = 'release' and messages.group_id = group_state.group_id)"
                 ),
                 {
-                    "stage": "open" if first is None else "canary",
+                    "stage": Stage.OPEN if first is None else Stage.CANARY,
                     "allowed": first or 0,
                     "now": now,
                     "route": lease.route,

@@ -3,8 +3,8 @@
 While a message is being put back it is ``restoring``: handed to the broker for the queue that it came from, and nobody
 knows yet whether it is there. The broker's word ends that: ``discarded`` with the reason ``restored to QUEUE``, because
 from then on the queue owns it again, or back to where it was. Where no word came (the restore was killed, the answer
-was lost) it stays ``restoring``, nothing sends it, and people are asked: :func:`doubt`. Only that it was seen, by the
-load (:func:`recognise`) or by a person who looked, ends the doubt.
+was lost) it is ``restore_unknown``: nothing sends it, and people are asked (:func:`doubt`). Only that it was seen, by
+the load (:func:`recognise`) or by a person who looked, ends the doubt.
 """
 
 from collections.abc import Sequence
@@ -13,27 +13,25 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.audit_actions import Action
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import MACHINE, move, move_each
+from redrive.ledger.predicates import PERHAPS_SENT, listed
 from redrive.lifecycle import State
 from redrive.message import ROW_BITS
 
 #: What people are advised to decide where only their own look can tell: no decision, so that nobody copies it into one.
 LOOK = "look"
 ACTOR = "redrive restore"
-_OPEN_STATES = (State.CLASSIFIED, State.WAITING, State.HELD, State.ESCALATED, State.EXPIRED)
-_OPEN = "(" + ", ".join(f"'{state}'" for state in _OPEN_STATES) + ")"
+_OPEN_STATES = (State.CLASSIFIED, State.WAITING, State.HELD, State.TO_REVIEW, State.ESCALATED, State.EXPIRED)
+_OPEN = listed(_OPEN_STATES)
+#: A restore handed them over, and nobody knows whether they are in their queue.
+_IN_DOUBT = (State.RESTORING, State.RESTORE_UNKNOWN)
 _REASON = (
     "'was being put back into its queue ' || source || ' and may be there already; before that it was ' || state"
     " || case when reason is null then '' else ': ' || reason end"
-)
-#: SQL: the last send of the message may have arrived, and nobody knows; a copy in its queue could be the second one.
-_SENT_PERHAPS = (
-    "exists (select 1 from redelivery_attempts last where last.message_id = messages.message_id"
-    " and last.attempt = messages.attempts and last.unknown_at is not null and last.sent_at is null"
-    " and coalesce(last.outcome, '') not in ('returned', 'confirmed'))"
 )
 # A batch says how many of its copies were settled, not which. So a message is certainly with us alone only if all of a
 # batch with one of its copies were, or if its source was drained to the end (source_state.drained_to) after the leases
@@ -66,14 +64,13 @@ class Unfinished(NamedTuple):
     source: str
     state: str
     reason: str | None
-    verdict: str | None
 
 
 def count(connection: Connection, route: str) -> int:
     """How many messages of the route are unfinished and certainly not at the broker."""
     return int(
         connection.execute(
-            sql(f"select count(*) from messages where route = :route and state in {_OPEN} and not {_SENT_PERHAPS}"),
+            sql(f"select count(*) from messages where route = :route and state in {_OPEN} and not {PERHAPS_SENT}"),
             {"route": route},
         ).scalar_one()
     )
@@ -85,8 +82,8 @@ def unfinished(
     """Unfinished messages that no queue holds, in id order after ``after``; ``leased_for``: how long drains lease."""
     rows = connection.execute(
         sql(
-            "select message_id, redrive_id, attempts, source, state, reason, verdict from messages"
-            f" where route = :route and state in {_OPEN} and message_id > :after and not {_SENT_PERHAPS}"
+            "select message_id, redrive_id, attempts, source, state, reason from messages"
+            f" where route = :route and state in {_OPEN} and message_id > :after and not {PERHAPS_SENT}"
             f" and {_taken(ledger, leased_for)} order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit},
@@ -107,7 +104,7 @@ def not_taken(ledger: Ledger, connection: Connection, route: str, *, leased_for:
         sql(
             f"select coalesce(sum(case when {_PARTLY} then 0 else 1 end), 0) as still_there,"
             f" coalesce(sum(case when {_PARTLY} then 1 else 0 end), 0) as in_doubt from messages"
-            f" where route = :route and state in {_OPEN} and not {_SENT_PERHAPS} and not {_taken(ledger, leased_for)}"
+            f" where route = :route and state in {_OPEN} and not {PERHAPS_SENT} and not {_taken(ledger, leased_for)}"
         ),
         {"route": route},
     ).one()
@@ -120,8 +117,8 @@ def sent_in_doubt(connection: Connection, route: str) -> int:
     return int(
         connection.execute(
             sql(
-                "select count(*) from messages where route = :route and (state in ('sending', 'unknown', 'restoring')"
-                f" or (state in {_OPEN} and {_SENT_PERHAPS}))"
+                "select count(*) from messages where route = :route and (state in"
+                f" {listed((State.SENDING, State.UNKNOWN, *_IN_DOUBT))} or (state in {_OPEN} and {PERHAPS_SENT}))"
             ),
             {"route": route},
         ).scalar_one()
@@ -149,15 +146,15 @@ def begin(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: da
                 State.RESTORING,
                 now=now,
                 where="message_id in (select message_id from chosen)",
-                set_=f"verdict = 'restore', reason = {_REASON}",
+                set_=f"reason = {_REASON}",
                 route=lease.route,
                 run_id=lease.run_id,
-                action="begin to restore",
+                action=Action.BEGIN_RESTORE,
             )
         rows = connection.execute(
             sql(
-                "select message_id from messages where state = 'restoring' and verdict = 'restore'"
-                " and message_id in (select message_id from chosen) order by message_id"
+                "select message_id from messages where state = 'restoring' and message_id in"
+                " (select message_id from chosen) order by message_id"
             )
         )
         return [row.message_id for row in rows]
@@ -169,26 +166,25 @@ def undo(ledger: Ledger, lease: RouteLease, messages: Sequence[Unfinished], why:
         return
     with ledger.write() as connection:
         lease.guard(connection, now)
-        ledger.temporary(connection, "chosen", "message_id bigint primary key, state text, reason text, verdict text")
+        ledger.temporary(connection, "chosen", "message_id bigint primary key, state text, reason text")
         ledger.bulk(
             connection,
             "chosen",
-            ("message_id", "state", "reason", "verdict"),
-            [(one.message_id, one.state, one.reason, one.verdict) for one in messages],
+            ("message_id", "state", "reason"),
+            [(one.message_id, one.state, one.reason) for one in messages],
         )
-        before = "(select chosen.{0} from chosen where chosen.message_id = messages.message_id)"
         for state in sorted({one.state for one in messages}):
             move_each(
                 connection,
                 State.RESTORING,
                 State(state),
                 now=now,
-                decided="select message_id, :machine as actor, 'not restored' as action, :why as reason from chosen"
+                decided="select message_id, :machine as actor, :action as action, :why as reason from chosen"
                 " where chosen.state = :before",
-                set_=f"reason = {before.format('reason')}, verdict = {before.format('verdict')}",
+                set_="reason = (select chosen.reason from chosen where chosen.message_id = messages.message_id)",
                 route=lease.route,
                 run_id=lease.run_id,
-                values={"before": state, "why": why, "machine": MACHINE},
+                values={"before": state, "why": why, "machine": MACHINE, "action": Action.UNDO_RESTORE},
             )
 
 
@@ -206,20 +202,20 @@ def finish(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], source
 
 def _restored(connection: Connection, lease: RouteLease, now: datetime) -> None:
     """Messages of table ``chosen`` (with ``why``) are in their queue again: nothing is left to do or to decide here."""
-    move_each(
-        connection,
-        State.RESTORING,
-        State.DISCARDED,
-        now=now,
-        decided="select message_id, :machine as actor, 'restore' as action, why as reason from chosen",
-        set_=(
-            "reason = (select chosen.why from chosen where chosen.message_id = messages.message_id),"
-            " next_attempt_at = null, verdict = null"
-        ),
-        route=lease.route,
-        run_id=lease.run_id,
-        values={"machine": MACHINE},
-    )
+    for state in _IN_DOUBT:
+        move_each(
+            connection,
+            state,
+            State.DISCARDED,
+            now=now,
+            decided="select chosen.message_id, :machine as actor, :action as action, chosen.why as reason from chosen"
+            " inner join messages here on here.message_id = chosen.message_id and here.state = :source_state",
+            set_="reason = (select chosen.why from chosen where chosen.message_id = messages.message_id),"
+            " next_attempt_at = null",
+            route=lease.route,
+            run_id=lease.run_id,
+            values={"machine": MACHINE, "action": Action.FINISH_RESTORE},
+        )
     # What people had decided meanwhile was not carried out: the row says so, and doesn't put our word into their mouth.
     connection.execute(
         sql(
@@ -237,27 +233,27 @@ def _restored(connection: Connection, lease: RouteLease, now: datetime) -> None:
 def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
     """Whatever was handed over and has no answer yet will get none: people are asked, and what was decided about these
     messages before is asked again. Returns how many; at most one page per restore that died or lost an answer."""
-    at_it = "route = :route and state = 'restoring' and coalesce(verdict, '') <> 'escalate'"
+    at_it = "route = :route and state = 'restoring'"
     with ledger.write() as connection:
         lease.guard(connection, now)
         any_left = connection.execute(sql(f"select 1 from messages where {at_it} limit 1"), {"route": lease.route})
         if any_left.first() is None:
             return 0
-        values = {"route": lease.route, "run_id": lease.run_id, "machine": MACHINE, "now": now, "look": LOOK}
+        values = {"route": lease.route, "now": now, "look": LOOK}
         ledger.temporary(connection, "chosen", "message_id bigint primary key, why text")
         count = connection.execute(
             sql(f"insert into chosen (message_id, why) select message_id, reason from messages where {at_it}"), values
         ).rowcount
-        connection.execute(
-            sql("update messages set verdict = 'escalate' where message_id in (select message_id from chosen)")
-        )
-        connection.execute(
-            sql(
-                "insert into audit_events (at, route, run_id, actor, action, to_state, message_id, reason)"
-                " select :now, :route, :run_id, :machine, 'lose sight of a restore', 'restoring', message_id, why"
-                " from chosen order by message_id"
-            ),
-            values,
+        move_each(
+            connection,
+            State.RESTORING,
+            State.RESTORE_UNKNOWN,
+            now=now,
+            decided="select message_id, :machine as actor, :action as action, why as reason from chosen",
+            set_="next_attempt_at = null",
+            route=lease.route,
+            run_id=lease.run_id,
+            values={"machine": MACHINE, "action": Action.DOUBT_RESTORE},
         )
         connection.execute(
             sql(
@@ -283,11 +279,11 @@ def recognise(ledger: Ledger, connection: Connection, lease: RouteLease, now: da
     """
     route = {"route": lease.route}
     if not connection.execute(
-        sql("select 1 from messages where route = :route and state = 'restoring' limit 1"), route
+        sql(f"select 1 from messages where route = :route and state in {listed(_IN_DOUBT)} limit 1"), route
     ).first():
         return 0
     fits = (
-        "from incoming inner join messages on messages.route = :route and messages.state = 'restoring'"
+        f"from incoming inner join messages on messages.route = :route and messages.state in {listed(_IN_DOUBT)}"
         " and messages.source = incoming.source and messages.body_hash = incoming.body_hash"
         " and incoming.received_at >= messages.changed_at where incoming.role is null"
     )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive import audit_actions
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
@@ -93,7 +94,7 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                 tell(
                     connection,
                     at=now,
-                    action=f"apply standing {one.decision}",
+                    action=audit_actions.of("apply_standing", one.decision),
                     route=lease.route,
                     run_id=lease.run_id,
                     count=count,

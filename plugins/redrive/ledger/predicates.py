@@ -1,0 +1,39 @@
+"""Conditions that more than one statement asks, as SQL over table ``messages``: each is written here once."""
+
+from collections.abc import Iterable
+
+from redrive.lifecycle import FINISHED, RESENDS, SENDS, UNDECIDED, State
+
+
+def listed(words: Iterable[str]) -> str:
+    """SQL list of words of ours, never of values from outside."""
+    return "(" + ", ".join(f"'{word}'" for word in words) + ")"
+
+
+#: Will be sent by a new attempt.
+IS_SEND = f"messages.plan in {listed(SENDS)}"
+#: An unknown send that is to be made again.
+TO_RESEND = f"state = 'unknown' and plan in {listed(RESENDS)}"
+#: The plan decides about it: for the first time, or again because its destination's consumers were stuck.
+TO_PLAN = "(messages.state = 'classified' or messages.state = 'held' and messages.plan = 'hold')"
+#: Waits for its question to people.
+TO_ASK = f"state in {listed((State.TO_REVIEW, State.EXPIRED))}"
+#: People are asked, or have to be.
+ASKED = f"state in {listed((State.ESCALATED, State.RESTORE_UNKNOWN))}"
+#: States in which a message keeps later ones of its order key waiting; as in ``ix_messages_order``.
+UNFINISHED = listed(state for state in State if state not in FINISHED)
+#: The last send of the message may have arrived, and nobody knows.
+PERHAPS_SENT = (
+    "exists (select 1 from redelivery_attempts last where last.message_id = messages.message_id"
+    " and last.attempt = messages.attempts and last.unknown_at is not null and last.sent_at is null"
+    " and coalesce(last.outcome, '') not in ('returned', 'confirmed'))"
+)
+#: Over ``escalated_messages``: a person has to say something.
+UNDECIDED_REVIEW = f"status in {listed(UNDECIDED)}"
+
+
+def due(at: str = ":now", *, in_id_order: bool = False) -> str:
+    """Waits to be sent, and may go at the moment ``at`` (SQL)."""
+    # coalesce() keeps the planner on the index (route, state, message_id): slices in file order, no sort.
+    when = f"coalesce(next_attempt_at, {at})" if in_id_order else "next_attempt_at"
+    return f"state = 'waiting' and {when} <= {at}"
