@@ -136,14 +136,16 @@ def apply(
             "decisions",
             "kind text, cause text, group_id bigint, source text, requeues int, delays int, attempts int,"
             " released int, consumers text, what text, reason text, within double precision,"
-            " own_delay double precision",
+            " own_delay double precision,"
+            # SQLite would look at every message for every decision
+            " unique (group_id, cause, kind, source, requeues, delays, attempts, released, consumers)",
         )
         ledger.bulk(
             connection,
             "decisions",
             ("kind", "cause", "group_id", "source", "requeues", "delays", "attempts", "released", "consumers",
              "what", "reason", "within", "own_delay"),
-            [_decision_row(count, decision, delays) for count, decision in decisions],
+            list({row[:9]: row for row in (_decision_row(*one, delays) for one in decisions)}.values()),
         )  # fmt: skip
         jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
         backed_off = ledger.later(":now", f"decisions.within * {jitter}")
@@ -161,10 +163,10 @@ def apply(
         )
         how, more = _consumers(consumers)
         mine = (
-            f"messages.route = :route and {where} and coalesce(decisions.consumers, '') = coalesce({how}, '')"
+            f"messages.route = :route and {where} and decisions.consumers = coalesce({how}, '')"
             " and decisions.kind = messages.kind"
-            " and coalesce(decisions.cause, '') = coalesce(messages.cause, '')"
-            " and coalesce(decisions.group_id, 0) = coalesce(messages.group_id, 0)"
+            " and decisions.cause = case when messages.kind = 'delay' then '' else coalesce(messages.cause, '') end"
+            " and decisions.group_id = coalesce(messages.group_id, 0)"
             " and decisions.source = messages.source and decisions.requeues = messages.requeues"
             " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
             " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
@@ -251,14 +253,14 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
             reason = why
     return (
         case.kind,
-        None if case.cause is None else case.cause.value,
-        count.group_id,
+        "" if case.cause is None else case.cause.value,
+        count.group_id or 0,
         count.source,
         case.requeues,
         case.delays,
         case.attempts,
         int(case.released),
-        case.consumers,
+        case.consumers or "",
         _what(decision),
         reason,
         within,
