@@ -229,6 +229,8 @@ def _message(message_id: int, route: str, state: str, cause: str | None, group: 
         "body_bytes": 70, "copy_id": message_id, "state": state, "cause": cause, "group_id": group, "attempts": 1,
         "first_enqueued_at": died - HOUR, "dead_lettered_at": died, "received_at": died + HOUR,
         "changed_at": died + HOUR, "message_key": f"order-{message_id & 0xFFFFF}",
+        "plan": "requeue" if state in ("waiting", "held") else None,
+        "next_attempt_at": died + HOUR if state in ("waiting", "held") else None,
     }  # fmt: skip
 
 
