@@ -47,7 +47,7 @@ def test_a_lease_that_ran_out_is_taken_over_with_a_higher_fence(plant: Plant) ->
         ("orders-1", "replaced"),
         ("orders-2", "running"),
     ]
-    assert plant.rows("select action, actor from audit_events") == [("take over route", "redrive")]
+    assert plant.rows("select action, actor from audit_events") == [("take_over_route", "redrive")]
 
 
 def test_every_write_renews_the_lease(ledger: Ledger) -> None:

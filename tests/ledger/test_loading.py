@@ -214,7 +214,7 @@ def test_an_id_of_this_ledger_that_it_has_not_given_is_not_kept(plant: Plant) ->
         (two, redrive_id_of(prefix, two), 3, one),
     ]
     assert plant.rows("select action, count from audit_events where action = 'give_another_id'") == [
-        ("give another id", 1)
+        ("give_another_id", 1)
     ]
     assert plant.load({}, {})[0] == Loaded(new=2), "and what comes next is taken in as ever"
 
