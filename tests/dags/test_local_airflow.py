@@ -126,7 +126,7 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import os, sys, time; from redrive import local_airflow as l;"
+            "import os, sys, time; from redrive.dev import local_airflow as l;"
             " p = l._spawn(['/bin/sleep', '300'], os.environ, 2);"
             f" open({str(child)!r}, 'w').write(str(p.pid)); time.sleep(300)",
         ]

@@ -93,7 +93,7 @@ def test_airflows_own_backends_are_asked_outside_of_tasks_too(tmp_path: Path) ->
         "AIRFLOW__SECRETS__BACKEND": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
         "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps({"connections_file_path": str(stored)}),
     }
-    code = "from redrive import connections as c; print(c.sqlalchemy_url(c.get('in_backend')))"
+    code = "from redrive.connections import lookup as c; print(c.sqlalchemy_url(c.get('in_backend')))"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "postgresql+psycopg://u:***@h:5432/db?sslmode=require"
@@ -101,8 +101,8 @@ def test_airflows_own_backends_are_asked_outside_of_tasks_too(tmp_path: Path) ->
 
 def test_the_fast_path_does_not_import_airflow() -> None:
     code = (
-        "import sys; from redrive import connections;"
-        "connections.get('c', {'AIRFLOW_CONN_C': 'aws://'});"
+        "import sys; from redrive.connections import lookup;"
+        "lookup.get('c', {'AIRFLOW_CONN_C': 'aws://'});"
         "sys.exit(any(m.split('.')[0] in ('airflow', 'boto3', 'sqlalchemy') for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
