@@ -257,6 +257,25 @@ def test_where_later_ones_go_past_earlier_ones_only_emptiness_proves(
     assert (1 in worked_past([SENT, *others], looks(*depths), in_order=False)) is proved
 
 
+@pytest.mark.parametrize(
+    ("redrive", "now", "proved"),
+    [(5, 8, {1: at(7)}), (5, 6.9, {}), (None, 60, {})],
+    ids=["the redrive is over", "it isn't yet", "no lease ends there"],
+)
+def test_a_busy_queue_is_worked_past_when_what_was_given_out_would_have_died(
+    redrive: float | None, now: float, proved: dict[int, datetime]
+) -> None:
+    """It is never empty: at minute 2 nothing waits and consumers hold nine, of which one may be ours."""
+    seen = [look._replace(waiting=waiting) for look, waiting in zip(looks(9, 9, 9), (1, 0, 0), strict=True)]
+    over = None if redrive is None else timedelta(minutes=redrive)
+    assert outcomes.worked_past([SENT], seen, in_order=False, redrive=over, now=at(now)) == proved
+
+
+def test_what_was_given_out_before_the_send_says_nothing() -> None:
+    early = Look(at(1), 9, timedelta(minutes=1), waiting=0)
+    assert outcomes.worked_past([SENT], [early], in_order=False, redrive=timedelta(minutes=5), now=at(60)) == {}
+
+
 @pytest.mark.parametrize(("fence", "proved"), [(6, False), (7, False), (8, True), (None, True)])
 def test_a_look_of_an_earlier_run_whose_clock_is_ahead_proves_nothing(fence: int | None, proved: bool) -> None:
     """It says to be of after the send, and was taken before; of another route's only the time is known."""

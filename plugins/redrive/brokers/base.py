@@ -60,6 +60,9 @@ class Capabilities:
     #: What came first is given to a consumer first, whatever its key: then as many that left as lay before a message,
     #: or a later send that came back, prove that it was received. Where it isn't so, only emptiness does.
     in_order: bool = False
+    #: A consumer's hold ends by the broker's clock unless the consumer renews it: whoever hangs gives back what it has,
+    #: and after its deliveries a message is dead-lettered. Depth tells what waits apart from what is held.
+    leases_end: bool = False
     #: Whether describing a dead-letter queue says how long its origin leases: where no reason is given, a hint at one.
     tells_origin_lease: bool = False
     #: Whether a letter's origin is the broker's own word. False: it is in a header, and a producer can write that.

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from functools import partial
 
-from redrive.brokers.base import Broker, QueueInfo
+from redrive.brokers.base import Broker, Capabilities, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger.delivery import outcomes
 from redrive.lifecycle import Plan
@@ -23,13 +23,15 @@ def resolve(context: Context) -> dict[str, int]:
             return {"confirmed": 0, "presumed": 0, "unanswered": 0, "decided_unknown": 0}
     confirmed, unanswered = _confirm(context)
     window = observation_window(context)
+    watched = _watched(context)
     presumed = outcomes.presume(
         context.ledger,
         context.lease,
         window=window,
         sources=[source.queue for source in context.route.sources],
         now=context.now(),
-        in_order=_in_order(context),
+        in_order={queue for queue, able in watched.items() if able.in_order},
+        redrives=_redrives(context, [queue for queue, able in watched.items() if able.leases_end]),
     )
     return {
         "confirmed": confirmed,
@@ -40,11 +42,15 @@ def resolve(context: Context) -> dict[str, int]:
     }
 
 
-def _in_order(context: Context) -> set[str]:
-    """The destinations with sends under observation that give what came first first."""
+def _watched(context: Context) -> dict[str, Capabilities]:
+    """What the broker can at each destination with sends under observation."""
     with context.ledger.read() as connection:
         found = outcomes.watched(connection, context.name)
-    return {queue for queue in found if context.broker.capabilities_for(queue).in_order}
+    return {queue: context.broker.capabilities_for(queue) for queue in found}
+
+
+def _redrives(context: Context, queues: list[str]) -> dict[str, timedelta]:
+    return dict.fromkeys(queues, longest_redrive(context.broker, context.route)) if queues else {}
 
 
 def observation_window(context: Context) -> timedelta:

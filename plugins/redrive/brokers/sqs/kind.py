@@ -37,6 +37,7 @@ STANDARD = Capabilities(
     oldest_age="sample",
     proves_origin=True,  # a system attribute, which no producer can set
     in_order=False,  # of a FIFO queue each group is, and others go past one that waits
+    leases_end=True,
     depth_lag=timedelta(minutes=1),  # AWS: the numbers are approximate, and right about a minute after the last change
     times_tell_leases=True,
     ids_of_sends=True,

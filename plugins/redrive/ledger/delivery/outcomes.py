@@ -7,7 +7,9 @@ window's end.
 A destination has *worked past* a slice when it was seen empty after the last send (and after the broker had let go of
 what it delayed). Where it gives what came first first, also when at least as many messages have left it since as it
 held when it was first seen after the send; or when a later send of ours has come back from there, or was proved to be
-processed. Where later ones may go past earlier ones, neither says anything of one that may still lie there. It is the
+processed. Where later ones may go past earlier ones, neither says anything of one that may still lie there; but where
+a consumer's hold ends by the broker's clock, a look at which nothing waited says that the consumers had been given all
+of it, and when the longest redrive has passed since then, what failed there is in its dead-letter queue. It is the
 destination at the broker and connection that the slice went by: a queue of the same name elsewhere says nothing. A look
 counts as one of after the send only if the depth that the broker told, which may be late, was that of after the send.
 Clocks of processes differ: of two things that runs of the route did, the later one is that of the later run (its
@@ -20,7 +22,7 @@ nobody working, and small falls would add up to everything: there only what a fa
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -54,6 +56,7 @@ class Look(NamedTuple):
     lag: timedelta = timedelta(0)
     exact: bool = False
     fence: int | None = None  # of the run of ours that looked, before it sent anything; None: another route's
+    waiting: int | None = None  # of the depth, what no consumer holds; None: not told apart
 
     @property
     def since(self) -> datetime:
@@ -215,14 +218,16 @@ def presume(
     sources: Sequence[str],
     now: datetime,
     in_order: Collection[str] = (),
+    redrives: Mapping[str, timedelta] | None = None,
 ) -> int:
     """Close the observation of every slice whose window could have shown a return; returns the presumed messages.
 
-    ``in_order``: the destinations, of those :func:`watched`, that give what came first first.
+    Of the destinations that are :func:`watched`: ``in_order`` those that give what came first first, ``redrives`` those
+    whose consumers' leases end by the broker's clock, with the longest that its own redrive takes.
     """
     with ledger.write() as connection:
         lease.guard(connection, now)
-        _note_worked_past(ledger, connection, lease.route, window, in_order)
+        _note_worked_past(ledger, connection, lease.route, window, in_order, redrives or {}, now)
         horizon = drained_to(connection, lease.route, sources)
         if horizon is None:
             return 0
@@ -275,7 +280,13 @@ def presume(
 
 
 def _note_worked_past(
-    ledger: Ledger, connection: Connection, route: str, window: timedelta, in_order: Collection[str]
+    ledger: Ledger,
+    connection: Connection,
+    route: str,
+    window: timedelta,
+    in_order: Collection[str],
+    redrives: Mapping[str, timedelta],
+    now: datetime,
 ) -> None:
     """Give every slice of the route the moment from which its destination is known to have worked past it, and the end
     of its observation ``window``."""
@@ -289,18 +300,20 @@ def _note_worked_past(
         ),
         {"route": route},
     ).all()
-    slices: dict[tuple[str, str, bool], list[Sends]] = defaultdict(list)
+    slices: dict[tuple[str, str, bool, timedelta | None], list[Sends]] = defaultdict(list)
     for row in rows:
         claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
         if claimed is not None and last is not None:
             ordered = bool(row.here) and row.destination in in_order
-            slices[row.system, row.destination, ordered].append(
+            redrive = redrives.get(row.destination) if row.here else None
+            slices[row.system, row.destination, ordered, redrive].append(
                 Sends(row.slice_id, claimed, last, row.sent, outcome, row.fence)
             )
-    for (system, destination, ordered), sends in slices.items():
+    for (system, destination, ordered, redrive), sends in slices.items():
         looks = connection.execute(
             sql(
-                "select observed_at, visible + in_flight + delayed as depth, lag_seconds, exact,"
+                "select observed_at, visible + in_flight + delayed as depth, visible + delayed as waiting,"
+                " lag_seconds, exact,"
                 " (select fence from runs where runs.run_id = queue_observations.run_id and runs.route = :route)"
                 " as fence from queue_observations"
                 " where queue = :queue and system = :system and role = 'destination' and observed_at > :since_at"
@@ -315,14 +328,17 @@ def _note_worked_past(
             },
         )
         seen = [
-            Look(at, row.depth, timedelta(seconds=row.lag_seconds), bool(row.exact), row.fence)
+            Look(at, row.depth, timedelta(seconds=row.lag_seconds), bool(row.exact), row.fence, row.waiting)
             for row in looks
             if (at := parse_instant(row.observed_at)) is not None
         ]
         ledger.many(
             connection,
             "update delivery_slices set observed_from = ? where slice_id = ?",
-            [(ledger.stored(at), slice_id) for slice_id, at in worked_past(sends, seen, in_order=ordered).items()],
+            [
+                (ledger.stored(at), slice_id)
+                for slice_id, at in worked_past(sends, seen, in_order=ordered, redrive=redrive, now=now).items()
+            ],
         )
     connection.execute(
         sql(
@@ -333,15 +349,24 @@ def _note_worked_past(
     )
 
 
-def worked_past(slices: Sequence[Sends], looks: Sequence[Look], *, in_order: bool) -> dict[int, datetime]:
+def worked_past(
+    slices: Sequence[Sends],
+    looks: Sequence[Look],
+    *,
+    in_order: bool,
+    redrive: timedelta | None = None,
+    now: datetime | None = None,
+) -> dict[int, datetime]:
     """From when one destination is known to have worked past each of these slices; those of which it isn't are left
-    out. ``looks`` may be in any order; ``in_order``: the destination gives what came first first."""
+    out. ``looks`` may be in any order; ``in_order``: the destination gives what came first first; ``redrive``: what its
+    consumers were given by a look is done or dead-lettered so long after it, if that is over ``now``."""
     looks = sorted(looks, key=lambda look: (look.since, look.at))
     times = [look.since for look in looks]
     #: The earliest run of each look and of all that follow.
     runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
     flow = _Flow(slices, looks) if in_order else None
     empty = [number for number, look in enumerate(looks) if look.depth == 0]
+    given_out = [number for number, look in enumerate(looks) if look.waiting == 0]
     ordered = sorted(slices, key=lambda one: one.fence)
     fences = [one.fence for one in ordered]
     claims = _least_of_the_rest([one.claimed_at for one in ordered])
@@ -363,6 +388,10 @@ def worked_past(slices: Sequence[Sends], looks: Sequence[Look], *, in_order: boo
             gone = flow.gone_by(first) if flow is not None else None
             # By the time of a look it was surely so, be its depth late or not.
             moments += [looks[number].at for number in (gone, *empty[zero : zero + 1]) if number is not None]
+            if redrive is not None and now is not None:
+                given = bisect_left(given_out, first)
+                ends = [looks[number].at + redrive for number in given_out[given : given + 1]]
+                moments += [end for end in ends if end <= now]
         if moments:
             found[one.slice_id] = min(moments)
     return found
