@@ -443,7 +443,7 @@ def test_what_is_wrong_with_the_configuration_is_for_those_who_run_it(
     def load() -> Settings:
         raise SettingsError("routes.payments.rules.0.match: not a regular expression: Jane Roe")
 
-    site.app.state.app_state.load = load
+    site.app.state.redrive.load = load
     answer = site.get("/groups")
     assert answer.status_code == 500
     assert "redrive doctor" in answer.text
