@@ -21,6 +21,8 @@ TOGETHER: dict[str, tuple[str, ...]] = {
 }
 #: Files whose tests can run anywhere, each for itself.
 APART = ("tests/faults/", "tests/simulation/test_simulation", "tests/properties/")
+#: Files whose tests tell one story on one Airflow, each going on where the last one ended: never shuffled.
+IN_ORDER = (*TOGETHER["airflow"], "tests/dags/test_dag_runs")
 #: What begins next; the rest follows as it was collected.
 EARLY = (
     *("tests/dags/test_demo.py", "tests/dags/test_dag_runs.py", "tests/spark/", "tests/dags/", "tests/contract/"),
@@ -43,6 +45,12 @@ def rank(nodeid: str) -> int:
     return next((place for place, name in enumerate(order) if unit.startswith(name)), len(order))
 
 
+def place(item: pytest.Item) -> tuple[str, int]:
+    """The place in its file of what keeps its order; the rest keeps the one that it is in."""
+    file, line, _ = item.location
+    return (file, line or 0) if item.nodeid.startswith(IN_ORDER) else ("", 0)
+
+
 class Schedule(LoadScopeScheduling):
     """Hands out units in the order in which their tests were collected."""
 
@@ -59,7 +67,7 @@ class Scheduling:
 
     @pytest.hookimpl(trylast=True)  # after a plugin that shuffles
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: rank(item.nodeid))
+        items.sort(key=lambda item: (rank(item.nodeid), *place(item)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Schedule:

@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from redrive.classification.causes import Cause
 from redrive.classification.explain import explain
-from redrive.errors import SettlementFailed
+from redrive.errors import SourcesFailed
 from redrive.ledger.engine import Ledger
 from redrive.stages import pipeline
 from tests import blank
@@ -314,8 +314,9 @@ def test_copies_that_could_not_be_settled_are_recognised_when_they_come_again(
     run = shop.begin()
     with monkeypatch.context() as patched:
         patched.setattr(shop.broker, "settle", dead)
-        with pytest.raises(SettlementFailed, match="20 of 20 copies"):
-            pipeline.drain(shop.settings, run, **shop.options())
+        pipeline.drain(shop.settings, run, **shop.options())
+    with pytest.raises(SourcesFailed, match="20 of 20 copies"):
+        pipeline.report(shop.settings, run)
     pipeline.finish(shop.settings, run, "failed", shop.now)
     bus.start()
     shop.advance(seconds=LOCK + 1)
