@@ -96,10 +96,28 @@ def _whole_batches(size: int, batch: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """The budget of causes that share a rate."""
+    """The budget of causes that share a rate: every send takes from each of its buckets, the route's is one."""
 
-    bucket: TokenBucket
+    buckets: tuple[TokenBucket, ...]
     max_in_flight: int
+
+    @property
+    def capacity(self) -> int:
+        """Whole tokens that can be there at once."""
+        return min(one.capacity for one in self.buckets)
+
+    def available(self, now: float) -> int:
+        """Whole tokens that may be taken at ``now``."""
+        return min(one.available(now) for one in self.buckets)
+
+    def wait(self, count: int, now: float) -> float:
+        """Seconds from ``now`` until ``count`` tokens, or the capacity, are there."""
+        return max(one.wait(count, now) for one in self.buckets)
+
+    def take(self, count: int) -> None:
+        """Use ``count`` tokens of each."""
+        for one in self.buckets:
+            one.take(count)
 
 
 def deliver(
@@ -256,11 +274,11 @@ class _Delivery:
         if self._limit is not None:
             size = min(size, self._limit)
         # Whole windows, not crumbs: each slice asks the broker for the depth and ends with a part of a batch.
-        now, capacity = self._monotonic(), band.bucket.capacity
+        now, capacity = self._monotonic(), band.capacity
         least = min(size, capacity, max(context.route.deliver.confirm_window, capacity // 2))
-        ready = band.bucket.available(now)
+        ready = band.available(now)
         if ready < least:
-            return None, band.bucket.wait(least, now)
+            return None, band.wait(least, now)
         size = min(size, ready)
         seen = self._seen()
         try:
@@ -534,11 +552,11 @@ class _Delivery:
 
     def _pace(self, band: _Band, count: int, share: float) -> None:
         """Wait until ``count`` messages may go; each costs more where only a share of the consumers works."""
-        wait = band.bucket.wait(count, self._monotonic())
+        wait = band.wait(count, self._monotonic())
         if wait > 0:
             self._sleep(wait)
-        band.bucket.available(self._monotonic())
-        band.bucket.take(math.ceil(count / (share or 1)))
+        band.available(self._monotonic())
+        band.take(math.ceil(count / (share or 1)))
 
     def _count(self, marks: Sequence[Mark]) -> None:
         for one in marks:
@@ -558,17 +576,17 @@ class _Delivery:
 
 
 def _bands(context: Context, now: float, shards: int) -> dict[str | None, _Band]:
-    """A band for each cause with a rate of its own, and under None the one for all others."""
+    """A band for each cause with a rate of its own, and under None the one for all others. What goes by a cause's rate
+    counts for the route's too: together they are no faster than that."""
     rate = context.route.rate
-    bands: dict[str | None, _Band] = {
-        None: _Band(TokenBucket(rate.per_second / shards, now), rate.max_in_flight),
-    }
+    whole = TokenBucket(rate.per_second / shards, now)
+    bands: dict[str | None, _Band] = {None: _Band((whole,), rate.max_in_flight)}
     for cause in sorted({*SLOW_CAUSES, *(c for c, over in context.route.causes.items() if over.rate is not None)}):
         over = context.route.causes.get(cause)
         own = over.rate if over else None
         per_second = own.per_second if own and own.per_second else rate.per_second * SLOW_SHARE
         in_flight = own.max_in_flight if own and own.max_in_flight else max(1, int(rate.max_in_flight * SLOW_SHARE))
-        bands[cause.value] = _Band(TokenBucket(per_second / shards, now), in_flight)
+        bands[cause.value] = _Band((whole, TokenBucket(per_second / shards, now)), in_flight)
     return bands
 
 
