@@ -175,6 +175,20 @@ def test_slow_causes_have_a_rate_of_their_own_and_do_not_slow_the_others(tmp_pat
     assert broker.published[-1][0] - start >= 4.5, "12 at 2 per second, two of them at once"
 
 
+def test_all_causes_together_keep_to_the_routes_rate(tmp_path: Path) -> None:
+    causes = {"throttled": {"verdict": "requeue", "rate": {"per_second": 10}}}
+    workshop = Workshop(tmp_path, causes=causes, rate={"per_second": 10}, deliver={"confirm_window": 5})
+    workshop.die(*[f"slow {i}" for i in range(30)], error=THROTTLED)
+    workshop.die(*bodies(30), error=REFUSED)
+    run = planned(workshop)
+    broker = workshop.broker = Watched(workshop)
+    assert deliver(workshop, run)["redelivered"] == 60
+    start = broker.published[0][0]
+    for moment, _ in broker.published:
+        until_then = sum(count for at, count in broker.published if at <= moment)
+        assert until_then <= 10 + 10 * (moment - start) + 1, "at most a second's worth ahead"
+
+
 def limited(workshop: Workshop, limit: int) -> Run:
     """A run that may send so many of what waits, and is about to deliver."""
     pipeline.finish(workshop.settings, planned(workshop), "succeeded", workshop.now)
