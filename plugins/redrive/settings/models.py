@@ -458,7 +458,9 @@ class CauseOverride(Part):
     """What this route does differently for one cause."""
 
     verdict: Verdict | None = Field(default=None, description="Instead of the cause's own verdict.")
-    rate: CauseRate | None = Field(default=None, description="Below the route's rate, which holds for all causes together.")
+    rate: CauseRate | None = Field(
+        default=None, description="Below the route's rate, which holds for all causes together."
+    )
 
 
 class Ages(Part):
