@@ -117,9 +117,10 @@ class Site(Workshop):
         works = [lambda number=number: self.shard(run, number, turns) for number in range(self.shards)]
         return next(iter(turns.run(*works)))
 
-    def shard(self, run: Run, number: int, turns: Turns | None = None) -> dict[str, Any]:
+    def shard(self, run: Run, number: int, turns: Turns | None = None, *, tries_left: bool = False) -> dict[str, Any]:
         broker = ShardsBroker(self, number, turns or Turns())
-        return pipeline.drain(self.settings, run, shard=number, shards=self.shards, clock=self.now, broker=broker)
+        options: dict[str, Any] = {"clock": self.now, "broker": broker, "tries_left": tries_left}
+        return pipeline.drain(self.settings, run, shard=number, shards=self.shards, **options)
 
     def rest_of(self, run: Run) -> None:
         """Load what the drains of ``run`` staged; the run ends well."""
@@ -321,7 +322,7 @@ def test_a_shard_that_failed_and_is_tried_again_does_not_count_twice(
 
     site.after_receive = fail
     with pytest.raises(how):
-        site.shard(run, 1)
+        site.shard(run, 1, tries_left=True)
     site.world.faults.down = ""
     site.after_receive = lambda _shard, _received: None
     site.before_receive = inflow(site, every=2)
