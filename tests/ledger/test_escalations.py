@@ -661,7 +661,7 @@ class TestReviewerRole:
             "insert into redrive.standing_decisions (group_id, decision, decided_by, note, until_at, approved_by)"
             " values (1, 'discard', 'ana', 'x', now(), 'ben')",
             "delete from redrive.standing_decisions",
-            "delete from redrive.notify.channels",
+            "delete from redrive.notifications",
         ],
     )
     def test_may_do_nothing_else(self, bug: Workshop, forbidden: str) -> None:

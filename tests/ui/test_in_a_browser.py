@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, exp
 from redrive import settings
 from redrive.dev import local_airflow
 from redrive.dev.local_airflow import Airflow
+from redrive.ledger import tables
 from redrive.ledger.engine import Ledger
 from redrive.stages import pipeline
 from tests.classifying import classify
@@ -40,8 +41,13 @@ def dead(shop: Shop) -> Shop:  # noqa: F811
     seeding.seed(ledger, now=datetime.now(UTC))
     for number, text in enumerate(seeding.HOSTILE.values()):
         seeding.escalate(ledger, HOSTILE_ID + number, text, text, group_id=3, headers=[[text, "String", text]])
-    with ledger.write() as connection:  # what a failed group holds would go to people now, and its files aren't there
-        connection.exec_driver_sql("update group_state set stage = 'canary' where stage = 'failed'")
+    with ledger.write() as connection:  # none of the history may move: its files aren't there
+        later = datetime.now(UTC) + timedelta(days=30)
+        gates, messages = tables.group_state, tables.messages
+        connection.execute(
+            gates.update().where(gates.c.stage == "failed").values(stage="tripped", cool_down_until=later)
+        )
+        connection.execute(messages.update().where(messages.c.state == "waiting").values(next_attempt_at=later))
     ledger.close()
     shop.fail(2, LASTING)
     run = pipeline.begin(configured, "orders", trigger="cli", holder="test")
