@@ -58,6 +58,8 @@ def a_message(ledger: Ledger, message_id: int, state: str, **more: object) -> No
         "broker_message_id": f"b{message_id}", "body_hash": b"0" * 16, "body_bytes": 1, "copy_id": message_id,
         "changed_at": NOW, "message_key": f"m-{message_id}",
     }  # fmt: skip
+    if state in ("waiting", "held"):
+        known = {**known, "plan": "requeue", "next_attempt_at": NOW}
     insert(ledger, "messages", message_id=message_id, state=state, **{**known, **more})
 
 

@@ -570,7 +570,7 @@ def test_importing_is_cheap() -> None:
         float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
         for _ in range(3)
     )
-    assert seconds < 0.5
+    assert seconds < 1, "half of it on a machine that has nothing else to do"
 
 
 def test_the_page_is_what_the_module_prints() -> None:
