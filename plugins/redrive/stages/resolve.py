@@ -1,7 +1,8 @@
 """Resolve: what became of past sends. Proof first, then absence within a window that could have shown a return."""
 
+from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 
 from redrive.brokers.base import Broker, Capabilities, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
@@ -22,7 +23,8 @@ def resolve(context: Context) -> dict[str, int]:
         if not outcomes.any_under_observation(connection, context.name):
             return {"confirmed": 0, "presumed": 0, "unanswered": 0, "decided_unknown": 0}
     confirmed, unanswered = _confirm(context)
-    window = observation_window(context)
+    longest = cache(lambda: longest_redrive(context.broker, context.route))
+    window = observation_window(context, longest)
     watched = _watched(context)
     presumed = outcomes.presume(
         context.ledger,
@@ -31,7 +33,7 @@ def resolve(context: Context) -> dict[str, int]:
         sources=[source.queue for source in context.route.sources],
         now=context.now(),
         in_order={queue for queue, able in watched.items() if able.in_order},
-        redrives=_redrives(context, [queue for queue, able in watched.items() if able.leases_end]),
+        redrives={queue: longest() for queue, able in watched.items() if able.leases_end},
     )
     return {
         "confirmed": confirmed,
@@ -49,23 +51,19 @@ def _watched(context: Context) -> dict[str, Capabilities]:
     return {queue: context.broker.capabilities_for(queue) for queue in found}
 
 
-def _redrives(context: Context, queues: list[str]) -> dict[str, timedelta]:
-    return dict.fromkeys(queues, longest_redrive(context.broker, context.route)) if queues else {}
-
-
-def observation_window(context: Context) -> timedelta:
+def observation_window(context: Context, longest: Callable[[], timedelta]) -> timedelta:
     """How long after the destination worked past a send a return could still come.
 
     As configured; with ``auto`` the 99th percentile of the route's times to return, and until twenty returns are
-    known the longest that the broker's own redrive can take: lease times max deliveries, as configured or as the broker
-    says, else 30 seconds times 5.
+    known the ``longest`` that the broker's own redrive can take: lease times max deliveries, as configured or as the
+    broker says, else 30 seconds times 5.
     """
     canary = context.route.canary
     if canary is not None and isinstance(canary.observe, timedelta):
         return canary.observe
     with context.ledger.read() as connection:
         seconds = outcomes.return_times(connection, context.name)
-    return timedelta(seconds=seconds) if seconds is not None else longest_redrive(context.broker, context.route)
+    return timedelta(seconds=seconds) if seconds is not None else longest()
 
 
 def longest_redrive(broker: Broker, route: Route) -> timedelta:

@@ -128,8 +128,7 @@ class RabbitMQ:
         self._mean_bytes: dict[str, float] = {}
         self._touched: dict[str, float] = {}  # when a queue's unacked messages last changed through us
         self._others: dict[str, _Others] = {}  # what they held when it was last known apart from what we hold
-        self._limits: dict[str, int | None] = {}
-        self._orders: dict[str, bool] = {}
+        self._facts: dict[str, tuple[int | None, bool]] = {}  # see _known
         self._delay_queues: dict[str, set[str]] = {}  # by destination: where we made messages wait for it
 
     @classmethod
@@ -139,7 +138,7 @@ class RabbitMQ:
 
     def capabilities_for(self, queue: str) -> Capabilities:
         """See :class:`~redrive.brokers.base.Broker`; that a queue keeps order only the management API can tell."""
-        able = replace(self.capabilities, in_order=self._keeps_order(queue))
+        able = replace(self.capabilities, in_order=self._known(queue)[1])
         # A message that waits loses its own time to live, and the name of the queue where it waits has to fit.
         if self._keep_expiration or len(delay_queue(queue, DELAYS[-1]).encode()) > LONGEST_NAME:
             return replace(able, native_delay=None, native_delays=())
@@ -201,7 +200,7 @@ class RabbitMQ:
             exchange=delivery.exchange,
             routing_key=delivery.routing_key,
             redelivered=delivery.redelivered,
-            delivery_limit=self._limit_of,
+            delivery_limit=lambda name: self._known(name)[0],
         )
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
@@ -646,27 +645,18 @@ class RabbitMQ:
         assert self._management is not None  # noqa: S101 - the caller looked
         return [one for one in self._management.queues() if one.dead_letter_exchange is not None]
 
-    def _limit_of(self, queue: str) -> int | None:
-        """The delivery limit of a queue, asked once."""
-        if queue not in self._limits:
-            self._limits[queue] = None
+    def _known(self, queue: str) -> tuple[int | None, bool]:
+        """The delivery limit of a queue, and whether it keeps order, as far as may be known; asked once."""
+        if queue not in self._facts:
+            self._facts[queue] = None, False
             if self._management is not None:
                 try:
-                    self._limits[queue] = self._management.queue(queue).delivery_limit
+                    facts = self._management.queue(queue)
+                    self._facts[queue] = facts.delivery_limit, False
+                    self._facts[queue] = facts.delivery_limit, self._management.keeps_order(facts)
                 except BrokerError:
                     pass  # a queue that is gone, or no right to look: then it stays unknown
-        return self._limits[queue]
-
-    def _keeps_order(self, queue: str) -> bool:
-        """As far as may be known; asked once."""
-        if queue not in self._orders:
-            self._orders[queue] = False
-            if self._management is not None:
-                try:
-                    self._orders[queue] = self._management.keeps_order(queue)
-                except BrokerError:
-                    pass  # as above
-        return self._orders[queue]
+        return self._facts[queue]
 
     def _probed(self, queue: str, action: str) -> tuple[int, int]:
         link = self._connected(f"{action} on queue {queue}")

@@ -71,12 +71,11 @@ class Management:
         """One queue."""
         return _facts(self._get(f"queues/{self._vhost}/{quote(name, safe='')}", name))
 
-    def keeps_order(self, name: str) -> bool:
+    def keeps_order(self, facts: QueueFacts) -> bool:
         """Whether a queue gives what came first first. With priorities it doesn't; quorum queues have them from
         RabbitMQ 4.0 on."""
-        facts = self.queue(name)
         if facts.type == "quorum":
-            version = str(self._get("overview?columns=rabbitmq_version", name).get("rabbitmq_version", ""))
+            version = str(self._get("overview?columns=rabbitmq_version", facts.name).get("rabbitmq_version", ""))
             return version.startswith("3.")
         return facts.type == "classic" and not facts.priorities
 
