@@ -74,8 +74,7 @@ def edited(edit: dict[str, str], text: str) -> str:
 
 def plant(mistake: Mistake, folder: Path) -> None:
     """A copy of the product in ``folder`` with the mistake in it."""
-    for name in ("plugins", "sql"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "plugins", folder / "plugins", ignore=shutil.ignore_patterns("__pycache__"))
     for edit in mistake.edits:
         path = folder / edit["file"]
         path.write_text(edited(edit, path.read_text()))

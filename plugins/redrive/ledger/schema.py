@@ -1,14 +1,17 @@
 """Bring the ledger's schema up to date and check that it is: tables by Alembic, views and triggers from files.
 
-Views and triggers are code, not data: every upgrade makes them anew from ``sql/views``, after the migrations.
-``sql/views/*.sql`` runs on both databases, ``sql/views/<dialect>/*.sql`` on one. On PostgreSQL a view is replaced in
-place where its columns allow it, so that grants and views that people built on it survive.
+Views and triggers are code, not data: every upgrade makes them anew from ``views/`` beside this module, after the
+migrations. ``views/*.sql`` runs on both databases, ``views/<dialect>/*.sql`` on one. Where only a function differs, a
+view says ``{day: …}``, ``{seconds: start -> end}`` or ``{ago: 1 day}``. On PostgreSQL a view is replaced in place where
+its columns allow it, so that grants and views that people built on it survive.
 """
 
 import re
 import secrets
+from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -20,9 +23,23 @@ from redrive.ledger.engine import Ledger, sql
 if TYPE_CHECKING:
     from alembic.config import Config
 
-SQL_FOLDER = Path(__file__).resolve().parents[3] / "sql"
+_HERE = files("redrive.ledger")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that are mistaken for digits
 _CREATE_VIEW = re.compile(r"^create view (\w+)", re.MULTILINE)
+_FUNCTION = re.compile(r"\{(\w+): ([^{}]+)\}")
+#: What is called otherwise on each database, in a view that is the same on both.
+_FUNCTIONS: dict[str, dict[str, Callable[..., str]]] = {
+    "sqlite": {
+        "day": lambda instant: f"substr({instant}, 1, 10)",
+        "seconds": lambda start, end: f"((julianday({end}) - julianday({start})) * 86400.0)",
+        "ago": lambda time: f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '-{time}') || '000')",
+    },
+    "postgresql": {
+        "day": lambda instant: f"to_char({instant} at time zone 'UTC', 'YYYY-MM-DD')",
+        "seconds": lambda start, end: f"extract(epoch from {end} - {start})",
+        "ago": lambda time: f"(now() - interval '{time}')",
+    },
+}
 
 
 def upgrade(ledger: Ledger, now: datetime) -> str:
@@ -36,6 +53,7 @@ def upgrade(ledger: Ledger, now: datetime) -> str:
             # "if not exists" asks for the right to create before it looks, and whoever upgrades may lack it
             if connection.exec_driver_sql("select to_regnamespace('redrive')").scalar() is None:
                 connection.exec_driver_sql("create schema redrive")
+        _refuse_unknown(ledger, current_revision(connection))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         _make_views(ledger, connection)
@@ -53,6 +71,7 @@ def check(ledger: Ledger) -> None:
     """Raise :class:`SchemaOutdated` unless the schema is of this version."""
     with ledger.read() as connection:
         current = current_revision(connection)
+    _refuse_unknown(ledger, current)
     if current != head():
         raise SchemaOutdated(
             f"the ledger {ledger!r} is at {current or 'nothing'}, this version needs {head()}: run `redrive db upgrade`"
@@ -68,8 +87,22 @@ def current_revision(connection: sa.Connection) -> str | None:
 
 def head() -> str:
     """The revision that this version needs."""
+    return max(_revisions())
+
+
+def _revisions() -> set[str]:
     # Files are named REVISION_what_it_does.py with revisions that count up; a test holds Alembic to the same answer.
-    return max(path.stem.partition("_")[0] for path in (SQL_FOLDER / "migrations" / "versions").glob("*.py"))
+    names = (file.name for file in (_HERE / "migrations" / "versions").iterdir())
+    return {name.partition("_")[0] for name in names if name.endswith(".py")}
+
+
+def _refuse_unknown(ledger: Ledger, current: str | None) -> None:
+    """A schema that another version made is not ours to guess at."""
+    if current is not None and current not in _revisions():
+        raise SchemaOutdated(
+            f"the ledger {ledger!r} is at {current}, which this version does not know; its newest is {head()}: use the"
+            " version of Redrive that made this ledger, or a newer one"
+        )
 
 
 def ledger_id(connection: sa.Connection) -> str:
@@ -81,14 +114,14 @@ def _config() -> "Config":
     from alembic.config import Config  # noqa: PLC0415 - as above
 
     config = Config()
-    config.set_main_option("script_location", str(SQL_FOLDER / "migrations"))
+    config.set_main_option("script_location", "redrive.ledger:migrations")
     config.set_main_option("path_separator", "os")
     return config
 
 
 def _make_views(ledger: Ledger, connection: sa.Connection) -> None:
     """Make every view, trigger and role anew."""
-    statements = [statement for path in _view_files(ledger) for statement in _statements(path)]
+    statements = [statement for text in _view_texts(ledger) for statement in _statements(text)]
     if not ledger.is_sqlite:
         try:
             with connection.begin_nested():
@@ -112,12 +145,21 @@ def _run(connection: sa.Connection, statement: str) -> None:
     connection.exec_driver_sql(statement.replace("%", "%%") if connection.dialect.name == "postgresql" else statement)
 
 
-def _view_files(ledger: Ledger) -> list[Path]:
-    views = SQL_FOLDER / "views"
-    own = sorted((views / ledger.engine.dialect.name).glob("*.sql"), key=lambda path: (path.stem == "roles", path.name))
-    return sorted(views.glob("*.sql")) + own  # roles come last: what they may read has to exist
+def _view_texts(ledger: Ledger) -> list[str]:
+    """The texts of all files in the order in which they run, in this database's words."""
+    functions = _FUNCTIONS[ledger.engine.dialect.name]
+    views = _HERE / "views"
+    own = sorted(_sql_files(views / ledger.engine.dialect.name), key=lambda file: (file.name == "roles.sql", file.name))
+    return [  # roles come last: what they may read has to exist
+        _FUNCTION.sub(lambda match: functions[match[1]](*match[2].split(" -> ")), file.read_text(encoding="utf-8"))
+        for file in (*_sql_files(views), *own)
+    ]
 
 
-def _statements(path: Path) -> list[str]:
+def _sql_files(folder: Traversable) -> list[Traversable]:
+    return sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+
+
+def _statements(text: str) -> list[str]:
     """The statements of a file; they are separated by a line that holds only ``--;``."""
-    return [part.strip() for part in path.read_text().split("\n--;\n") if part.strip()]
+    return [part.strip() for part in text.split("\n--;\n") if part.strip()]

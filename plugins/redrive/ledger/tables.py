@@ -1,4 +1,4 @@
-"""The ledger's tables. Migrations build them (``sql/migrations``); a test proves that both are the same.
+"""The ledger's tables. Migrations build them (``migrations/``); a test proves that both are the same.
 
 On PostgreSQL everything lives in schema ``redrive``, which the connection's search path names.
 Times are UTC. A message id is ``batch_id << 20 | row`` of the copy that made it, so an insert that is

@@ -12,15 +12,8 @@ with reviews as (
         min(case when status in ('open', 'refused', 'reopened') then escalation_id end) as example_id,
         max(case when status = 'applied' then escalation_id end) as last_id,
         max(suggested_decision) as suggested_decision,
-        sum(case when escalated_at >= now() - interval '1 day' then 1 else 0 end) as last_day,
-        sum(
-            case
-                when
-                    escalated_at >= now() - interval '2 days' and escalated_at < now() - interval '1 day'
-                    then 1
-                else 0
-            end
-        ) as day_before
+        sum(case when escalated_at >= {ago: 1 day} then 1 else 0 end) as last_day,
+        sum(case when escalated_at >= {ago: 2 days} and escalated_at < {ago: 1 day} then 1 else 0 end) as day_before
     from escalated_messages
     group by route, group_id
 ),

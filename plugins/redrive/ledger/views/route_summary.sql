@@ -4,7 +4,7 @@ create view route_summary as
 with finished as (
     select
         messages.route,
-        (julianday(redelivery_attempts.outcome_at) - julianday(messages.first_enqueued_at)) * 86400.0 as seconds
+        {seconds: messages.first_enqueued_at -> redelivery_attempts.outcome_at} as seconds
     from messages
     inner join redelivery_attempts
         on

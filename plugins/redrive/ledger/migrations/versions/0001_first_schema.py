@@ -13,6 +13,11 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+UNFINISHED = (
+    "order_key is not null and state in ('classified', 'waiting', 'held', 'sending', 'sent', 'unknown', 'returned',"
+    " 'to_review', 'escalated', 'restoring', 'restore_unknown', 'expired')"
+)
+
 
 def upgrade() -> None:
     op.create_table(
@@ -29,6 +34,25 @@ def upgrade() -> None:
         sa.Column("message_id", sa.BigInteger(), nullable=True),
         sa.Column("selection", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
+        sa.CheckConstraint(
+            "action in ('take_over_route', 'move_route', 'pause', 'resume', 'drain_beyond_limit', "
+            "'record_batch', 'abandon_batch', 'give_up_batch', 'load', 'give_another_id', 'return', "
+            "'classify_again', 'merge_groups', 'forget', 'plan', 'aim', 'expire', 'refuse_destination', "
+            "'step_gate', 'step_breaker', 'release_gate', 'let_through', 'hold_back', 'give_to_people', "
+            "'claim', 'claim_resend', 'give_back', 'send', 'lose_sight', 'recover_slice', 'refuse_send', "
+            "'suppress', 'presume', 'confirm', 'escalate', 'ask', 'ask_about_suspected', 'take_in_suspected', "
+            "'reopen', 'refuse_decision', 'note', 'decide_redeliver', 'decide_discard', 'decide_edit', "
+            "'decide_not_there', 'withdraw_redeliver', 'withdraw_discard', 'withdraw_edit', "
+            "'withdraw_not_there', 'approve_redeliver', 'approve_discard', 'approve_edit', 'approve_not_there',"
+            " 'approve_nothing', 'unapprove_redeliver', 'unapprove_discard', 'unapprove_edit', "
+            "'unapprove_not_there', 'unapprove_nothing', 'apply_redeliver', 'apply_discard', 'apply_edit', "
+            "'apply_not_there', 'make_standing_redeliver', 'make_standing_discard', "
+            "'approve_standing_redeliver', 'approve_standing_discard', 'revoke_standing_redeliver', "
+            "'revoke_standing_discard', 'apply_standing_redeliver', 'apply_standing_discard', 'begin_restore', "
+            "'undo_restore', 'finish_restore', 'doubt_restore', 'doubt_backup', 'isolate_consumer', "
+            "'free_consumer', 'close_connection', 'connection_stayed')",
+            name=op.f("ck_audit_events_action"),
+        ),
         sa.PrimaryKeyConstraint("event_id", name=op.f("pk_audit_events")),
         sqlite_autoincrement=True,
     )
@@ -42,8 +66,10 @@ def upgrade() -> None:
         sa.Column("observed_at", Instant(), nullable=False),
         sa.Column("last_progress_at", Instant(), nullable=True),
         sa.Column("unacked", sa.BigInteger(), nullable=True),
+        sa.Column("progress", sa.BigInteger(), nullable=True),
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("isolated_at", Instant(), nullable=True),
+        sa.Column("closed_at", Instant(), nullable=True),
         sa.CheckConstraint(
             "status in ('healthy', 'stuck', 'isolated', 'gone')", name=op.f("ck_consumer_health_status")
         ),
@@ -61,16 +87,41 @@ def upgrade() -> None:
         sa.Column("sent", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("claimed_at", Instant(), nullable=False),
         sa.Column("deadline_at", Instant(), nullable=False),
-        sa.Column("high_water", sa.BigInteger(), server_default=sa.text("(-1)"), nullable=False),
-        sa.Column("confirmed_to", sa.BigInteger(), server_default=sa.text("(-1)"), nullable=False),
+        sa.Column("high_water", sa.BigInteger(), server_default=sa.text("-1"), nullable=False),
+        sa.Column("confirmed_to", sa.BigInteger(), server_default=sa.text("-1"), nullable=False),
         sa.Column("closed_at", Instant(), nullable=True),
         sa.Column("last_sent_at", Instant(), nullable=True),
         sa.Column("observed_from", Instant(), nullable=True),
         sa.Column("observed_at", Instant(), nullable=True),
+        sa.Column("system", sa.Text(), server_default="", nullable=False),
+        sa.Column("window_ends_at", Instant(), nullable=True),
         sa.PrimaryKeyConstraint("slice_id", name=op.f("pk_delivery_slices")),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_delivery_slices_route_closed_at", "delivery_slices", ["route", "closed_at"], unique=False)
+    op.create_table(
+        "destination_outcomes",
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("destination", sa.Text(), nullable=False),
+        sa.Column("group_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("sent", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("stayed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("returned", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.PrimaryKeyConstraint("route", "destination", "group_id", name=op.f("pk_destination_outcomes")),
+    )
+    op.create_table(
+        "destination_state",
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("destination", sa.Text(), nullable=False),
+        sa.Column("stage", sa.Text(), nullable=False),
+        sa.Column("allowed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("trips", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("cool_down_until", Instant(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("stage_at", Instant(), nullable=False),
+        sa.CheckConstraint("stage in ('open', 'tripped', 'half_open')", name=op.f("ck_destination_state_stage")),
+        sa.PrimaryKeyConstraint("route", "destination", name=op.f("pk_destination_state")),
+    )
     op.create_table(
         "escalated_messages",
         sa.Column("escalation_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -105,7 +156,9 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "decision <> 'edit' or corrected_body is not null", name=op.f("ck_escalated_messages_edit_needs_body")
         ),
-        sa.CheckConstraint("decision in ('redeliver', 'discard', 'edit')", name=op.f("ck_escalated_messages_decision")),
+        sa.CheckConstraint(
+            "decision in ('redeliver', 'discard', 'edit', 'not_there')", name=op.f("ck_escalated_messages_decision")
+        ),
         sa.CheckConstraint(
             "decision is null or coalesce(trim(decided_by), '') <> ''",
             name=op.f("ck_escalated_messages_decision_needs_name"),
@@ -121,6 +174,12 @@ def upgrade() -> None:
     )
     op.create_index("ix_escalated_messages_message_id", "escalated_messages", ["message_id"], unique=False)
     op.create_index(
+        "ix_escalated_messages_review",
+        "escalated_messages",
+        ["route", "group_id", "status", "escalated_at", "first_enqueued_at", "suggested_decision"],
+        unique=False,
+    )
+    op.create_index(
         "ix_escalated_messages_status_group_id", "escalated_messages", ["status", "route", "group_id"], unique=False
     )
     op.create_table(
@@ -133,6 +192,7 @@ def upgrade() -> None:
         sa.Column("messages", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("first_seen_at", Instant(), nullable=False),
         sa.Column("last_seen_at", Instant(), nullable=False),
+        sa.Column("first_route", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("group_id", name=op.f("pk_failure_groups")),
         sa.UniqueConstraint("fingerprint", name=op.f("uq_failure_groups_fingerprint")),
         sqlite_autoincrement=True,
@@ -150,6 +210,7 @@ def upgrade() -> None:
         sa.Column("cool_down_until", Instant(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("stage_at", Instant(), nullable=False),
+        sa.Column("began_at", Instant(), nullable=True),
         sa.CheckConstraint(
             "stage in ('canary', 'ramp', 'open', 'failed', 'tripped')", name=op.f("ck_group_state_stage")
         ),
@@ -172,6 +233,7 @@ def upgrade() -> None:
         sa.Column("route", sa.Text(), nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("origin", sa.Text(), nullable=True),
         sa.Column("destination", sa.Text(), nullable=True),
         sa.Column("broker_message_id", sa.Text(), nullable=False),
         sa.Column("body_hash", sa.LargeBinary(length=16), nullable=False),
@@ -180,7 +242,7 @@ def upgrade() -> None:
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("cause", sa.Text(), nullable=True),
         sa.Column("group_id", sa.BigInteger(), nullable=True),
-        sa.Column("verdict", sa.Text(), nullable=True),
+        sa.Column("plan", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("requeues", sa.Integer(), server_default=sa.text("0"), nullable=False),
@@ -196,8 +258,28 @@ def upgrade() -> None:
         sa.Column("message_key", sa.Text(), nullable=True),
         sa.Column("order_key", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "state in ('classified', 'waiting', 'held', 'sending', 'sent', 'unknown', 'returned', 'presumed', 'confirmed', 'suppressed', 'escalated', 'discarded', 'expired')",
+            "plan in ('requeue', 'delay', 'canary', 'release', 'hold', 'resend', 'repeat')",
+            name=op.f("ck_messages_plan"),
+        ),
+        sa.CheckConstraint(
+            "state <> 'held' or coalesce(plan, '') in ('requeue', 'delay', 'canary', 'release', 'hold')",
+            name=op.f("ck_messages_held_is_planned"),
+        ),
+        sa.CheckConstraint(
+            "state <> 'waiting' or (next_attempt_at is not null and coalesce(plan, '') in ('requeue', 'delay', "
+            "'canary', 'release'))",
+            name=op.f("ck_messages_waiting_is_planned"),
+        ),
+        sa.CheckConstraint(
+            "state in ('classified', 'waiting', 'held', 'sending', 'sent', 'unknown', 'returned', 'presumed', "
+            "'confirmed', 'suppressed', 'to_review', 'escalated', 'restoring', 'restore_unknown', 'discarded', "
+            "'expired')",
             name=op.f("ck_messages_state"),
+        ),
+        sa.CheckConstraint(
+            "state not in ('classified', 'suppressed', 'to_review', 'escalated', 'restore_unknown', "
+            "'discarded', 'expired') or plan is null",
+            name=op.f("ck_messages_plan_has_ended"),
         ),
         sa.PrimaryKeyConstraint("message_id", name=op.f("pk_messages")),
     )
@@ -211,15 +293,39 @@ def upgrade() -> None:
         postgresql_where=sa.text("state = 'waiting'"),
     )
     op.create_index(
-        "ix_messages_order_key",
+        "ix_messages_order",
         "messages",
-        ["route", "order_key", "message_id"],
+        ["route", "order_key", "first_enqueued_at", "message_id"],
         unique=False,
-        sqlite_where=sa.text("order_key is not null"),
-        postgresql_where=sa.text("order_key is not null"),
+        sqlite_where=sa.text(UNFINISHED),
+        postgresql_where=sa.text(UNFINISHED),
     )
     op.create_index("ix_messages_redrive_id", "messages", ["redrive_id"], unique=True)
     op.create_index("ix_messages_route_state", "messages", ["route", "state", "message_id"], unique=False)
+    op.create_table(
+        "notifications",
+        sa.Column("notification_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("event", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("facts", sa.Text(), nullable=False),
+        sa.Column("raised_at", Instant(), nullable=False),
+        sa.Column("resolved_at", Instant(), nullable=True),
+        sa.CheckConstraint(
+            "event in ('new_group', 'route_paused', 'slo_breach', 'messages_expiring', 'balance_broken')",
+            name=op.f("ck_notifications_event"),
+        ),
+        sa.PrimaryKeyConstraint("notification_id", name=op.f("pk_notifications")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_notifications_unresolved",
+        "notifications",
+        ["route", "event", "subject"],
+        unique=True,
+        sqlite_where=sa.text("resolved_at is null"),
+        postgresql_where=sa.text("resolved_at is null"),
+    )
     op.create_table(
         "queue_observations",
         sa.Column("observation_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -237,6 +343,12 @@ def upgrade() -> None:
         sa.Column("oldest_visible_age_seconds", sa.Float(), nullable=True),
         sa.Column("oldest_visible_age_method", sa.Text(), nullable=False),
         sa.Column("coverage", sa.Float(), nullable=True),
+        sa.Column("oldest_enqueued_at", Instant(), nullable=True),
+        sa.Column("oldest_seen_at", Instant(), nullable=True),
+        sa.Column("oldest_deliveries", sa.Integer(), nullable=True),
+        sa.Column("system", sa.Text(), server_default="", nullable=False),
+        sa.Column("lag_seconds", sa.Float(), server_default="0", nullable=False),
+        sa.Column("exact", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.CheckConstraint(
             "oldest_age_method in ('broker', 'ledger', 'sample', 'unknown')",
             name=op.f("ck_queue_observations_oldest_age_method"),
@@ -250,7 +362,7 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index(
-        "ix_queue_observations_queue_observed_at", "queue_observations", ["queue", "observed_at"], unique=False
+        "ix_queue_observations_seen", "queue_observations", ["queue", "system", "observed_at"], unique=False
     )
     op.create_table(
         "redelivery_attempts",
@@ -262,9 +374,10 @@ def upgrade() -> None:
         sa.Column("mode", sa.Text(), nullable=False),
         sa.Column("destination", sa.Text(), nullable=False),
         sa.Column("broker_message_id", sa.Text(), nullable=True),
-        sa.Column("tracked", sa.Boolean(), server_default=sa.text("(true)"), nullable=False),
+        sa.Column("tracked", sa.Boolean(), server_default=sa.text("true"), nullable=False),
         sa.Column("body_hash", sa.LargeBinary(length=16), nullable=True),
         sa.Column("claimed_at", Instant(), nullable=False),
+        sa.Column("due_at", Instant(), nullable=True),
         sa.Column("sent_at", Instant(), nullable=True),
         sa.Column("unknown_at", Instant(), nullable=True),
         sa.Column("outcome", sa.Text(), nullable=True),
@@ -272,7 +385,10 @@ def upgrade() -> None:
         sa.Column("return_copy", sa.BigInteger(), nullable=True),
         sa.Column("return_kind", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "outcome in ('returned', 'presumed', 'confirmed', 'escalated')", name=op.f("ck_redelivery_attempts_outcome")
+            "mode in ('requeue', 'delay', 'canary', 'release')", name=op.f("ck_redelivery_attempts_mode")
+        ),
+        sa.CheckConstraint(
+            "outcome in ('returned', 'presumed', 'confirmed')", name=op.f("ck_redelivery_attempts_outcome")
         ),
         sa.PrimaryKeyConstraint("message_id", "attempt", name=op.f("pk_redelivery_attempts")),
         sqlite_with_rowid=False,
@@ -297,6 +413,7 @@ def upgrade() -> None:
         sa.Column("broker_message_id", sa.Text(), nullable=False),
         sa.Column("enqueued_at", Instant(), nullable=True),
         sa.Column("seen_at", Instant(), nullable=False),
+        sa.Column("headers_hash", sa.LargeBinary(length=16), nullable=True),
         sa.CheckConstraint(
             "kind in ('returned', 'duplicate', 'surplus', 'suspected')", name=op.f("ck_repeat_copies_kind")
         ),
@@ -315,6 +432,7 @@ def upgrade() -> None:
         sa.Column("paused_at", Instant(), nullable=True),
         sa.Column("paused_by", sa.Text(), nullable=True),
         sa.Column("pause_reason", sa.Text(), nullable=True),
+        sa.Column("system", sa.Text(), server_default="", nullable=False),
         sa.PrimaryKeyConstraint("route", name=op.f("pk_route_state")),
     )
     op.create_table(
@@ -340,6 +458,8 @@ def upgrade() -> None:
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("drained_to", Instant(), nullable=True),
         sa.Column("pending_to", Instant(), nullable=True),
+        sa.Column("retention_seconds", sa.Float(), nullable=True),
+        sa.Column("oldest_at", Instant(), nullable=True),
         sa.PrimaryKeyConstraint("route", "source", name=op.f("pk_source_state")),
     )
     op.create_table(
@@ -366,6 +486,7 @@ def upgrade() -> None:
         sa.Column("settled_at", Instant(), nullable=True),
         sa.Column("loaded_at", Instant(), nullable=True),
         sa.Column("removed_at", Instant(), nullable=True),
+        sa.Column("adopted_from", sa.Text(), nullable=True),
         sa.CheckConstraint("kind in ('dead_letter', 'delay', 'import')", name=op.f("ck_staging_batches_kind")),
         sa.CheckConstraint(
             "state in ('open', 'recorded', 'settled', 'abandoned')", name=op.f("ck_staging_batches_state")
@@ -373,7 +494,48 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("batch_id", name=op.f("pk_staging_batches")),
         sqlite_autoincrement=True,
     )
+    op.create_index(
+        "ix_staging_batches_adopted_from",
+        "staging_batches",
+        ["adopted_from"],
+        unique=True,
+        sqlite_where=sa.text("adopted_from is not null and state <> 'abandoned'"),
+        postgresql_where=sa.text("adopted_from is not null and state <> 'abandoned'"),
+    )
     op.create_index("ix_staging_batches_route_state", "staging_batches", ["route", "state"], unique=False)
+    op.create_table(
+        "group_aliases",
+        sa.Column("group_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("merged_into", sa.BigInteger(), nullable=False),
+        sa.Column("merged_at", Instant(), nullable=False),
+        sa.CheckConstraint("merged_into < group_id", name=op.f("ck_group_aliases_older")),
+        sa.ForeignKeyConstraint(["group_id"], ["failure_groups.group_id"], name=op.f("fk_group_aliases_group_id")),
+        sa.ForeignKeyConstraint(
+            ["merged_into"], ["failure_groups.group_id"], name=op.f("fk_group_aliases_merged_into")
+        ),
+        sa.PrimaryKeyConstraint("group_id", name=op.f("pk_group_aliases")),
+    )
+    op.create_table(
+        "notification_sends",
+        sa.Column("notification_id", sa.BigInteger(), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("tries", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("next_try_at", Instant(), nullable=True),
+        sa.Column("sent_at", Instant(), nullable=True),
+        sa.Column("problem", sa.Text(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["notification_id"], ["notifications.notification_id"], name=op.f("fk_notification_sends_notification_id")
+        ),
+        sa.PrimaryKeyConstraint("notification_id", "target", name=op.f("pk_notification_sends")),
+    )
+    op.create_index(
+        "ix_notification_sends_pending",
+        "notification_sends",
+        ["next_try_at"],
+        unique=False,
+        sqlite_where=sa.text("next_try_at is not null"),
+        postgresql_where=sa.text("next_try_at is not null"),
+    )
     op.create_table(
         "standing_decisions",
         sa.Column("standing_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -381,12 +543,21 @@ def upgrade() -> None:
         sa.Column("group_id", sa.BigInteger(), nullable=False),
         sa.Column("decision", sa.Text(), nullable=False),
         sa.Column("decided_by", sa.Text(), nullable=False),
+        sa.Column("approved_by", sa.Text(), nullable=True),
         sa.Column("note", sa.Text(), nullable=False),
-        sa.Column("created_at", Instant(), nullable=False),
+        sa.Column("created_at", Instant(), server_default=sa.text("current_timestamp"), nullable=False),
         sa.Column("until_at", Instant(), nullable=False),
         sa.Column("revoked_at", Instant(), nullable=True),
         sa.Column("revoked_by", sa.Text(), nullable=True),
         sa.CheckConstraint("decision in ('redeliver', 'discard')", name=op.f("ck_standing_decisions_decision")),
+        sa.CheckConstraint(
+            "revoked_at is null or coalesce(trim(revoked_by), '') <> ''",
+            name=op.f("ck_standing_decisions_revocation_needs_name"),
+        ),
+        sa.CheckConstraint(
+            "trim(decided_by) <> '' and trim(note) <> ''", name=op.f("ck_standing_decisions_says_who_and_why")
+        ),
+        sa.CheckConstraint("until_at > created_at", name=op.f("ck_standing_decisions_holds_for_a_while")),
         sa.ForeignKeyConstraint(["group_id"], ["failure_groups.group_id"], name=op.f("fk_standing_decisions_group_id")),
         sa.PrimaryKeyConstraint("standing_id", name=op.f("pk_standing_decisions")),
         sqlite_autoincrement=True,

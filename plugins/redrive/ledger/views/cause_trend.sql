@@ -4,7 +4,7 @@ with dated as (
     select
         route,
         cause,
-        to_char(coalesce(dead_lettered_at, first_enqueued_at, changed_at) at time zone 'UTC', 'YYYY-MM-DD') as day
+        {day: coalesce(dead_lettered_at, first_enqueued_at, changed_at)} as day
     from messages
     where cause is not null
 )
