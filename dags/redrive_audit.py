@@ -1,24 +1,5 @@
-"""# Keep the promises
+"""The DAG `redrive_audit`. Airflow finds it here; it is made in `redrive/airflow/audit.py`."""
 
-`audit` proves, for every route, that copies, messages and states add up, in the ledger and against the staging files
-themselves. It **fails where a promise is broken** and says where and by how much: that is the one alert to have.
-It also closes batches that a killed drain left open. `retention` then forgets what finished longer ago than each
-route's `retention`; it does not run while the audit fails, so that nothing is removed that would explain it.
-`rescue` fails while a source has not been emptied for half of the time that it keeps messages, because then they may
-expire unread: a paused or failing route, or one that is drained more slowly than it fills.
+from redrive.airflow import audit_dag
 
-By hand: `redrive audit`.
-"""
-
-from airflow.sdk import chain
-
-from redrive.airflow import tasks
-
-with tasks.upkeep_dag(
-    "redrive_audit",
-    schedule=tasks.AUDIT_SCHEDULE,
-    description="Proves that everything adds up, and forgets what is old",
-    page=__doc__,
-):
-    chain(tasks.audit(), tasks.retention())
-    tasks.rescue()
+globals().update(audit_dag())

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from redrive.airflow import DAG_FILE
+
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +96,17 @@ def test_every_file_imports(parsed: dict[str, Any]) -> None:
 
 def test_there_is_one_dag_per_route_and_two_for_all(parsed: dict[str, Any]) -> None:
     assert set(parsed["dags"]) == {"redrive_orders", "redrive_payments", "redrive_review", "redrive_audit"}
+
+
+def test_two_lines_are_a_whole_dag_file(tmp_path: Path) -> None:
+    (tmp_path / "dags").mkdir()
+    page = (ROOT / "docs" / "airflow.md").read_text()
+    assert DAG_FILE in page.replace("   ", "")
+    assert len(DAG_FILE.replace("\n\n", "\n").splitlines()) == 2
+    (tmp_path / "dags" / "dead_letters.py").write_text(DAG_FILE)
+    found = parse(TWO_ROUTES, tmp_path, tmp_path / "dags")
+    assert found["errors"] == {}
+    assert set(found["dags"]) == {"redrive_orders", "redrive_payments", "redrive_review", "redrive_audit"}
 
 
 def test_a_route_that_is_not_enabled_is_not_scheduled(parsed: dict[str, Any]) -> None:

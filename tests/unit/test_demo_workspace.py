@@ -164,7 +164,7 @@ def test_the_example_configuration_is_the_demos(place: Workspace) -> None:
 
 @pytest.mark.parametrize("change", [("connection: sqs_demo", "connection: prod"), ("orders:\n", "bills:\n")])
 def test_a_configuration_of_somebodys_own_is_refused(place: Workspace, change: tuple[str, str]) -> None:
-    text = (workspace.ROOT / "config" / "redrive.yaml").read_text().replace(*change)
+    text = (workspace.root() / "config" / "redrive.yaml").read_text().replace(*change)
     own = settings.parse(text, env={}, root=place.home)
 
     with pytest.raises(UsageError, match="no longer has the demo's route"):

@@ -1,6 +1,7 @@
 """The configuration: what it takes, what it refuses, and that a refusal names the key."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -128,6 +129,42 @@ def test_the_file_is_found_by_home_or_by_its_own_variable(tmp_path: Path) -> Non
     assert settings.load(env=home).staging == str(tmp_path / "here")
     assert settings.load(env={**home, "REDRIVE_CONFIG": "other.yaml"}).staging == "s3://bucket/there"
     assert settings.load(tmp_path / "other.yaml", env=home).staging == "s3://bucket/there"
+
+
+def test_a_checkout_is_its_own_home() -> None:
+    assert settings.home({}) == settings.checkout() == REPOSITORY
+    assert settings.home({"REDRIVE_CONFIG": "/etc/redrive.yaml", "AIRFLOW_HOME": "/opt/airflow"}) == REPOSITORY
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({"REDRIVE_HOME": "/srv", "REDRIVE_CONFIG": "/etc/redrive.yaml", "AIRFLOW_HOME": "/opt/airflow"}, "/srv"),
+        ({"REDRIVE_CONFIG": "/etc/redrive/my.yaml", "AIRFLOW_HOME": "/opt/airflow"}, "/etc/redrive"),
+        ({"REDRIVE_CONFIG": "/srv/config/redrive.yaml"}, "/srv"),
+        ({"REDRIVE_CONFIG": "my.yaml", "AIRFLOW_HOME": "/opt/airflow"}, "/opt/airflow"),
+        ({"AIRFLOW_HOME": "~/airflow"}, str(Path.home() / "airflow")),
+        ({}, str(Path.cwd())),
+    ],
+)
+def test_an_installed_package_lives_where_its_configuration_or_airflow_does(
+    env: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.settings.file.checkout", lambda: None)
+    assert settings.home(env) == Path(expected)
+
+
+def test_what_is_installed_is_no_checkout(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "plugins" / "redrive", tmp_path / "plugins" / "redrive")
+    ask = "from redrive.settings import checkout; print(checkout())"
+    found = subprocess.run(
+        [sys.executable, "-c", ask],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "plugins")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == "None"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -1,1 +1,51 @@
-"""What the DAG files are made of."""
+"""Redrive's DAGs. A DAG file of two lines is all that an Airflow needs::
+
+    from redrive.airflow import dags
+
+    globals().update(dags())
+
+Airflow takes a file for a DAG file where it holds the words ``airflow`` and ``dag``, as the first line does.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+#: What such a file holds.
+DAG_FILE = "from redrive.airflow import dags\n\nglobals().update(dags())\n"
+
+__all__ = ["DAG_FILE", "audit_dag", "dags", "review_dag", "route_dags"]
+
+
+def dags() -> "dict[str, DAG]":
+    """Every DAG by its id: ``redrive_<route>`` for each route, ``redrive_review``, ``redrive_audit``.
+
+    A mistake in the configuration raises :class:`~redrive.errors.SettingsError`, so that Airflow shows it as the
+    file's import error, with the path of every wrong key.
+    """
+    return {**route_dags(), **review_dag(), **audit_dag()}
+
+
+# Imported where they are called: the library has no need of Airflow to know that they are there.
+
+
+def route_dags() -> "dict[str, DAG]":
+    """The DAGs ``redrive_<route>``, for a file of their own."""
+    from redrive.airflow import routes  # noqa: PLC0415
+
+    return routes.dags()
+
+
+def review_dag() -> "dict[str, DAG]":
+    """The DAG ``redrive_review``, for a file of its own."""
+    from redrive.airflow import review  # noqa: PLC0415
+
+    return review.dags()
+
+
+def audit_dag() -> "dict[str, DAG]":
+    """The DAG ``redrive_audit``, for a file of its own."""
+    from redrive.airflow import audit  # noqa: PLC0415
+
+    return audit.dags()

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import IO, NamedTuple
 
 from redrive import settings as configuration
+from redrive.airflow import DAG_FILE
 from redrive.connections.lookup import variable_of
 from redrive.dev import local_spark
 from redrive.errors import RedriveError, UsageError
@@ -42,8 +43,6 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 _STOP_SECONDS = 20.0
-#: The code is where it is installed, also where ``$REDRIVE_HOME`` puts the state elsewhere.
-_CODE = Path(__file__).resolve().parents[3]
 #: Runs the command that follows it, after asking Linux for SIGTERM when we die, even by SIGKILL. As a program
 #: of its own and not a ``preexec_fn``, because that may hang where other threads run.
 _LEASH = """\
@@ -101,6 +100,12 @@ def environment(
     # Airflow's parts talk to each other over loopback; a proxy of the user's must not be asked for that.
     direct = ",".join(filter(None, [kept.get("no_proxy") or kept.get("NO_PROXY"), f"{HOST},localhost"]))
     scripts = sysconfig.get_path("scripts")
+    # The code is where it is installed, also where ``$REDRIVE_HOME`` puts the state elsewhere.
+    code = configuration.checkout()
+    dags, plugins = (code or state) / "dags", (code or state) / "plugins"
+    if code is None:  # and the package's entry point brings the page
+        dags.mkdir(exist_ok=True)
+        (dags / "redrive_dags.py").write_text(DAG_FILE)
     url = f"http://{HOST}:{port}"
     passwords = state / "simple_auth_manager_passwords.json"
     known = json.loads(passwords.read_text(encoding="utf-8")) if passwords.exists() else {}
@@ -109,13 +114,13 @@ def environment(
         _write_private(passwords, json.dumps(known | missing))
     return kept | {
         "PATH": os.pathsep.join([scripts, kept.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join([str(_CODE / "plugins"), *filter(None, [kept.get("PYTHONPATH", "")])]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(plugins) if code else "", kept.get("PYTHONPATH", "")])),
         "NO_PROXY": direct,
         "no_proxy": direct,
         "REDRIVE_HOME": str(home),
         "AIRFLOW_HOME": str(state),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(_CODE / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(_CODE / "plugins"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(plugins),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",

@@ -5,7 +5,7 @@ named by their Airflow id, and values can come from the environment as ``${VAR}`
 ``python -m redrive.settings`` writes docs/configuration.md from the models.
 """
 
-from redrive.settings.file import POLICY_KEYS, config_path, home, load, load_policy, parse
+from redrive.settings.file import POLICY_KEYS, checkout, config_path, home, load, load_policy, parse
 from redrive.settings.models import (
     Ages,
     Backoff,
@@ -50,6 +50,7 @@ __all__ = [
     "Settings",
     "Source",
     "SparkSettings",
+    "checkout",
     "config_path",
     "format_duration",
     "format_size",

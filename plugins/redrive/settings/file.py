@@ -1,8 +1,10 @@
 """Reading the file: YAML, the environment's values, defaults, and every problem with the path of its key."""
 
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +34,26 @@ _PARTS = {"parts": True}
 
 
 def home(env: Mapping[str, str] = os.environ) -> Path:
-    """``$REDRIVE_HOME``, from which relative paths count; by default the folder that holds ``plugins``."""
-    return Path(env.get("REDRIVE_HOME") or Path(__file__).resolve().parents[3]).absolute()
+    """The folder from which relative paths count, and below which ``config/redrive.yaml`` and ``var/`` are.
+
+    ``$REDRIVE_HOME``. Else a checkout is its own home. An installed package has none: then the folder of
+    ``$REDRIVE_CONFIG`` (the one above it, where that is called ``config``), else ``$AIRFLOW_HOME``, else the folder in
+    which we were started.
+    """
+    if given := env.get("REDRIVE_HOME"):
+        return Path(given).absolute()
+    if found := checkout():
+        return found
+    if (file := Path(env.get("REDRIVE_CONFIG") or "")).is_absolute():
+        return file.parent.parent if file.parent.name == "config" else file.parent
+    return Path(env.get("AIRFLOW_HOME") or "").expanduser().absolute()
+
+
+@functools.cache
+def checkout() -> Path | None:
+    """The root of the checkout that this code runs from; None where it is installed as a package."""
+    plugins = Path(str(files("redrive"))).resolve().parent
+    return plugins.parent if plugins.name == "plugins" and (plugins.parent / "pyproject.toml").is_file() else None
 
 
 def config_path(env: Mapping[str, str] = os.environ) -> Path:

@@ -23,7 +23,9 @@ of the key, and nothing runs.
 
 - `${VAR}` is replaced by the environment's value, `${VAR:-default}` by the default where the variable is
   unset or empty; `$${` is a plain `${`. A variable that is missing and has no default is an error.
-- Relative paths count from `$REDRIVE_HOME`, by default the root of the repository.
+- Relative paths, also that of `config/redrive.yaml`, count from `$REDRIVE_HOME`. Without it they count from the root of
+  a checkout; of an installed package from the folder of `$REDRIVE_CONFIG` (or the one above it, where that is called
+  `config`), else from `$AIRFLOW_HOME`, else from where the process was started.
 - Durations: `500ms`, `30s`, `5m`, `6h`, `4d`, `1w`, `1h30m`, or ISO 8601 such as `PT5M`.
   Sizes: `64MiB`, `5MB`, or a number of bytes.
 - Selectors point into a message: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body),

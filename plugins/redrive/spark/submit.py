@@ -21,6 +21,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,8 +43,8 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # one content, one archive: times would chan
 
 
 #: The code is where it is installed, also where ``$REDRIVE_HOME`` puts the state elsewhere.
-_LIBRARY = Path(__file__).resolve().parents[1]
-_JOB = Path(__file__).with_name("job.py")
+_LIBRARY = Path(str(files("redrive"))).resolve()
+_JOB = _LIBRARY / "spark" / "job.py"
 
 
 class Code(NamedTuple):

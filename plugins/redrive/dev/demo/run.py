@@ -49,6 +49,7 @@ def main(*, messages: int, seed: int, keep_broker: bool, fresh: bool, console: C
     """
     if messages < 1:
         raise UsageError(f"--messages {messages}: at least one")
+    workspace.root()
     place = Workspace(settings.home())
     _refuse_without_java()
     with place.alone(), _terminable(), ExitStack() as stack:
@@ -67,7 +68,7 @@ def living_shop(home: Path) -> Iterator[Mapping[str, str]]:
     place = Workspace(home)
     with (
         place.alone(),
-        world.embedded_server(world.find_ministack(workspace.ROOT), place.folder) as endpoint,
+        world.embedded_server(world.find_ministack(workspace.root()), place.folder) as endpoint,
     ):
         place.announce()
         queues = world.make_queues(endpoint)
@@ -99,7 +100,7 @@ class Demo:
         """All acts in order; the exit code."""
         self._act("A shop, its queues, and a bad day")
         endpoint = self._stack.enter_context(
-            world.embedded_server(world.find_ministack(workspace.ROOT), self.place.folder, keep=self.keep_broker)
+            world.embedded_server(world.find_ministack(workspace.root()), self.place.folder, keep=self.keep_broker)
         )
         queues = world.make_queues(endpoint)
         self._say(f"an SQS-compatible server answers at {endpoint}")

@@ -16,12 +16,21 @@ from redrive.dev.demo import world
 from redrive.errors import UsageError
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
-from redrive.settings import Settings
+from redrive.settings import Settings, checkout
 
 ROUTE = "orders"
 BROKER_CONNECTION, DATABASE_CONNECTION = "sqs_demo", "orders_db"
-#: The folder that holds dags/, plugins/ and config/: the demo runs this code, whatever $REDRIVE_CONFIG says.
-ROOT = Path(__file__).resolve().parents[4]
+
+
+def root() -> Path:
+    """The folder that holds dags/, plugins/ and config/: the demo runs this code, whatever $REDRIVE_CONFIG says."""
+    found = checkout()
+    if found is None:
+        raise UsageError(
+            "the demo needs what an installed package leaves out, its shop's broker and configuration: clone the"
+            " repository and say `make run` there"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,7 @@ class Workspace:
                 "AWS_CONFIG_FILE": os.devnull,
                 "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
                 "REDRIVE_HOME": str(self.home),
-                "REDRIVE_CONFIG": str(ROOT / "config" / "redrive.yaml"),
+                "REDRIVE_CONFIG": str(root() / "config" / "redrive.yaml"),
                 "REDRIVE_DATABASE_URL": self.ledger_url,
                 "REDRIVE_STAGING_URI": str(self.staging),
             }

@@ -1,0 +1,58 @@
+"""# Bring dead messages back
+
+One run takes what failed through the whole loop. Each step is safe to repeat: a task that is retried, cleared
+or killed loses nothing and sends nothing twice in silence.
+
+| step | what happens | where to look when it fails |
+|---|---|---|
+| `begin` | takes the route for this run; a scheduled run is skipped while another run holds it or it is paused | `redrive status ROUTE` says who holds it and until when |
+| `observe` | measures the queues | the connection, the queue's name, permissions: `redrive doctor ROUTE` |
+| `drain` | messages go into staging, and are settled only after they are recorded | the broker; staging's free space |
+| `prepare`, `classify` | Spark finds the cause of each failure; skipped when nothing new is staged | this task's log holds Spark's |
+| `load` | causes, groups and what came back go into the ledger | the database |
+| `resolve` | what became of earlier redeliveries | the database |
+| `plan` | who goes back at once, who later, who is held, who needs a person | `redrive run ROUTE --dry-run` shows the plan |
+| `deliver` | sends in slices under rate, canary and breaker | the destination; a group that keeps failing is held |
+| `escalate` | the rest goes to `escalated_messages` | `redrive review list` |
+| `report` | the counts of the run, also in XCom; fails for a source that failed, when all else is done | its error names the source |
+| `finish` | gives the route back, whatever happened, and fails if anything did | its error names the tasks; a lease that was not given back ends by itself after 15 minutes |
+
+**Trigger by hand** with `dry_run` to see what would happen, or with `causes`, `groups`, `since`, `until`, `sources`,
+`attributes`, `limit` to take a part. A run that is triggered by hand while the route is held or paused fails and says who holds it.
+**Stop** with `redrive pause ROUTE` (or pause the DAG); **the way out** is `redrive restore ROUTE`, which puts
+every unfinished message back into its dead-letter queue.
+"""  # noqa: E501  rows of a table can't be wrapped
+
+from airflow.sdk import DAG, chain
+
+from redrive.airflow import tasks
+from redrive.settings import Settings
+
+
+def dags() -> dict[str, DAG]:
+    """A DAG ``redrive_<route>`` for each route of the configuration."""
+    settings = tasks.load_settings()
+    return {dag.dag_id: dag for dag in (_route_dag(settings, name) for name in settings.routes)}
+
+
+def _route_dag(settings: Settings, name: str) -> DAG:
+    route = settings.route(name)
+    with tasks.route_dag(settings, name, page=__doc__) as dag:
+        run = tasks.begin(name)
+        drained = tasks.drain.partial(run=run).expand_kwargs(tasks.shards(route.drain.shards))
+        loaded = tasks.load()
+        chain(
+            tasks.observe(run),
+            drained,
+            tasks.prepare(run),
+            tasks.classify(settings),
+            loaded,
+            tasks.resolve(run),
+            tasks.plan(run),
+            tasks.deliver.partial(run=run).expand_kwargs(tasks.shards(route.deliver.shards)),
+            tasks.escalate(run),
+            tasks.report(run),
+            tasks.finish(run).as_teardown(setups=run, on_failure_fail_dagrun=True),
+        )
+        drained >> loaded  # so that a skipped classify does not skip the load
+    return dag
