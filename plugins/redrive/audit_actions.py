@@ -20,6 +20,7 @@ class Action(StrEnum):
     # A run and its route
     TAKE_OVER_ROUTE = "take_over_route", "a run took the route from one whose lease had run out"
     MOVE_ROUTE = "move_route", "the route is on another broker or connection now"
+    CHANGE_CONFIGURATION = "change_configuration", "the run began with another configuration than the one before"
     PAUSE = "pause", "no run begins, and none sends"
     RESUME = "resume", "runs begin again"
     # Staging and load

@@ -65,6 +65,7 @@ def nobody_asks_for_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     from redrive.airflow import spark_operators  # noqa: PLC0415  imports Airflow
 
     monkeypatch.setattr(spark_operators, "_held", lambda _context: nullcontext())
+    monkeypatch.setattr(spark_operators, "_spark_of", lambda _context, parsed: parsed)
     monkeypatch.setattr(spark_operators, "get_current_context", dict)
 
 

@@ -555,6 +555,11 @@ class TestReviewerRole:
         for name in ("ana", "ben"):
             person(workshop, f"drop role {name}")
 
+    def test_does_not_read_what_runs_began_with(self, bug: Workshop) -> None:
+        assert self.says(bug, "ana", "select count(configuration) from redrive.runs") == [(1,)]
+        with pytest.raises(sa.exc.ProgrammingError, match="permission denied for table configurations"):
+            self.says(bug, "ana", "select text from redrive.configurations")
+
     def says(self, bug: Workshop, name: str, statement: str) -> list[tuple]:
         engine = sa.create_engine(bug.ledger.url.set(username=name))
         try:

@@ -72,12 +72,17 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
     conf: dict[str, str]
 
     def __init__(self, *, chosen: SparkSettings, **kwargs: Any) -> None:
-        connection = chosen.connection if chosen.runner == "submit" else None
-        super().__init__(conn_id=connection or _OWN_CONNECTION, **kwargs)
+        super().__init__(**kwargs)
+        self._choose(chosen)
+
+    def _choose(self, chosen: SparkSettings) -> None:
         self.chosen = chosen
-        self.connection = connection
+        self.connection = chosen.connection if chosen.runner == "submit" else None
+        self._conn_id = self.connection or _OWN_CONNECTION
+        self.conf = submit.properties(chosen)
 
     def execute(self, context: Any) -> None:
+        self._choose(_spark_of(context, self.chosen))
         # All of this is found out where the task runs: the worker may not be the machine that parsed the DAG.
         self.py_files = str(submit.package())
         self.application = str(submit.application())
@@ -109,6 +114,29 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
         return super()._get_hook()
 
 
+def _spark_of(context: Any, parsed: SparkSettings) -> SparkSettings:
+    """What the run began with; ``parsed``, which the file said when the task was made, where the runner is another: it
+    makes the operator. The job finds the same causes either way."""
+    began_with = _began_with(context).spark
+    if began_with.runner == parsed.runner:
+        return began_with
+    log.warning(
+        "the run began with spark.runner %s, and the file says %s now: the job is started as the file says",
+        began_with.runner,
+        parsed.runner,
+    )
+    return parsed
+
+
+def _began_with(context: Any) -> Settings:
+    """The configuration with which the run of this task began."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+    from redrive.stages.context import Run  # noqa: PLC0415
+
+    run = Run.from_json(context["ti"].xcom_pull(task_ids="begin"))
+    return pipeline.settings_of(run, configuration.load())
+
+
 @contextmanager
 def _held(context: Any) -> Iterator[None]:
     """Hold the route while Spark works, which writes nothing into the ledger and may take longer than a lease."""
@@ -129,7 +157,6 @@ def _submit(settings: Settings) -> ClassifyOperator:
         chosen=settings.spark,
         name=submit.APPLICATION_NAME,
         application_args=submit.arguments(_MANIFEST),
-        conf=submit.properties(settings.spark),
         execution_timeout=settings.spark.timeout,
         # Off: it makes a retry look for the job of the try before, which YARN allows with more settings only.
         # A job that runs twice changes nothing.
@@ -140,8 +167,11 @@ def _submit(settings: Settings) -> ClassifyOperator:
 
 def _over_connect(manifest: str) -> None:
     """Finds the cause of every staged message over Spark Connect. Skipped when nothing new is staged."""
-    with _held(get_current_context()):
-        submit.classify_over_connect(configuration.load(), manifest)
+    context = get_current_context()
+    with _held(context):
+        settings = configuration.load()
+        spark = _spark_of(context, settings.spark)
+        submit.classify_over_connect(settings.model_copy(update={"spark": spark}), manifest)
 
 
 def _on_emr(settings: Settings) -> Any:

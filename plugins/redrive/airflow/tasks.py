@@ -1,6 +1,7 @@
 """What the DAG files are made of: the DAGs' settings, and one small function per task.
 
-A task loads the configuration, rebuilds its run from XCom, calls one stage and returns that stage's counts.
+A task rebuilds its run from XCom, reads the configuration that the run began with, calls one stage and returns that
+stage's counts.
 XCom carries counts and ids, never a message. The stages (and with them the ledger, the broker and their
 clients) are imported inside the functions, because the scheduler imports this module at every parse.
 """
@@ -333,8 +334,9 @@ def _prepare(run: Counts) -> str | None:
 
     if run["dry_run"]:
         return None
-    settings = configuration.load()
-    manifest = pipeline.prepare_classification(settings, Run.from_json(run))
+    current = Run.from_json(run)
+    settings = pipeline.settings_of(current, configuration.load())
+    manifest = pipeline.prepare_classification(settings, current)
     if manifest is not None and settings.spark.runner in spark_operators.CLOUD_RUNNERS:
         from redrive.spark import submit  # noqa: PLC0415
 
@@ -589,12 +591,14 @@ def _decided(settings: Settings) -> list[str]:
 
 
 def _stage(run: Counts, stage: Callable[..., Counts], **options: Any) -> Counts:
-    """One stage of a run. A dry run changes nothing, so it only passes through."""
+    """One stage of a run, with what the run began with. A dry run changes nothing, so it only passes through."""
+    from redrive.stages import pipeline  # noqa: PLC0415
     from redrive.stages.context import Run  # noqa: PLC0415
 
     if run["dry_run"]:
         return {"dry_run": True}
-    return stage(configuration.load(), Run.from_json(run), **options)
+    current = Run.from_json(run)
+    return stage(pipeline.settings_of(current, configuration.load()), current, **options)
 
 
 def _preview(run: "Run") -> Counts:

@@ -24,6 +24,7 @@ from redrive.message import LARGEST_ID, MOST_MESSAGES
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from sqlalchemy.engine import Connection
 
     from redrive.ledger.engine import Ledger
     from redrive.ledger.selecting import Selection
@@ -326,7 +327,10 @@ def status(
     for name in names:
         settings.route(name)
     with _ledger(settings) as ledger, ledger.read() as connection:
-        found = [inspecting.status(connection, name) for name in names]
+        found = [
+            inspecting.status(connection, name) | {"configuration": _configuration(connection, settings, name)}
+            for name in names
+        ]
     if as_json:
         typer.echo(json.dumps(found, default=str))
         return
@@ -720,6 +724,18 @@ def _settings() -> "Settings":
     from redrive import settings  # noqa: PLC0415
 
     return settings.load()
+
+
+def _configuration(connection: "Connection", settings: "Settings", route: str) -> dict[str, str | None]:
+    """What the route's newest run began with, and what its next one begins with as the file is now."""
+    from redrive import settings as configuration  # noqa: PLC0415
+    from redrive.ledger import configurations  # noqa: PLC0415
+
+    now = configuration.written(settings, route)
+    return {
+        "last_run": configurations.shown(configurations.before(connection, route)),
+        "next_run": configurations.shown(now.hash if now else None),
+    }
 
 
 def _now() -> datetime:

@@ -19,6 +19,8 @@ _LEVELS = {"ok": "green", "untried": "dim", "warning": "yellow", "error": "red"}
 def print_report(console: Console, report: dict[str, Any]) -> None:
     """The numbers of one run, those that say something."""
     console.print(Text(f"{report['route']}  run {report['run_id']}", style="bold"))
+    if report.get("configuration"):
+        console.print(Text(f"configuration {report['configuration']}", style="dim"))
     table = Table(box=None, show_header=False, pad_edge=True)
     table.add_column(justify="right")
     for name, value in report.items():
@@ -52,6 +54,10 @@ def print_status(console: Console, status: dict[str, Any]) -> None:
     if status["held_by"]:
         held = status["held_by"]
         console.print(Text(f"  run {held['run_id']} ({held['holder']}) holds it until {str(held['until'])[:19]} UTC"))
+    last, following = status["configuration"]["last_run"], status["configuration"]["next_run"]
+    if last:
+        changed = f"; the file was edited since: the next run begins with {following}" if following != last else ""
+        console.print(Text(f"  configuration {last}{changed}", style="dim"))
     balance = status["balance"]
     if not balance:
         console.print(Text("  nothing was staged yet", style="dim"))

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
+from redrive.ledger import configurations
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import MACHINE, tell
 
@@ -54,8 +55,10 @@ def acquire(
     airflow_run_id: str | None = None,
     even_if_paused: bool = False,
     system: str = "",
+    configuration: tuple[str, str] | None = None,
 ) -> RouteLease:
-    """Take the route for ``run_id``, which works with the broker and connection ``system``.
+    """Take the route for ``run_id``, which works with the broker and connection ``system``, and with the
+    ``configuration`` of this hash and text.
 
     Raises :class:`RouteBusy` (naming the holder and until when) while another run's lease lasts, and
     :class:`RoutePaused` when people paused the route. A lease that ran out is taken over: its run is marked
@@ -95,6 +98,18 @@ def acquire(
                 run_id=run_id,
                 reason=f"the lease of run {row.run_id} ({row.holder}) ran out at {lease_until}",
             )
+        name = configuration[0] if configuration else None
+        if configuration:
+            configurations.keep(connection, *configuration, now)
+            if (known := configurations.before(connection, route)) and known != name:
+                tell(
+                    connection,
+                    at=now,
+                    action=Action.CHANGE_CONFIGURATION,
+                    route=route,
+                    run_id=run_id,
+                    reason=f"{configurations.shown(name)}, before {configurations.shown(known)}",
+                )
         fence = row.fence + 1
         connection.execute(
             sql(
@@ -106,9 +121,10 @@ def acquire(
         connection.execute(
             sql(
                 'insert into runs (run_id, route, "trigger", holder, fence, selection, status, started_at,'
-                " airflow_run_id) values (:run_id, :route, :trigger, :holder, :fence, :selection, 'running', :now,"
-                " :airflow_run_id) on conflict (run_id) do update set fence = excluded.fence, status = 'running',"
-                " started_at = excluded.started_at, finished_at = null, counts = '{}'"
+                " airflow_run_id, configuration) values (:run_id, :route, :trigger, :holder, :fence, :selection,"
+                " 'running', :now, :airflow_run_id, :configuration) on conflict (run_id) do update set"
+                " fence = excluded.fence, status = 'running', started_at = excluded.started_at, finished_at = null,"
+                " counts = '{}', configuration = excluded.configuration"
             ),
             {
                 "run_id": run_id,
@@ -119,6 +135,7 @@ def acquire(
                 "selection": json.dumps(selection or {}, default=str),
                 "now": now,
                 "airflow_run_id": airflow_run_id,
+                "configuration": name,
             },
         )
         if system and system != row.system:

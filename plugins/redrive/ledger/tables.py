@@ -44,6 +44,17 @@ ledger_identity = Table(
     comment="One row: which ledger this is.",
 )
 
+configurations = Table(
+    "configurations",
+    metadata,
+    Column("hash", sa.Text, primary_key=True),  # SHA-256 of the text
+    # YAML of one route and of what all share. As it is written: the environment's values are not in it.
+    Column("text", sa.Text, nullable=False),
+    Column("first_used_at", Instant, nullable=False),
+    Column("last_used_at", Instant, nullable=False),  # a run began with it; retention goes by this
+    comment="What runs began with.",
+)
+
 runs = Table(
     "runs",
     metadata,
@@ -58,6 +69,8 @@ runs = Table(
     Column("finished_at", Instant),
     Column("counts", sa.Text, nullable=False, server_default="{}"),  # JSON: what each stage reported
     Column("airflow_run_id", sa.Text),
+    # The hash of what it began with, also when retention has removed the text.
+    Column("configuration", sa.Text),
     _one_of("status", "running", "succeeded", "failed", "replaced"),
     Index("ix_runs_route_started_at", "route", "started_at"),
 )

@@ -5,7 +5,7 @@ named by their Airflow id, and values can come from the environment as ``${VAR}`
 ``python -m redrive.settings`` writes docs/configuration.md from the models.
 """
 
-from redrive.settings.file import POLICY_KEYS, checkout, config_path, home, load, load_policy, parse
+from redrive.settings.file import POLICY_KEYS, Written, checkout, config_path, home, load, load_policy, parse, written
 from redrive.settings.models import (
     Ages,
     Backoff,
@@ -50,6 +50,7 @@ __all__ = [
     "Settings",
     "Source",
     "SparkSettings",
+    "Written",
     "checkout",
     "config_path",
     "format_duration",
@@ -60,4 +61,5 @@ __all__ = [
     "parse",
     "parse_duration",
     "parse_size",
+    "written",
 ]

@@ -1,12 +1,13 @@
 """Reading the file: YAML, the environment's values, defaults, and every problem with the path of its key."""
 
 import functools
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import ValidationError
@@ -23,6 +24,8 @@ _MAX_FILE_BYTES = 4 << 20
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|\$\{")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
 _Key = tuple[str | int, ...]
 
 #: What of a route says who is sent when, and how often: what ``redrive simulate`` takes.
@@ -31,6 +34,13 @@ POLICY_KEYS = ("requeue_attempts", "delay_attempts", "backoff", "canary", "cause
 _LEAST = {"broker": ANY_BROKER, "sources": [{"queue": "any"}]}
 #: Says that a look at parts it is.
 _PARTS = {"parts": True}
+
+
+class Written(NamedTuple):
+    """What the file says of one route, in one spelling, and the hash that names it."""
+
+    hash: str  # SHA-256, as hexadecimal digits
+    text: str  # YAML that :func:`parse` reads; the environment's values are not in it
 
 
 def home(env: Mapping[str, str] = os.environ) -> Path:
@@ -70,12 +80,27 @@ def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Setti
     return parse(_read(path or config_path(env), "write one there, or set REDRIVE_CONFIG"), env=env, root=home(env))
 
 
+def written(settings: Settings, route: str) -> Written | None:
+    """What the file said of ``route``, and of what all routes share; None where ``settings`` come from no file.
+
+    The environment's values stay out of it: where the file says ``${VAR}``, so does the text. So does the ledger's
+    address, which may hold a password; nothing of another route, no comment and no blank changes the hash.
+    """
+    given = settings._given
+    routes = given.get("routes")
+    if not isinstance(routes, dict) or route not in routes:
+        return None
+    kept = {key: value for key, value in given.items() if key != "database"} | {"routes": {route: routes[route]}}
+    text: str = yaml.dump(kept, Dumper=_Dumper, allow_unicode=True, sort_keys=True)
+    return Written(hashlib.sha256(text.encode()).hexdigest(), text)
+
+
 def load_policy(path: Path, route: Route, env: Mapping[str, str] = os.environ) -> Route:
     """``route`` with the policy of the YAML file ``path``: any of :data:`POLICY_KEYS`; the rest stays as it is.
 
     Problems are told as by :func:`load`.
     """
-    given = _mapping(_read(path, "name a file with the keys of a policy"), env)
+    _, given = _mapping(_read(path, "name a file with the keys of a policy"), env)
     problems = [
         f"{key}: is no part of a policy{nearest(key, POLICY_KEYS)}; known: {', '.join(POLICY_KEYS)}"
         for key in given
@@ -111,8 +136,8 @@ def _read(file: Path, otherwise: str) -> str:
         raise SettingsError(f"{file}: is not UTF-8 text") from error
 
 
-def _mapping(text: str, env: Mapping[str, str]) -> dict[str, Any]:
-    """The keys and values of the YAML ``text``, with the environment's values in them."""
+def _mapping(text: str, env: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys and values of the YAML ``text``, as they are and with the environment's values in them."""
     problems: list[str] = []
     try:
         node = yaml.compose(text, Loader=_Loader)
@@ -129,12 +154,12 @@ def _mapping(text: str, env: Mapping[str, str]) -> dict[str, Any]:
     expanded: dict[str, Any] = _Expansion(env, problems).of(given, ())
     if problems:
         raise SettingsError("\n".join(problems))
-    return expanded
+    return given, expanded
 
 
 def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
     """The settings that the YAML ``text`` means; relative paths count from ``root``. No I/O."""
-    expanded, problems = _mapping(text, env), list[str]()
+    (given, expanded), problems = _mapping(text, env), list[str]()
     defaults = expanded.get("defaults")
     routes = expanded.get("routes")
     merged = dict(expanded)
@@ -156,6 +181,7 @@ def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
                 problems.append(line)
     if settings is None or problems:
         raise SettingsError("\n".join(problems))
+    settings._given = given
     return settings
 
 

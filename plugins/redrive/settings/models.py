@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -760,6 +761,9 @@ class Settings(Part):
     routes: dict[RouteName, Route] = Field(
         default={}, description="By name: lower-case letters, digits and underscores, at most 40."
     )
+
+    #: What the file says, without the environment's values and without what is inherited.
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @field_validator("database")
     @classmethod

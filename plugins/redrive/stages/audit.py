@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from redrive.brokers import open_broker, registry
 from redrive.brokers.base import Broker
 from redrive.errors import RedriveError, StagingError
+from redrive.ledger import configurations
 from redrive.ledger.account import balance, findings, retention
 from redrive.ledger.account.balance import Problem
 from redrive.ledger.drain import batches
@@ -237,6 +238,9 @@ def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
             for batch in left:
                 staging.remove(batch.uri)
             retention.drop(ledger, [batch.batch_id for batch in left])
+        if settings.routes:
+            longest = max(route.retention for route in settings.routes.values())
+            configurations.forget(ledger, before=now - longest)
     finally:
         ledger.close()
     return totals

@@ -45,6 +45,7 @@ class Run:
     selection: Selection = field(default_factory=Selection)
     dry_run: bool = False
     system: str = ""  # the broker and connection that it began with; '': whichever the settings say
+    configuration: str = ""  # the hash of what it began with; '': whatever the file says
 
     def to_json(self) -> dict[str, Any]:
         """A form that travels through XCom; :meth:`from_json` reads it."""
@@ -57,6 +58,7 @@ class Run:
             "selection": self.selection.to_json(),
             "dry_run": self.dry_run,
             "system": self.system,
+            "configuration": self.configuration,
         }
 
     @classmethod
@@ -71,6 +73,7 @@ class Run:
             selection=Selection.from_json(data["selection"]),
             dry_run=data["dry_run"],
             system=data.get("system", ""),
+            configuration=data.get("configuration", ""),
         )
 
     @property

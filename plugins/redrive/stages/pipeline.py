@@ -6,16 +6,18 @@ them. A run travels between tasks as :class:`Run`: names and numbers, no payload
 
 import gc
 import logging
+import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
+from redrive import settings as configuration
 from redrive.brokers.base import Broker
-from redrive.errors import BalanceBroken, SourcesFailed
-from redrive.ledger import leases, schema
+from redrive.errors import BalanceBroken, SettingsError, SourcesFailed
+from redrive.ledger import configurations, leases, schema
 from redrive.ledger.delivery import outcomes, sending
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, let_go_of_interrupted
@@ -67,6 +69,7 @@ def begin(
     run_id = f"{route}.{dag_run_id}" if dag_run_id else f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"
     if dry_run:
         return Run(route, run_id, 0, lease, now, selection, dry_run=True, system=system)
+    given = configuration.written(settings, route)
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
@@ -82,6 +85,7 @@ def begin(
             airflow_run_id=dag_run_id,
             even_if_paused=even_if_paused,
             system=system,
+            configuration=given,
         )
         try:
             recover(settings, ledger, held, now)
@@ -91,7 +95,38 @@ def begin(
             raise
     finally:
         ledger.close()
-    return Run(route, run_id, held.fence, lease, now, selection, system=system)
+    name = given.hash if given else ""
+    log.info(
+        "run %s of route %s begins with configuration %s", run_id, route, configurations.shown(name) or "of no file"
+    )
+    return Run(route, run_id, held.fence, lease, now, selection, system=system, configuration=name)
+
+
+def settings_of(run: Run, settings: Settings, env: Mapping[str, str] = os.environ) -> Settings:
+    """What ``run`` began with, whatever the file says by now; ``settings`` are the file's and say where the ledger is.
+
+    The environment's values and the connections are those of now. Raises :class:`SettingsError` when the ledger
+    doesn't have it, or it can't be read with this environment.
+    """
+    if not run.configuration:
+        return settings
+    ledger = Ledger(settings.database)
+    try:
+        with ledger.read() as connection:
+            text = configurations.text_of(connection, run.configuration)
+        what = f"configuration {configurations.shown(run.configuration)}, with which run {run.run_id} began"
+        if text is None:
+            raise SettingsError(
+                f"{what}: {ledger!r} doesn't have it. If `database` was changed in the middle of the run, change it"
+                " back; the next run begins with what the file says then"
+            )
+    finally:
+        ledger.close()
+    try:
+        began_with = configuration.parse(text, env=env, root=configuration.home(env))
+    except SettingsError as error:
+        raise SettingsError(f"{what}: {error}") from None
+    return began_with.model_copy(update={"database": settings.database})
 
 
 def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from redrive.errors import BalanceBroken, SourcesFailed, StagingError
-from redrive.ledger import leases
+from redrive.ledger import configurations, leases
 from redrive.ledger.account import balance
 from redrive.ledger.drain import batches
 from redrive.stages import failed_sources
@@ -53,6 +53,7 @@ def report(context: Context) -> dict[str, Any]:
     numbers = {
         "route": context.name,
         "run_id": context.run.run_id,
+        **({"configuration": name} if (name := configurations.shown(context.run.configuration)) else {}),
         **found,
         "waiting": now.get("waiting", 0),
         "held": now.get("held", 0),

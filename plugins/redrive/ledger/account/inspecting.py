@@ -67,7 +67,8 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
         )["due"],  # type: ignore[index]
         "last_runs": _all(
             connection,
-            'select run_id, "trigger", status, started_at, finished_at, counts from runs where route = :route'
+            'select run_id, "trigger", status, started_at, finished_at, counts, configuration from runs'
+            " where route = :route"
             " order by started_at desc limit 5",
             route=route,
         ),

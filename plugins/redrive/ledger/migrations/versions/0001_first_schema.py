@@ -35,9 +35,9 @@ def upgrade() -> None:
         sa.Column("selection", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "action in ('take_over_route', 'move_route', 'pause', 'resume', 'drain_beyond_limit', "
-            "'record_batch', 'abandon_batch', 'give_up_batch', 'load', 'give_another_id', 'return', "
-            "'classify_again', 'merge_groups', 'forget', 'plan', 'aim', 'expire', 'refuse_destination', "
+            "action in ('take_over_route', 'move_route', 'change_configuration', 'pause', 'resume', "
+            "'drain_beyond_limit', 'record_batch', 'abandon_batch', 'give_up_batch', 'load', 'give_another_id', "
+            "'return', 'classify_again', 'merge_groups', 'forget', 'plan', 'aim', 'expire', 'refuse_destination', "
             "'step_gate', 'step_breaker', 'release_gate', 'let_through', 'hold_back', 'give_to_people', "
             "'claim', 'claim_resend', 'give_back', 'send', 'lose_sight', 'recover_slice', 'refuse_send', "
             "'suppress', 'presume', 'confirm', 'escalate', 'ask', 'ask_about_suspected', 'take_in_suspected', "
@@ -58,6 +58,15 @@ def upgrade() -> None:
     )
     op.create_index("ix_audit_events_message_id", "audit_events", ["message_id"], unique=False)
     op.create_index("ix_audit_events_route_at", "audit_events", ["route", "at"], unique=False)
+    op.create_table(
+        "configurations",
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("first_used_at", Instant(), nullable=False),
+        sa.Column("last_used_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("hash", name=op.f("pk_configurations")),
+        comment="What runs began with.",
+    )
     op.create_table(
         "consumer_health",
         sa.Column("route", sa.Text(), nullable=False),
@@ -448,6 +457,7 @@ def upgrade() -> None:
         sa.Column("finished_at", Instant(), nullable=True),
         sa.Column("counts", sa.Text(), server_default="{}", nullable=False),
         sa.Column("airflow_run_id", sa.Text(), nullable=True),
+        sa.Column("configuration", sa.Text(), nullable=True),
         sa.CheckConstraint("status in ('running', 'succeeded', 'failed', 'replaced')", name=op.f("ck_runs_status")),
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_runs")),
     )
