@@ -206,6 +206,40 @@ def test_emptiness_after_the_send_is_worked_past(exact: bool) -> None:
     assert worked_past([SENT], looks(7, 0, exact=exact)) == {1: at(2)}
 
 
+def estimates(*depths: int, apart: float = 2) -> list[Look]:
+    return [look._replace(zeros_apart=timedelta(minutes=apart)) for look in looks(*depths, exact=False)]
+
+
+@pytest.mark.parametrize(
+    ("depths", "proved"),
+    [
+        ((0,), {}),
+        ((0, 0), {}),
+        ((0, 0, 0), {1: at(3)}),
+        ((0, 1, 0, 0), {}),
+        ((0, 1, 0, 0, 0, 0), {1: at(5)}),
+        ((3, 0, 0, 1, 0, 0, 0), {1: at(7)}),
+    ],
+)
+def test_an_estimate_of_zero_is_emptiness_only_if_it_stays(
+    depths: tuple[int, ...], proved: dict[int, datetime]
+) -> None:
+    assert worked_past([SENT], estimates(*depths)) == proved
+
+
+def test_zeros_of_before_a_send_are_none_of_after_it() -> None:
+    """The row of zeros begins before the send: what counts is how long it lasts from there on."""
+    late = Sends(2, at(1.5), at(1.6), 5, None, fence=7)
+    assert worked_past([SENT, late], estimates(0, 0, 0, 0)) == {1: at(3), 2: at(4)}
+
+
+def test_what_is_estimated_to_be_given_out_counts_if_it_stays_so() -> None:
+    seen = [look._replace(waiting=0, depth=9) for look in estimates(0, 0, 0)]
+    over = timedelta(minutes=5)
+    assert outcomes.worked_past([SENT], seen, in_order=False, redrive=over, now=at(7.9)) == {}
+    assert outcomes.worked_past([SENT], seen, in_order=False, redrive=over, now=at(8)) == {1: at(8)}
+
+
 def test_a_look_is_as_old_as_the_broker_may_be_late() -> None:
     """Told at minute 1 and 2 it may have been so before the send; at minute 3 it was after it, if only by then."""
     assert worked_past([SENT], looks(0, lag=1)) == {}

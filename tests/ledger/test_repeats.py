@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from redrive.ledger import leases
+from redrive.ledger.drain import loading
 from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful
 from redrive.message import Tracking, body_hash, message_id_of
 from tests.ledger.planting import Plant
@@ -141,12 +142,6 @@ def test_a_batch_that_was_loaded_before_can_still_come_again() -> None:
     assert set(roles(first, batch(2, "a", "b", again=True)).values()) == {"duplicate"}
 
 
-def test_our_own_id_says_more_than_all_this() -> None:
-    first = batch(1, "a", "b", again=False, doubt=True, tracking=OURS)
-
-    assert roles(first, batch(2, "a", again=True, tracking=OURS)) == {}
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [(None, OURS), (OURS, None), (OURS, OURS._replace(attempt=2)), (OURS, OURS._replace(redrive_id="another"))],
@@ -203,3 +198,30 @@ def test_a_batch_of_a_source_that_was_never_drained_to_the_end_stays_in_doubt(pl
     one = unsettled(plant)
     leases.release(plant.ledger, plant.lease, status="failed", now=plant.now)
     assert in_doubt(plant) == [one]
+
+
+def test_what_carries_an_id_of_ours_and_may_have_come_again_is_a_twin() -> None:
+    first = batch(1, "part of an order", again=False, doubt=True, tracking=OURS, died=None)
+    second = batch(2, "part of an order", again=True, tracking=OURS, died=None)
+
+    assert decide([first, second], {}) == {message_id_of(2, 0): Repeat("twin", message_id_of(1, 0))}
+    assert roles(first._replace(in_doubt=False), second) == {}
+    assert roles(first, batch(2, "part of an order", again=True, tracking=Tracking(OURS.redrive_id, 2))) == {}
+
+
+def test_a_message_made_of_another_with_its_headers_is_not_new_when_it_may_have_come_again(plant: Plant) -> None:
+    """Its settle was not confirmed, and it carries the id and attempt of the message that it was made of."""
+    (whole,) = plant.messages(1)
+    plant.send()
+    part = {"redrive_id": plant.redrive_id(whole), "redrive_attempt": 1, "body": b"part", "broker_message_id": ""}
+    first = plant.batch(1)
+    copy = plant.copy(first, 0, **part)
+    assert loading.load(plant.ledger, plant.lease, [first], [copy], plant.now, repeats={}).new == 1
+
+    second = plant.batch(2)
+    again, back = plant.copy(second, 0, **part), plant.copy(second, 1, **{**part, "body": b"body 0"})
+    twins = {one.message_id: Repeat("twin", copy.message_id) for one in (again, back)}
+    loaded = loading.load(plant.ledger, plant.lease, [second], [again, back], plant.now, repeats=twins)
+
+    assert (loaded.new, loaded.suspected, loaded.returned) == (0, 1, 1)
+    assert plant.rows("select message_id from repeat_copies where kind = 'suspected'") == [(copy.message_id,)]

@@ -14,6 +14,7 @@ from redrive.errors import BrokerUnavailable, QueueMissing
 from redrive.message import DeadLetter, Header, Outgoing, Received
 from tests.simulation import clients
 from tests.simulation.world import Copy, System
+from tests.simulation.world.systems import ZEROS_APART
 
 #: Properties of a message whose broker gives it no identity.
 MESSAGE_ID, TIMESTAMP = "message_id", "timestamp"
@@ -40,6 +41,7 @@ class PlainClient:
             consumer_ids="kept" if able.ids == "kept" else None,
             in_order=not (able.shuffles or able.ordered),
             depth_lag=timedelta(seconds=able.lag if able.depth == "late" else 0),
+            zeros_apart=timedelta(seconds=ZEROS_APART if able.depth == "about" else 0),
         )
 
     def capabilities_for(self, _queue: str) -> Capabilities:

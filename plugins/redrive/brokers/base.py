@@ -54,6 +54,9 @@ class Capabilities:
     #: So long ago the depth that it tells may have been so. A source counts as empty only where receives said so too,
     #: and as drained up to so long before the drain; a destination as worked off up to so long before the look.
     depth_lag: timedelta = timedelta(0)
+    #: A count of zero says that nothing is there once another, so much earlier, said so too and none between them said
+    #: otherwise: an estimate may be zero by itself. 0: one is enough.
+    zeros_apart: timedelta = timedelta(0)
     #: Whether a depth counts every message at one moment, so that whatever it goes down by has left. Where it doesn't,
     #: it may waver by itself, and only emptiness and great swings say that a destination works.
     exact_depth: bool = False

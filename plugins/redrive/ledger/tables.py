@@ -505,6 +505,7 @@ queue_observations = Table(
     Column("oldest_deliveries", sa.Integer),  # how often others had received it by then
     Column("system", sa.Text, nullable=False, server_default=""),  # the broker and connection that the queue is on
     Column("lag_seconds", sa.Float, nullable=False, server_default="0"),  # so long before observed_at it may have been
+    Column("zeros_apart_seconds", sa.Float, nullable=False, server_default="0"),  # a zero needs another so long before
     Column("exact", sa.Boolean, nullable=False, server_default=text("false")),  # it counts every message, no estimate
     _one_of("role", "source", "destination"),
     _one_of("oldest_age_method", "broker", "ledger", "sample", "unknown"),

@@ -86,6 +86,7 @@ def _observation(context: Context, queue: str, role: str, depth: Depth, age: Age
         observed_at=None if depth.as_of is None else instant(depth.as_of),
         **age._asdict(),
         lag_seconds=capabilities.depth_lag.total_seconds(),
+        zeros_apart_seconds=capabilities.zeros_apart.total_seconds(),
         exact=capabilities.exact_depth,
     )
 

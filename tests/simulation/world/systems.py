@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Literal
 
 from tests.simulation.world.book import Arrival, Book, Mark, Place
@@ -13,6 +14,8 @@ Header = tuple[str, str, str | bytes]
 Micros = int
 SECOND: Micros = 1_000_000
 MINUTE: Micros = 60 * SECOND
+#: Seconds for which a system that estimates may tell of a queue with a few messages that it is empty.
+ZEROS_APART = 120
 EPOCH: Micros = 1_760_000_000 * SECOND
 
 ID, ATTEMPT, COMPACT = "x-redrive-id", "x-redrive-attempt", "x-redrive"
@@ -121,6 +124,7 @@ class Queue:
     later: list[tuple[Micros, Copy]] = field(default_factory=list)
     repeats: dict[str, tuple[Micros, Copy]] = field(default_factory=dict)  # dedup id -> when, what
     history: list[tuple[Micros, int, int, int]] = field(default_factory=list)
+    zero_since: Micros | None = None  # since when it is told to be empty, by a system that estimates, and is not
 
     def copies(self) -> list[Copy]:
         """All that lie here, in whatever state."""
@@ -322,8 +326,21 @@ class System:
                 return found.history[at][1:] if at >= 0 else (0, 0, 0)
             case "about":
                 wobble = max(1, sum(true) // 10)
-                return (max(0, true[0] + self.world.dice.randint(-wobble, wobble)), true[1], true[2])
+                told = max(0, true[0] + self.world.dice.randint(-wobble, wobble))
+                if not sum(true) and self._at_rest(found):
+                    told = 0
+                elif true[0] and not told:  # wrong for a while, not for ever
+                    found.zero_since = now if found.zero_since is None else found.zero_since
+                    told = int(now - found.zero_since >= ZEROS_APART * SECOND)
+                if told:
+                    found.zero_since = None
+                return (told, true[1], true[2])
         return true
+
+    def _at_rest(self, found: Queue) -> bool:
+        """Nothing came or went there for so long that an estimate of it is right."""
+        changed = next((at for (at, *was), (_, *now) in pairwise(reversed(found.history)) if was != now), EPOCH)
+        return self.world.clock.now - changed >= ZEROS_APART * SECOND
 
     def restart(self) -> None:
         """The broker starts anew: what was in flight comes back, leases and receipts are void."""

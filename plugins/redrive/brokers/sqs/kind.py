@@ -39,6 +39,7 @@ STANDARD = Capabilities(
     in_order=False,  # of a FIFO queue each group is, and others go past one that waits
     leases_end=True,
     depth_lag=timedelta(minutes=1),  # AWS: the numbers are approximate, and right about a minute after the last change
+    zeros_apart=timedelta(minutes=2),  # AWS: "0 for several minutes" before a queue is known to be empty
     times_tell_leases=True,
     ids_of_sends=True,
 )

@@ -37,6 +37,7 @@ class Observation(NamedTuple):
     oldest_seen_at: datetime | None = None
     oldest_deliveries: int | None = None
     lag_seconds: float = 0.0  # so long before ``observed_at`` the depth may have been so
+    zeros_apart_seconds: float = 0.0  # a depth of zero counts once another, so long before, said so too
     exact: bool = False  # the depth counts every message; no estimate
 
 
@@ -62,11 +63,11 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                     "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight,"
                     " delayed, consumers, oldest_age_seconds, oldest_age_method, oldest_visible_age_seconds,"
                     " oldest_visible_age_method, coverage, oldest_enqueued_at, oldest_seen_at, oldest_deliveries,"
-                    " lag_seconds, exact, system)"
+                    " lag_seconds, zeros_apart_seconds, exact, system)"
                     " values (:route, :run_id, :queue, :role, :observed_at,"
                     " :visible, :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
                     " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage, :oldest_enqueued_at,"
-                    " :oldest_seen_at, :oldest_deliveries, :lag_seconds, :exact,"
+                    " :oldest_seen_at, :oldest_deliveries, :lag_seconds, :zeros_apart_seconds, :exact,"
                     " (select system from route_state where route = :route))"
                 ),
                 {

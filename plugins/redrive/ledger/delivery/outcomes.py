@@ -5,15 +5,16 @@ slice, the observation window has passed since then, and every source of the rou
 window's end.
 
 A destination has *worked past* a slice when it was seen empty after the last send (and after the broker had let go of
-what it delayed). Where it gives what came first first, also when at least as many messages have left it since as it
-held when it was first seen after the send; or when a later send of ours has come back from there, or was proved to be
-processed. Where later ones may go past earlier ones, neither says anything of one that may still lie there; but where
-a consumer's hold ends by the broker's clock, a look at which nothing waited says that the consumers had been given all
-of it, and when the longest redrive has passed since then, what failed there is in its dead-letter queue. It is the
-destination at the broker and connection that the slice went by: a queue of the same name elsewhere says nothing. A look
-counts as one of after the send only if the depth that the broker told, which may be late, was that of after the send.
-Clocks of processes differ: of two things that runs of the route did, the later one is that of the later run (its
-*fence*).
+what it delayed). Where the broker estimates, a count may be zero by itself: there only zeros over some minutes are
+emptiness (:class:`_Zeros`). Where it gives what came first first, also when at least as many messages have left it
+since as it held when it was first seen after the send; or when a later send of ours has come back from there, or was
+proved to be processed. Where later ones may go past earlier ones, neither says anything of one that may still lie
+there; but where a consumer's hold ends by the broker's clock, a look at which nothing waited says that the consumers
+had been given all of it, and when the longest redrive has passed since then, what failed there is in its dead-letter
+queue. It is the destination at the broker and connection that the slice went by: a queue of the same name elsewhere
+says nothing. A look counts as one of after the send only if the depth that the broker told, which may be late, was that
+of after the send. Clocks of processes differ: of two things that runs of the route did, the later one is that of the
+later run (its *fence*).
 
 How many have left can't be seen where others send too. Where the broker counts exactly, it is no fewer than the sum of
 what the depth went down by between two looks, our own sends in between added. Where it estimates, a depth wavers with
@@ -57,6 +58,7 @@ class Look(NamedTuple):
     exact: bool = False
     fence: int | None = None  # of the run of ours that looked, before it sent anything; None: another route's
     waiting: int | None = None  # of the depth, what no consumer holds; None: not told apart
+    zeros_apart: timedelta = timedelta(0)  # a zero counts once another, so much earlier, said so too
 
     @property
     def since(self) -> datetime:
@@ -313,7 +315,7 @@ def _note_worked_past(
         looks = connection.execute(
             sql(
                 "select observed_at, visible + in_flight + delayed as depth, visible + delayed as waiting,"
-                " lag_seconds, exact,"
+                " lag_seconds, zeros_apart_seconds, exact,"
                 " (select fence from runs where runs.run_id = queue_observations.run_id and runs.route = :route)"
                 " as fence from queue_observations"
                 " where queue = :queue and system = :system and role = 'destination' and observed_at > :since_at"
@@ -328,7 +330,15 @@ def _note_worked_past(
             },
         )
         seen = [
-            Look(at, row.depth, timedelta(seconds=row.lag_seconds), bool(row.exact), row.fence, row.waiting)
+            Look(
+                at,
+                row.depth,
+                timedelta(seconds=row.lag_seconds),
+                bool(row.exact),
+                row.fence,
+                row.waiting,
+                timedelta(seconds=row.zeros_apart_seconds),
+            )
             for row in looks
             if (at := parse_instant(row.observed_at)) is not None
         ]
@@ -365,8 +375,8 @@ def worked_past(
     #: The earliest run of each look and of all that follow.
     runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
     flow = _Flow(slices, looks) if in_order else None
-    empty = [number for number, look in enumerate(looks) if look.depth == 0]
-    given_out = [number for number, look in enumerate(looks) if look.waiting == 0]
+    empty = _Zeros(looks, [look.depth == 0 for look in looks])
+    given_out = _Zeros(looks, [look.waiting == 0 for look in looks])
     ordered = sorted(slices, key=lambda one: one.fence)
     fences = [one.fence for one in ordered]
     claims = _least_of_the_rest([one.claimed_at for one in ordered])
@@ -384,14 +394,12 @@ def worked_past(
             moments.append(later)
         first = max(bisect_right(times, one.last_sent_at), bisect_right(runs, one.fence))
         if first < len(looks):
-            zero = bisect_left(empty, first)
             gone = flow.gone_by(first) if flow is not None else None
             # By the time of a look it was surely so, be its depth late or not.
-            moments += [looks[number].at for number in (gone, *empty[zero : zero + 1]) if number is not None]
-            if redrive is not None and now is not None:
-                given = bisect_left(given_out, first)
-                ends = [looks[number].at + redrive for number in given_out[given : given + 1]]
-                moments += [end for end in ends if end <= now]
+            moments += [looks[number].at for number in (gone, empty.by(first)) if number is not None]
+            if redrive is not None and now is not None and (given := given_out.by(first)) is not None:
+                ends = looks[given].at + redrive
+                moments += [ends] if ends <= now else []
         if moments:
             found[one.slice_id] = min(moments)
     return found
@@ -400,6 +408,46 @@ def worked_past(
 def _least_of_the_rest(values: Sequence[_T]) -> list[_T]:
     """Of each value and of all that follow, the least: it never falls."""
     return list(accumulate(reversed(values), min))[::-1]
+
+
+class _Zeros:
+    """When a count was surely zero: at a look that says so, and where it is an estimate once an earlier look said so
+    too, as much before as the broker asks for, and none between them said otherwise.
+
+    AWS asks for that of a queue before it is deleted: *confirming that a queue is empty*.
+    """
+
+    def __init__(self, looks: Sequence[Look], zeros: Sequence[bool]) -> None:
+        self._looks = looks
+        self._times = [look.since for look in looks]
+        starts = [n for n, zero in enumerate(zeros) if zero and not (n and zeros[n - 1])]
+        #: First and last look of each row of zeros.
+        self._rows = [
+            (start, next((n for n in range(start, len(zeros)) if not zeros[n]), len(zeros))) for start in starts
+        ]
+        #: Of each row, the look by which it is sure.
+        self._sure = [self._within(*row) for row in self._rows]
+        #: The next row from this one on that is.
+        self._next: list[int | None] = [None]
+        for sure in reversed(self._sure):
+            self._next.append(self._next[-1] if sure is None else sure)
+        self._next.reverse()
+
+    def by(self, first: int) -> int | None:
+        """The look by which it is sure, of those from ``first`` on; None if there is none."""
+        row = bisect_right(self._rows, first, key=lambda one: one[0])
+        if row:
+            sure = self._within(max(first, self._rows[row - 1][0]), self._rows[row - 1][1])
+            if sure is not None:
+                return sure
+        return self._next[row]
+
+    def _within(self, start: int, end: int) -> int | None:
+        if start >= end:
+            return None
+        apart = self._looks[start].zeros_apart
+        found = bisect_left(self._times, self._times[start] + apart, lo=start)
+        return found if found < end else None
 
 
 class _Flow:

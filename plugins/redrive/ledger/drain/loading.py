@@ -97,7 +97,8 @@ _INCOMING = (
     " broker_message_id text, body_hash blob, body_bytes int, enqueued_at instant, dead_lettered_at instant,"
     " received_at instant,"
     " deliveries int, redrive_id text, redrive_attempt int, message_key text, order_key text, cause text,"
-    " group_id bigint, origin text, headers_hash blob, astray int, role text, owner bigint, prior_outcome text"
+    " group_id bigint, origin text, headers_hash blob, astray int, role text, owner bigint, twin bigint,"
+    " prior_outcome text"
 )
 _STAGE_ROWS = 10_000
 # Rows come as plain tuples in the order of Classified: a named one each would cost more than the insert.
@@ -236,13 +237,14 @@ def load(
             _find_owners_by_header(connection, lease.route)
         _find_owners_by_broker_id(connection, lease.route)
         repeated = connection.execute(
-            sql("select 1 from incoming where role is not null or owner is not null limit 1")
+            sql("select 1 from incoming where role is not null or owner is not null or twin is not null limit 1")
         ).first()
         if tracked and elsewhere:
             _find_astray(ledger, connection, elsewhere)
         if repeated:
             connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
             _mark_returns(connection)
+            _suspect_twins(connection)
             _follow_first_copies(connection)
         restoring.recognise(ledger, connection, lease, now)
         _insert_new(ledger, connection, lease.route, now)
@@ -289,10 +291,16 @@ def _stage(
         doubles = _doubles(mine, seen) if repeats is None else repeats
         tracked += sum([copy[_REDRIVE_ID] is not None for copy in mine])
         ledger.bulk(connection, "incoming", Classified._fields, mine)
+        repeating = [(*doubles[copy[0]], copy[0]) for copy in mine if copy[0] in doubles] if doubles else []
         ledger.many(
             connection,
             "update incoming set role = ?, owner = ? where message_id = ?",
-            [(*doubles[copy[0]], copy[0]) for copy in mine if copy[0] in doubles] if doubles else (),
+            [one for one in repeating if one[0] != "twin"],
+        )
+        ledger.many(
+            connection,
+            "update incoming set twin = ? where message_id = ?",
+            [(first, copy_id) for role, first, copy_id in repeating if role == "twin"],
         )
     return tracked
 
@@ -440,6 +448,15 @@ def _mark_returns(connection: Connection) -> None:
             f" and incoming.redrive_attempt = attempts.attempt and {_WAS_SENT} and {_SAME_BODY}"
         )
     )
+
+
+def _suspect_twins(connection: Connection) -> None:
+    """A copy that carries an id of ours, is no return, and resembles another that may have come again: who made it of
+    a message copied the headers, so its id says nothing of it."""
+    connection.execute(
+        sql("update incoming set role = 'suspected', owner = twin where role is null and twin is not null")
+    )
+    _follow_loaded_copies(connection)
 
 
 def _follow_first_copies(connection: Connection) -> None:

@@ -51,7 +51,7 @@ class StagedBatch(NamedTuple):
 class Repeat(NamedTuple):
     """What a copy is, and the staged copy that it repeats."""
 
-    role: str  # duplicate | suspected
+    role: str  # duplicate | suspected | twin: suspected, unless it is the return of a send of ours
     first: int
 
 
@@ -95,19 +95,27 @@ def _suspected(
     found: Mapping[int, Repeat],
     known: Mapping[Evidence, int],
 ) -> dict[int, Repeat]:
-    """Copies that resemble one of a batch in doubt, or one of any batch by the publisher's id, without a proof."""
+    """Copies that resemble one of a batch in doubt, or one of any batch by the publisher's id, without a proof.
+
+    What carries the id of a send of ours and resembles a copy of a batch in doubt that carries it too is a *twin*: if
+    it is a return, its id says more; if it was made of a message, with the headers copied, nothing else does.
+    """
     firsts: dict[Evidence, list[Copy]] = defaultdict(list)
     for batch in in_order:
         for copy in batch.copies:
             if batch.in_doubt or copy.evidence.message_id:
                 firsts[copy.evidence].append(copy)
+    in_doubt = {batch.batch_id for batch in in_order if batch.in_doubt}
     suspected: dict[int, Repeat] = {}
     for evidence, copies in again.items():
         for copy in copies:
-            if copy.tracking is not None or copy.copy_id in found:
+            if copy.copy_id in found:
                 continue
             first = next((one for one in firsts[evidence] if _may_repeat(copy, one)), None)
-            if first is not None:
+            if copy.tracking is not None:
+                if first is not None and batch_and_row(first.copy_id)[0] in in_doubt:
+                    suspected[copy.copy_id] = Repeat("twin", _root(found, first))
+            elif first is not None:
                 suspected[copy.copy_id] = Repeat("suspected", _root(found, first))
             elif evidence in known:
                 suspected[copy.copy_id] = Repeat("suspected", known[evidence])

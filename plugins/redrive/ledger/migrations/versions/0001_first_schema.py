@@ -357,6 +357,7 @@ def upgrade() -> None:
         sa.Column("oldest_deliveries", sa.Integer(), nullable=True),
         sa.Column("system", sa.Text(), server_default="", nullable=False),
         sa.Column("lag_seconds", sa.Float(), server_default="0", nullable=False),
+        sa.Column("zeros_apart_seconds", sa.Float(), server_default="0", nullable=False),
         sa.Column("exact", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.CheckConstraint(
             "oldest_age_method in ('broker', 'ledger', 'sample', 'unknown')",
