@@ -26,7 +26,7 @@ from airflow.sdk import (
 from airflow.sdk.exceptions import AirflowSkipException
 
 from redrive import settings as configuration
-from redrive.airflow import spark_operators
+from redrive.airflow import metrics, spark_operators
 from redrive.classification.causes import Cause
 from redrive.errors import (
     BalanceBroken,
@@ -459,7 +459,8 @@ def _deliver_released(route: str) -> Counts:
     status: Literal["succeeded", "failed"] = "failed"
     try:
         counts = pipeline.deliver(settings, run, shard=0, shards=1)
-        pipeline.escalate(settings, run)
+        metrics.emit(route, "deliver", counts)
+        metrics.emit(route, "escalate", pipeline.escalate(settings, run))
         status = "succeeded"
     finally:
         pipeline.finish(settings, run, status)
@@ -474,6 +475,7 @@ def _audit() -> Counts:
     from redrive.stages import pipeline  # noqa: PLC0415
 
     counts = pipeline.audit(configuration.load())
+    metrics.gauge("audit.problems", len(counts["problems"]))
     if counts["problems"]:
         raise BalanceBroken("\n".join(counts["problems"]))
     return counts
@@ -493,6 +495,7 @@ def _rescue() -> Counts:
     settings, now = configuration.load(), datetime.now(UTC)
     risks = rescue.at_risk(settings, now=now)
     notify.expiring(settings, risks, now)
+    metrics.gauge("sources_at_risk", len(risks))
     if risks:
         raise MessagesExpiring("\n".join(str(risk) for risk in risks))
     return {"at_risk": 0}
@@ -598,7 +601,9 @@ def _stage(run: Counts, stage: Callable[..., Counts], **options: Any) -> Counts:
     if run["dry_run"]:
         return {"dry_run": True}
     current = Run.from_json(run)
-    return stage(pipeline.settings_of(current, configuration.load()), current, **options)
+    counts = stage(pipeline.settings_of(current, configuration.load()), current, **options)
+    metrics.emit(current.route, stage.__name__, counts)
+    return counts
 
 
 def _preview(run: "Run") -> Counts:
