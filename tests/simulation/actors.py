@@ -52,11 +52,13 @@ class Actors:
                 headers.append(("customer", "String", customer + tail))
             self.world.clock.now += 1000
             chosen = f"p-{self.bodies}" if dice.random() < 0.5 and not step["same_body"] else None
-            if system.traits.client == "sqs_fifo" and dice.random() < 0.5:
+            if step.get("shared") or (system.traits.client == "sqs_fifo" and dice.random() < 0.5):
                 chosen = f"order-{dice.randrange(2)}"  # what it is about, and not which message it is
             fields: dict[str, Any] = {"publisher_id": chosen or ""}
             if system.traits.client != "plain":
                 fields = clients.producer_fields(system.traits.client, body, dice, chosen=chosen)
+            elif step.get("shared"):
+                fields |= {"dedup_id": chosen, "properties": (("dedup_id", chosen),)}
             swallowed = self.world.book.numbers["swallowed"]
             system.send(
                 queue, body, tuple(headers), by="producer",

@@ -25,12 +25,12 @@ THEMES = (
     "forge", "forge-next-id", "forged-origin", "forward-with-headers", "same-names", "late-depth", "approximate-depth",
     "restore", "backup", "no-identity", "no-identity", "small-limit", "mistyped-destination", "delete-review-rows",
     "long-keys", "huge-numbers", "runaway-rules", *ON_CLIENT,
-    "expiry", "fan-out", "records", "standing", "hangs", "rates",
+    "expiry", "fan-out", "records", "standing", "hangs", "rates", "shared-ids", "shuffles",
 )  # fmt: skip
 #: Themes that ask for more of a system than a stand-in of a client library can be told.
 OWN_CLIENT = (
     "forged-origin", "forward-with-headers", "late-depth", "approximate-depth", "small-limit", "canary", "order",
-    "mistyped-destination", "huge-numbers", "same-names", "expiry", "fan-out", "records", "rates",
+    "mistyped-destination", "huge-numbers", "same-names", "expiry", "fan-out", "records", "rates", "shuffles",
 )  # fmt: skip
 #: How often which stand-in is drawn.
 CLIENTS = ("service_bus", "service_bus", "pubsub", "sqs", "sqs_fifo", "sqs_fifo", "rabbitmq", "rabbitmq")
@@ -96,23 +96,26 @@ def _traits(dice: random.Random, theme: str) -> Traits:
     if about:
         depth = "about"
     asked = {"late-depth": "late", "approximate-depth": "about", "small-limit": "exact", "canary": "exact"}
-    asked |= dict.fromkeys(("expiry", "records", "rates"), "exact")
+    asked |= dict.fromkeys(("expiry", "records", "rates", "shuffles"), "exact")
     depth = asked.get(theme, depth)
     ids, without = dice.choice(["kept", "kept", "new", "new"]), dice.random() < 0.15
     if theme == "no-identity" or without:
         ids = "none"
     shuffles, ordered = dice.random() < 0.3, dice.random() < 0.2
+    dedupe = dice.choice([None, None, None, 300, 1200])
+    if theme in ("shared-ids", "backup"):
+        dedupe = dedupe or 1200
     origins = ("forged-origin", "forward-with-headers", "mistyped-destination")
     return Traits(
         depth=depth,  # type: ignore[arg-type]
         lag=60 if depth == "late" else 0,
         ids=ids,  # type: ignore[arg-type]
-        dedupe=dice.choice([None, None, None, 300, 1200]),
+        dedupe=dedupe,
         death_times=dice.random() < 0.7,
         tells_origin=dice.random() < 0.8 or theme in origins,
         tells_reason=dice.random() < 0.6,
-        ordered=ordered and theme not in ("forward-with-headers", "no-identity"),
-        shuffles=shuffles and theme not in ("late-depth", "approximate-depth", "same-names"),
+        ordered=ordered and theme not in ("forward-with-headers", "no-identity", "shuffles"),
+        shuffles=theme == "shuffles" or (shuffles and theme not in ("late-depth", "approximate-depth", "same-names")),
         max_headers=dice.choice([None, None, None, 10, 2, 1]),
         publish_batch=dice.choice([1, 2, 10, 100]),
         native_delay=dice.choice([None, 900]),
@@ -124,7 +127,11 @@ def _on_a_client(dice: random.Random, able: Traits, theme: str) -> Traits:
     """Two systems in five are reached through the stand-in of a client library, with the real adapter above it."""
     client = dice.choice(CLIENTS)
     plain = dice.random() > 0.4
-    if theme in ON_CLIENT:
+    if theme == "shared-ids":  # where ids mean something
+        client = dice.choice(["plain", "sqs_fifo", "service_bus"])
+        if client == "plain":
+            return able
+    elif theme in ON_CLIENT:
         client = dice.choice(ON_CLIENT[theme])
     elif plain or theme in OWN_CLIENT:
         return able
@@ -282,6 +289,8 @@ MORE_OPS: dict[str, dict[str, int]] = {
     "standing": {"stand": 10, "revoke": 4, "review": 10, "run": 10},
     "records": {"trouble": 10},
     "rates": {"produce": 10},
+    "shared-ids": {"both": 20},
+    "shuffles": {"consume": 20, "produce": 10},
 }
 #: How its consumers are more often than not.
 HABITS: dict[str, tuple[str, ...]] = {
@@ -289,7 +298,7 @@ HABITS: dict[str, tuple[str, ...]] = {
     "forge-next-id": ("forges", "reject"),
     "forged-origin": ("own", "forges"),
     "forward-with-headers": ("forwards", "forwards", "own"),
-    "no-identity": ("own", "own", "reject"),
+    "no-identity": ("own", "own", "reject", "derives"),
     "late-depth": ("few", "idle"),
     "approximate-depth": ("idle", "few"),
     "same-names": ("idle", "idle", "reject"),
@@ -298,6 +307,7 @@ HABITS: dict[str, tuple[str, ...]] = {
     "hangs": ("hangs", "hangs", "own"),
     "records": ("slow", "late", "own"),
     "rates": ("own", "idle"),
+    "shuffles": ("few", "few", "own"),
 }
 #: How a consumer deals with what it gets; see actors.py.
 STYLES = ("reject", "reject", "own", "own", "own", "leave", "bare", "mixed", "mixed", "well", "slow", "twice", "asks",
@@ -327,6 +337,7 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
         add(
             "produce", system=system, queue=queue, count=dice.randint(1, 5), error=error,
             fails=dice.choice([1, 1, 2, 4, 99]), same_body=dice.random() < 0.08, long=theme == "long-keys",
+            shared=theme == "shared-ids",
         )  # fmt: skip
 
     pauses = [0.2, 0.2, 0.4, 1] if theme == "late-depth" else [0, 1, 3, 7, 40]
@@ -370,6 +381,20 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                     dead = systems[system][queue]["dead_letters"]
                     add("peek", system=system, queue=dead, count=20, back=True)
                 add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
+            case "both":  # messages with one id, longer apart than a broker compares, die and are sent again together
+                for _ in range(2):
+                    produce()
+                    add("advance", minutes=dice.choice([5, 30]))
+                for system, queue in mains:
+                    add(
+                        "consume",
+                        system=system,
+                        queue=queue,
+                        count=20,
+                        style=dice.choice(["reject", "own"]),
+                        theme=theme,
+                    )
+                run()
             case "review":
                 add("review", apply=dice.random() < 0.7, how=dice.choice(["one", "group", "all"]), route=route)
             case "trouble":
