@@ -32,9 +32,9 @@ help: ## List the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@touch $@
 
-.venv/.requirements: requirements.txt .venv/.uv-$(UV_VERSION)
-	@echo "Installing requirements.txt into .venv (about 2.5 GB, once)"
-	VIRTUAL_ENV='$(CURDIR)/.venv' $(BIN)/uv pip install --quiet -r requirements.txt
+.venv/.requirements: requirements.txt requirements-test.txt .venv/.uv-$(UV_VERSION)
+	@echo "Installing requirements.txt and requirements-test.txt into .venv (about 2.5 GB, once)"
+	VIRTUAL_ENV='$(CURDIR)/.venv' $(BIN)/uv pip install --quiet -r requirements.txt -r requirements-test.txt
 	@touch $@
 
 .venv/.project: pyproject.toml .venv/.requirements
@@ -107,7 +107,9 @@ docs: setup ## Write docs/configuration.md and docs/causes.md from the code
 
 .PHONY: lock
 lock: setup ## Resolve requirements*.in anew
-	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements.in -o requirements.txt
+	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-test.in -o requirements-test.txt
+	cp requirements-test.txt requirements.txt  # what both need, in the same versions
+	$(BIN)/uv pip compile --quiet --no-header --python-version 3.11 requirements.in -o requirements.txt
 	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-ministack.in -o requirements-ministack.txt
 	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-bench.in -o requirements-bench.txt
 

@@ -1,33 +1,10 @@
-"""The Airflow plugin: puts the review page under Airflow's own address and into its navigation.
+"""The review page, for an Airflow whose plugins folder this is.
 
-Airflow imports this file by its bare name because it lies in the plugins folder; the page itself is the package
-``redrive_ui``, which ``.airflowignore`` keeps out of that scan.
+Airflow imports this file by its bare name; ``.airflowignore`` keeps the packages beside it out of that scan. Where the
+package is installed, its entry point brings the same plugin already, and Airflow calls the second one an error.
 """
 
-from urllib.parse import urlsplit
+from importlib.metadata import entry_points
 
-from airflow.configuration import conf
-from airflow.plugins_manager import AirflowPlugin
-
-from redrive_ui.app import create_app
-from redrive_ui.identity import AirflowAccess
-from redrive_ui.rendering import PREFIX
-
-#: Airflow may live below a path of its own (``[api] base_url``); the navigation needs the whole of it.
-_ROOT = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-
-
-class RedrivePlugin(AirflowPlugin):
-    """Routes, failures and decisions, for whoever may see the routes' DAGs."""
-
-    name = "redrive"
-    fastapi_apps = [{"app": create_app(AirflowAccess()), "url_prefix": PREFIX, "name": "Redrive"}]  # noqa: RUF012
-    external_views = [  # noqa: RUF012
-        {
-            "name": "Redrive",
-            "href": f"{_ROOT}{PREFIX}/",
-            "destination": "nav",
-            "category": "browse",
-            "url_route": "redrive",
-        }
-    ]
+if not entry_points(group="airflow.plugins", name="redrive"):
+    from redrive_ui.plugin import RedrivePlugin  # noqa: F401 - found by Airflow, which looks through the module

@@ -32,6 +32,10 @@ class ConnectionMissing(SettingsError):
     """An Airflow connection that the configuration names is not defined anywhere."""
 
 
+class ExtraMissing(SettingsError):
+    """Something that the configuration asks for needs packages that are not installed; the text says which."""
+
+
 class SelectorError(SettingsError):
     """A selector such as ``attribute:error`` or ``body:$.error.message`` can't be read."""
 

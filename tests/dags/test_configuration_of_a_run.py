@@ -186,10 +186,10 @@ def test_spark_is_started_as_the_run_began_but_for_another_runner(shop: Shop) ->
     parsed = configuration.load().spark
     shop.to_the_drain("first")
     shop.edit({}, spark={"runner": "submit", "master": "spark://b:7077"})
-    assert spark_operators._spark_of(shop.context(), parsed).master == "spark://a:7077"
+    assert spark_operators.spark_of(shop.context(), parsed).master == "spark://a:7077"
     shop.edit({}, spark={"runner": "connect", "remote": "sc://c"})
     connect = configuration.load().spark
-    assert spark_operators._spark_of(shop.context(), connect) == connect
+    assert spark_operators.spark_of(shop.context(), connect) == connect
 
 
 def test_runs_of_before_this_version_go_on_with_the_file(shop: Shop) -> None:

@@ -39,7 +39,7 @@ prefixes = tuple({sys.prefix, sys.base_prefix, os.environ["AIRFLOW_HOME"], "/pro
 def watch(event, arguments):
     if event == "open" and isinstance(arguments[0], str):
         path = os.path.abspath(arguments[0])
-        if not path.endswith((".py", ".pyc")) and not path.startswith(prefixes):
+        if not path.endswith(".py") and "__pycache__" not in path and not path.startswith(prefixes):
             seen["opened"].append(path)
     elif event in ("socket.connect", "socket.getaddrinfo", "sqlite3.connect"):
         seen["connected"].append(event)

@@ -64,8 +64,8 @@ def nobody_asks_for_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
     """No ledger here: the lease that a task holds while Spark works is not what these tests are about."""
     from redrive.airflow import spark_operators  # noqa: PLC0415  imports Airflow
 
-    monkeypatch.setattr(spark_operators, "_held", lambda _context: nullcontext())
-    monkeypatch.setattr(spark_operators, "_spark_of", lambda _context, parsed: parsed)
+    monkeypatch.setattr(spark_operators, "holding_route", lambda _context: nullcontext())
+    monkeypatch.setattr(spark_operators, "spark_of", lambda _context, parsed: parsed)
     monkeypatch.setattr(spark_operators, "get_current_context", dict)
 
 
@@ -75,7 +75,7 @@ class TestLocalAndSubmit:
     ) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
-        with pytest.raises(SettingsError, match=r"spark\.runner: local needs spark-submit on the worker"):
+        with pytest.raises(SettingsError, match=r"need spark-submit.*: pip install 'redrive\[spark\]'"):
             the_task("spark: {}").execute({})
 
     def test_a_worker_without_java_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def held_while_executing(operator: Any, monkeypatch: pytest.MonkeyPatch) -> bool
         yield
         seen.append("free")
 
-    monkeypatch.setattr(spark_operators, "_held", held)
+    monkeypatch.setattr(spark_operators, "holding_route", held)
     monkeypatch.setattr(type(operator).__mro__[1], "execute", lambda *_: seen.append("waited"))
     operator.execute({})
     return seen == ["held", "waited", "free"] and not operator.deferrable

@@ -56,7 +56,21 @@ def test_uv_is_pinned_and_used_for_both_environments() -> None:
     assert "-r requirements-ministack.txt" in MAKEFILE
 
 
-@pytest.mark.parametrize("lock", ["requirements.txt", "requirements-ministack.txt", "requirements-bench.txt"])
+def pins(lock: str) -> set[str]:
+    return set(re.findall(r"^[A-Za-z0-9].*==\S+", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def test_tests_run_on_the_versions_that_are_deployed_and_on_tools_that_are_not() -> None:
+    deployed = {pin.partition("==")[0] for pin in pins("requirements.txt")}
+    assert pins("requirements.txt") < pins("requirements-test.txt")
+    assert not deployed & {"mypy", "ruff", "playwright", "hypothesis", "import-linter"}
+    named = {"apache-airflow", "pyspark", "apache-airflow-providers-google", "apache-airflow-providers-amazon"}
+    assert named | {"sqlalchemy", "pytest"} <= deployed
+
+
+@pytest.mark.parametrize(
+    "lock", ["requirements.txt", "requirements-test.txt", "requirements-ministack.txt", "requirements-bench.txt"]
+)
 def test_every_requirement_is_pinned(lock: str) -> None:
     for line in (ROOT / lock).read_text().splitlines():
         if line.strip() and not line.lstrip().startswith("#"):

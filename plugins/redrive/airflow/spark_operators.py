@@ -3,31 +3,26 @@
 Imported by DAG files only. Each expects two tasks before it: ``begin``, whose XCom is the run, and
 ``prepare``, whose XCom is the manifest's address (and, for the cloud runners, under ``code`` where the code
 was published).
-The cloud providers are imported where they are used, because their SDKs cost seconds at every parse.
+Providers are imported where they are used: not every Airflow has each, and SDKs of clouds cost seconds at every parse.
 """
 
-import json
 import logging
 import math
-import os
 import shlex
-import shutil
-import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import get_current_context, task
 
 from redrive import settings as configuration
-from redrive.connections import lookup
-from redrive.errors import SettingsError
+from redrive.extras import needing
 from redrive.settings import Settings, SparkSettings
 from redrive.spark import submit
+
+if TYPE_CHECKING:
+    from redrive.airflow.spark_submit import ClassifyOperator
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +38,6 @@ _PY_FILES = "{{ ti.xcom_pull(task_ids='prepare', key='code')[1] }}"
 _REQUEST = (
     "redrive-{{ ti.xcom_pull(task_ids='begin')['run_id'] | string | lower | replace('_', '-') }}-{{ ti.try_number }}"
 )
-#: The connection id under which a master that the configuration names itself is handed to the provider.
-_OWN_CONNECTION = "redrive_spark_master"
 _POLL_SECONDS = 15
 
 
@@ -62,59 +55,7 @@ def classify(settings: Settings) -> Any:
             return _on_dataproc(settings)
 
 
-class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types for mypy
-    """``spark-submit`` of the job, on this machine or to a cluster; the code travels as a zip of its own.
-
-    Without a connection: to ``master``. A connection that is named and isn't there is an error; the provider
-    would quietly submit to ``yarn`` instead.
-    """
-
-    conf: dict[str, str]
-
-    def __init__(self, *, chosen: SparkSettings, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._choose(chosen)
-
-    def _choose(self, chosen: SparkSettings) -> None:
-        self.chosen = chosen
-        self.connection = chosen.connection if chosen.runner == "submit" else None
-        self._conn_id = self.connection or _OWN_CONNECTION
-        self.conf = submit.properties(chosen)
-
-    def execute(self, context: Any) -> None:
-        self._choose(_spark_of(context, self.chosen))
-        # All of this is found out where the task runs: the worker may not be the machine that parsed the DAG.
-        self.py_files = str(submit.package())
-        self.application = str(submit.application())
-        if shutil.which("spark-submit") is None:
-            scripts = sysconfig.get_path("scripts")
-            os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
-        if shutil.which("spark-submit") is None:
-            raise SettingsError(
-                f"spark.runner: {self.chosen.runner} needs spark-submit on the worker: install pyspark there, or choose"
-                " connect"
-            )
-        if trouble := submit.java_missing():
-            raise SettingsError(f"spark.runner: {self.chosen.runner}: {trouble}")
-        self.conf = submit.properties_here(self.chosen) | self.conf
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-        if self.chosen.master.startswith("local") and self.connection is None:
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        with _held(context):
-            super().execute(context)
-
-    def _get_hook(self) -> SparkSubmitHook:
-        if self.connection is None:
-            os.environ[lookup.variable_of(_OWN_CONNECTION)] = json.dumps(
-                {"conn_type": "spark", "host": self.chosen.master, "extra": {"deploy-mode": "client"}}
-            )
-        else:
-            lookup.get(self.connection)  # raises ConnectionMissing
-        return super()._get_hook()
-
-
-def _spark_of(context: Any, parsed: SparkSettings) -> SparkSettings:
+def spark_of(context: Any, parsed: SparkSettings) -> SparkSettings:
     """What the run began with; ``parsed``, which the file said when the task was made, where the runner is another: it
     makes the operator. The job finds the same causes either way."""
     began_with = _began_with(context).spark
@@ -138,7 +79,7 @@ def _began_with(context: Any) -> Settings:
 
 
 @contextmanager
-def _held(context: Any) -> Iterator[None]:
+def holding_route(context: Any) -> Iterator[None]:
     """Hold the route while Spark works, which writes nothing into the ledger and may take longer than a lease."""
     from redrive.stages import heartbeat  # noqa: PLC0415
     from redrive.stages.context import Run  # noqa: PLC0415
@@ -151,7 +92,10 @@ def _held(context: Any) -> Iterator[None]:
         log.info("the Spark job of route %s, run %s took %.1f s", run.route, run.run_id, time.monotonic() - began)
 
 
-def _submit(settings: Settings) -> ClassifyOperator:
+def _submit(settings: Settings) -> "ClassifyOperator":
+    with needing("spark", f"spark.runner: {settings.spark.runner}"):
+        from redrive.airflow.spark_submit import ClassifyOperator  # noqa: PLC0415
+
     return ClassifyOperator(
         task_id=TASK_ID,
         chosen=settings.spark,
@@ -168,14 +112,15 @@ def _submit(settings: Settings) -> ClassifyOperator:
 def _over_connect(manifest: str) -> None:
     """Finds the cause of every staged message over Spark Connect. Skipped when nothing new is staged."""
     context = get_current_context()
-    with _held(context):
+    with holding_route(context):
         settings = configuration.load()
-        spark = _spark_of(context, settings.spark)
+        spark = spark_of(context, settings.spark)
         submit.classify_over_connect(settings.model_copy(update={"spark": spark}), manifest)
 
 
 def _on_emr(settings: Settings) -> Any:
-    from airflow.providers.amazon.aws.operators.emr import EmrServerlessStartJobOperator  # noqa: PLC0415
+    with needing("emr", "spark.runner: emr_serverless"):
+        from airflow.providers.amazon.aws.operators.emr import EmrServerlessStartJobOperator  # noqa: PLC0415
 
     class ClassifyOnEmr(EmrServerlessStartJobOperator):  # type: ignore[misc]
         """The provider's operator, with a request token that belongs to the run and the try; holds the route."""
@@ -183,7 +128,7 @@ def _on_emr(settings: Settings) -> Any:
         template_fields: ClassVar = (*EmrServerlessStartJobOperator.template_fields, "client_request_token")
 
         def execute(self, context: Any, event: dict[str, Any] | None = None) -> str | None:
-            with _held(context):
+            with holding_route(context):
                 job: str | None = super().execute(context, event)
                 return job
 
@@ -217,13 +162,14 @@ def _on_emr(settings: Settings) -> Any:
 
 
 def _on_dataproc(settings: Settings) -> Any:
-    from airflow.providers.google.cloud.operators.dataproc import DataprocCreateBatchOperator  # noqa: PLC0415
+    with needing("dataproc", "spark.runner: dataproc_serverless"):
+        from airflow.providers.google.cloud.operators.dataproc import DataprocCreateBatchOperator  # noqa: PLC0415
 
     class ClassifyOnDataproc(DataprocCreateBatchOperator):  # type: ignore[misc]
         """The provider's operator; holds the route."""
 
         def execute(self, context: Any) -> Any:
-            with _held(context):
+            with holding_route(context):
                 return super().execute(context)
 
     chosen = settings.spark

@@ -78,6 +78,17 @@ class Capabilities:
     ids_of_sends: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionForm:
+    """The form of a connection in Airflow's UI, for a broker of which none of Airflow's providers has one."""
+
+    conn_type: str
+    #: By field (``host``, ``schema``, ``port``, ``login``, ``password``, ``extra``): what it is called there.
+    labels: Mapping[str, str] = field(default_factory=dict)
+    #: By field: what stands in it while it is empty.
+    placeholders: Mapping[str, str] = field(default_factory=dict)
+
+
 def _as_written(queue: str, kind: str) -> str:  # noqa: ARG001 - see BrokerKind.source_name
     return queue
 
@@ -99,6 +110,8 @@ class BrokerKind:
     #: The queue that a source ``(queue, kind)`` of the configuration means.
     source_name: Callable[[str, str], str] = _as_written
     needs_connection: bool = True
+    extra: str = ""  # the extra of redrive that brings its client library
+    form: ConnectionForm | None = None
 
 
 class Depth(NamedTuple):

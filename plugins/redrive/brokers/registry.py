@@ -14,6 +14,7 @@ from redrive.brokers.base import Broker, BrokerKind
 from redrive.classification import causes
 from redrive.classification.causes import Cause
 from redrive.errors import SettingsError
+from redrive.extras import needing
 
 GROUP: Final = "redrive.brokers"
 
@@ -54,10 +55,13 @@ def open_broker(name: str, connection_id: str, **options: Any) -> Broker:
 
     ``options`` go to the adapter (see its constructor). Client libraries are imported here, not before, so
     that a run that needs no broker pays for none. Raises :class:`~redrive.errors.SettingsError` for an
-    unknown broker and :class:`~redrive.errors.ConnectionMissing` for an undefined connection.
+    unknown broker, :class:`~redrive.errors.ExtraMissing` where its client library isn't installed, and
+    :class:`~redrive.errors.ConnectionMissing` for an undefined connection.
     """
-    module, _, attribute = kind(name).adapter.partition(":")
-    adapter: Any = getattr(import_module(module), attribute)
+    found = kind(name)
+    module, _, attribute = found.adapter.partition(":")
+    with needing(found.extra, f"broker: {name}"):
+        adapter: Any = getattr(import_module(module), attribute)
     opened: Broker = adapter.open(connection_id, **options)
     return opened
 

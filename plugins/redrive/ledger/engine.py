@@ -22,6 +22,7 @@ from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, DBAPIError, OperationalError
 
 from redrive.errors import LedgerRefused, LedgerUnavailable, SettingsError
+from redrive.extras import needing
 
 #: Rows per bulk statement: large enough to amortise the call, small enough to stay flat in memory.
 CHUNK_ROWS = 50_000
@@ -96,12 +97,13 @@ class Ledger:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
         else:
-            self.engine = sa.create_engine(
-                parsed,
-                connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"},
-                pool_pre_ping=True,
-                hide_parameters=True,
-            )
+            with needing("postgres", "database: PostgreSQL"):  # whose driver is imported here
+                self.engine = sa.create_engine(
+                    parsed,
+                    connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"},
+                    pool_pre_ping=True,
+                    hide_parameters=True,
+                )
         event.listen(self.engine, "begin", _remember)
 
     def __repr__(self) -> str:

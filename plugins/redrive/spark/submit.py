@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive import settings as configuration
-from redrive.errors import ClassificationFailed, SettingsError, StagingError
+from redrive.errors import ClassificationFailed, ExtraMissing, SettingsError, StagingError
+from redrive.extras import needing
 from redrive.settings import Settings, SparkSettings
 from redrive.spark import session_conf
 
@@ -189,13 +190,28 @@ def submit_command(settings: Settings, manifest_uri: str) -> list[str]:
 
         connection = lookup.get(settings.spark.connection)
         master, deploy_mode = master_of(connection), connection.extra.get("deploy-mode")
-    command = [str(Path(sysconfig.get_path("scripts")) / "spark-submit")]
+    command = [str(spark_submit())]
     command += ["--master", master, "--name", APPLICATION_NAME, "--py-files", str(package())]
     if deploy_mode:
         command += ["--deploy-mode", str(deploy_mode)]
     for key, value in properties_here(settings.spark).items():
         command += ["--conf", f"{key}={value}"]
     return [*command, str(application()), *arguments(manifest_uri)]
+
+
+def spark_submit() -> Path:
+    """Spark's program: the one that was installed beside this Python, else the one on the PATH.
+
+    Raises :class:`~redrive.errors.ExtraMissing` where there is none.
+    """
+    beside = Path(sysconfig.get_path("scripts")) / "spark-submit"
+    found = beside if beside.exists() else shutil.which("spark-submit")
+    if not found:
+        raise ExtraMissing(
+            "spark.runner: local and submit need spark-submit, which is neither installed with this Python nor on the"
+            " PATH: pip install 'redrive[spark]', or choose connect"
+        )
+    return Path(found)
 
 
 def master_of(connection: "Connection") -> str:
@@ -231,8 +247,9 @@ def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
 @contextmanager
 def _remote_session(remote: str, timeout: timedelta) -> Iterator[Any]:
     """A session of its own on the server; what fails within the block is told as :class:`ClassificationFailed`."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
+    with needing("connect", "spark.runner: connect"):
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+        from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
     place = f"Spark Connect at {remote.partition(';')[0]} (spark.remote)"  # what follows may be a token
     late = threading.Event()
@@ -278,7 +295,8 @@ def _reason(error: BaseException) -> str:
 
 def _job_function() -> Callable[[Mapping[str, Any], Any], object]:
     """``run(manifest, spark)`` of the job, which needs PySpark."""
-    from redrive.spark.job import run  # noqa: PLC0415
+    with needing("connect", "spark.runner: connect"):
+        from redrive.spark.job import run  # noqa: PLC0415
 
     return run
 

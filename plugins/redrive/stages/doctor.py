@@ -57,6 +57,7 @@ def _spark(chosen: SparkSettings) -> str:
         case "local" | "submit":
             if trouble := submit.java_missing():
                 raise ClassificationFailed(trouble)
+            submit.spark_submit()
             archive = session_conf.class_archive() if chosen.runner == "local" else None
             slow = archive is not None and not archive.exists()
             return f"runner {chosen.runner}" + (

@@ -43,6 +43,7 @@ CAPABILITIES = Capabilities(
 KIND = BrokerKind(
     title="Pub/Sub",
     adapter="redrive.brokers.pubsub.adapter:GooglePubSub",
+    extra="pubsub",
     capabilities=CAPABILITIES,
     advice={
         Cause.LEASE_EXPIRED: (

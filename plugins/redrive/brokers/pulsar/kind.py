@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities
+from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities, ConnectionForm
 from redrive.brokers.pulsar.message import BATCH, MAX_BYTES, REAL_TOPIC, RECONSUMES
 from redrive.classification.causes import Cause
 
@@ -31,6 +31,16 @@ CAPABILITIES = Capabilities(
 KIND = BrokerKind(
     title="Pulsar",
     adapter="redrive.brokers.pulsar.adapter:ApachePulsar",
+    extra="pulsar",
+    form=ConnectionForm(
+        "pulsar",
+        labels={"schema": "Tenant/namespace", "password": "Token, or password"},
+        placeholders={
+            "port": "6650, with TLS 6651",
+            "schema": "public/default",
+            "extra": '{"admin_url": "http://pulsar.internal:8080"}',
+        },
+    ),
     capabilities=CAPABILITIES,
     advice={
         Cause.LEASE_EXPIRED: (

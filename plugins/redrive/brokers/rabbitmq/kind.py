@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities
+from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities, ConnectionForm
 from redrive.classification.causes import Cause
 
 MAX_BYTES = 128 * 1024 * 1024
@@ -50,6 +50,16 @@ WITH_MANAGEMENT = replace(CAPABILITIES, knows_empty=True, consumer_statistics=Tr
 KIND = BrokerKind(
     title="RabbitMQ",
     adapter="redrive.brokers.rabbitmq.adapter:RabbitMQ",
+    extra="rabbitmq",
+    form=ConnectionForm(
+        "amqp",
+        labels={"host": "Host, or several separated by commas", "schema": "Virtual host"},
+        placeholders={
+            "port": "5672, with TLS 5671",
+            "schema": "/",
+            "extra": '{"management_url": "http://rabbitmq.internal:15672"}',
+        },
+    ),
     capabilities=WITH_MANAGEMENT,
     advice={
         Cause.LEASE_EXPIRED: (

@@ -52,6 +52,7 @@ def source_name(queue: str, kind: str) -> str:
 KIND = BrokerKind(
     title="Service Bus",
     adapter="redrive.brokers.service_bus.adapter:AzureServiceBus",
+    extra="servicebus",
     capabilities=CAPABILITIES,
     advice={
         Cause.LEASE_EXPIRED: (

@@ -49,6 +49,7 @@ FIFO = replace(STANDARD, native_dedupe=DEDUPE_WINDOW, native_delay=None)
 KIND = BrokerKind(
     title="SQS",
     adapter="redrive.brokers.sqs.adapter:AmazonSqs",
+    extra="sqs",
     capabilities=STANDARD,
     advice={
         Cause.LEASE_EXPIRED: (
