@@ -236,6 +236,11 @@ class Story:
         ):
             self.world.tell(f"ana releases group {group} of {route}")
             self.product.release(route, group)
+        for (queue,) in self.sql.rows(
+            f"select destination from destination_state where route = '{route}' and stage <> 'open'"
+        ):
+            self.world.tell(f"ana releases {queue} of {route}")
+            self.product.release_destination(route, queue)
 
     def configure(self, step: dict[str, Any]) -> None:
         """What is refused stays as it was."""

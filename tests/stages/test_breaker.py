@@ -139,6 +139,24 @@ def test_a_person_may_release_it_before(tmp_path: Path) -> None:
     ]
 
 
+def test_a_person_may_say_that_it_is_well_before_all_outcomes_are_known(tmp_path: Path) -> None:
+    """Where nobody tells a depth, those of the few that were tried may never be."""
+    shop = Workshop(tmp_path, **BREAKER)
+    trip(shop)
+    shop.advance(minutes=11)
+    assert shop.cycle()["redelivered"] == 6
+    shop.advance(minutes=11)
+    assert shop.cycle()["redelivered"] == 0
+    assert stages(shop) == {"orders": "half_open"}
+
+    assert breakers.release(shop.ledger, "orders", "orders", by="ana", now=shop.now())
+
+    assert stages(shop) == {"orders": "open"}
+    assert shop.cycle()["redelivered"] > 0
+    assert shop.query("select reason from destination_state") == [("released by ana",)]
+    assert not breakers.release(shop.ledger, "orders", "orders", by="ana", now=shop.now())
+
+
 def test_two_tasks_at_once_send_no_more_than_the_half_open_breaker_lets(tmp_path: Path) -> None:
     shop = Workshop(tmp_path, **BREAKER, deliver={"slice": 2, "shards": 2})
     trip(shop)
@@ -235,6 +253,6 @@ def test_the_command_line_shows_it_and_releases_it(tmp_path: Path, monkeypatch: 
     shown = runner.invoke(app.app, ["status", "orders"], catch_exceptions=False).output
     assert "nothing goes to orders until" in shown
     released = runner.invoke(app.app, ["release", "orders", "--destination", "orders"], catch_exceptions=False)
-    assert "orders is tried again" in released.output
+    assert "orders gets messages again" in released.output
     wrong = runner.invoke(app.app, ["release", "orders"])
     assert "say what to release" in str(wrong.exception)

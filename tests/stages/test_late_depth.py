@@ -85,11 +85,11 @@ def test_a_source_is_known_up_to_the_lag_before_the_run(workshop: Workshop) -> N
 
 
 def test_an_outcome_waits_until_destination_and_source_are_known_beyond_it(workshop: Workshop) -> None:
-    """Window 6 s (2 s x 3). The look 102 s after the send is the first that is of after it for certain; and a run knows
-    of the source up to a minute before."""
+    """Window 6 s (2 s x 3). The look 200 s after the send is the first that is of after it for certain, as it may be a
+    minute late and its clock two ahead; and a run knows of the source up to a minute before."""
     send_one(workshop)
     workshop.consume()
-    for _ in range(4):
+    for _ in range(6):
         workshop.cycle()
         assert workshop.states() == {"sent": 1}
         workshop.advance(seconds=50)

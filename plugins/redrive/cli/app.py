@@ -387,9 +387,9 @@ def release(
         if destination is not None:
             if not breakers.release(ledger, route, destination, by=getpass.getuser(), now=_now()):
                 raise UsageError(
-                    f"the breaker of {destination} is not open; `redrive status {route}` shows those that are"
+                    f"the breaker of {destination} holds nothing back; `redrive status {route}` shows those that do"
                 )
-            typer.echo(f"{destination} is tried again, with a few messages, in the next run of {route}")
+            typer.echo(f"{destination} gets messages again in the next run of {route}; if it was stopped, a few first")
             return
         assert group is not None  # noqa: S101 - one of the two was given
         first = canary.first if canary else None

@@ -139,15 +139,27 @@ def set_stage(
 
 
 def release(ledger: Ledger, route: str, destination: str, *, by: str, now: datetime) -> bool:
-    """A person lets a stopped destination have messages again, a few first; False where it isn't stopped."""
+    """A person lets a stopped destination have messages again, a few first, and one that has had a few as many as come:
+    where nobody tells its depth, what became of those may never be known. False where its breaker is closed."""
+    values = {"now": now, "route": route, "destination": destination, "reason": f"released by {by}"}
     with ledger.write() as connection:
         changed = connection.execute(
             sql(
                 "update destination_state set cool_down_until = :now where route = :route"
                 " and destination = :destination and stage = 'tripped'"
             ),
-            {"now": now, "route": route, "destination": destination},
+            values,
         ).rowcount
+        opened = connection.execute(
+            sql(
+                "update destination_state set stage = 'open', allowed = 0, cool_down_until = null, reason = :reason,"
+                " stage_at = :now where route = :route and destination = :destination and stage = 'half_open'"
+            ),
+            values,
+        ).rowcount
+        if opened:
+            _forget(connection, route, destination)
+        changed += opened
         if changed:
             selection = {"destination": destination}
             tell(connection, at=now, action=Action.RELEASE_GATE, route=route, actor=by, selection=selection)

@@ -77,6 +77,11 @@ def waits(connection: Connection, route: str) -> list[GateWait]:
             words = (
                 f"{max(0, one.sent - known)} outcomes of {one.sent} sends" if one.sent else "a few messages to be sent"
             )
+            if one.sent > known and not _last_seen(connection, route, one.destination)[1]:
+                words += (
+                    "; how much it holds is not known, so a person may have to say that it is well:"
+                    f" redrive release {route} --destination {one.destination}"
+                )
             found.append(GateWait(None, one.destination, one.stage, words, None))
     return found
 

@@ -45,6 +45,9 @@ _T = TypeVar("_T", int, datetime)
 #: The fence of a look that no run of the route took: its time alone counts.
 NOBODYS = 2**63
 
+#: So far apart the clocks of two processes may be.
+CLOCKS = timedelta(minutes=2)
+
 #: SQL: the attempt was sent since its group's gate is at its stage, so that its outcome is this stage's.
 OF_THIS_STAGE = "attempts.sent_at >= group_state.stage_at"
 
@@ -64,6 +67,12 @@ class Look(NamedTuple):
     def since(self) -> datetime:
         """It was not so any earlier."""
         return self.at - self.lag
+
+    @property
+    def surely_since(self) -> datetime:
+        """The same, whoever's clock is asked. Of a run of ours its fence says what it was before; that doesn't help
+        where the depth is late."""
+        return self.since - CLOCKS if self.lag or self.fence is None else self.since
 
 
 class Sends(NamedTuple):
@@ -371,8 +380,8 @@ def worked_past(
     out. ``looks`` may be in any order; ``in_order``: the destination gives what came first first; ``redrive``: what its
     consumers were given by a look is done or dead-lettered so long after it, if that is over ``now``."""
     looks = sorted(looks, key=lambda look: (look.since, look.at))
-    times = [look.since for look in looks]
-    #: The earliest run of each look and of all that follow.
+    #: The earliest moment, and run, of each look and of all that follow.
+    times = _least_of_the_rest([look.surely_since for look in looks])
     runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
     flow = _Flow(slices, looks) if in_order else None
     empty = _Zeros(looks, [look.depth == 0 for look in looks])
