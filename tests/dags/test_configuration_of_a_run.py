@@ -1,11 +1,13 @@
 """A run works with what it began with: an edit in the middle counts from the next run on."""
 
 import copy
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -83,7 +85,7 @@ class Shop(Workshop):
     def context(self) -> dict[str, Any]:
         params = {name: param.value for name, param in tasks.route_params().items()}
         dag_run = SimpleNamespace(dag_id="redrive_orders", run_id=self.dag_run, run_type="manual", conf={})
-        return {"ti": self, "dag_run": dag_run, "params": params}
+        return {"ti": self, "dag_run": dag_run, "params": params, "outlet_events": defaultdict(MagicMock)}
 
 
 @pytest.fixture

@@ -18,11 +18,25 @@ from tests.dags.conftest import LASTING, PASSING, Shop
 from tests.servers import free_port
 
 from redrive import settings
+from redrive.airflow import DAG_FILE
 from redrive.dev import local_airflow
 from redrive.dev.local_airflow import Airflow, PortTaken
 from redrive.stages import pipeline
 
 pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(600)]
+
+#: DAGs of somebody else, who waits for the route.
+AFTER = """
+from airflow.sdk import DAG, Asset, task
+
+@task
+def seen(uri, triggering_asset_events=None):
+    return [event.extra["redelivered"] for event in triggering_asset_events[Asset(uri)]]
+
+for name, uri in {"after": "redrive://route/orders", "clean": "redrive://route/orders/clean"}.items():
+    with DAG(name, schedule=[Asset(uri)]):
+        seen(uri)
+"""
 
 PATIENCE = 300  # seconds; the whole run takes about 40 where nothing else runs
 
@@ -76,9 +90,20 @@ class Rest:
 
 @pytest.fixture(scope="module")
 def airflow(shop: Shop) -> Iterator[Airflow]:
-    """An Airflow of its own for this module."""
-    with local_airflow.running(shop.home, free_port(), base=shop.base) as one:
-        yield one
+    """An Airflow of its own for this module, with a DAG folder as a team has it."""
+    folder = shop.home / "dags"
+    folder.mkdir()
+    (folder / "redrive_dags.py").write_text(DAG_FILE)
+    (folder / "after.py").write_text(AFTER)
+    environment = local_airflow.environment
+
+    def with_folder(*arguments: Any, **options: Any) -> dict[str, str]:
+        return environment(*arguments, **options) | {"AIRFLOW__CORE__DAGS_FOLDER": str(folder)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_airflow, "environment", with_folder)
+        with local_airflow.running(shop.home, free_port(), base=shop.base) as one:
+            yield one
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +111,7 @@ def rest(airflow: Airflow) -> Rest:
     """Its API, as soon as the DAGs are known."""
     api = Rest(airflow)
     deadline = time.monotonic() + 60
-    while api.call("GET", "/api/v2/dags/redrive_orders")[0] != 200:
+    while any(api.call("GET", f"/api/v2/dags/{dag}")[0] != 200 for dag in ("redrive_orders", "after", "clean")):
         assert time.monotonic() < deadline, api.call("GET", "/api/v2/importErrors")
         time.sleep(0.5)
     return api
@@ -104,6 +129,36 @@ def test_a_triggered_run_brings_back_what_may_go(rest: Rest, shop: Shop) -> None
     assert shop.depth("orders") == 8
     assert shop.query("select status from runs where airflow_run_id = 'ticket-4711'") == [("succeeded",)]
     assert shop.query("select run_id from route_state") == [(None,)]
+
+
+def test_who_waits_for_the_route_is_told_and_who_waits_for_a_clean_one_is_not_yet(rest: Rest) -> None:
+    until(lambda: runs_of(rest, "after"))
+    [run] = runs_of(rest, "after")
+    assert rest.wait("after", run["dag_run_id"]) == "success"
+    seen = f"/api/v2/dags/after/dagRuns/{run['dag_run_id']}/taskInstances/seen/xcomEntries/return_value"
+    assert rest.call("GET", seen)[1]["value"] == [8]
+    assert runs_of(rest, "clean") == [], "two wait for people"
+
+
+def test_a_dry_run_is_no_event(rest: Rest) -> None:
+    assert rest.trigger("redrive_orders", "dry", dry_run=True)[0] == 200
+    assert rest.wait("redrive_orders", "dry") == "success"
+    _, answer = rest.call("GET", "/api/v2/assets/events?limit=100")
+    assert [event["source_run_id"] for event in answer["asset_events"]] == ["ticket-4711"]
+
+
+def test_tasks_lead_to_the_review_page(rest: Rest) -> None:
+    tasks = "/api/v2/dags/redrive_orders/dagRuns/ticket-4711/taskInstances"
+    _, report = rest.call("GET", f"{tasks}/report/links")
+    assert report["extra_links"] == {"Route": f"{rest.url}/redrive/routes/orders"}
+    _, escalate = rest.call("GET", f"{tasks}/escalate/links")
+    assert escalate["extra_links"] == {"Review": f"{rest.url}/redrive/groups?route=orders"}
+
+
+def runs_of(rest: Rest, dag_id: str) -> list[dict[str, Any]]:
+    _, answer = rest.call("GET", f"/api/v2/dags/{dag_id}/dagRuns")
+    found: list[dict[str, Any]] = answer["dag_runs"]
+    return found
 
 
 def test_what_a_task_returns_holds_counts_and_no_message(rest: Rest) -> None:

@@ -25,7 +25,7 @@ every unfinished message back into its dead-letter queue.
 
 from airflow.sdk import DAG, chain
 
-from redrive.airflow import tasks
+from redrive.airflow import assets, links, tasks
 from redrive.settings import Settings
 
 
@@ -50,8 +50,8 @@ def _route_dag(settings: Settings, name: str) -> DAG:
             tasks.resolve(run),
             tasks.plan(run),
             tasks.deliver.partial(run=run).expand_kwargs(tasks.shards(route.deliver.shards)),
-            tasks.escalate(run),
-            tasks.report(run),
+            links.to(tasks.escalate(run), links.review(name)),
+            links.to(tasks.report.override(outlets=[assets.alias(name)])(run), links.route(name)),
             tasks.finish(run).as_teardown(setups=run, on_failure_fail_dagrun=True),
         )
         drained >> loaded  # so that a skipped classify does not skip the load

@@ -26,7 +26,7 @@ from airflow.sdk import (
 from airflow.sdk.exceptions import AirflowSkipException
 
 from redrive import settings as configuration
-from redrive.airflow import metrics, spark_operators
+from redrive.airflow import assets, metrics, spark_operators
 from redrive.classification.causes import Cause
 from redrive.errors import (
     BalanceBroken,
@@ -388,10 +388,16 @@ def _escalate(run: Counts) -> Counts:
 
 
 def _report(run: Counts) -> Counts:
-    """Sums up the run; its counts are the task's XCom. Fails for sources that failed: all else was done by then."""
+    """Sums up the run; its counts are the task's XCom and the event of the route's asset.
+
+    Fails for sources that failed: all else was done by then.
+    """
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    return _stage(run, pipeline.report)
+    found = _stage(run, pipeline.report)
+    if not run["dry_run"]:
+        assets.tell(get_current_context(), run["route"], found)
+    return found
 
 
 def _finish(run: Counts) -> Counts:

@@ -24,9 +24,12 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
     table = Table(box=None, show_header=False, pad_edge=True)
     table.add_column(justify="right")
     for name, value in report.items():
-        if isinstance(value, int) and (value or name in ("drained", "redelivered", "escalated")):
+        shown = value or name in ("drained", "redelivered", "escalated")
+        if isinstance(value, int) and name != "clean" and shown:
             table.add_row(f"{value:,}", f"{name}{_MEANING.get(name, '')}")
     console.print(table)
+    if report.get("clean"):
+        console.print(Text("clean: the sources are drained to their end, and nothing waits"))
     if report.get("paused"):
         console.print(Text(f"the route is {report['paused']}; `redrive resume {report['route']}`", style="red"))
     taken = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in report["seconds"].items() if seconds >= 0.05)

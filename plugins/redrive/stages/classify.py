@@ -199,7 +199,7 @@ def load(context: Context) -> dict[str, int]:
         context.staging.remove(output)
         context.staging.remove(f"{output}.json")
     later = sum(b.copies for b in waiting) - sum(b.copies for b in asked)
-    _note_drained(context)
+    emptied = _note_drained(context)
     return {
         "classified": loaded.new + loaded.returned,
         "new": loaded.new,
@@ -207,6 +207,7 @@ def load(context: Context) -> dict[str, int]:
         "duplicates": loaded.duplicates,
         "surplus": loaded.surplus,
         "suspected": loaded.suspected,
+        "emptied": emptied,
         **(
             {
                 "unreadable": sum(batch.copies for batch in unreadable),
@@ -254,15 +255,16 @@ def load_unclassified(context: Context) -> int:
     return new
 
 
-def _note_drained(context: Context) -> None:
+def _note_drained(context: Context) -> int:
     """Sources that this run drained to the end hide nothing that happened before the run, or where the broker's count
-    is late, so much before it."""
+    is late, so much before it. Returns how many there are."""
     by_moment: dict[datetime, list[str]] = {}
     for queue, moment in completeness.drained_to(context).items():
         by_moment.setdefault(moment, []).append(queue)
     for moment, queues in by_moment.items():
         outcomes.sources_drained(context.ledger, context.lease, queues, moment, context.now())
     outcomes.sources_loaded(context.ledger, context.lease, context.now())
+    return sum(len(queues) for queues in by_moment.values())
 
 
 def _portions(waiting: Sequence[Batch]) -> Iterator[list[Batch]]:

@@ -24,6 +24,13 @@ _FROM_STAGE = {
 }
 
 
+#: What is still to be done on a route, by us or by people, as columns of its balance.
+_LEFT = (
+    *("staged", "suspected", "classified", "waiting", "held", "sending", "unknown"),
+    *("to_review", "escalated", "expired", "restoring", "restore_unknown"),
+)
+
+
 def report(context: Context) -> dict[str, Any]:
     """The run's numbers as ``run --json`` prints them.
 
@@ -58,6 +65,8 @@ def report(context: Context) -> dict[str, Any]:
         "waiting": now.get("waiting", 0),
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),
+        # Every source was drained to its end, and nothing waits for us or for people.
+        "clean": loaded.get("emptied", 0) >= len(context.route.sources) and not any(now.get(one) for one in _LEFT),
         **({"paused": paused} if paused else {}),
         **{name: loaded[name] for name in ("later", "overflowed") if loaded.get(name)},
         **({"rescued": rescued} if (rescued := stages.get("drain", {}).get("rescued")) else {}),
