@@ -58,12 +58,16 @@ def open_broker(name: str, connection_id: str, **options: Any) -> Broker:
     unknown broker, :class:`~redrive.errors.ExtraMissing` where its client library isn't installed, and
     :class:`~redrive.errors.ConnectionMissing` for an undefined connection.
     """
+    opened: Broker = adapter(name).open(connection_id, **options)
+    return opened
+
+
+def adapter(name: str) -> Any:
+    """The adapter's class, which imports the client library; raises as :func:`open_broker` where there is none."""
     found = kind(name)
     module, _, attribute = found.adapter.partition(":")
     with needing(found.extra, f"broker: {name}"):
-        adapter: Any = getattr(import_module(module), attribute)
-    opened: Broker = adapter.open(connection_id, **options)
-    return opened
+        return getattr(import_module(module), attribute)
 
 
 def advice(cause: Cause, name: str = "") -> str:

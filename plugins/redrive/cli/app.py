@@ -694,6 +694,54 @@ def db_upgrade() -> None:
 
 
 @app.command()
+def init(
+    folder: Annotated[
+        Path, typer.Argument(help="Where to write: a folder of its own, or that of your Airflow.", show_default=False)
+    ] = Path(),
+    broker: Annotated[str | None, typer.Option(help="What holds the queues, e.g. rabbitmq.")] = None,
+    source: Annotated[
+        list[str] | None, typer.Option("--source", help="A dead-letter queue that is drained; may be repeated.")
+    ] = None,
+    route: Annotated[str | None, typer.Option(help="The route's name; by default made from the queue's.")] = None,
+    connection: Annotated[str | None, typer.Option(help="The Airflow connection id; by default ROUTE_broker.")] = None,
+    destination: Annotated[
+        str | None, typer.Option(help="The queue that is sent to; left out, each message goes back where it failed.")
+    ] = None,
+) -> None:
+    """Write config/redrive.yaml with a first route and the DAG file; what isn't given is asked.
+
+    Nothing is overwritten, and nothing but these two files is touched: no queue, no database. Afterwards it says
+    what to do next. Example:
+
+        redrive init --broker rabbitmq --source orders.dlq --destination orders
+    """
+    from redrive.cli import init as first  # noqa: PLC0415
+
+    known = first.brokers()
+    broker = broker or _ask("broker", f"Broker ({', '.join(known)})")
+    sources = source or [_ask("source", "Dead-letter queue")]
+    route = route or _ask("route", "Name of the route", first.route_of(sources[0]))
+    connection = connection or _ask("connection", "Airflow connection id", f"{route}_broker")
+    if destination is None:
+        destination = _ask("destination", "Queue that is sent to (empty: back to where each message failed)", "")
+    answers = first.Answers(route, broker, connection, sources, destination or None)
+    for path in first.write(folder.absolute(), answers):
+        typer.echo(f"wrote {path}")
+    typer.echo("\nNext:")
+    for step in first.next_steps(folder.absolute(), answers):
+        typer.echo(f"  {step}")
+
+
+def _ask(option: str, question: str, default: str | None = None) -> str:
+    """An answer of whoever sits there; where nobody does, the default."""
+    if sys.stdin.isatty():
+        return str(typer.prompt(question, default=default, show_default=bool(default))).strip()
+    if default is None:
+        raise UsageError(f"--{option}: is required where nobody can be asked")
+    return default
+
+
+@app.command()
 def demo(
     messages: Annotated[int, typer.Option(min=60, max=20_000, help="Orders that the demo shop gets.")] = 400,
     seed: Annotated[int, typer.Option(help="Which orders; the same seed gives the same.")] = 7,

@@ -77,7 +77,9 @@ def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Setti
     ``path`` goes before ``$REDRIVE_CONFIG``. Every problem of the file is listed in one
     :class:`~redrive.errors.SettingsError`, a line each, beginning with the path of the key.
     """
-    return parse(_read(path or config_path(env), "write one there, or set REDRIVE_CONFIG"), env=env, root=home(env))
+    return parse(
+        _read(path or config_path(env), "`redrive init` writes one; or set REDRIVE_CONFIG"), env=env, root=home(env)
+    )
 
 
 def written(settings: Settings, route: str) -> Written | None:

@@ -1,0 +1,117 @@
+"""``redrive init``: what it writes is read back, and nothing is overwritten."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import command
+from tests.servers import ROOT
+
+from redrive import settings
+from redrive.airflow import DAG_FILE
+from redrive.cli import init
+from redrive.errors import SettingsError
+
+RABBIT = ("--broker", "rabbitmq", "--source", "shop.orders-dlq")
+
+
+def answers(**other: object) -> init.Answers:
+    plain = {
+        "route": "orders",
+        "broker": "rabbitmq",
+        "connection": "mq",
+        "sources": ["orders-dlq"],
+        "destination": None,
+    }
+    return init.Answers(**{**plain, **other})  # type: ignore[arg-type]
+
+
+def test_flags_make_a_configuration_and_a_dag_file_and_tell_what_to_do_next(tmp_path: Path) -> None:
+    done = command.run("init", str(tmp_path), *RABBIT, "--destination", "orders", env={})
+    assert done.returncode == 0, done.stderr
+    route = settings.load(env={"REDRIVE_HOME": str(tmp_path)}).route("shop_orders")
+    assert (route.broker, route.connection) == ("rabbitmq", "shop_orders_broker")
+    assert [source.queue for source in route.sources] == ["shop.orders-dlq"]
+    assert route.destination_of("shop.orders-dlq") == "orders"
+    assert (tmp_path / "dags" / "redrive_dags.py").read_text() == DAG_FILE
+    for word in (f"REDRIVE_HOME={tmp_path}", "AIRFLOW_CONN_SHOP_ORDERS_BROKER", "db upgrade", "doctor shop_orders"):
+        assert word in done.stdout
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "redrive_dags.py").write_text("# mine")
+    done = command.run("init", str(tmp_path), *RABBIT, env={})
+    assert done.returncode == 2
+    assert "redrive_dags.py: there already, and not overwritten" in done.stderr
+    assert (tmp_path / "dags" / "redrive_dags.py").read_text() == "# mine"
+    assert not (tmp_path / "config").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--source", "q"), "--broker: is required where nobody can be asked"),
+        (("--broker", "rabbitmq"), "--source: is required where nobody can be asked"),
+        (("--broker", "rabbit", "--source", "q"), "rabbitmq"),
+        ((*RABBIT, "--route", "My Orders"), "lower-case"),
+    ],
+)
+def test_what_makes_no_configuration_is_told_and_nothing_is_written(
+    tmp_path: Path, words: tuple[str, ...], told: str
+) -> None:
+    done = command.run("init", str(tmp_path), *words, env={})
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_missing_is_asked_of_whoever_sits_there(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "redrive", "init", str(tmp_path)],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "plugins")},
+    ) as asking:
+        os.write(ours, b"rabbitmq\norders.dlq\n\nmq\n\n")
+        said = asking.communicate(timeout=60)[0].decode()
+    os.close(ours)
+    os.close(theirs)
+    assert asking.returncode == 0, said
+    assert "Broker (amazon_sqs, apache_pulsar, azure_service_bus, google_pubsub, rabbitmq)" in said
+    route = settings.load(env={"REDRIVE_HOME": str(tmp_path)}).route("orders")
+    assert (route.connection, route.destination) == ("mq", None)
+
+
+@pytest.mark.parametrize(
+    ("queue", "route"),
+    [
+        ("orders-dlq", "orders"),
+        ("shop.orders.dlq", "shop_orders"),
+        ("Orders_DeadLetter.fifo", "orders"),
+        ("orders/$DeadLetterQueue", "orders"),
+        ("persistent://shop/eu/orders-DLQ", "shop_eu_orders"),
+        ("DLQ", "first"),
+        ("x" * 60, "x" * 40),
+    ],
+)
+def test_a_route_is_named_after_its_queue(queue: str, route: str) -> None:
+    assert init.route_of(queue) == route
+
+
+@given(queue=st.text(min_size=1, max_size=30), destination=st.text(min_size=1, max_size=30))
+def test_a_queue_of_any_name_is_read_back_or_refused(queue: str, destination: str) -> None:
+    try:
+        read = settings.parse(init.config(answers(sources=[queue], destination=destination)), env={}, root=Path("/x"))
+    except SettingsError:
+        assert queue == destination or not (queue + destination).isalnum()
+        return
+    assert read.route("orders").sources[0].queue == queue
+    assert read.route("orders").destination_of(queue) == destination
