@@ -135,6 +135,14 @@ class Actors:
                 system.reject(queue, receipt, "Rejected", text)
                 return
             self.world.tell(f"    dead-letters {shown(copy.body)} itself ({style})")
+            if style == "splits" and not any(name == "part" for name, *_ in copy.headers):
+                # Two messages with one body: from here on there is one more.
+                self.world.book.owe(place, copy.body, self.world.clock.now)
+                for part in ("1", "2"):
+                    headers = (*self.without_error(copy), ("part", "String", part))
+                    self.dead_letter(system, queue, copy, text, headers=headers)
+                system.settle(queue, [receipt], by="consumer")
+                return
             for _ in range(2 if style == "twice" else 1):
                 self.dead_letter(system, queue, copy, text, bare=style == "bare", forge=style == "forges", dice=dice)
             if style == "twice":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Broker, Capabilities, Depth, Publication, QueueInfo, Settled
 from redrive.errors import BrokerUnavailable, QueueMissing
-from redrive.message import DeadLetter, Header, Outgoing, Received
+from redrive.message import DeadLetter, Header, Outgoing, Received, send_id
 from tests.simulation import clients
 from tests.simulation.world import Copy, System
 from tests.simulation.world.systems import ZEROS_APART
@@ -138,7 +138,7 @@ class PlainClient:
             publisher_id=told.get(MESSAGE_ID, ""),
             enqueued_at=int(told[TIMESTAMP]) if TIMESTAMP in told else None,
             content_type=message.content_type,
-            dedup_id=message.dedup_id or f"{message.redrive_id}.{message.attempt}",
+            dedup_id=send_id(message),
             delay=message.delay_seconds,
             known=fate == "ok",
         )

@@ -297,7 +297,7 @@ HABITS: dict[str, tuple[str, ...]] = {
     "forge": ("forges",),
     "forge-next-id": ("forges", "reject"),
     "forged-origin": ("own", "forges"),
-    "forward-with-headers": ("forwards", "forwards", "own"),
+    "forward-with-headers": ("forwards", "forwards", "own", "splits", "splits"),
     "no-identity": ("own", "own", "reject", "derives"),
     "late-depth": ("few", "idle"),
     "approximate-depth": ("idle", "few"),
@@ -375,8 +375,10 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                 last = {"die_at": dice.choice([1, 1, 3]), "die_of": "settle", "again": True}
                 add("run", route=route, minutes=7, shards=1, trouble=last)
                 add("run", route=route, minutes=0, shards=1)
+                if dice.random() < 0.5:  # after which nothing of it can come again
+                    add("run", route=route, minutes=7, shards=1)
                 for system, queue in mains:
-                    style = dice.choice(["own", "own", "reject"])
+                    style = dice.choice(["own", "own", "reject", "bare"])
                     add("consume", system=system, queue=queue, count=20, style=style, theme=theme)
                     dead = systems[system][queue]["dead_letters"]
                     add("peek", system=system, queue=dead, count=20, back=True)
