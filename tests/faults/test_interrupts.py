@@ -71,8 +71,8 @@ def test_an_interrupt_at_any_line_of_a_write_keeps_no_lock(tmp_path: Path, impat
         ledger = Ledger(workshop.settings.database)
 
         def write(ledger: Ledger = ledger, run: Any = run) -> None:
-            with ledger.write() as connection:
-                run.lease.guard(connection, workshop.now())
+            with ledger.under(run.lease, workshop.now()):
+                pass
 
         try:
             where = interrupted_at(point, write)

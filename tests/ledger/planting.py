@@ -11,8 +11,8 @@ from redrive.ledger.delivery.sending import Mark, Slice
 from redrive.ledger.drain import batches, loading
 from redrive.ledger.drain.loading import Classified, Group, Loaded
 from redrive.ledger.engine import Ledger
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.selecting import Selection
+from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import UNPLANNED
 from redrive.message import body_hash, message_id_of
 from tests.probe import Probe
@@ -124,8 +124,7 @@ class Plant(Probe):
 
     def announce(self, claimed: Slice, last: int) -> None:
         """Raise the high-water mark."""
-        with self.ledger.write() as connection:
-            sending.raise_mark(connection, self.lease, claimed.slice_id, last, self.now)
+        sending.raise_mark(self.ledger, self.lease, claimed.slice_id, last, self.now)
 
     def mark(self, claimed: Slice, marks: Sequence[Mark], tries: int = 3) -> None:
         """Mark the slice's only window."""

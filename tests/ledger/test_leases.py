@@ -17,13 +17,15 @@ from redrive.ledger.drain import adopting, batches, first_looks, loading, suspec
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations, restoring, standing
 from redrive.ledger.selecting import Selection
+from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import Plan
 from redrive.policy.aims import Aim, Aims
+from redrive.policy.gates import Stage
 from redrive.policy.next_step import Case, Send
 from tests.ledger.planting import MINUTE, NOW, Plant, unchanged
 
 
-def acquire(ledger: Ledger, run_id: str, at: timedelta = timedelta(0), **options: Any) -> leases.RouteLease:
+def acquire(ledger: Ledger, run_id: str, at: timedelta = timedelta(0), **options: Any) -> RouteLease:
     options = {"holder": "host-1", "trigger": "test", "ttl": MINUTE} | options
     return leases.acquire(ledger, "orders", run_id, now=NOW + at, **options)
 
@@ -52,16 +54,16 @@ def test_a_lease_that_ran_out_is_taken_over_with_a_higher_fence(plant: Plant) ->
 
 def test_every_write_renews_the_lease(ledger: Ledger) -> None:
     lease = acquire(ledger, "first")
-    with ledger.write() as connection:
-        lease.guard(connection, NOW + timedelta(seconds=50))
+    with ledger.under(lease, NOW + timedelta(seconds=50)):
+        pass
     with pytest.raises(RouteBusy, match="until 2025-10-09 08:55:10"):
         acquire(ledger, "second", timedelta(seconds=100))
 
 
 def test_a_lease_that_ran_out_but_was_not_taken_is_still_good(ledger: Ledger) -> None:
     lease = acquire(ledger, "first")
-    with ledger.write() as connection:
-        lease.guard(connection, NOW + timedelta(hours=5))
+    with ledger.under(lease, NOW + timedelta(hours=5)):
+        pass
 
 
 def test_a_released_route_is_free_at_once(ledger: Ledger) -> None:
@@ -81,8 +83,8 @@ def test_the_same_run_may_acquire_again_and_fences_its_earlier_self(ledger: Ledg
     first = acquire(ledger, "run")
     second = acquire(ledger, "run")
     assert second.fence == first.fence + 1
-    with pytest.raises(LeaseLost), ledger.write() as connection:
-        first.guard(connection, NOW)
+    with pytest.raises(LeaseLost), ledger.under(first, NOW):
+        pass
 
 
 def test_a_paused_route_says_who_paused_it_and_why(ledger: Ledger) -> None:
@@ -96,8 +98,8 @@ def test_a_paused_route_says_who_paused_it_and_why(ledger: Ledger) -> None:
 
 def test_a_pause_lets_the_present_run_keep_its_lease(plant: Plant) -> None:
     leases.pause(plant.ledger, "orders", by="ana", reason="x", now=plant.now)
-    with plant.ledger.write() as connection:
-        plant.lease.guard(connection, plant.now)
+    with plant.ledger.under(plant.lease, plant.now):
+        pass
 
 
 def test_a_second_pause_does_not_hide_the_first(ledger: Ledger) -> None:
@@ -157,7 +159,7 @@ DECIDED = escalations.Decided(1, 1, "orders", "discard", "ana", None, None, None
 CANDIDATE = escalations.Candidate(1, "waiting", 1, "q", None, None, None, None, 0, None, "b", None, 2)
 UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", "waiting", None)
 
-GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
+GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "open_batch": lambda p, z, s: batches.open_batch(
         p.ledger, z, source="q", kind="dead_letter", shard=0, path_of=lambda *_: "p", now=p.now
     ),
@@ -206,7 +208,7 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
         lasts=MINUTE,
     ),
     "refuse_destination": lambda p, z, s: sending.refuse_destination(p.ledger, z, "orders", "why", p.now),
-    "raise_mark": lambda p, z, s: _in_transaction(p, lambda c: sending.raise_mark(c, z, s, 1 << 40, p.now)),
+    "raise_mark": lambda p, z, s: sending.raise_mark(p.ledger, z, s, 1 << 40, p.now),
     "mark": lambda p, z, s: sending.mark(p.ledger, z, s, [Mark(1 << 20, 1, "sent")], tries=3, now=p.now),
     "give_back": lambda p, z, s: sending.give_back(p.ledger, z, s, [1 << 20], p.now),
     "set_aside": lambda p, z, s: sending.set_aside(p.ledger, z, s, [1 << 20], "why", p.now),
@@ -242,13 +244,16 @@ GUARDED: dict[str, Callable[[Plant, leases.RouteLease, int], Any]] = {
     ),
     "close_connection": lambda p, z, s: consumers.close_connection(p.ledger, z, "orders", "x", ["c"], "why", p.now),
     "connection_stayed": lambda p, z, s: consumers.connection_stayed(p.ledger, z, "orders", "x", ["c"], "why", p.now),
+    "set_gate": lambda p, z, s: _set_gate(p, z),
+    "pause_itself": lambda p, z, s: leases.pause_itself(p.ledger, z, "sick", p.now),
     "note_counts": lambda p, z, s: leases.note_counts(p.ledger, z, "drain", {}, p.now),
 }  # fmt: skip
 
 
-def _in_transaction(plant: Plant, work: Callable[[Any], Any]) -> None:
-    with plant.ledger.write() as connection:
-        work(connection)
+def _set_gate(plant: Plant, lease: RouteLease) -> None:
+    gate = planning.GroupGate(1, "throttled", Stage.CANARY, 1, 0, 0, 0, 0, None, None, 0, 0, 0)
+    with plant.ledger.under(lease, plant.now) as tx:
+        planning.set_gate(tx, gate, stage=Stage.OPEN, allowed=0, reason="why")
 
 
 def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
@@ -287,8 +292,7 @@ def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
         and "lease" in inspect.signature(function).parameters
     }  # fmt: skip
     called = {name for operation in GUARDED.values() for name in _names(operation.__code__)}
-    within_a_transaction_of_others = {"set_gate", "prove", "hold_for_people", "reopen", "recognise"}
-    not_called = {f.__name__ for f in takes_lease} - called - within_a_transaction_of_others
+    not_called = {f.__name__ for f in takes_lease} - called
     only_look = {"open_of", "left", "settled_by", "first"}
     assert not_called <= only_look
 

@@ -13,9 +13,9 @@ from tests.ledger.planting import Plant, entering, unchanged
 
 
 def try_move(plant: Plant, source: State, target: State, where: str = "1 = 1", **values: object) -> int:
-    with plant.ledger.write() as connection:
+    with plant.ledger.under(plant.lease, plant.now) as tx:
         return move(
-            connection, source, target, now=plant.now, where=where, values=values, route="orders", run_id="r1",
+            tx, source, target, where=where, values=values,
             set_="plan = 'requeue', next_attempt_at = changed_at" if target in (State.WAITING, State.HELD) else "",
             action=Action.NOTE, reason="because",
         )  # fmt: skip
@@ -39,7 +39,7 @@ def test_one_event_per_set_says_who_when_why_and_which(plant: Plant) -> None:
     ((actor, source, target, count, selection, reason, run),) = plant.rows(
         "select actor, from_state, to_state, count, selection, reason, run_id from audit_events where action = 'note'"
     )
-    assert (actor, source, target, count, reason, run) == ("redrive", "classified", "waiting", 3, "because", "r1")
+    assert (actor, source, target, count, reason, run) == ("redrive", "classified", "waiting", 3, "because", "orders-1")
     assert json.loads(selection) == {"where": "message_id <= :top", "top": ids[2]}
 
 

@@ -99,14 +99,13 @@ def test_forgetting_waits_for_a_run_that_takes_a_message_back(plant: Plant) -> N
         forgotten.append((len(gone), messages))
 
     thread = threading.Thread(target=forget_meanwhile)
-    with plant.ledger.write() as connection:
-        plant.lease.guard(connection, plant.now)
+    with plant.ledger.under(plant.lease, plant.now) as tx:
         thread.start()
         looked.wait()
         thread.join(0.3)
-        connection.execute(
-            sql("update messages set state = 'classified', plan = null, changed_at = :now"),
-            {"now": plant.now + 40 * DAY},
+        tx.execute(
+            sql("update messages set state = 'classified', plan = null, changed_at = :later_at"),
+            {"later_at": plant.now + 40 * DAY},
         )
     thread.join()
     assert forgotten == [(0, 0)]

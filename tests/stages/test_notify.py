@@ -143,7 +143,7 @@ def test_a_pause_is_told_with_its_reason(told: Workshop, inbox: Inbox) -> None:
 
 def test_a_pause_of_the_machines_own_is_told_by_the_run_that_made_it(told: Workshop, inbox: Inbox) -> None:
     run = told.begin()
-    leases.pause(told.ledger, "orders", by="redrive", reason="most groups are held", now=told.now(), run_id=run.run_id)
+    leases.pause(told.ledger, "orders", by="redrive", reason="most groups are held", now=told.now())
     pipeline.plan(told.settings, run, **told.options())
     assert [one["title"] for one in inbox.got] == ["orders: paused by redrive"]
 

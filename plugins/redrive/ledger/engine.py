@@ -1,18 +1,16 @@
-"""The ledger's database: connections, transactions, instants, and bulk loads on SQLite and PostgreSQL.
+"""The ledger's database: connections, and the transactions in which all of its rows are read and written.
 
-Every write goes through :meth:`Ledger.write`, one transaction that is durable when the block ends. SQL is
-written once, as text with named parameters (:func:`sql`); the few places where the two databases differ are
-methods here, so that no operation elsewhere asks which one it runs on.
+A transaction is durable when its block ends. A run writes in :meth:`Ledger.under`, which guards its lease; whoever
+holds no lease, a person most often, writes in :meth:`Ledger.by`. SQL is written once, as text with named parameters
+(:func:`sql`); where the two databases differ is in :mod:`redrive.ledger.dialects`.
 """
 
-import re
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from functools import lru_cache
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +21,17 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, DBAPIError, 
 
 from redrive.errors import LedgerRefused, LedgerUnavailable, SettingsError
 from redrive.extras import needing
+from redrive.ledger.dialects import Dialect, refusal
+from redrive.ledger.statements import Instant, instant_text, parse_instant, sql
+from redrive.ledger.transactions import MACHINE, ActorTransaction, RouteLease, RunTransaction
+
+__all__ = ["CHUNK_ROWS", "Instant", "Ledger", "instant_text", "let_go_of_interrupted", "parse_instant", "sql"]
 
 #: Rows per bulk statement: large enough to amortise the call, small enough to stay flat in memory.
 CHUNK_ROWS = 50_000
 
-_TABLE = re.compile(r"\b(?:insert into|update|copy|delete from)\s+(\w+)", re.IGNORECASE)
-_BIND = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 
-
-class Instant(sa.types.TypeDecorator[datetime]):
-    """A point in time, UTC. ``timestamptz`` on PostgreSQL; on SQLite text ``YYYY-MM-DD HH:MM:SS.ffffff``,
-    which sorts, compares and reads like a time and works with SQLite's date functions."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(sa.DateTime(timezone=True))
-        return dialect.type_descriptor(sa.Text())
-
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> Any:
-        if value is None or dialect.name == "postgresql":
-            return value
-        return instant_text(value)
-
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's
-        return parse_instant(value)
-
-
-def instant_text(value: datetime) -> str:
-    """``value`` as SQLite stores it."""
-    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-
-
-def parse_instant(value: datetime | str | None) -> datetime | None:
-    """A stored instant, from either database, as an aware datetime."""
-    if value is None or isinstance(value, datetime):
-        return value
-    return datetime.fromisoformat(value).replace(tzinfo=UTC)
-
-
-@lru_cache(maxsize=512)
-def sql(statement: str) -> sa.TextClause:
-    """``statement`` with its parameters typed by name: ``:now`` and ``:…_at`` are instants."""
-    instants = {name for name in _BIND.findall(statement) if name == "now" or name.endswith("_at")}
-    return sa.text(statement).bindparams(*(sa.bindparam(name, type_=Instant()) for name in sorted(instants)))
-
-
-class Ledger:
+class Ledger(Dialect):
     """The SQL database that holds state and decisions.
 
     ``url`` is an SQLAlchemy URL, ``sqlite:///…`` or ``postgresql+psycopg://…``; anything else is refused.
@@ -111,9 +71,24 @@ class Ledger:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One transaction: committed and durable when the block ends, rolled back when it raises."""
+        """One transaction in which nobody is said to act: committed and durable when the block ends, rolled back when
+        it raises. What a run or a person does goes through :meth:`under` and :meth:`by`; a test names the few others.
+        """
         with self._reachable(), self.engine.connect() as connection, connection.begin():
             yield connection
+
+    @contextmanager
+    def under(self, lease: RouteLease, now: datetime, *, actor: str = MACHINE) -> Iterator[RunTransaction]:
+        """One transaction of the run that holds ``lease``, which it renews; :class:`~redrive.errors.LeaseLost` when
+        another run holds the route. ``actor``: the person that the run is for, where it is for one."""
+        with self.write() as connection:
+            yield RunTransaction(self, connection, lease, now, actor=actor)
+
+    @contextmanager
+    def by(self, actor: str, now: datetime, *, route: str | None = None) -> Iterator[ActorTransaction]:
+        """One transaction of somebody who holds no route, on ``route`` or on all of them."""
+        with self.write() as connection:
+            yield ActorTransaction(self, connection, now, actor=actor, route=route)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -128,101 +103,6 @@ class Ledger:
         """Give all connections back."""
         self.engine.dispose()
 
-    # --- where the two databases differ -----------------------------------------------------------------
-
-    def later(self, base: str, seconds: str) -> str:
-        """SQL for the instant ``seconds`` (an expression) after ``base`` (an instant expression or bind)."""
-        if self.is_sqlite:
-            return f"strftime('%Y-%m-%d %H:%M:%f', {base}, '+' || round({seconds}, 3) || ' seconds') || '000'"
-        return f"(cast({base} as timestamptz) + ({seconds}) * interval '1 second')"
-
-    def seconds_between(self, start: str, end: str) -> str:
-        """SQL for the seconds from ``start`` to ``end``, as a float."""
-        if self.is_sqlite:
-            return f"((julianday({end}) - julianday({start})) * 86400.0)"
-        return f"extract(epoch from ({end} - {start}))"
-
-    def hexadecimal(self, number: str, digits: int) -> str:
-        """SQL for ``number`` (an expression that is not negative) in lower case, filled with zeros to ``digits``."""
-        if self.is_sqlite:
-            return f"printf('%0{digits}x', {number})"
-        return f"lpad(to_hex({number}), {digits}, '0')"
-
-    @property
-    def locked(self) -> str:
-        """SQL suffix that lets concurrent claimers pass each other; SQLite has one writer anyway."""
-        return "" if self.is_sqlite else "for update skip locked"
-
-    def temporary(self, connection: Connection, name: str, columns: str) -> None:
-        """An empty temporary table ``name`` for this transaction's set-based work."""
-        if self.is_sqlite:
-            connection.exec_driver_sql(f"drop table if exists temp.{name}")
-            # Only INTEGER makes the key the row's own place; BIGINT would make a second tree.
-            portable = columns.replace("bigint primary key", "integer primary key")
-            connection.exec_driver_sql(f"create temp table {name} ({portable})")
-        else:
-            connection.exec_driver_sql(f"drop table if exists pg_temp.{name}")
-            portable = columns.replace("blob", "bytea").replace("instant", "timestamptz")
-            connection.exec_driver_sql(f"create temp table {name} ({portable}) on commit drop")
-
-    def bulk(self, connection: Connection, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Load ``rows`` (tuples in the order of ``columns``) the fastest way: COPY, or prepared inserts.
-
-        Instants must already be what the database stores: text on SQLite, aware datetimes on PostgreSQL.
-        """
-        raw: Any = connection.connection.driver_connection
-        names = ",".join(columns)
-        if self.is_sqlite:
-            statement = f"insert into {table} ({names}) values ({','.join('?' * len(columns))})"
-            with self._through_driver(connection, statement):
-                raw.executemany(statement, rows)
-            return
-        statement = f"copy {table} ({names}) from stdin"
-        with self._through_driver(connection, statement), raw.cursor() as cursor, cursor.copy(statement) as copy:
-            for row in rows:
-                copy.write_row(row)
-
-    def many(self, connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> int:
-        """Run ``statement`` (with ``?`` marks) once per row through the driver; the number of rows changed."""
-        if not rows:
-            return 0
-        raw: Any = connection.connection.driver_connection
-        with self._through_driver(connection, statement):
-            if self.is_sqlite:
-                return int(raw.executemany(statement, rows).rowcount)
-            with raw.cursor() as cursor:
-                cursor.executemany(statement.replace("?", "%s"), rows)
-                return int(cursor.rowcount)
-
-    def tuples(self, connection: Connection, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """The rows of a query (with ``?`` marks) as the driver gives them: plain tuples, instants as stored."""
-        raw: Any = connection.connection.driver_connection
-        text = statement if self.is_sqlite else statement.replace("?", "%s")
-        with self._through_driver(connection, statement):
-            return list(raw.execute(text, values).fetchall())
-
-    def stored(self, value: datetime | None) -> Any:
-        """``value`` as :meth:`bulk` and :meth:`many` need it."""
-        return instant_text(value) if self.is_sqlite and value is not None else value
-
-    @contextmanager
-    def _through_driver(self, connection: Connection, statement: str) -> Iterator[None]:
-        """Errors of the driver as those of SQLAlchemy, as if ``statement`` had gone through it."""
-        dialect = self.engine.dialect
-        base: type[Exception] = dialect.loaded_dbapi.Error
-        try:
-            yield
-        except (OverflowError, UnicodeEncodeError) as error:  # of SQLite's driver, for what no column can hold
-            raise LedgerRefused(f"ledger {self.url.database}: {_refusal(statement, error)}") from error
-        except base as error:
-            lost = dialect.is_disconnect(error, connection.connection.driver_connection, None)  # type: ignore[arg-type]
-            told = DBAPIError.instance(
-                statement, None, error, base, hide_parameters=True, connection_invalidated=lost, dialect=dialect
-            )
-            if lost:
-                connection.invalidate(error)
-            raise told from error
-
     @contextmanager
     def _reachable(self) -> Iterator[None]:
         try:
@@ -231,7 +111,7 @@ class Ledger:
             _without_values(error)
             where = self.url.render_as_string(hide_password=True)
             if isinstance(error, DataError) or _is_too_much(error):
-                raise LedgerRefused(f"ledger {where}: {_refusal(error.statement, error.orig)}") from error
+                raise LedgerRefused(f"ledger {where}: {refusal(error.statement, error.orig)}") from error
             if isinstance(error, OperationalError):
                 raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
             if self.is_sqlite and type(error) is DatabaseError:  # the file is damaged or something else
@@ -244,12 +124,6 @@ class Ledger:
 def _is_too_much(error: DBAPIError) -> bool:
     """Beyond a limit of PostgreSQL (its class 54): most often a value that is too large for an index."""
     return str(getattr(error.orig, "sqlstate", None) or "").startswith("54")
-
-
-def _refusal(statement: str | None, error: object) -> str:
-    table = _TABLE.search(statement or "")
-    said = str(error).strip().splitlines()[0]
-    return f"a value {f'for table {table[1]} ' if table else ''}was refused: {said}"
 
 
 def _without_values(error: DBAPIError) -> None:

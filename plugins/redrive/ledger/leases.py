@@ -1,45 +1,23 @@
 """One run per route: the lease, its fencing token, and pausing.
 
 A lease is held by (route, run id) and carries a fence that grows with every acquisition. Every write of a run
-goes through :meth:`RouteLease.guard` in the same transaction: it renews the lease and fails if another run
+is within :meth:`Ledger.under <redrive.ledger.engine.Ledger.under>`, which renews the lease and fails if another run
 took the route, so a stalled process can't write after it was replaced.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.errors import LeaseLost, RouteBusy, RoutePaused
+from redrive.errors import RouteBusy, RoutePaused
 from redrive.ledger import configurations
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.moves import MACHINE, tell
-
-
-@dataclass(frozen=True, slots=True)
-class RouteLease:
-    """The right of one run to change one route."""
-
-    route: str
-    run_id: str
-    fence: int
-    ttl: timedelta
-
-    def guard(self, connection: Connection, now: datetime) -> None:
-        """Renew the lease within this transaction, or raise :class:`LeaseLost` when another run holds it."""
-        result = connection.execute(
-            sql(
-                "update route_state set lease_until = :until_at"
-                " where route = :route and run_id = :run_id and fence = :fence"
-            ),
-            {"until_at": now + self.ttl, "route": self.route, "run_id": self.run_id, "fence": self.fence},
-        )
-        if result.rowcount != 1:
-            raise LeaseLost(f"route {self.route}: run {self.run_id} (fence {self.fence}) was replaced")
+from redrive.ledger.moves import tell
+from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction, Transaction
 
 
 def acquire(
@@ -83,40 +61,25 @@ def acquire(
             raise RouteBusy(
                 f"route {route} is held by run {row.run_id} ({row.holder}) until {lease_until:%Y-%m-%d %H:%M:%S} UTC"
             )
-        if row.run_id is not None and row.run_id != run_id:
+        lease = RouteLease(route, run_id, row.fence + 1, ttl)
+        replaces = row.run_id is not None and row.run_id != run_id
+        if replaces:
             connection.execute(
                 sql(
                     "update runs set status = 'replaced', finished_at = :now where run_id = :old and status = 'running'"
                 ),
                 {"now": now, "old": row.run_id},
             )
-            tell(
-                connection,
-                at=now,
-                action=Action.TAKE_OVER_ROUTE,
-                route=route,
-                run_id=run_id,
-                reason=f"the lease of run {row.run_id} ({row.holder}) ran out at {lease_until}",
-            )
         name = configuration[0] if configuration else None
+        known = configurations.before(connection, route)
         if configuration:
             configurations.keep(connection, *configuration, now)
-            if (known := configurations.before(connection, route)) and known != name:
-                tell(
-                    connection,
-                    at=now,
-                    action=Action.CHANGE_CONFIGURATION,
-                    route=route,
-                    run_id=run_id,
-                    reason=f"{configurations.shown(name)}, before {configurations.shown(known)}",
-                )
-        fence = row.fence + 1
         connection.execute(
             sql(
                 "update route_state set run_id = :run_id, holder = :holder, lease_until = :until_at, fence = :fence"
                 " where route = :route"
             ),
-            {"run_id": run_id, "holder": holder, "until_at": now + ttl, "fence": fence, "route": route},
+            {"run_id": run_id, "holder": holder, "until_at": now + ttl, "fence": lease.fence, "route": route},
         )
         connection.execute(
             sql(
@@ -131,42 +94,47 @@ def acquire(
                 "route": route,
                 "trigger": trigger,
                 "holder": holder,
-                "fence": fence,
+                "fence": lease.fence,
                 "selection": json.dumps(selection or {}, default=str),
                 "now": now,
                 "airflow_run_id": airflow_run_id,
                 "configuration": name,
             },
         )
+        tx = RunTransaction(ledger, connection, lease, now)
+        if replaces:
+            why = f"the lease of run {row.run_id} ({row.holder}) ran out at {lease_until}"
+            tell(tx, Action.TAKE_OVER_ROUTE, reason=why)
+        if name and known and known != name:
+            why = f"{configurations.shown(name)}, before {configurations.shown(known)}"
+            tell(tx, Action.CHANGE_CONFIGURATION, reason=why)
         if system and system != row.system:
-            _move(connection, route, run_id, row.system, system, now)
-    return RouteLease(route, run_id, fence, ttl)
+            _move(tx, row.system, system)
+    return lease
 
 
-def _move(connection: Connection, route: str, run_id: str, before: str, system: str, now: datetime) -> None:
+def _move(tx: RunTransaction, before: str, system: str) -> None:
     """From this run on the route's queues are on another ``system``: what is known of queues, consumers and failures
     there is nothing, whatever the queues are called. What was sent before is judged by what is seen where it went.
     """
-    values = {"route": route, "before": before, "system": system, "now": now}
-    connection.execute(sql("update route_state set system = :system where route = :route"), values)
+    values = {"system": system}
+    tx.execute(sql("update route_state set system = :system where route = :route"), values)
     if not before:  # the ledger is older than this column: it was there all the time
-        connection.execute(
-            sql("update delivery_slices set system = :system where route = :route and system = ''"), values
-        )
+        tx.execute(sql("update delivery_slices set system = :system where route = :route and system = ''"), values)
         return
     for table in ("source_state", "destination_state", "destination_outcomes", "consumer_health"):
-        connection.execute(sql(f"delete from {table} where route = :route"), values)
+        tx.execute(sql(f"delete from {table} where route = :route"))
     # With nothing allowed, the plan lets each of them begin as a new one.
     reason = f"the route moved from {before} to {system}"
-    connection.execute(
+    tx.execute(
         sql(
             "update group_state set stage = 'canary', allowed = 0, sent = 0, stayed = 0, returned = 0,"
             " cool_down_until = null, reason = :reason, stage_at = :now, began_at = :now"
             " where route = :route and stage in ('canary', 'ramp', 'open')"
         ),
-        {**values, "reason": reason},
+        {"reason": reason},
     )
-    tell(connection, at=now, action=Action.MOVE_ROUTE, route=route, run_id=run_id, reason=reason)
+    tell(tx, Action.MOVE_ROUTE, reason=reason)
 
 
 def predecessor_died(ledger: Ledger, lease: RouteLease) -> bool:
@@ -199,18 +167,17 @@ def release(ledger: Ledger, lease: RouteLease, *, status: str, now: datetime) ->
 
 def note_counts(ledger: Ledger, lease: RouteLease, stage: str, counts: Mapping[str, Any], now: datetime) -> None:
     """Keep what ``stage`` reported with the run; mapped tasks of one stage add up."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        row = connection.execute(sql("select counts from runs where run_id = :run_id"), {"run_id": lease.run_id}).one()
+    with ledger.under(lease, now) as tx:
+        row = tx.execute(sql("select counts from runs where run_id = :run_id")).one()
         kept: dict[str, dict[str, Any]] = json.loads(row.counts)
         before = kept.get(stage, {})
         kept[stage] = before | {
             key: value + before.get(key, 0) if isinstance(value, int | float) else value
             for key, value in counts.items()
         }
-        connection.execute(
+        tx.execute(
             sql("update runs set counts = :counts where run_id = :run_id"),
-            {"counts": json.dumps(kept, default=str), "run_id": lease.run_id},
+            {"counts": json.dumps(kept, default=str)},
         )
 
 
@@ -233,22 +200,29 @@ def counts_before(connection: Connection, lease: RouteLease, stage: str) -> dict
     return json.loads(row.counts) if row else {}
 
 
-def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime, run_id: str | None = None) -> None:
+def pause(ledger: Ledger, route: str, *, by: str, reason: str, now: datetime) -> None:
     """Let no run of the route begin, and none send, until :func:`resume`."""
-    with ledger.write() as connection:
-        connection.execute(
-            sql("insert into route_state (route) values (:route) on conflict (route) do nothing"),
-            {"route": route},
-        )
-        changed = connection.execute(
-            sql(
-                "update route_state set paused_at = :now, paused_by = :by, pause_reason = :reason"
-                " where route = :route and paused_at is null"
-            ),
-            {"now": now, "by": by, "reason": reason, "route": route},
-        ).rowcount
-        if changed:
-            tell(connection, at=now, action=Action.PAUSE, route=route, run_id=run_id, actor=by, reason=reason)
+    with ledger.by(by, now, route=route) as tx:
+        tx.execute(sql("insert into route_state (route) values (:route) on conflict (route) do nothing"))
+        _pause(tx, reason)
+
+
+def pause_itself(ledger: Ledger, lease: RouteLease, reason: str, now: datetime) -> None:
+    """As :func:`pause`, by the run that finds out why."""
+    with ledger.under(lease, now) as tx:
+        _pause(tx, reason)
+
+
+def _pause(tx: Transaction, reason: str) -> None:
+    changed = tx.execute(
+        sql(
+            "update route_state set paused_at = :now, paused_by = :actor, pause_reason = :reason"
+            " where route = :route and paused_at is null"
+        ),
+        {"reason": reason},
+    ).rowcount
+    if changed:
+        tell(tx, Action.PAUSE, reason=reason)
 
 
 def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
@@ -257,25 +231,20 @@ def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
     Where Redrive itself had paused it, what was stopped may try again at once, a few first: whoever resumes says that
     the destination is well, and otherwise the next run would pause the route again.
     """
-    with ledger.write() as connection:
-        ours = connection.execute(
-            sql("select 1 from route_state where route = :route and paused_by = :machine"),
-            {"route": route, "machine": MACHINE},
+    with ledger.by(by, now, route=route) as tx:
+        ours = tx.execute(
+            sql("select 1 from route_state where route = :route and paused_by = :machine"), {"machine": MACHINE}
         ).first()
-        changed = connection.execute(
+        changed = tx.execute(
             sql(
                 "update route_state set paused_at = null, paused_by = null, pause_reason = null"
                 " where route = :route and paused_at is not null"
-            ),
-            {"route": route},
+            )
         ).rowcount
         for table in ("group_state", "destination_state") if changed and ours else ():
-            connection.execute(
-                sql(f"update {table} set cool_down_until = :now where route = :route and stage = 'tripped'"),
-                {"now": now, "route": route},
-            )
+            tx.execute(sql(f"update {table} set cool_down_until = :now where route = :route and stage = 'tripped'"))
         if changed:
-            tell(connection, at=now, action=Action.RESUME, route=route, actor=by)
+            tell(tx, Action.RESUME)
     return bool(changed)
 
 

@@ -2,27 +2,19 @@
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
-
-from sqlalchemy.engine import Connection
 
 from redrive import lifecycle
 from redrive.audit_actions import Action
-from redrive.ledger.engine import sql
+from redrive.ledger.statements import sql
+from redrive.ledger.transactions import RunTransaction, Transaction
 from redrive.lifecycle import UNPLANNED, State
-
-MACHINE = "redrive"
 
 
 def tell(
-    connection: Connection,
-    *,
-    at: datetime,
+    tx: Transaction,
     action: Action,
-    route: str | None,
-    run_id: str | None = None,
-    actor: str = MACHINE,
+    *,
     source: str | None = None,
     target: str | None = None,
     count: int = 1,
@@ -30,18 +22,14 @@ def tell(
     selection: Mapping[str, Any] | None = None,
     reason: str | None = None,
 ) -> None:
-    """Write one ``audit_events`` row: who changed what, when and why."""
-    connection.execute(
+    """Write one ``audit_events`` row: what the transaction's actor changed, and why."""
+    tx.execute(
         sql(
             "insert into audit_events (at, route, run_id, actor, action, from_state, to_state, count, message_id,"
             " selection, reason) values (:now, :route, :run_id, :actor, :action, :source, :target, :count,"
             " :message_id, :selection, :reason)"
         ),
         {
-            "now": at,
-            "route": route,
-            "run_id": run_id,
-            "actor": actor,
             "action": action.value,
             "source": source,
             "target": target,
@@ -54,48 +42,40 @@ def tell(
 
 
 def move(
-    connection: Connection,
+    tx: RunTransaction,
     source: State,
     target: State,
     *,
-    now: datetime,
+    action: Action,
     where: str,
     values: Mapping[str, Any] | None = None,
     set_: str = "",
-    route: str | None,
-    run_id: str | None,
-    action: Action,
-    reason: str | None = None,
-    actor: str = MACHINE,
     from_: str = "",
+    reason: str | None = None,
 ) -> int:
     """Move every message that is in ``source`` and matches ``where`` to ``target``; returns how many.
 
     ``where`` and ``set_`` are SQL over table ``messages``, and over the one that ``from_`` names, with parameters from
-    ``values``. A plan ends where the target has none. One audit event is written for the set, none when it is empty.
-    Raises :class:`~redrive.errors.IllegalMove` before touching
-    anything when the lifecycle has no such edge.
+    ``values`` and the transaction's own. A plan ends where the target has none. One audit event is written for the set,
+    none when it is empty. Raises :class:`~redrive.errors.IllegalMove` before touching anything when the lifecycle has
+    no such edge.
     """
     lifecycle.check(source, target)
     parameters = dict(values or {})
-    result = connection.execute(
+    result = tx.execute(
         sql(
             "update messages set state = :target_state, changed_at = :now"
             f"{_unplanned(target)}{', ' + set_ if set_ else ''}{' from ' + from_ if from_ else ''}"
             f" where messages.state = :source_state and ({where})"
         ),
-        parameters | {"target_state": target.value, "source_state": source.value, "now": now},
+        parameters | {"target_state": target.value, "source_state": source.value},
     )
     count = int(result.rowcount)
     if count:
         shown = {k: v for k, v in parameters.items() if not isinstance(v, bytes)}
         tell(
-            connection,
-            at=now,
-            action=action,
-            route=route,
-            run_id=run_id,
-            actor=actor,
+            tx,
+            action,
             source=source.value,
             target=target.value,
             count=count,
@@ -106,15 +86,12 @@ def move(
 
 
 def move_each(
-    connection: Connection,
+    tx: RunTransaction,
     source: State,
     target: State,
     *,
-    now: datetime,
     decided: str,
     set_: str,
-    route: str,
-    run_id: str,
     values: Mapping[str, Any] | None = None,
 ) -> int:
     """Move messages of each of which its own life has to tell, with an audit event for every one; returns how many.
@@ -123,8 +100,8 @@ def move_each(
     :func:`move`.
     """
     lifecycle.check(source, target)
-    states = {**(values or {}), "source_state": source.value, "target_state": target.value, "now": now}
-    told = connection.execute(
+    states = {**(values or {}), "source_state": source.value, "target_state": target.value}
+    told = tx.execute(
         sql(
             "insert into audit_events (at, route, run_id, actor, action, from_state, to_state, message_id, reason)"
             " select :now, :route, :run_id, decided.actor, decided.action, :source_state, :target_state,"
@@ -132,9 +109,9 @@ def move_each(
             " on messages.message_id = decided.message_id and messages.state = :source_state"
             " order by decided.message_id"
         ),
-        {**states, "route": route, "run_id": run_id},
+        states,
     ).rowcount
-    moved = connection.execute(
+    moved = tx.execute(
         sql(
             f"update messages set state = :target_state, changed_at = :now{_unplanned(target)}, {set_}"
             " where state = :source_state"

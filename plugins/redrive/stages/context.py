@@ -10,8 +10,8 @@ from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, Capabilities
 from redrive.errors import SettingsError
 from redrive.ledger.engine import Ledger
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.selecting import Selection
+from redrive.ledger.transactions import RouteLease
 from redrive.message import Micros
 from redrive.redaction import Redactor, redactor
 from redrive.selectors import Kind

@@ -467,8 +467,7 @@ class _Delivery:
         if not messages:
             sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
             return
-        with context.ledger.write() as connection:
-            sending.raise_mark(connection, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
+        sending.raise_mark(context.ledger, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
         while True:
             self._pace(band, len(messages), self._share(claimed.destination))
             if claimed.repeat_until is not None and context.now() >= claimed.repeat_until:

@@ -33,8 +33,8 @@ def beating(settings: Settings, run: Run, clock: Callable[[], datetime] = utc_no
         try:
             while not stop.wait(run.ttl.total_seconds() / beats):
                 try:
-                    with ledger.write() as connection:
-                        run.lease.guard(connection, clock())
+                    with ledger.under(run.lease, clock()):
+                        pass  # to begin one is to renew the lease
                     beats = BEATS
                 except LeaseLost as error:
                     log.warning("no more heartbeats: %s", error)

@@ -23,6 +23,7 @@ from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, let_go_of_interrupted
 from redrive.ledger.review import restoring
 from redrive.ledger.selecting import Selection
+from redrive.ledger.transactions import RouteLease
 from redrive.settings import Settings
 from redrive.stages import adopt as adopt_stage
 from redrive.stages import audit as audit_stage
@@ -129,7 +130,7 @@ def settings_of(run: Run, settings: Settings, env: Mapping[str, str] = os.enviro
     return began_with.model_copy(update={"database": settings.database})
 
 
-def recover(settings: Settings, ledger: Ledger, held: leases.RouteLease, now: datetime) -> None:
+def recover(settings: Settings, ledger: Ledger, held: RouteLease, now: datetime) -> None:
     """What dead runs left: open batches are recorded or abandoned, open slices settled, half-known drains forgotten;
     people are asked about what a restore may have put back."""
     with ledger.read() as connection:

@@ -138,16 +138,13 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
                 to_people[gate.group_id] = f"canary failed: {gate.reason}"
             continue
-        with ledger.write() as connection:
-            lease.guard(connection, now)
+        with ledger.under(lease, now) as tx:
             planning.set_gate(
-                connection,
-                lease,
+                tx,
                 gate,
                 stage=taken.stage,
                 allowed=taken.allowed,
                 reason=taken.reason,
-                now=now,
                 trips=taken.trips,
                 cool_down_until=taken.cool_down_until,
             )
@@ -206,9 +203,7 @@ def _pause_if_sick(context: Context) -> None:
     tripped = sum(open_messages[gate.group_id] for gate in busy if gate.stage == "tripped")
     if tripped / total > context.route.breaker.max_held_share:
         reason = f"{tripped} of {total} open messages are in groups that keep coming back: the destination is sick"
-        leases.pause(
-            context.ledger, context.name, by="redrive", reason=reason, now=context.now(), run_id=context.run.run_id
-        )
+        leases.pause_itself(context.ledger, context.lease, reason, context.now())
         context.progress(f"the route pauses: {reason}", 0, None)
 
 

@@ -8,7 +8,7 @@ from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
 from redrive.ledger.delivery import breakers, expiry, gate_waits, planning
 from redrive.ledger.engine import sql
-from redrive.ledger.moves import MACHINE
+from redrive.ledger.transactions import MACHINE
 from redrive.message import index_key
 
 

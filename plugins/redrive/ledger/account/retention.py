@@ -14,6 +14,7 @@ from redrive.audit_actions import Action
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import tell
+from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED
 
 
@@ -47,10 +48,10 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
     for row in rows:
         batch = Batch(*row)
         span = {"low": batch.batch_id << 20, "high": (batch.batch_id + 1) << 20}
-        with ledger.write() as connection:
+        with ledger.by(MACHINE, now, route=route) as tx:
             # A run that loads a return of one of these messages holds this row to the end of its transaction.
-            connection.execute(sql("update route_state set fence = fence where route = :route"), {"route": route})
-            still = connection.execute(
+            tx.execute(sql("update route_state set fence = fence where route = :route"))
+            still = tx.execute(
                 sql(
                     "select count(*) from messages where message_id >= :low and message_id < :high"
                     f" and (state not in ({finished}) or changed_at >= :before_at)"
@@ -60,10 +61,10 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             if still:
                 continue
             within = "message_id >= :low and message_id < :high"
-            connection.execute(sql(f"delete from redelivery_attempts where {within}"), span)
-            connection.execute(sql(f"delete from escalated_messages where {within}"), span)
-            messages += connection.execute(sql(f"delete from messages where {within}"), span).rowcount
-            connection.execute(
+            tx.execute(sql(f"delete from redelivery_attempts where {within}"), span)
+            tx.execute(sql(f"delete from escalated_messages where {within}"), span)
+            messages += tx.execute(sql(f"delete from messages where {within}"), span).rowcount
+            tx.execute(
                 sql(
                     "update staging_batches set state = 'abandoned', removed_at = null, copies = 0, settled_copies = 0,"
                     " new_copies = 0, returned_copies = 0, duplicate_copies = 0, surplus_copies = 0,"
@@ -72,12 +73,10 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
                 {"id": batch.batch_id},
             )
             # After that: the copies of a batch that counts can't be deleted.
-            connection.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
+            tx.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
             tell(
-                connection,
-                at=now,
-                action=Action.FORGET,
-                route=route,
+                tx,
+                Action.FORGET,
                 count=batch.copies,
                 selection={"batch_id": batch.batch_id},
                 reason="finished and older than the route's retention",

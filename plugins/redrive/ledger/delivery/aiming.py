@@ -13,8 +13,8 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
+from redrive.ledger.transactions import RouteLease
 from redrive.policy.aims import Aim, Aims
 
 #: States in which the next send is a new attempt.
@@ -66,31 +66,26 @@ def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:
         if not _changes(connection, lease.route, aims):
             return 0
     where, values = _elsewhere(aims)
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        changes = _changes(connection, lease.route, aims)
+    with ledger.under(lease, now) as tx:
+        changes = _changes(tx.connection, lease.route, aims)
         new, _ = target(aims)
-        count = connection.execute(
+        count = tx.execute(
             sql(f"update messages set destination = {new} where route = :route and {where}"),
-            {"route": lease.route, **values},
+            values,
         ).rowcount
-        connection.execute(
+        tx.execute(
             sql(
                 "update escalated_messages set destination = (select messages.destination from messages"
                 " where messages.message_id = escalated_messages.message_id) where status <> 'applied'"
                 " and route = :route and exists (select 1 from messages where messages.message_id ="
                 " escalated_messages.message_id and messages.state = 'escalated' and coalesce(messages.destination, '')"
                 " <> coalesce(escalated_messages.destination, ''))"
-            ),
-            {"route": lease.route},
+            )
         )
         if count:
             tell(
-                connection,
-                at=now,
+                tx,
                 action=Action.AIM,
-                route=lease.route,
-                run_id=lease.run_id,
                 count=count,
                 selection={"changed": changes},
                 reason="where they go is configured otherwise now",

@@ -14,8 +14,8 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
+from redrive.ledger.transactions import RouteLease, RunTransaction, Transaction
 from redrive.policy.gates import BreakerStage
 
 _OF_THIS_STAGE = (
@@ -104,9 +104,8 @@ def set_stage(
     cool_down_until: datetime | None,
 ) -> None:
     """Move a destination's breaker to another stage and begin to count anew."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        connection.execute(
+    with ledger.under(lease, now) as tx:
+        tx.execute(
             sql(
                 "insert into destination_state (route, destination, stage, allowed, trips, cool_down_until, reason,"
                 " stage_at) values (:route, :destination, :stage, :allowed, :trips, :cool_down_at, :reason, :now)"
@@ -115,23 +114,18 @@ def set_stage(
                 " stage_at = excluded.stage_at"
             ),
             {
-                "route": lease.route,
                 "destination": gate.destination,
                 "stage": stage,
                 "allowed": allowed,
                 "trips": trips,
                 "cool_down_at": cool_down_until,
                 "reason": reason,
-                "now": now,
             },
         )
-        _forget(connection, lease.route, gate.destination)
+        _forget(tx, gate.destination)
         tell(
-            connection,
-            at=now,
+            tx,
             action=Action.STEP_BREAKER,
-            route=lease.route,
-            run_id=lease.run_id,
             count=gate.waiting,
             selection={"destination": gate.destination, "from": gate.stage, "to": stage, "allowed": allowed},
             reason=reason,
@@ -141,16 +135,16 @@ def set_stage(
 def release(ledger: Ledger, route: str, destination: str, *, by: str, now: datetime) -> bool:
     """A person lets a stopped destination have messages again, a few first, and one that has had a few as many as come:
     where nobody tells its depth, what became of those may never be known. False where its breaker is closed."""
-    values = {"now": now, "route": route, "destination": destination, "reason": f"released by {by}"}
-    with ledger.write() as connection:
-        changed = connection.execute(
+    values = {"destination": destination, "reason": f"released by {by}"}
+    with ledger.by(by, now, route=route) as tx:
+        changed = tx.execute(
             sql(
                 "update destination_state set cool_down_until = :now where route = :route"
                 " and destination = :destination and stage = 'tripped'"
             ),
             values,
         ).rowcount
-        opened = connection.execute(
+        opened = tx.execute(
             sql(
                 "update destination_state set stage = 'open', allowed = 0, cool_down_until = null, reason = :reason,"
                 " stage_at = :now where route = :route and destination = :destination and stage = 'half_open'"
@@ -158,11 +152,10 @@ def release(ledger: Ledger, route: str, destination: str, *, by: str, now: datet
             values,
         ).rowcount
         if opened:
-            _forget(connection, route, destination)
+            _forget(tx, destination)
         changed += opened
         if changed:
-            selection = {"destination": destination}
-            tell(connection, at=now, action=Action.RELEASE_GATE, route=route, actor=by, selection=selection)
+            tell(tx, Action.RELEASE_GATE, selection={"destination": destination})
     return bool(changed)
 
 
@@ -185,22 +178,22 @@ def quota(connection: Connection, route: str, destination: str) -> int | None:
 # --- what becomes of sends; each within the transaction of whoever learned it -----------------------------
 
 
-def count_sent(connection: Connection, slice_id: int) -> None:
+def count_sent(tx: RunTransaction, slice_id: int) -> None:
     """The sends of a slice that is being closed."""
-    _add(connection, "sent", "attempts.slice_id = :slice_id", {"slice_id": slice_id})
+    _add(tx, "sent", "attempts.slice_id = :slice_id", {"slice_id": slice_id})
 
 
-def uncount_sent(connection: Connection, which: str, values: dict[str, Any]) -> None:
+def uncount_sent(tx: RunTransaction, which: str, values: dict[str, Any]) -> None:
     """Attempts (``which``, SQL over ``attempts``) whose outcome nobody will know: others go in their place."""
-    _add(connection, "sent", which, values, by="-count(*)")
+    _add(tx, "sent", which, values, by="-count(*)")
 
 
-def count_stayed(connection: Connection, which: str, values: dict[str, Any]) -> None:
+def count_stayed(tx: RunTransaction, which: str, values: dict[str, Any]) -> None:
     """Attempts (``which``, SQL over ``attempts``) without an outcome of which one is about to be known: they stayed."""
-    _add(connection, "stayed", f"attempts.outcome is null and ({which})", values)
+    _add(tx, "stayed", f"attempts.outcome is null and ({which})", values)
 
 
-def count_returned(connection: Connection) -> None:
+def count_returned(tx: RunTransaction) -> None:
     """The returns in table ``incoming``, before they are written into their attempts.
 
     What was put into a delay queue did not fail, and tells nothing of the destination.
@@ -210,7 +203,7 @@ def count_returned(connection: Connection) -> None:
         f" and attempts.attempt = incoming.redrive_attempt where incoming.role = 'returned' and {_OF_THIS_STAGE}"
         " group by attempts.route, attempts.destination, coalesce(attempts.group_id, 0)"
     )
-    connection.execute(
+    tx.execute(
         sql(
             "insert into destination_outcomes (route, destination, group_id, sent, stayed, returned)"
             " select attempts.route, attempts.destination, coalesce(attempts.group_id, 0),"
@@ -226,9 +219,9 @@ def count_returned(connection: Connection) -> None:
     )
 
 
-def remember(connection: Connection, route: str, most: int) -> None:
+def remember(tx: RunTransaction, most: int) -> None:
     """Of open destinations keep only so many outcomes in mind, in their proportion: what matters is what is new."""
-    connection.execute(
+    tx.execute(
         sql(
             "update destination_outcomes set sent = sent - stayed - returned + stayed * cast(:most as bigint) / total.n"
             " + returned * cast(:most as bigint) / total.n, stayed = stayed * cast(:most as bigint) / total.n,"
@@ -238,12 +231,12 @@ def remember(connection: Connection, route: str, most: int) -> None:
             " and total.n > :most and not exists (select 1 from destination_state state where state.route = :route"
             " and state.destination = total.name and state.stage <> 'open')"
         ),
-        {"route": route, "most": most},
+        {"most": most},
     )
 
 
-def _add(connection: Connection, column: str, which: str, values: dict[str, Any], *, by: str = "count(*)") -> None:
-    connection.execute(
+def _add(tx: RunTransaction, column: str, which: str, values: dict[str, Any], *, by: str = "count(*)") -> None:
+    tx.execute(
         sql(
             f"insert into destination_outcomes (route, destination, group_id, {column})"
             f" select attempts.route, attempts.destination, coalesce(attempts.group_id, 0), {by}"
@@ -256,8 +249,8 @@ def _add(connection: Connection, column: str, which: str, values: dict[str, Any]
     )
 
 
-def _forget(connection: Connection, route: str, destination: str) -> None:
-    connection.execute(
+def _forget(tx: Transaction, destination: str) -> None:
+    tx.execute(
         sql("delete from destination_outcomes where route = :route and destination = :destination"),
-        {"route": route, "destination": destination},
+        {"destination": destination},
     )

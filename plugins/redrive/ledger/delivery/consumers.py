@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger import moves
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.leases import RouteLease
+from redrive.ledger.transactions import RouteLease
 
 #: How long a consumer that left is remembered; where names are not given but drawn, each restart leaves some behind.
 REMEMBERED = timedelta(days=7)
@@ -75,18 +75,17 @@ def write(
     Who left more than :data:`REMEMBERED` ago is forgotten.
     """
     before = {one.consumer: one.status for one in known}
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        connection.execute(
+    with ledger.under(lease, now) as tx:
+        tx.execute(
             sql(
                 "delete from consumer_health where route = :route and queue = :queue and status = 'gone'"
                 " and observed_at < :forget_before"
             ),
-            {"route": lease.route, "queue": queue, "forget_before": now - REMEMBERED},
+            {"queue": queue, "forget_before": now - REMEMBERED},
         )
         for one in judged:
             was = before.get(one.consumer)
-            connection.execute(
+            tx.execute(
                 sql(
                     "insert into consumer_health (route, queue, consumer, observed_at, last_progress_at, unacked,"
                     " progress, status, isolated_at, closed_at) values (:route, :queue, :consumer, :now,"
@@ -96,15 +95,12 @@ def write(
                     " unacked = excluded.unacked, progress = excluded.progress, status = excluded.status,"
                     " isolated_at = excluded.isolated_at, closed_at = excluded.closed_at"
                 ),
-                {"route": lease.route, "queue": queue, "now": now, **one._asdict()},
+                {"queue": queue, **one._asdict()},
             )
             if was != one.status and "isolated" in (was, one.status):
                 moves.tell(
-                    connection,
-                    at=now,
+                    tx,
                     action=Action.ISOLATE_CONSUMER if one.status == "isolated" else Action.FREE_CONSUMER,
-                    route=lease.route,
-                    run_id=lease.run_id,
                     source=was,
                     target=one.status,
                     selection={"queue": queue, "consumer": one.consumer},
@@ -143,22 +139,18 @@ def _note(
     closed_at: datetime | None,
     action: Action,
 ) -> None:
-    with ledger.write() as ours:
-        lease.guard(ours, now)
+    with ledger.under(lease, now) as tx:
         for consumer in consumers:
-            ours.execute(
+            tx.execute(
                 sql(
                     "update consumer_health set closed_at = :closed_at"
                     " where route = :route and queue = :queue and consumer = :consumer"
                 ),
-                {"route": lease.route, "queue": queue, "consumer": consumer, "closed_at": closed_at},
+                {"queue": queue, "consumer": consumer, "closed_at": closed_at},
             )
         moves.tell(
-            ours,
-            at=now,
+            tx,
             action=action,
-            route=lease.route,
-            run_id=lease.run_id,
             count=len(consumers),
             selection={"queue": queue, "connection": connection, "consumers": list(consumers)},
             reason=reason,

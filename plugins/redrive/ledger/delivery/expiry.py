@@ -8,8 +8,8 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
+from redrive.ledger.transactions import RouteLease
 
 
 class Expiry(NamedTuple):
@@ -43,9 +43,8 @@ def note(
 ) -> None:
     """Keep what a drain learned of ``source``, and tell of ``rescued`` copies that it took beyond its limit because
     they would have expired before ``expiring_at``."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        connection.execute(
+    with ledger.under(lease, now) as tx:
+        tx.execute(
             sql(
                 "insert into source_state (route, source, retention_seconds, oldest_at)"
                 " values (:route, :source, :seconds, :oldest_at) on conflict (route, source) do update set"
@@ -53,7 +52,6 @@ def note(
                 " oldest_at = coalesce(excluded.oldest_at, source_state.oldest_at)"
             ),
             {
-                "route": lease.route,
                 "source": source,
                 "seconds": None if known.retention is None else known.retention.total_seconds(),
                 "oldest_at": known.oldest_at,
@@ -61,11 +59,8 @@ def note(
         )
         if rescued:
             tell(
-                connection,
-                at=now,
+                tx,
                 action=Action.DRAIN_BEYOND_LIMIT,
-                route=lease.route,
-                run_id=lease.run_id,
                 count=rescued,
                 selection={"source": source},
                 reason=f"would have been lost before {expiring_at:%Y-%m-%d %H:%M} UTC, when the next run may be over",

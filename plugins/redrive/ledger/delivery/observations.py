@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.tables import messages
+from redrive.ledger.transactions import RouteLease
 from redrive.message import ROW_BITS
 
 #: A count of zero may be so much behind what really lies in a queue.
@@ -55,10 +55,9 @@ class Oldest(NamedTuple):
 
 def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observation], now: datetime) -> None:
     """Keep what was seen, at ``now`` unless an observation says when."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         for one in observations:
-            connection.execute(
+            tx.execute(
                 sql(
                     "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight,"
                     " delayed, consumers, oldest_age_seconds, oldest_age_method, oldest_visible_age_seconds,"
@@ -71,8 +70,6 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                     " (select system from route_state where route = :route))"
                 ),
                 {
-                    "route": lease.route,
-                    "run_id": lease.run_id,
                     **one._asdict(),
                     "observed_at": one.observed_at or now,
                 },

@@ -33,9 +33,9 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move
 from redrive.ledger.review import escalations
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
 
 #: An estimated depth may be off by a third, and by a few more: of a fall only what goes below half of where it began,
@@ -95,38 +95,32 @@ class Keyed(NamedTuple):
 
 def sources_drained(ledger: Ledger, lease: RouteLease, sources: Sequence[str], since: datetime, now: datetime) -> None:
     """These sources were empty of anything that lay in them at ``since``; it counts once their batches are loaded."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         for source in sources:
-            connection.execute(
+            tx.execute(
                 sql(
                     "insert into source_state (route, source, pending_to) values (:route, :source, :since_at)"
                     " on conflict (route, source) do update set pending_to = excluded.pending_to"
                 ),
-                {"route": lease.route, "source": source, "since_at": since},
+                {"source": source, "since_at": since},
             )
 
 
 def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
     """A run that died may have drained some shards only: what it thought to have drained does not count."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        connection.execute(
-            sql("update source_state set pending_to = null where route = :route"), {"route": lease.route}
-        )
+    with ledger.under(lease, now) as tx:
+        tx.execute(sql("update source_state set pending_to = null where route = :route"))
 
 
 def sources_loaded(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
     """All recorded batches of the route are loaded: what was drained is now also known."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        connection.execute(
+    with ledger.under(lease, now) as tx:
+        tx.execute(
             sql(
                 "update source_state set drained_to = pending_to, pending_to = null where route = :route"
                 " and pending_to is not null and not exists (select 1 from staging_batches where route = :route"
                 " and state in ('recorded', 'settled') and loaded_at is null)"
-            ),
-            {"route": lease.route},
+            )
         )
 
 
@@ -172,17 +166,17 @@ def outstanding(connection: Connection, route: str, batch_id: int | None = None)
     return int(found.scalar_one())
 
 
-def lose_sight(connection: Connection, route: str, *, until_fence: int, reason: str, now: datetime) -> int:
+def lose_sight(tx: RunTransaction, *, until_fence: int, reason: str) -> int:
     """Nobody will see whether the watched sends of runs up to ``until_fence`` came back: they stay sent, with this
     ``reason``, until they are seen after all or proved to be processed; how many they are. Gates and breakers count
     them as if they had not been sent, and send others. In the caller's transaction."""
-    values = {"route": route, "fence": until_fence, "reason": reason}
+    values = {"until_fence": until_fence, "reason": reason}
     slices = (
-        "select slice_id from delivery_slices where route = :route and fence <= :fence and closed_at is not null"
+        "select slice_id from delivery_slices where route = :route and fence <= :until_fence and closed_at is not null"
         " and observed_at is null and sent > 0"
     )
     lost = f"attempts.slice_id in ({slices}) and attempts.sent_at is not null and attempts.outcome is null"
-    connection.execute(
+    tx.execute(
         sql(
             "update group_state set sent ="
             " case when group_state.sent > seen.n then group_state.sent - seen.n else 0 end"
@@ -193,8 +187,8 @@ def lose_sight(connection: Connection, route: str, *, until_fence: int, reason: 
         ),
         values,
     )
-    breakers.uncount_sent(connection, lost, values)
-    count = connection.execute(
+    breakers.uncount_sent(tx, lost, values)
+    count = tx.execute(
         sql(
             "update messages set reason = :reason where route = :route and state = 'sent' and exists (select 1 from"
             " redelivery_attempts attempts where attempts.message_id = messages.message_id"
@@ -202,9 +196,7 @@ def lose_sight(connection: Connection, route: str, *, until_fence: int, reason: 
         ),
         values,
     ).rowcount
-    connection.execute(
-        sql(f"update delivery_slices set observed_at = :now where slice_id in ({slices})"), {**values, "now": now}
-    )
+    tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({slices})"), values)
     return int(count)
 
 
@@ -236,10 +228,9 @@ def presume(
     Of the destinations that are :func:`watched`: ``in_order`` those that give what came first first, ``redrives`` those
     whose consumers' leases end by the broker's clock, with the longest that its own redrive takes.
     """
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        _note_worked_past(ledger, connection, lease.route, window, in_order, redrives or {}, now)
-        horizon = drained_to(connection, lease.route, sources)
+    with ledger.under(lease, now) as tx:
+        _note_worked_past(tx, window, in_order, redrives or {})
+        horizon = drained_to(tx.connection, lease.route, sources)
         if horizon is None:
             return 0
         # What went by another broker came back to sources that this route doesn't drain any more.
@@ -247,8 +238,8 @@ def presume(
             "select slice_id from delivery_slices where route = :route and observed_at is null"
             " and window_ends_at <= :horizon_at and system = (select system from route_state where route = :route)"
         )
-        values = {"route": lease.route, "horizon_at": horizon}
-        connection.execute(
+        values = {"horizon_at": horizon}
+        tx.execute(
             sql(
                 "update group_state set stayed = group_state.stayed + seen.n from (select attempts.group_id,"
                 " count(*) as n from redelivery_attempts attempts inner join group_state"
@@ -259,57 +250,50 @@ def presume(
             ),
             values,
         )
-        breakers.count_stayed(connection, f"attempts.slice_id in ({closable})", values)
-        connection.execute(
+        breakers.count_stayed(tx, f"attempts.slice_id in ({closable})", values)
+        tx.execute(
             sql(
                 "update redelivery_attempts set outcome = 'presumed', outcome_at = :now"
                 f" where slice_id in ({closable}) and sent_at is not null and outcome is null"
             ),
-            {**values, "now": now},
+            values,
         )
         presumed = move(
-            connection,
+            tx,
             State.SENT,
             State.PRESUMED,
-            now=now,
             where=(
                 "route = :route and exists (select 1 from redelivery_attempts attempts"
                 " where attempts.message_id = messages.message_id and attempts.attempt = messages.attempts"
                 f" and attempts.outcome = 'presumed' and attempts.slice_id in ({closable}))"
             ),
             values=values,
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.PRESUME,
             reason=f"did not come back within {window} after the destination had worked past it",
         )
-        connection.execute(
+        tx.execute(
             sql(f"update delivery_slices set observed_at = :now where slice_id in ({closable})"),
-            {**values, "now": now},
+            values,
         )
     return presumed
 
 
 def _note_worked_past(
-    ledger: Ledger,
-    connection: Connection,
-    route: str,
+    tx: RunTransaction,
     window: timedelta,
     in_order: Collection[str],
     redrives: Mapping[str, timedelta],
-    now: datetime,
 ) -> None:
     """Give every slice of the route the moment from which its destination is known to have worked past it, and the end
     of its observation ``window``."""
-    rows = connection.execute(
+    rows = tx.execute(
         sql(
             "select slice_id, system, system = (select system from route_state where route = :route) as here,"
             " destination, claimed_at, last_sent_at, sent, fence, (select min(outcome_at)"
             " from redelivery_attempts where redelivery_attempts.slice_id = delivery_slices.slice_id"
             " and outcome in ('returned', 'confirmed')) as first_outcome_at from delivery_slices where route = :route"
             " and closed_at is not null and observed_at is null and observed_from is null and sent > 0"
-        ),
-        {"route": route},
+        )
     ).all()
     slices: dict[tuple[str, str, bool, timedelta | None], list[Sends]] = defaultdict(list)
     for row in rows:
@@ -321,7 +305,7 @@ def _note_worked_past(
                 Sends(row.slice_id, claimed, last, row.sent, outcome, row.fence)
             )
     for (system, destination, ordered, redrive), sends in slices.items():
-        looks = connection.execute(
+        looks = tx.execute(
             sql(
                 "select observed_at, visible + in_flight + delayed as depth, visible + delayed as waiting,"
                 " lag_seconds, zeros_apart_seconds, exact,"
@@ -334,7 +318,6 @@ def _note_worked_past(
             {
                 "queue": destination,
                 "system": system,
-                "route": route,
                 "since_at": min(one.last_sent_at for one in sends),
             },
         )
@@ -351,20 +334,19 @@ def _note_worked_past(
             for row in looks
             if (at := parse_instant(row.observed_at)) is not None
         ]
-        ledger.many(
-            connection,
+        tx.many(
             "update delivery_slices set observed_from = ? where slice_id = ?",
             [
-                (ledger.stored(at), slice_id)
-                for slice_id, at in worked_past(sends, seen, in_order=ordered, redrive=redrive, now=now).items()
+                (tx.ledger.stored(at), slice_id)
+                for slice_id, at in worked_past(sends, seen, in_order=ordered, redrive=redrive, now=tx.now).items()
             ],
         )
-    connection.execute(
+    end = tx.ledger.later("observed_from", str(window.total_seconds()))
+    tx.execute(
         sql(
-            f"update delivery_slices set window_ends_at = {ledger.later('observed_from', str(window.total_seconds()))}"
+            f"update delivery_slices set window_ends_at = {end}"
             " where route = :route and observed_at is null and observed_from is not null"
-        ),
-        {"route": route},
+        )
     )
 
 
@@ -548,21 +530,20 @@ def confirm(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: 
     """A processed check found these: their last send succeeded."""
     if not message_ids:
         return 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        return prove(ledger, connection, lease, message_ids, now)
+    with ledger.under(lease, now) as tx:
+        return prove(tx, message_ids)
 
 
-def prove(ledger: Ledger, connection: Connection, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> int:
+def prove(tx: RunTransaction, message_ids: Sequence[int]) -> int:
     """As :func:`confirm`, in the caller's transaction."""
-    ledger.temporary(connection, "proved", "message_id bigint primary key")
-    ledger.bulk(connection, "proved", ("message_id",), [(i,) for i in message_ids])
+    tx.temporary("proved", "message_id bigint primary key")
+    tx.bulk("proved", ("message_id",), [(i,) for i in message_ids])
     last = (
         "redelivery_attempts.message_id in (select message_id from proved) and redelivery_attempts.attempt ="
         " (select attempts from messages where messages.message_id = redelivery_attempts.message_id)"
     )
     # A send of which nobody knew whether it was one was not counted as sent until now.
-    connection.execute(
+    tx.execute(
         sql(
             "update group_state set stayed = group_state.stayed + seen.known + seen.unknown,"
             " sent = group_state.sent + seen.unknown from (select attempts.group_id,"
@@ -573,27 +554,22 @@ def prove(ledger: Ledger, connection: Connection, lease: RouteLease, message_ids
             f" where {last.replace('redelivery_attempts', 'attempts')} and outcome is null"
             " group by attempts.group_id) seen"
             " where group_state.route = :route and group_state.group_id = seen.group_id"
-        ),
-        {"route": lease.route},
+        )
     )
-    breakers.count_stayed(connection, last.replace("redelivery_attempts", "attempts"), {})
-    connection.execute(
+    breakers.count_stayed(tx, last.replace("redelivery_attempts", "attempts"), {})
+    tx.execute(
         sql(
             "update redelivery_attempts set outcome = 'confirmed', outcome_at = :now"
             f" where {last} and coalesce(outcome, 'presumed') = 'presumed'"
-        ),
-        {"now": now},
+        )
     )
-    escalations.close_released(connection, "proved", "nobody knew whether it was sent; it was processed", now)
+    escalations.close_released(tx, "proved", "nobody knew whether it was sent; it was processed")
     return sum(
         move(
-            connection,
+            tx,
             state,
             State.CONFIRMED,
-            now=now,
             where="message_id in (select message_id from proved)",
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.CONFIRM,
             reason="processed_check found it",
         )
@@ -626,7 +602,7 @@ def decide_unknown(
     ``keyed`` to messages that have a key, or none, by which a processed check could know them.
     """
     which = ""
-    values: dict[str, Any] = {"route": lease.route, "destination": destination, "before_at": unknown_before}
+    values: dict[str, Any] = {"destination": destination, "before_at": unknown_before}
     if claimed_after is not None:
         which += " and attempts.claimed_at > :after_at"
         values["after_at"] = claimed_after
@@ -641,24 +617,20 @@ def decide_unknown(
         " and attempts.unknown_at <= :before_at"
         f" and coalesce(attempts.due_at, attempts.unknown_at) <= :before_at{which})"
     )
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         if plan is None:
             return move(
-                connection,
+                tx,
                 State.UNKNOWN,
                 State.TO_REVIEW,
-                now=now,
                 where=where,
                 values={**values, "why": "a delivery ended between send and confirmation: it may be there"},
                 set_="reason = :why, next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.GIVE_TO_PEOPLE,
                 reason="nobody knows whether it was sent",
             )
         return int(
-            connection.execute(
+            tx.execute(
                 sql(
                     "update messages set plan = :plan, reason = null where state = 'unknown'"
                     f" and coalesce(plan, '') <> :plan and {where}"

@@ -15,11 +15,11 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.delivery import breakers, ordering
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
 from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, want
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import SENDS, Plan, State
 from redrive.policy import backoff
 from redrive.policy.gates import Stage
@@ -128,11 +128,9 @@ def apply(
     if not decisions:
         return {"planned": 0, "waiting": 0, "held": 0, "to_review": 0, "discarded": 0}
     where, values = selection.where()
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        want(ledger, connection, selection)
-        ledger.temporary(
-            connection,
+    with ledger.under(lease, now) as tx:
+        want(ledger, tx.connection, selection)
+        tx.temporary(
             "decisions",
             "kind text, cause text, group_id bigint, source text, requeues int, delays int, attempts int,"
             " released int, consumers text, what text, reason text, within double precision,"
@@ -140,9 +138,7 @@ def apply(
             # SQLite would look at every message for every decision
             " unique (group_id, cause, kind, source, requeues, delays, attempts, released, consumers)",
         )
-        ledger.bulk(
-            connection,
-            "decisions",
+        tx.bulk("decisions",
             ("kind", "cause", "group_id", "source", "requeues", "delays", "attempts", "released", "consumers",
              "what", "reason", "within", "own_delay"),
             list({row[:9]: row for row in (_decision_row(*one, delays) for one in decisions)}.values()),
@@ -171,7 +167,7 @@ def apply(
             " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
             " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
         )
-        values = {"route": lease.route, **values, **more}
+        values = {**values, **more}
         decided = {_what(decision) for _, decision in decisions}
 
         def to(source: State, target: State, *what: str, that: str = "1 = 1", **options: Any) -> int:
@@ -179,15 +175,12 @@ def apply(
             if not decided.intersection(what):
                 return 0
             return move(
-                connection,
+                tx,
                 source,
                 target,
                 from_="decisions",
                 where=f"{mine} and decisions.what in {listed(what)} and {that}",
                 values=values,
-                now=now,
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.PLAN,
                 **options,
             )
@@ -205,12 +198,12 @@ def apply(
             State.HELD, State.WAITING, *SENDS, that=f"{was_held} and messages.group_id is null", set_=planned,
             reason="the consumers of the destination are well",
         )  # fmt: skip
-        replanned = connection.execute(
+        replanned = tx.execute(
             sql(
                 f"update messages set {planned} from decisions where messages.state = 'held' and {was_held} and {mine}"
                 f" and decisions.what in {listed(SENDS)}"
             ),
-            {"now": now, **values},
+            values,
         ).rowcount
         to_review += to(State.CLASSIFIED, State.TO_REVIEW, "escalate", set_=because)
         held = to(State.CLASSIFIED, State.HELD, *SENDS, that=gated, set_=planned, reason="the group's gate is not open")
@@ -281,20 +274,16 @@ def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now:
         f" case{known or ' when false then null'} else 'the origins of that source' end"
         " || '; list it, or configure a destination'"
     )
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         return sum(
             move(
-                connection,
+                tx,
                 state,
                 State.TO_REVIEW,
-                now=now,
                 where=f"route = :route and destination is null and {IS_SEND}",
-                values={"why": why, "route": lease.route, **values},
+                values={"why": why, **values},
                 set_="next_attempt_at = null,"
                 f" reason = case when origin is null then cast(:why as text) else {claim} end",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.REFUSE_DESTINATION,
                 reason="no destination is known, or nobody vouches for the origin that a header names",
             )
@@ -306,22 +295,18 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
     """Messages first enqueued before ``enqueued_before`` are given up and go to review; releases are spared. Where the
     broker doesn't tell when that was, it counts when they were drained."""
     total = 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         for state in (State.CLASSIFIED, State.WAITING, State.HELD):
             total += move(
-                connection,
+                tx,
                 state,
                 State.EXPIRED,
-                now=now,
                 where=(
                     "route = :route and coalesce(first_enqueued_at, received_at) < :enqueued_at"
                     " and coalesce(plan, '') <> 'release'"
                 ),
-                values={"route": lease.route, "enqueued_at": enqueued_before},
+                values={"enqueued_at": enqueued_before},
                 set_="reason = 'older than the route''s give_up_after', next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.EXPIRE,
                 reason="older than the route's give_up_after",
             )
@@ -334,17 +319,16 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
 def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
     """Give every group of the route that has no gate yet one: a canary of ``first``, or open when None. So begins also
     a canary that is allowed nothing yet."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        connection.execute(
+    with ledger.under(lease, now) as tx:
+        tx.execute(
             sql(
                 "update group_state set stage = :stage, allowed = :allowed"
                 " where route = :route and stage = 'canary' and allowed = 0"
             ),
-            {"stage": Stage.OPEN if first is None else Stage.CANARY, "allowed": first or 0, "route": lease.route},
+            {"stage": Stage.OPEN if first is None else Stage.CANARY, "allowed": first or 0},
         )
         return int(
-            connection.execute(
+            tx.execute(
                 sql(
                     "insert into group_state (route, group_id, stage, allowed, stage_at, began_at)"
                     " select distinct route, group_id, :stage, :allowed, :now, :began_at from messages"
@@ -354,9 +338,7 @@ def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: dat
                 {
                     "stage": Stage.OPEN if first is None else Stage.CANARY,
                     "allowed": first or 0,
-                    "now": now,
                     "began_at": now,
-                    "route": lease.route,
                 },
             ).rowcount
         )
@@ -469,19 +451,17 @@ def waiting(connection: Connection, route: str, selection: Selection, now: datet
 
 
 def set_gate(
-    connection: Connection,
-    lease: RouteLease,
+    tx: RunTransaction,
     gate: GroupGate,
     *,
     stage: Stage,
     allowed: int,
     reason: str | None,
-    now: datetime,
     trips: int | None = None,
     cool_down_until: datetime | None = None,
 ) -> None:
     """Move a group's gate to another stage and start counting anew."""
-    connection.execute(
+    tx.execute(
         sql(
             "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
             " trips = :trips, cool_down_until = :cool_down_at, reason = :reason, stage_at = :now,"
@@ -494,17 +474,12 @@ def set_gate(
             "trips": gate.trips if trips is None else trips,
             "cool_down_at": cool_down_until,
             "reason": reason,
-            "now": now,
-            "route": lease.route,
             "group_id": gate.group_id,
         },
     )
     tell(
-        connection,
-        at=now,
+        tx,
         action=Action.STEP_GATE,
-        route=lease.route,
-        run_id=lease.run_id,
         count=gate.waiting + gate.held,
         selection={"group_id": gate.group_id, "from": gate.stage, "to": stage, "allowed": allowed},
         reason=reason,
@@ -513,9 +488,8 @@ def set_gate(
 
 def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> None:
     """Of each open gate and breaker keep only so many outcomes in mind, in their proportion."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        connection.execute(
+    with ledger.under(lease, now) as tx:
+        tx.execute(
             sql(
                 "update group_state set sent = sent - stayed - returned"
                 " + stayed * cast(:most as bigint) / (stayed + returned)"
@@ -524,9 +498,9 @@ def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> Non
                 " returned = returned * cast(:most as bigint) / (stayed + returned)"
                 " where route = :route and stage = 'open' and stayed + returned > :most"
             ),
-            {"most": most, "route": lease.route},
+            {"most": most},
         )
-        breakers.remember(connection, lease.route, most)
+        breakers.remember(tx, most)
 
 
 def let_through(
@@ -547,16 +521,14 @@ def let_through(
     if in_order:
         where += f" and (quotas.quota is null or {ordering.may_go('candidates')})"
         values |= ordering.values(drained_to)
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        want(ledger, connection, selection)
-        ledger.temporary(connection, "quotas", "group_id bigint, quota bigint")
-        ledger.bulk(connection, "quotas", ("group_id", "quota"), list(quotas.items()))
+    with ledger.under(lease, now) as tx:
+        want(ledger, tx.connection, selection)
+        tx.temporary("quotas", "group_id bigint, quota bigint")
+        tx.bulk("quotas", ("group_id", "quota"), list(quotas.items()))
         return move(
-            connection,
+            tx,
             State.HELD,
             State.WAITING,
-            now=now,
             where=(
                 "route = :route and message_id in (select message_id from (select candidates.message_id, quotas.quota,"
                 " row_number() over (partition by candidates.group_id order by candidates.message_id) as place"
@@ -564,10 +536,8 @@ def let_through(
                 f" where candidates.route = :route and candidates.state = 'held' and candidates.plan in {listed(SENDS)}"
                 f" and {where}) ranked where quota is null or place <= quota)"
             ),
-            values={"route": lease.route, **values},
+            values=values,
             set_="reason = null",
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.LET_THROUGH,
         )
 
@@ -575,22 +545,18 @@ def let_through(
 def hold_out_of_turn(ledger: Ledger, lease: RouteLease, *, drained_to: datetime | None, now: datetime) -> int:
     """Of the groups at a canary or ramp, hold every waiting message that can't go before an earlier one of its key: it
     would take a place that it may never use, and its group would wait for it."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         return move(
-            connection,
+            tx,
             State.WAITING,
             State.HELD,
-            now=now,
             where=(
                 "route = :route and kind <> 'delay' and group_id in (select group_id from group_state"
                 " where route = :route and stage in ('canary', 'ramp')) and order_key is not null"
                 f" and not {ordering.may_go('messages')}"
             ),
-            values={"route": lease.route, **ordering.values(drained_to)},
+            values=ordering.values(drained_to),
             set_="reason = 'waits for an earlier message of its key'",
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.HOLD_BACK,
             reason="an earlier message of its key is not finished, or may not be staged",
         )
@@ -599,19 +565,15 @@ def hold_out_of_turn(ledger: Ledger, lease: RouteLease, *, drained_to: datetime 
 def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> int:
     """Hold every waiting message of these groups (group id -> reason)."""
     total = 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         for group_id, reason in groups.items():
             total += move(
-                connection,
+                tx,
                 State.WAITING,
                 State.HELD,
-                now=now,
                 where="route = :route and group_id = :group_id and kind <> 'delay'",
-                values={"route": lease.route, "group_id": group_id, "why": reason},
+                values={"group_id": group_id, "why": reason},
                 set_="reason = :why",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.HOLD_BACK,
                 reason=reason,
             )
@@ -621,39 +583,34 @@ def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now:
 def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> dict[str, int]:
     """The canary of these groups failed: what a person released is asked again, the rest is to be asked about."""
     reopened = to_review = 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         for group_id, reason in groups.items():
-            values = {"route": lease.route, "group_id": group_id, "why": reason}
+            values = {"group_id": group_id, "why": reason}
             for state in (State.WAITING, State.HELD):
                 of_group = "route = :route and group_id = :group_id and kind <> 'delay'"
                 escalations.reopen(
-                    connection,
-                    lease,
+                    tx,
                     of="select message_id from messages where messages.route = :of_route and messages.group_id ="
                     " :group_id and kind <> 'delay' and plan = 'release' and state = :state",
                     why=":why",
                     values={"of_route": lease.route, "group_id": group_id, "why": reason, "state": state.value},
-                    now=now,
                 )
                 common: dict[str, Any] = {
-                    "now": now, "values": values, "set_": "reason = :why, next_attempt_at = null",
-                    "route": lease.route, "run_id": lease.run_id, "reason": reason,
+                    "values": values, "set_": "reason = :why, next_attempt_at = null",
+                    "reason": reason,
                 }  # fmt: skip
                 reopened += move(
-                    connection, state, State.ESCALATED, where=f"{of_group} and plan = 'release'",
+                    tx, state, State.ESCALATED, where=f"{of_group} and plan = 'release'",
                     action=Action.REOPEN, **common,
                 )  # fmt: skip
-                to_review += move(
-                    connection, state, State.TO_REVIEW, where=of_group, action=Action.GIVE_TO_PEOPLE, **common
-                )
+                to_review += move(tx, state, State.TO_REVIEW, where=of_group, action=Action.GIVE_TO_PEOPLE, **common)
     return {"reopened": reopened, "to_review": to_review}
 
 
 def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by: str, now: datetime) -> bool:
     """A person lets a group try its canary again (``first`` None: opens it); False when it has no gate."""
-    with ledger.write() as connection:
-        changed = connection.execute(
+    with ledger.by(by, now, route=route) as tx:
+        changed = tx.execute(
             sql(
                 "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
                 " cool_down_until = null, reason = :reason, stage_at = :now, began_at = :now"
@@ -663,15 +620,11 @@ def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by:
                 "stage": Stage.OPEN if first is None else Stage.CANARY,
                 "allowed": first or 0,
                 "reason": f"released by {by}",
-                "now": now,
-                "route": route,
                 "group_id": group_id,
             },
         ).rowcount
         if changed:
-            tell(
-                connection, at=now, action=Action.RELEASE_GATE, route=route, actor=by, selection={"group_id": group_id}
-            )
+            tell(tx, Action.RELEASE_GATE, selection={"group_id": group_id})
     return bool(changed)
 
 

@@ -18,11 +18,11 @@ from redrive.errors import LeaseLost
 from redrive.ledger.delivery import aiming, breakers, ordering, outcomes
 from redrive.ledger.delivery.outcomes import OF_THIS_STAGE
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
 from redrive.ledger.predicates import TO_RESEND, due, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, want
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
 from redrive.message import body_hash, index_key
 from redrive.policy import backoff
@@ -204,19 +204,15 @@ def resend_lanes(connection: Connection, route: str) -> list[Lane]:
 
 def refuse_destination(ledger: Ledger, lease: RouteLease, destination: str, reason: str, now: datetime) -> int:
     """People are to be asked about due messages and due resends for a destination that can't be sent to."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         return sum(
             move(
-                connection,
+                tx,
                 state,
                 State.TO_REVIEW,
-                now=now,
                 where=f"route = :route and destination = :destination and {which}",
-                values={"route": lease.route, "destination": destination, "why": reason},
+                values={"destination": destination, "why": reason},
                 set_="reason = :why, next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.REFUSE_DESTINATION,
                 reason=reason,
             )
@@ -261,31 +257,26 @@ def claim(
     if in_order:
         where += f" and {ordering.may_go('due')}"
         values |= ordering.values(drained_to)
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        limit = _within_quota(connection, lease.route, destination, limit)
-        limit = _within_limit(connection, lease, selection.limit, limit)
-        limit = _within_room(connection, lease.route, destination, room, limit, now)
+    with ledger.under(lease, now) as tx:
+        limit = _within_quota(tx, destination, limit)
+        limit = _within_limit(tx, selection.limit, limit)
+        limit = _within_room(tx, destination, room, limit)
         if not limit:
             return None
-        want(ledger, connection, selection)
-        slice_id = connection.execute(
+        want(ledger, tx.connection, selection)
+        slice_id = tx.execute(
             sql(
                 "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at,"
                 " system) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at,"
                 " (select system from route_state where route = :route)) returning slice_id"
             ),
             {
-                "route": lease.route,
-                "run_id": lease.run_id,
-                "fence": lease.fence,
                 "shard": shard,
                 "destination": destination,
-                "now": now,
                 "deadline_at": now + lasts,
             },
         ).scalar_one()
-        claimed = connection.execute(
+        claimed = tx.execute(
             sql(
                 # WITH comes second: sqlite3 counts the rows only of what begins with INSERT.
                 "insert into redelivery_attempts"
@@ -299,9 +290,7 @@ def claim(
                 " where true on conflict (message_id, attempt) do nothing"
             ),
             {
-                "route": lease.route,
                 "destination": destination,
-                "now": now,
                 "limit": limit,
                 "after": after,
                 "slice_id": slice_id,
@@ -309,27 +298,22 @@ def claim(
             },
         ).rowcount
         if not claimed:
-            connection.execute(sql("delete from delivery_slices where slice_id = :s"), {"s": slice_id})
+            tx.execute(sql("delete from delivery_slices where slice_id = :s"), {"s": slice_id})
             return None
         move(
-            connection,
+            tx,
             State.WAITING,
             State.SENDING,
-            now=now,
             where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
             values={"slice_id": slice_id},
             set_=(
                 f"attempts = attempts + 1, requeues = requeues + case when plan in {_AT_ONCE} then 1 else 0 end,"
                 " delays = delays + case when plan = 'delay' then 1 else 0 end"
             ),
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.CLAIM,
         )
-        messages = _claimed(ledger, connection, slice_id)
-        connection.execute(
-            sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": claimed, "s": slice_id}
-        )
+        messages = _claimed(tx, slice_id)
+        tx.execute(sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": claimed, "s": slice_id})
     return Slice(slice_id, destination, now + lasts, messages)
 
 
@@ -357,13 +341,12 @@ def claim_resends(
     where, values = selection.where()
     if in_order:
         where += f" and {ordering.first('messages')}"
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        limit = _within_quota(connection, lease.route, destination, limit)
-        limit = _within_limit(connection, lease, selection.limit, limit)
-        limit = _within_room(connection, lease.route, destination, room, limit, now)
-        want(ledger, connection, selection)
-        rows = connection.execute(
+    with ledger.under(lease, now) as tx:
+        limit = _within_quota(tx, destination, limit)
+        limit = _within_limit(tx, selection.limit, limit)
+        limit = _within_room(tx, destination, room, limit)
+        want(ledger, tx.connection, selection)
+        rows = tx.execute(
             sql(
                 "select message_id, attempts, case when plan = 'repeat' then (select claimed_at"
                 " from redelivery_attempts first where first.message_id = messages.message_id"
@@ -374,7 +357,6 @@ def claim_resends(
                 f" and first.claimed_at > :after_at)) and {where} order by message_id limit :limit {ledger.locked}"
             ),
             {
-                "route": lease.route,
                 "destination": destination,
                 "limit": limit,
                 "after_at": now if dedupes_for is None else now - dedupes_for,
@@ -383,41 +365,33 @@ def claim_resends(
         ).all()
         if not rows:
             return None
-        slice_id = connection.execute(
+        slice_id = tx.execute(
             sql(
                 "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at,"
                 " claimed, system) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at, :claimed,"
                 " (select system from route_state where route = :route)) returning slice_id"
             ),
             {
-                "route": lease.route,
-                "run_id": lease.run_id,
-                "fence": lease.fence,
                 "shard": shard,
                 "destination": destination,
-                "now": now,
                 "deadline_at": now + lasts,
                 "claimed": len(rows),
             },
         ).scalar_one()
-        ledger.many(
-            connection,
+        tx.many(
             "update redelivery_attempts set slice_id = ? where message_id = ? and attempt = ?",
             [(slice_id, row.message_id, row.attempts) for row in rows],
         )
         move(
-            connection,
+            tx,
             State.UNKNOWN,
             State.SENDING,
-            now=now,
             where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
             values={"slice_id": slice_id},
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.CLAIM_RESEND,
             reason="the broker dedupes, or a check says that it was not processed",
         )
-        messages = _claimed(ledger, connection, slice_id)
+        messages = _claimed(tx, slice_id)
     firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]
     until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
     return Slice(slice_id, destination, now + lasts, messages, until)
@@ -443,16 +417,14 @@ def seen(connection: Connection, route: str, as_of: datetime | None = None) -> t
     return int(newest), {row.slice_id: row.sent for row in rows}
 
 
-def _within_room(
-    connection: Connection, route: str, destination: str, room: Room | None, limit: int, now: datetime
-) -> int:
+def _within_room(tx: RunTransaction, destination: str, room: Room | None, limit: int) -> int:
     """``limit``, or what the destination has room for; raises :class:`NoRoom` where that isn't worth a claim. The
     guard before it made this route's claims wait for each other, so two tasks don't fill the same room."""
     if room is None or not limit:
         return limit
     opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(room.sent)}
     among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
-    rows = connection.execute(
+    rows = tx.execute(
         sql(
             # Of an open slice whose time is over nothing more is sent. What was given back has no attempt any more.
             "select slices.slice_id, count(*) as n from delivery_slices slices inner join redelivery_attempts attempts"
@@ -460,7 +432,7 @@ def _within_room(
             f" and (slices.slice_id > :newest{among}) and (closed_at is not null or deadline_at > :now)"
             " group by slices.slice_id"
         ),
-        {"route": route, "destination": destination, "newest": room.newest, "now": now, **opened},
+        {"destination": destination, "newest": room.newest, **opened},
     )
     free = room.free - sum(max(0, int(row.n) - room.sent.get(row.slice_id, 0)) for row in rows)
     if free < min(limit, room.least):
@@ -487,22 +459,21 @@ def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | 
     return max(0, limit - int(used))
 
 
-def _within_limit(connection: Connection, lease: RouteLease, most: int | None, limit: int) -> int:
+def _within_limit(tx: RunTransaction, most: int | None, limit: int) -> int:
     """``limit``, or what is left of what the run may send; the guard before it made its claims wait for each other."""
-    rest = left(connection, lease, most)
+    rest = left(tx.connection, tx.lease, most)
     return limit if rest is None else min(limit, rest)
 
 
-def _within_quota(connection: Connection, route: str, destination: str, limit: int) -> int:
+def _within_quota(tx: RunTransaction, destination: str, limit: int) -> int:
     """``limit``, or what the destination's breaker leaves of it. The guard before it made this route's claims wait
     for each other, so two tasks don't take the same room."""
-    quota = breakers.quota(connection, route, destination)
+    quota = breakers.quota(tx.connection, tx.route, destination)
     return limit if quota is None else min(limit, quota)
 
 
-def _claimed(ledger: Ledger, connection: Connection, slice_id: int) -> list[Claimed]:
-    rows = ledger.tuples(
-        connection,
+def _claimed(tx: RunTransaction, slice_id: int) -> list[Claimed]:
+    rows = tx.tuples(
         "select messages.message_id, redrive_id, attempt, mode, message_key, dead_lettered_at, claimed_at, due_at"
         " from redelivery_attempts inner join messages on messages.message_id = redelivery_attempts.message_id"
         " where slice_id = ? order by messages.message_id",
@@ -511,55 +482,50 @@ def _claimed(ledger: Ledger, connection: Connection, slice_id: int) -> list[Clai
     return list(map(Claimed._make, rows))
 
 
-def raise_mark(connection: Connection, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> None:
+def raise_mark(ledger: Ledger, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> None:
     """Announce that everything up to ``last_message_id`` may now be handed to the broker.
 
     Raises :class:`LeaseLost` when the run was replaced or the claim's deadline has passed.
     """
-    lease.guard(connection, now)
-    if not _announce(connection, lease, slice_id, last_message_id, now):
-        raise LeaseLost(f"route {lease.route}: the claim of slice {slice_id} has run out; nothing more of it is sent")
+    with ledger.under(lease, now) as tx:
+        if not _announce(tx, slice_id, last_message_id):
+            raise LeaseLost(f"route {tx.route}: the claim of slice {slice_id} has run out; nothing more of it is sent")
 
 
-def _announce(connection: Connection, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> bool:
+def _announce(tx: RunTransaction, slice_id: int, last_message_id: int) -> bool:
     return bool(
-        connection.execute(
+        tx.execute(
             sql(
                 "update delivery_slices set high_water = :mark where slice_id = :slice_id and fence = :fence"
                 " and closed_at is null and deadline_at > :now"
             ),
-            {"mark": last_message_id, "slice_id": slice_id, "fence": lease.fence, "now": now},
+            {"mark": last_message_id, "slice_id": slice_id},
         ).rowcount
     )
 
 
 def give_back(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
     """Messages of the slice that certainly were not sent wait again, as if never claimed."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        return _give_back(ledger, connection, lease, slice_id, message_ids, now, "not sent")
+    with ledger.under(lease, now) as tx:
+        return _give_back(tx, slice_id, message_ids, "not sent")
 
 
 def set_aside(
     ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], reason: str, now: datetime
 ) -> int:
     """Messages of the slice that certainly were not sent, and can't be, are given back, and people are to be asked."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        _give_back(ledger, connection, lease, slice_id, message_ids, now, "can't be read")
-        ledger.temporary(connection, "aside", "message_id bigint primary key")
-        ledger.bulk(connection, "aside", ("message_id",), [(i,) for i in message_ids])
+    with ledger.under(lease, now) as tx:
+        _give_back(tx, slice_id, message_ids, "can't be read")
+        tx.temporary("aside", "message_id bigint primary key")
+        tx.bulk("aside", ("message_id",), [(i,) for i in message_ids])
         return sum(
             move(
-                connection,
+                tx,
                 state,
                 State.TO_REVIEW,
-                now=now,
                 where="message_id in (select message_id from aside)",
                 values={"why": reason},
                 set_="reason = :why, next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.GIVE_TO_PEOPLE,
                 reason=reason,
             )
@@ -572,87 +538,74 @@ def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequ
     send succeeded: it is confirmed."""
     if not message_ids:
         return 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        _give_back(ledger, connection, lease, slice_id, message_ids, now, "processed already")
-        ledger.temporary(connection, "chosen", "message_id bigint primary key")
-        ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])
+    with ledger.under(lease, now) as tx:
+        _give_back(tx, slice_id, message_ids, "processed already")
+        tx.temporary("chosen", "message_id bigint primary key")
+        tx.bulk("chosen", ("message_id",), [(i,) for i in message_ids])
         # The review rows of resends are closed where they are confirmed.
-        ledger.temporary(connection, "suppressed", "message_id bigint primary key")
-        connection.execute(
+        tx.temporary("suppressed", "message_id bigint primary key")
+        tx.execute(
             sql(
                 "insert into suppressed select messages.message_id from messages inner join chosen"
                 " on chosen.message_id = messages.message_id where state = 'waiting'"
             )
         )
-        escalations.close_released(connection, "suppressed", "processed already: it was not sent", now)
-        resends = connection.execute(
+        escalations.close_released(tx, "suppressed", "processed already: it was not sent")
+        resends = tx.execute(
             sql(
                 "select message_id from messages where state = 'unknown' and message_id in"
                 " (select message_id from chosen)"
             )
         ).scalars()
-        confirmed = outcomes.prove(ledger, connection, lease, list(resends), now)
+        confirmed = outcomes.prove(tx, list(resends))
         return confirmed + move(
-            connection,
+            tx,
             State.WAITING,
             State.SUPPRESSED,
-            now=now,
             where="message_id in (select message_id from chosen)",
             set_="reason = 'processed already', next_attempt_at = null",
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.SUPPRESS,
             reason="processed_check says that it was processed",
         )
 
 
 def _give_back(
-    ledger: Ledger,
-    connection: Connection,
-    lease: RouteLease,
+    tx: RunTransaction,
     slice_id: int,
     message_ids: Sequence[int],
-    now: datetime,
     reason: str,
 ) -> int:
     if not message_ids:
         return 0
-    ledger.temporary(connection, "back", "message_id bigint primary key")
-    ledger.bulk(connection, "back", ("message_id",), [(i,) for i in message_ids])
+    tx.temporary("back", "message_id bigint primary key")
+    tx.bulk("back", ("message_id",), [(i,) for i in message_ids])
     # A resend that was not made leaves the first try as unknown as it was.
     again = move(
-        connection,
+        tx,
         State.SENDING,
         State.UNKNOWN,
-        now=now,
         where=(
             "message_id in (select back.message_id from back inner join redelivery_attempts attempts on"
             " attempts.message_id = back.message_id and attempts.slice_id = :slice_id"
             " and attempts.unknown_at is not null)"
         ),
         values={"slice_id": slice_id},
-        route=lease.route,
-        run_id=lease.run_id,
         action=Action.GIVE_BACK,
         reason=reason,
     )
     waiting = move(
-        connection,
+        tx,
         State.SENDING,
         State.WAITING,
-        now=now,
         where="message_id in (select message_id from back)",
         set_=(
             f"attempts = attempts - 1, requeues = requeues - case when plan in {_AT_ONCE} then 1 else 0 end,"
             " delays = delays - case when plan = 'delay' then 1 else 0 end"
         ),
-        route=lease.route,
-        run_id=lease.run_id,
         action=Action.GIVE_BACK,
         reason=reason,
     )
-    connection.execute(
+    tx.execute(
         sql(
             "delete from redelivery_attempts where slice_id = :slice_id and sent_at is null and unknown_at is null"
             " and message_id in (select message_id from back)"
@@ -682,28 +635,23 @@ def mark(
     """
     if not marks:
         return False
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         stored = ledger.stored(now)
-        _mark_not_sent(ledger, connection, lease, slice_id, marks, tries, now)
+        _mark_not_sent(tx, slice_id, marks, tries)
         unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
         if unknown:
-            ledger.many(
-                connection,
+            tx.many(
                 "update redelivery_attempts set unknown_at = ?, tracked = ?, body_hash = ?"
                 " where message_id = ? and attempt = ?",
                 unknown,
             )
-            ledger.temporary(connection, "lost", "message_id bigint primary key")
-            ledger.bulk(connection, "lost", ("message_id",), [(row[3],) for row in unknown])
+            tx.temporary("lost", "message_id bigint primary key")
+            tx.bulk("lost", ("message_id",), [(row[3],) for row in unknown])
             move(
-                connection,
+                tx,
                 State.SENDING,
                 State.UNKNOWN,
-                now=now,
                 where="message_id in (select message_id from lost)",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.LOSE_SIGHT,
                 reason=next(m.detail for m in marks if m.status == "unknown"),
             )
@@ -724,53 +672,48 @@ def mark(
             for m in marks
             if m.delay_seconds and m.status in ("sent", "unknown")
         ]
-        ledger.many(connection, "update redelivery_attempts set due_at = ? where message_id = ? and attempt = ?", kept)
-        ledger.many(
-            connection,
+        tx.many("update redelivery_attempts set due_at = ? where message_id = ? and attempt = ?", kept)
+        tx.many(
             "update redelivery_attempts set sent_at = ?, broker_message_id = ?, tracked = ?, body_hash = ?"
             " where message_id = ? and attempt = ?",
             sent,
         )
-        connection.execute(
+        tx.execute(
             sql(
                 "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at = :now"
                 " where slice_id = :slice_id"
             ),
-            {"slice_id": slice_id, "last": marks[-1].message_id, "n": len(sent), "now": now},
+            {"slice_id": slice_id, "last": marks[-1].message_id, "n": len(sent)},
         )
         if last_window:
-            _close(connection, lease, slice_id, now)
-        return next_mark is not None and _announce(connection, lease, slice_id, next_mark, now)
+            _close(tx, slice_id)
+        return next_mark is not None and _announce(tx, slice_id, next_mark)
 
 
 def _mark_not_sent(
-    ledger: Ledger,
-    connection: Connection,
-    lease: RouteLease,
+    tx: RunTransaction,
     slice_id: int,
     marks: Sequence[Mark],
     tries: int,
-    now: datetime,
 ) -> None:
     failed = [m for m in marks if m.status in ("retry", "refused")]
     if not failed:
         return
     whole_window = len(failed) == len(marks) and all(m.status == "retry" for m in failed)
-    _give_back(ledger, connection, lease, slice_id, [m.message_id for m in failed], now, failed[0].detail)
+    _give_back(tx, slice_id, [m.message_id for m in failed], failed[0].detail)
     jitter = backoff.dice_sql("message_id", "(attempts + send_failures + 1)")
-    again = ledger.later(":now", f"{RETRY_AFTER.total_seconds()} * {jitter}")
-    connection.execute(
+    again = tx.ledger.later(":now", f"{RETRY_AFTER.total_seconds()} * {jitter}")
+    tx.execute(
         sql(
             # What was to be sent early is not due before it was.
             f"update messages set next_attempt_at = case when next_attempt_at > {again} then next_attempt_at"
             f" else {again} end where message_id in (select message_id from back) and state = 'waiting'"
-        ),
-        {"now": now},
+        )
     )
     if whole_window:  # the broker's trouble, not the messages'
         return
     for one in failed:
-        row = connection.execute(
+        row = tx.execute(
             sql(
                 "update messages set send_failures = send_failures + :by where message_id = :message_id"
                 " returning send_failures, plan, state"
@@ -782,38 +725,30 @@ def _mark_not_sent(
         why = f"could not be sent: {one.detail}"
         if row.state == State.WAITING and row.plan == Plan.RELEASE:
             move(
-                connection,
+                tx,
                 State.WAITING,
                 State.ESCALATED,
-                now=now,
                 where="message_id = :message_id",
                 values={"message_id": one.message_id, "why": why},
                 set_="reason = :why, next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.REFUSE_SEND,
                 reason=why,
             )
             escalations.reopen(
-                connection,
-                lease,
+                tx,
                 of="select cast(:message_id as bigint)",
                 why=":why",
                 values={"why": why, "message_id": one.message_id},
-                now=now,
                 refused=True,
             )
         else:  # also a resend, which would be tried for ever: its first send stays unknown until a person looks
             move(
-                connection,
+                tx,
                 State(row.state),
                 State.TO_REVIEW,
-                now=now,
                 where="message_id = :message_id",
                 values={"message_id": one.message_id, "why": why},
                 set_="reason = :why, next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.GIVE_TO_PEOPLE,
                 reason=why,
             )
@@ -821,38 +756,34 @@ def _mark_not_sent(
 
 def close(ledger: Ledger, lease: RouteLease, slice_id: int, now: datetime) -> None:
     """The slice is done: every message of it was marked or given back."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        _close(connection, lease, slice_id, now)
+    with ledger.under(lease, now) as tx:
+        _close(tx, slice_id)
 
 
-def _close(connection: Connection, lease: RouteLease, slice_id: int, now: datetime) -> None:
+def _close(tx: RunTransaction, slice_id: int) -> None:
     """Close the slice, and let messages, groups and releases follow what its attempts say; once per slice."""
     of_slice = {"slice_id": slice_id}
-    closed = connection.execute(
+    closed = tx.execute(
         sql("update delivery_slices set closed_at = :now where slice_id = :slice_id and closed_at is null"),
-        {**of_slice, "now": now},
+        of_slice,
     ).rowcount
     if not closed:
         return
     sent = move(
-        connection,
+        tx,
         State.SENDING,
         State.SENT,
-        now=now,
         where=(
             "message_id in (select message_id from redelivery_attempts where slice_id = :slice_id"
             " and sent_at is not null)"
         ),
         values=of_slice,
-        route=lease.route,
-        run_id=lease.run_id,
         action=Action.SEND,
     )
     if not sent:
         return
     # Where the broker keeps some of them, nothing can be seen of those before they are due.
-    connection.execute(
+    tx.execute(
         sql(
             "update delivery_slices set last_sent_at = kept.due_at from (select max(due_at) as due_at"
             " from redelivery_attempts where slice_id = :slice_id and sent_at is not null) kept"
@@ -860,7 +791,7 @@ def _close(connection: Connection, lease: RouteLease, slice_id: int, now: dateti
         ),
         of_slice,
     )
-    connection.execute(
+    tx.execute(
         sql(
             "update group_state set sent = group_state.sent + seen.n from (select attempts.group_id, count(*) as n"
             " from redelivery_attempts attempts inner join group_state on group_state.route = attempts.route"
@@ -868,16 +799,16 @@ def _close(connection: Connection, lease: RouteLease, slice_id: int, now: dateti
             " group by attempts.group_id) seen"
             " where group_state.route = :route and group_state.group_id = seen.group_id"
         ),
-        {**of_slice, "route": lease.route},
+        of_slice,
     )
-    breakers.count_sent(connection, slice_id)
-    connection.execute(
+    breakers.count_sent(tx, slice_id)
+    tx.execute(
         sql(
             "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'"
             " and message_id in (select message_id from redelivery_attempts where slice_id = :slice_id"
             " and mode = 'release' and sent_at is not null)"
         ),
-        {**of_slice, "now": now},
+        of_slice,
     )
 
 
@@ -890,15 +821,14 @@ def recover(
     ``slice_id``. A slice that is recovered is closed, so its old owner, should it still live, sends no more.
     """
     back = unknown = 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         mine = "fence < :fence"
         if slice_id is not None:
             mine = "slice_id = :slice_id"
         elif shard is not None:
             mine = "(fence < :fence or (fence = :fence and shard = :shard))"
-        values = {"route": lease.route, "fence": lease.fence, "shard": shard, "slice_id": slice_id}
-        slices = connection.execute(
+        values = {"shard": shard, "slice_id": slice_id}
+        slices = tx.execute(
             sql(
                 "select slice_id, high_water from delivery_slices"
                 f" where route = :route and closed_at is null and {mine}"
@@ -906,50 +836,36 @@ def recover(
             {name: value for name, value in values.items() if value is not None},
         ).all()
         for one in slices:
-            rows = connection.execute(
+            rows = tx.execute(
                 sql(
                     "select message_id from redelivery_attempts where slice_id = :slice_id and message_id > :mark"
                     " and sent_at is null"
                 ),
                 {"slice_id": one.slice_id, "mark": one.high_water},
             ).all()
-            back += _give_back(
-                ledger,
-                connection,
-                lease,
-                one.slice_id,
-                [r.message_id for r in rows],
-                now,
-                "its run ended before the send",
-            )
+            back += _give_back(tx, one.slice_id, [r.message_id for r in rows], "its run ended before the send")
             within = "slice_id = :slice_id and message_id <= :mark and sent_at is null"
             at_mark = {"slice_id": one.slice_id, "mark": one.high_water}
             lost = move(
-                connection,
+                tx,
                 State.SENDING,
                 State.UNKNOWN,
-                now=now,
                 where=f"message_id in (select message_id from redelivery_attempts where {within})",
                 values=at_mark,
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.LOSE_SIGHT,
                 reason="the run ended between send and confirmation",
             )
-            connection.execute(
+            tx.execute(
                 sql(f"update redelivery_attempts set unknown_at = coalesce(unknown_at, :now) where {within}"),
-                {**at_mark, "now": now},
+                at_mark,
             )
-            _keep_edits(ledger, connection, within, at_mark)
-            _close(connection, lease, one.slice_id, now)
+            _keep_edits(tx, within, at_mark)
+            _close(tx, one.slice_id)
             unknown += lost
             if lost:
                 tell(
-                    connection,
-                    at=now,
+                    tx,
                     action=Action.RECOVER_SLICE,
-                    route=lease.route,
-                    run_id=lease.run_id,
                     count=lost,
                     selection={"slice_id": one.slice_id},
                     reason="at most one confirm window is unknown",
@@ -957,14 +873,13 @@ def recover(
     return {"given_back": back, "unknown": unknown}
 
 
-def _keep_edits(ledger: Ledger, connection: Connection, within: str, values: dict[str, int]) -> None:
+def _keep_edits(tx: RunTransaction, within: str, values: dict[str, int]) -> None:
     """What tells a body that a person edited, should it return: the run that sent it ended before it could say."""
-    rows = connection.execute(
+    rows = tx.execute(
         sql(f"select message_id, attempt from redelivery_attempts where {within} and mode = 'release'"), values
     ).all()
-    edits = escalations.corrected(connection, [row.message_id for row in rows])
-    ledger.many(
-        connection,
+    edits = escalations.corrected(tx.connection, [row.message_id for row in rows])
+    tx.many(
         "update redelivery_attempts set body_hash = ? where message_id = ? and attempt = ?",
         [
             (body_hash(edits[row.message_id].encode()), row.message_id, row.attempt)

@@ -12,8 +12,8 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import ROW_BITS
 
@@ -37,28 +37,24 @@ def paths(connection: Connection, route: str | None) -> tuple[set[str], set[str]
     return own, {row.adopted_from for row in rows if row.state in ("recorded", "settled") and row.adopted_from}
 
 
-def hold_for_people(connection: Connection, lease: RouteLease, batch_ids: Sequence[int], now: datetime) -> int:
+def hold_for_people(tx: RunTransaction, batch_ids: Sequence[int]) -> int:
     """Of what was loaded from those of these batches that are copies of files without a row people are to be asked."""
     marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)  # ints only
-    adopted = connection.execute(
+    adopted = tx.execute(
         sql(f"select batch_id from staging_batches where adopted_from is not null and batch_id in ({marks or 'null'})")
     ).scalars()
     return sum(
         move(
-            connection,
+            tx,
             State.CLASSIFIED,
             State.TO_REVIEW,
-            now=now,
             where="route = :route and copy_id >= :low and copy_id < :high",
             values={
-                "route": lease.route,
                 "low": batch_id << ROW_BITS,
                 "high": (batch_id + 1) << ROW_BITS,
                 "why": OF_A_FILE,
             },
             set_="reason = :why",
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.GIVE_TO_PEOPLE,
             reason=OF_A_FILE,
         )
@@ -72,24 +68,20 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
     Decisions that were not carried out are asked again. Returns how many messages it is about.
     """
     doubted = 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        values = {"route": lease.route, "why": OF_A_BACKUP}
+    with ledger.under(lease, now) as tx:
+        values = {"why": OF_A_BACKUP}
         for state in (State.CLASSIFIED, State.WAITING, State.HELD):
             doubted += move(
-                connection,
+                tx,
                 state,
                 State.TO_REVIEW,
-                now=now,
                 where="route = :route",
                 values=values,
                 set_="reason = :why, next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.GIVE_TO_PEOPLE,
                 reason=OF_A_BACKUP,
             )
-        asked_again = connection.execute(
+        asked_again = tx.execute(
             sql(
                 "update escalated_messages set status = 'reopened', decision = null, decided_at = null,"
                 " approved_by = null, refusal = :why where status = 'decided' and route = :route and message_id in"
@@ -98,11 +90,8 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             values,
         ).rowcount
         tell(
-            connection,
-            at=now,
+            tx,
             action=Action.DOUBT_BACKUP,
-            route=lease.route,
-            run_id=lease.run_id,
             count=doubted + asked_again,
             reason=OF_A_BACKUP,
         )

@@ -18,9 +18,9 @@ from redrive.audit_actions import Action
 from redrive.errors import BatchLost
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
 from redrive.ledger.schema import ledger_id
+from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction
 from redrive.lifecycle import FINISHED
 from redrive.message import MAX_ROWS, ROW_BITS
 
@@ -57,31 +57,26 @@ def open_batch(
 
     ``adopted_from`` is the path of a file without a row, of which this batch will be a copy.
     """
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         if beyond:
-            _count_on_from(connection, ledger, beyond)
+            _count_on_from(tx, beyond)
         batch_id = int(
-            connection.execute(
+            tx.execute(
                 sql(
                     "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, opened_at,"
                     " adopted_from) values (:route, :source, :kind, :shard, :run_id, :fence, 'open', '', :now,"
                     " :adopted_from) returning batch_id"
                 ),
                 {
-                    "route": lease.route,
                     "source": source,
                     "kind": kind,
                     "shard": shard,
-                    "run_id": lease.run_id,
-                    "fence": lease.fence,
-                    "now": now,
                     "adopted_from": adopted_from,
                 },
             ).scalar_one()
         )
-        path = path_of(lease.route, source, batch_id, ledger_id(connection))
-        connection.execute(
+        path = path_of(lease.route, source, batch_id, ledger_id(tx.connection))
+        tx.execute(
             sql("update staging_batches set uri = :uri where batch_id = :batch_id"),
             {"uri": path, "batch_id": batch_id},
         )
@@ -94,14 +89,13 @@ def record(ledger: Ledger, lease: RouteLease, batch_id: int, *, copies: int, siz
     Raises :class:`BatchLost` when the batch was abandoned, :class:`LeaseLost` when the run was replaced.
     """
     assert copies <= MAX_ROWS  # noqa: S101 - settings bound flush_messages; a larger batch would break message ids
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        changed = connection.execute(
+    with ledger.under(lease, now) as tx:
+        changed = tx.execute(
             sql(
                 "update staging_batches set state = 'recorded', copies = :copies, bytes = :size, recorded_at = :now"
                 " where batch_id = :batch_id and state = 'open' and fence = :fence"
             ),
-            {"copies": copies, "size": size, "now": now, "batch_id": batch_id, "fence": lease.fence},
+            {"copies": copies, "size": size, "batch_id": batch_id},
         ).rowcount
         if changed != 1:
             raise BatchLost(f"batch {batch_id} of route {lease.route} is no longer open for run {lease.run_id}")
@@ -154,20 +148,18 @@ def record_left(ledger: Ledger, batch: Batch, *, copies: int, size: int, now: da
 
     From here it is as if the writer had died before it settled anything: what is still at the broker comes again.
     """
-    with ledger.write() as connection:
-        changed = connection.execute(
+    with ledger.by(MACHINE, now, route=batch.route) as tx:
+        changed = tx.execute(
             sql(
                 "update staging_batches set state = 'recorded', copies = :copies, bytes = :size, recorded_at = :now"
                 " where batch_id = :batch_id and state = 'open'"
             ),
-            {"copies": copies, "size": size, "now": now, "batch_id": batch.batch_id},
+            {"copies": copies, "size": size, "batch_id": batch.batch_id},
         ).rowcount
         if changed:
             tell(
-                connection,
-                at=now,
-                action=Action.RECORD_BATCH,
-                route=batch.route,
+                tx,
+                Action.RECORD_BATCH,
                 count=copies,
                 selection={"batch_id": batch.batch_id},
                 reason="its writer is gone; its file is complete, and may be all that there is of its copies",
@@ -177,17 +169,15 @@ def record_left(ledger: Ledger, batch: Batch, *, copies: int, size: int, now: da
 
 def abandon(ledger: Ledger, batch: Batch, now: datetime) -> bool:
     """Give up an open batch whose writer is gone and whose file is not complete; False when somebody was faster."""
-    with ledger.write() as connection:
-        changed = connection.execute(
+    with ledger.by(MACHINE, now, route=batch.route) as tx:
+        changed = tx.execute(
             sql("update staging_batches set state = 'abandoned' where batch_id = :batch_id and state = 'open'"),
             {"batch_id": batch.batch_id},
         ).rowcount
         if changed:
             tell(
-                connection,
-                at=now,
-                action=Action.ABANDON_BATCH,
-                route=batch.route,
+                tx,
+                Action.ABANDON_BATCH,
                 count=1,
                 selection={"batch_id": batch.batch_id},
                 reason="its writer is gone; nothing of it was recorded or settled",
@@ -202,33 +192,26 @@ def give_up(ledger: Ledger, lease: RouteLease, batch: Batch, *, by: str, reason:
     nothing is left at their source. The file is the caller's to remove, as of every abandoned batch. What was sent
     before and is watched may have come back in it, and is never presumed.
     """
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        known = connection.execute(
+    with ledger.under(lease, now, actor=by) as tx:
+        known = tx.execute(
             sql("select settled_copies, fence from staging_batches where batch_id = :id"), {"id": batch.batch_id}
         ).first()
-        changed = connection.execute(
+        changed = tx.execute(
             sql(
                 "update staging_batches set state = 'abandoned', copies = 0, settled_copies = 0, removed_at = null"
                 " where batch_id = :id and route = :route and state in ('recorded', 'settled') and loaded_at is null"
             ),
-            {"id": batch.batch_id, "route": lease.route},
+            {"id": batch.batch_id},
         ).rowcount
         if known is not None and changed:
             unseen = outcomes.lose_sight(
-                connection,
-                lease.route,
+                tx,
                 until_fence=known.fence,  # what later runs sent had not come back when it was drained
                 reason=f"may have come back in batch {batch.batch_id}, which was given up",
-                now=now,
             )
             tell(
-                connection,
-                at=now,
+                tx,
                 action=Action.GIVE_UP_BATCH,
-                route=lease.route,
-                run_id=lease.run_id,
-                actor=by,
                 count=batch.copies,
                 selection={
                     "batch_id": batch.batch_id,
@@ -292,13 +275,13 @@ def newest(connection: Connection) -> int:
     return int(connection.execute(sql("select coalesce(max(batch_id), 0) from staging_batches")).scalar_one())
 
 
-def _count_on_from(connection: Connection, ledger: Ledger, batch_id: int) -> None:
+def _count_on_from(tx: RunTransaction, batch_id: int) -> None:
     """The next batch gets a greater id than ``batch_id``: a counter that went back must not give an id twice."""
     values = {"batch_id": batch_id}
-    if ledger.is_sqlite:
+    if tx.ledger.is_sqlite:
         where = "name = 'staging_batches'"
-        connection.execute(sql(f"update sqlite_sequence set seq = max(seq, :batch_id) where {where}"), values)
-        connection.execute(
+        tx.execute(sql(f"update sqlite_sequence set seq = max(seq, :batch_id) where {where}"), values)
+        tx.execute(
             sql(
                 "insert into sqlite_sequence (name, seq) select 'staging_batches', :batch_id"
                 f" where not exists (select 1 from sqlite_sequence where {where})"
@@ -306,10 +289,10 @@ def _count_on_from(connection: Connection, ledger: Ledger, batch_id: int) -> Non
             values,
         )
         return
-    counter = connection.execute(sql("select pg_get_serial_sequence('staging_batches', 'batch_id')")).scalar_one()
-    last = connection.execute(sql(f"select case when is_called then last_value else 0 end from {counter}")).scalar_one()
+    counter = tx.execute(sql("select pg_get_serial_sequence('staging_batches', 'batch_id')")).scalar_one()
+    last = tx.execute(sql(f"select case when is_called then last_value else 0 end from {counter}")).scalar_one()
     # Counted on and not set: others may be counting at this moment, and a counter that is set may go back.
-    connection.execute(
+    tx.execute(
         sql("select count(nextval(cast(:counter as regclass))) from generate_series(1, :missing)"),
         {"counter": counter, "missing": max(0, batch_id - last)},
     )

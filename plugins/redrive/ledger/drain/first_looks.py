@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.leases import RouteLease
+from redrive.ledger.transactions import RouteLease
 
 #: Its place among the counts of the run; no stage has this name.
 _PLACE = "looks"
@@ -38,18 +38,17 @@ def note(
     now: datetime,
 ) -> None:
     """``shard`` saw that ``source`` held so many, as of a moment if that is not now, and will receive from it."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        counts = _counts(connection, lease)
+    with ledger.under(lease, now) as tx:
+        counts = _counts(tx.connection, lease)
         kept = (
             counts.setdefault(_PLACE, {})
             .setdefault("sources", {})
             .setdefault(source, {"total": total, "in_flight": in_flight, "as_of": as_of, "shards": []})
         )
         kept["shards"].append(shard)
-        connection.execute(
+        tx.execute(
             sql("update runs set counts = :counts where run_id = :run_id"),
-            {"counts": json.dumps(counts, default=str), "run_id": lease.run_id},
+            {"counts": json.dumps(counts, default=str)},
         )
 
 

@@ -33,10 +33,10 @@ from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import adopting
 from redrive.ledger.drain.repeats import Repeat
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
 from redrive.ledger.review import restoring
 from redrive.ledger.schema import ledger_id
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import MAX_CARRIED_ATTEMPTS, REDRIVE_ID_DIGITS
 
@@ -115,22 +115,21 @@ def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], no
     from now on. What has the later id already keeps it.
     """
     wanted = {group.fingerprint: group for group in groups}
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        known = _group_ids(connection, list(wanted))
+    with ledger.under(lease, now) as tx:
+        known = _group_ids(tx.connection, list(wanted))
         for group in wanted.values():
             if group.fingerprint not in known:
-                connection.execute(
+                tx.execute(
                     sql(
                         "insert into failure_groups"
                         " (fingerprint, cause, template, example, first_route, first_seen_at, last_seen_at)"
                         " values (:fingerprint, :cause, :template, :example, :first_route, :now, :now)"
                         " on conflict (fingerprint) do nothing"
                     ),
-                    {**group._asdict(), "first_route": lease.route, "now": now},
+                    {**group._asdict(), "first_route": lease.route},
                 )
-        _merge(connection, lease, {group.cause for group in wanted.values()}, now)
-        return _group_ids(connection, list(wanted))
+        _merge(tx, {group.cause for group in wanted.values()})
+        return _group_ids(tx.connection, list(wanted))
 
 
 def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[Group]:
@@ -151,21 +150,21 @@ def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[Grou
     return [Group(*row) for row in rows]
 
 
-def _merge(connection: Connection, lease: RouteLease, causes: Iterable[str], now: datetime) -> None:
+def _merge(tx: RunTransaction, causes: Iterable[str]) -> None:
     """Make aliases of the groups of ``causes`` that turned out to be one with an older one.
 
     Not of those about which a person has made a standing decision: that was about these words.
     """
-    pairs = connection.execute(sql("select group_id, merged_into from group_aliases"))
+    pairs = tx.execute(sql("select group_id, merged_into from group_aliases"))
     aliases = {pair.group_id: pair.merged_into for pair in pairs}
     for cause in sorted(causes):
-        rows = connection.execute(
+        rows = tx.execute(
             sql(
                 "select group_id, fingerprint, cause, template from failure_groups where cause = :cause and not exists"
                 " (select 1 from standing_decisions s where s.group_id = failure_groups.group_id"
                 " and s.revoked_at is null and s.until_at > :now) order by last_seen_at desc, group_id limit :limit"
             ),
-            {"cause": cause, "now": now, "limit": KNOWN_GROUPS},
+            {"cause": cause, "limit": KNOWN_GROUPS},
         ).all()
         ids = {row.fingerprint: row.group_id for row in rows}
         by_age = sorted(rows, key=lambda row: row.group_id)
@@ -174,22 +173,19 @@ def _merge(connection: Connection, lease: RouteLease, causes: Iterable[str], now
             later, first = ids[fingerprint], aliases.get(ids[older], ids[older])
             if later not in aliases:
                 aliases = {group: first if into == later else into for group, into in aliases.items()} | {later: first}
-                _make_alias(connection, lease, later, first, now)
+                _make_alias(tx, later, first)
 
 
-def _make_alias(connection: Connection, lease: RouteLease, later: int, older: int, now: datetime) -> None:
-    values = {"later": later, "older": older, "now": now}
+def _make_alias(tx: RunTransaction, later: int, older: int) -> None:
+    values = {"later": later, "older": older}
     # What was merged into the later one goes with it, so that an alias never names an alias.
-    connection.execute(sql("update group_aliases set merged_into = :older where merged_into = :later"), values)
-    connection.execute(
+    tx.execute(sql("update group_aliases set merged_into = :older where merged_into = :later"), values)
+    tx.execute(
         sql("insert into group_aliases (group_id, merged_into, merged_at) values (:later, :older, :now)"), values
     )
     tell(
-        connection,
-        at=now,
+        tx,
         action=Action.MERGE_GROUPS,
-        route=lease.route,
-        run_id=lease.run_id,
         selection={"group": later, "into": older},
     )
 
@@ -211,12 +207,11 @@ def load(
     staged before; without it the broker's ids do. ``elsewhere`` are pairs of a destination and an origin: what failed
     at this origin was not sent to that destination.
     """
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         marks = ",".join(str(int(batch_id)) for batch_id in batch_ids)
         pending = {
             row.batch_id: row.copies
-            for row in connection.execute(
+            for row in tx.execute(
                 sql(
                     "select batch_id, copies from staging_batches where loaded_at is null"
                     f" and state in ('recorded', 'settled') and batch_id in ({marks or 'null'})"  # ints only
@@ -225,36 +220,36 @@ def load(
         }
         if not pending:
             return Loaded()
-        ledger.temporary(connection, "incoming", _INCOMING)
-        tracked = _stage(ledger, connection, pending, copies, repeats)
-        _refuse_incomplete(connection, pending)
+        tx.temporary("incoming", _INCOMING)
+        tracked = _stage(tx, pending, copies, repeats)
+        _refuse_incomplete(tx.connection, pending)
         if repeats is None:
-            _find_duplicates(connection, lease.route)
+            _find_duplicates(tx)
         else:
-            _follow_loaded_copies(connection)
+            _follow_loaded_copies(tx)
         if tracked:
-            connection.execute(sql("create index incoming_redrive_id on incoming (redrive_id, message_id)"))
-            _find_owners_by_header(connection, lease.route)
-        _find_owners_by_broker_id(connection, lease.route)
-        repeated = connection.execute(
+            tx.execute(sql("create index incoming_redrive_id on incoming (redrive_id, message_id)"))
+            _find_owners_by_header(tx)
+        _find_owners_by_broker_id(tx)
+        repeated = tx.execute(
             sql("select 1 from incoming where role is not null or owner is not null or twin is not null limit 1")
         ).first()
         if tracked and elsewhere:
-            _find_astray(ledger, connection, elsewhere)
+            _find_astray(tx, elsewhere)
         if repeated:
-            connection.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
-            _mark_returns(connection)
-            _suspect_twins(connection)
-            _follow_first_copies(connection)
-        restoring.recognise(ledger, connection, lease, now)
-        _insert_new(ledger, connection, lease.route, now)
+            tx.execute(sql("create index incoming_owner on incoming (owner, redrive_attempt, message_id)"))
+            _mark_returns(tx)
+            _suspect_twins(tx)
+            _follow_first_copies(tx)
+        restoring.recognise(tx)
+        _insert_new(tx)
         if tracked:
-            _tell_other_ids(connection, lease, now)
+            _tell_other_ids(tx)
         if repeated:
-            _apply_returns(connection, lease, now)
-            _keep_repeats(connection, lease.route, now)
-        adopting.hold_for_people(connection, lease, list(pending), now)
-        return _count(ledger, connection, lease, now)
+            _apply_returns(tx)
+            _keep_repeats(tx)
+        adopting.hold_for_people(tx, list(pending))
+        return _count(tx)
 
 
 def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int]:
@@ -275,8 +270,7 @@ def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int
 
 
 def _stage(
-    ledger: Ledger,
-    connection: Connection,
+    tx: RunTransaction,
     pending: Mapping[int, int],
     copies: Iterable[Classified],
     repeats: Mapping[int, Repeat] | None,
@@ -290,15 +284,13 @@ def _stage(
         # Twice in what is loaded now: its lease ran out while a batch was open.
         doubles = _doubles(mine, seen) if repeats is None else repeats
         tracked += sum([copy[_REDRIVE_ID] is not None for copy in mine])
-        ledger.bulk(connection, "incoming", Classified._fields, mine)
+        tx.bulk("incoming", Classified._fields, mine)
         repeating = [(*doubles[copy[0]], copy[0]) for copy in mine if copy[0] in doubles] if doubles else []
-        ledger.many(
-            connection,
+        tx.many(
             "update incoming set role = ?, owner = ? where message_id = ?",
             [one for one in repeating if one[0] != "twin"],
         )
-        ledger.many(
-            connection,
+        tx.many(
             "update incoming set twin = ? where message_id = ?",
             [(first, copy_id) for role, first, copy_id in repeating if role == "twin"],
         )
@@ -345,28 +337,26 @@ def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> No
 # that begins with the route would fit too, and would read the whole route for each copy.
 
 
-def _find_duplicates(connection: Connection, route: str) -> None:
+def _find_duplicates(tx: RunTransaction) -> None:
     same_copy = (
         "incoming.broker_message_id <> '' and known.broker_message_id = incoming.broker_message_id"
         " and known.source || '' = incoming.source"
         " and (known.{time} = incoming.enqueued_at or (known.{time} is null and incoming.enqueued_at is null))"
     )
-    connection.execute(
+    tx.execute(
         sql(
             "update incoming set role = 'duplicate', owner = known.message_id from messages known"
             f" where incoming.role is null and {same_copy.format(time='first_enqueued_at')}"
             " and known.body_hash = incoming.body_hash and known.route || '' = :route"
             " and known.message_id <> incoming.message_id"
-        ),
-        {"route": route},
+        )
     )
-    connection.execute(
+    tx.execute(
         sql(
             "update incoming set role = 'duplicate', owner = known.message_id from repeat_copies known"
             f" where incoming.role is null and {same_copy.format(time='enqueued_at')}"
             " and known.route || '' = :route and known.copy_id <> incoming.message_id"
-        ),
-        {"route": route},
+        )
     )
 
 
@@ -374,17 +364,16 @@ _WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
 _SAME_BODY = "incoming.body_hash = coalesce(attempts.body_hash, known.body_hash)"
 
 
-def _find_owners_by_header(connection: Connection, route: str) -> None:
-    connection.execute(
+def _find_owners_by_header(tx: RunTransaction) -> None:
+    tx.execute(
         sql(
             "update incoming set owner = known.message_id from messages known"
             " where incoming.role is null and incoming.redrive_id is not null"
             " and known.redrive_id = incoming.redrive_id and known.route || '' = :route"
-        ),
-        {"route": route},
+        )
     )
     # Of several copies with one id that we don't know, the first is that message; the others come from it.
-    connection.execute(
+    tx.execute(
         sql(
             "update incoming set owner = (select min(first.message_id) from incoming first where first.role is null"
             " and first.owner is null and first.redrive_id = incoming.redrive_id) where role is null and owner is null"
@@ -394,24 +383,23 @@ def _find_owners_by_header(connection: Connection, route: str) -> None:
     )
 
 
-def _find_owners_by_broker_id(connection: Connection, route: str) -> None:
-    connection.execute(
+def _find_owners_by_broker_id(tx: RunTransaction) -> None:
+    tx.execute(
         sql(
             "update incoming set owner = known.message_id, redrive_attempt = attempts.attempt"
             " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
             " where incoming.role is null and incoming.redrive_id is null and not attempts.tracked"
             " and attempts.broker_message_id = incoming.broker_message_id and incoming.broker_message_id <> ''"
             f" and attempts.route = :route and {_SAME_BODY}"
-        ),
-        {"route": route},
+        )
     )
 
 
-def _find_astray(ledger: Ledger, connection: Connection, elsewhere: Collection[tuple[str, str]]) -> None:
+def _find_astray(tx: RunTransaction, elsewhere: Collection[tuple[str, str]]) -> None:
     """Mark the copies that failed elsewhere than where the attempt went that they name."""
-    ledger.temporary(connection, "elsewhere", "destination text, origin text")
-    ledger.bulk(connection, "elsewhere", ("destination", "origin"), elsewhere)
-    connection.execute(
+    tx.temporary("elsewhere", "destination text, origin text")
+    tx.bulk("elsewhere", ("destination", "origin"), elsewhere)
+    tx.execute(
         sql(
             "update incoming set astray = 1 from redelivery_attempts attempts"
             " where incoming.role is null and incoming.owner = attempts.message_id"
@@ -421,7 +409,7 @@ def _find_astray(ledger: Ledger, connection: Connection, elsewhere: Collection[t
     )
 
 
-def _mark_returns(connection: Connection) -> None:
+def _mark_returns(tx: RunTransaction) -> None:
     """Of the copies that have an owner and an attempt, tell returned from surplus; the rest stays undecided.
 
     Of several copies of one attempt the first is the return; others from the same source are surplus, or where their
@@ -434,7 +422,7 @@ def _mark_returns(connection: Connection) -> None:
     )
     before, first = same.format("earlier", "incoming"), same.format("first", "earlier")
     again = "case when earlier.headers_hash = incoming.headers_hash then 'surplus' else 'suspected' end"
-    connection.execute(
+    tx.execute(
         sql(
             "update incoming set prior_outcome = coalesce(attempts.outcome, 'none'), role = case"
             f" when attempts.outcome = 'returned' then (select {again} from repeat_copies earlier"
@@ -450,18 +438,16 @@ def _mark_returns(connection: Connection) -> None:
     )
 
 
-def _suspect_twins(connection: Connection) -> None:
+def _suspect_twins(tx: RunTransaction) -> None:
     """A copy that carries an id of ours, is no return, and resembles another that may have come again: who made it of
     a message copied the headers, so its id says nothing of it."""
-    connection.execute(
-        sql("update incoming set role = 'suspected', owner = twin where role is null and twin is not null")
-    )
-    _follow_loaded_copies(connection)
+    tx.execute(sql("update incoming set role = 'suspected', owner = twin where role is null and twin is not null"))
+    _follow_loaded_copies(tx)
 
 
-def _follow_first_copies(connection: Connection) -> None:
+def _follow_first_copies(tx: RunTransaction) -> None:
     """A copy that was staged twice in one load belongs to whom its first staging turned out to belong to."""
-    connection.execute(
+    tx.execute(
         sql(
             "update incoming set owner = first.owner from incoming first"
             " where incoming.role in ('duplicate', 'suspected')"
@@ -470,9 +456,9 @@ def _follow_first_copies(connection: Connection) -> None:
     )
 
 
-def _follow_loaded_copies(connection: Connection) -> None:
+def _follow_loaded_copies(tx: RunTransaction) -> None:
     """A copy that repeats one which was loaded before belongs to whom that one belongs to."""
-    connection.execute(
+    tx.execute(
         sql(
             "update incoming set owner = first.message_id from repeat_copies first"
             " where incoming.role is not null and first.copy_id = incoming.owner"
@@ -487,19 +473,19 @@ _NOT_GIVEN = (
 )
 
 
-def _insert_new(ledger: Ledger, connection: Connection, route: str, now: datetime) -> None:
+def _insert_new(tx: RunTransaction) -> None:
     # The attempts that a copy tells of are carried over, so that a lost ledger, a message that is made anew from each
     # redelivery, or another route that sends it round in a circle, does not begin to count anew.
-    own = f":ledger_id || '-' || {ledger.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
+    own = f":ledger_id || '-' || {tx.ledger.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
     foreign = f"incoming.redrive_id is not null and incoming.owner is null and not ({_NOT_GIVEN})"
     # Whatever ids came in or are there already: a clash costs a message its wish, and never stops a load.
     ids = (f"case when {foreign} then redrive_id else {own} end", own, f"{own} || '-' || :salt")
-    left = int(connection.execute(sql("select count(*) from incoming where role is null")).scalar_one())
+    left = int(tx.execute(sql("select count(*) from incoming where role is null")).scalar_one())
     for number, redrive_id in enumerate(ids):
         missing = (
             "" if not number else " and not exists (select 1 from messages m where m.message_id = incoming.message_id)"
         )
-        left -= connection.execute(
+        left -= tx.execute(
             sql(
                 "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
                 " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
@@ -511,10 +497,8 @@ def _insert_new(ledger: Ledger, connection: Connection, route: str, now: datetim
                 f" from incoming where role is null{missing} order by message_id on conflict do nothing"
             ),
             {
-                "route": route,
-                "now": now,
                 "most": MAX_CARRIED_ATTEMPTS,
-                "ledger_id": ledger_id(connection),
+                "ledger_id": ledger_id(tx.connection),
                 "salt": secrets.token_hex(4),
             },
         ).rowcount
@@ -522,24 +506,21 @@ def _insert_new(ledger: Ledger, connection: Connection, route: str, now: datetim
             return
 
 
-def _tell_other_ids(connection: Connection, lease: RouteLease, now: datetime) -> None:
-    ours = {"ledger_id": ledger_id(connection)}
-    count = int(connection.execute(sql(f"select count(*) from incoming where {_NOT_GIVEN}"), ours).scalar_one())
+def _tell_other_ids(tx: RunTransaction) -> None:
+    ours = {"ledger_id": ledger_id(tx.connection)}
+    count = int(tx.execute(sql(f"select count(*) from incoming where {_NOT_GIVEN}"), ours).scalar_one())
     if count:
         tell(
-            connection,
-            at=now,
+            tx,
             action=Action.GIVE_ANOTHER_ID,
-            route=lease.route,
-            run_id=lease.run_id,
             count=count,
             reason="carried an id of this ledger that no message of this route has: forged, of another route, of a"
             " message that is past its retention, or from before the ledger was restored",
         )
 
 
-def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> None:
-    if not connection.execute(sql("select 1 from incoming where role = 'returned' limit 1")).first():
+def _apply_returns(tx: RunTransaction) -> None:
+    if not tx.execute(sql("select 1 from incoming where role = 'returned' limit 1")).first():
         return
     # What the canary and the breaker learn: counted for the group that the attempt was made for. A message that
     # a consumer put into the delay queue asked for time; it did not fail, and tells nothing. What was sent in an
@@ -547,7 +528,7 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
     # knows as many outcomes as it has sent knows all of its own.
     failed = "incoming.kind = 'dead_letter'"
     mine = "coalesce(attempts.sent_at >= group_state.stage_at, false)"
-    connection.execute(
+    tx.execute(
         sql(
             "update group_state set returned = group_state.returned + seen.returned,"
             " sent = group_state.sent + seen.late - seen.asked,"
@@ -563,37 +544,31 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
             "   where incoming.role = 'returned' and coalesce(attempts.sent_at, attempts.unknown_at)"
             "   >= coalesce(group_state.began_at, group_state.stage_at) group by attempts.group_id) seen"
             " where group_state.route = :route and group_state.group_id = seen.group_id"
-        ),
-        {"route": lease.route},
+        )
     )
-    breakers.count_returned(connection)
-    connection.execute(
+    breakers.count_returned(tx)
+    tx.execute(
         sql(
             "update redelivery_attempts set outcome = 'returned',"
             " outcome_at = coalesce(incoming.dead_lettered_at, :now), return_copy = incoming.message_id,"
             " return_kind = incoming.kind from incoming where incoming.role = 'returned'"
             " and redelivery_attempts.message_id = incoming.owner"
             " and redelivery_attempts.attempt = incoming.redrive_attempt"
-        ),
-        {"now": now},
+        )
     )
     # A late return of an earlier attempt changes that attempt only.
     current = "(message_id, attempts) in (select owner, redrive_attempt from incoming where role = 'returned')"
     for state in (State.SENT, State.PRESUMED, State.CONFIRMED, State.UNKNOWN, State.TO_REVIEW):
         move(
-            connection,
+            tx,
             state,
             State.RETURNED,
-            now=now,
             where=f"route = :route and {current}",
-            values={"route": lease.route},
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.RETURN,
             reason="came back with our id",
         )
     lifecycle.check(State.RETURNED, State.CLASSIFIED)
-    again = connection.execute(
+    again = tx.execute(
         sql(
             "update messages set state = 'classified', cause = incoming.cause, group_id = incoming.group_id,"
             " kind = incoming.kind, copy_id = incoming.message_id, deliveries = incoming.deliveries,"
@@ -602,65 +577,55 @@ def _apply_returns(connection: Connection, lease: RouteLease, now: datetime) -> 
             " reason = null, next_attempt_at = null, changed_at = :now from incoming"
             " where incoming.role = 'returned' and messages.message_id = incoming.owner"
             " and incoming.redrive_attempt = messages.attempts and messages.state = 'returned'"
-        ),
-        {"now": now},
+        )
     ).rowcount
     if again:
         tell(
-            connection,
-            at=now,
+            tx,
             action=Action.CLASSIFY_AGAIN,
-            route=lease.route,
-            run_id=lease.run_id,
             source=State.RETURNED,
             target=State.CLASSIFIED,
             count=again,
         )
 
 
-def _keep_repeats(connection: Connection, route: str, now: datetime) -> None:
-    connection.execute(
+def _keep_repeats(tx: RunTransaction) -> None:
+    tx.execute(
         sql(
             "insert into repeat_copies (copy_id, message_id, route, kind, attempt, source, broker_message_id,"
             " enqueued_at, headers_hash, seen_at) select message_id, owner, :route, role, redrive_attempt, source,"
             " broker_message_id, enqueued_at, headers_hash, :now from incoming where role is not null"
             " on conflict (copy_id) do nothing"
-        ),
-        {"route": route, "now": now},
+        )
     )
 
 
-def _count(ledger: Ledger, connection: Connection, lease: RouteLease, now: datetime) -> Loaded:
+def _count(tx: RunTransaction) -> Loaded:
     roles = "".join(
         f", sum(case when role = '{role}' then 1 else 0 end) as {role}"
         for role in ("returned", "duplicate", "surplus", "suspected")
     )
-    rows = connection.execute(
+    rows = tx.execute(
         sql(f"select batch_id, sum(case when role is null then 1 else 0 end) as new{roles} from incoming group by 1")
     ).all()
-    ledger.many(
-        connection,
+    tx.many(
         "update staging_batches set loaded_at = ?, new_copies = ?, returned_copies = ?, duplicate_copies = ?,"
         " surplus_copies = ?, suspected_copies = ? where batch_id = ? and loaded_at is null",
-        [(ledger.stored(now), *row[1:], row[0]) for row in rows],
+        [(tx.ledger.stored(tx.now), *row[1:], row[0]) for row in rows],
     )
-    connection.execute(
+    tx.execute(
         sql(
             "update failure_groups set messages = failure_groups.messages + seen.messages, last_seen_at = :now"
             " from (select group_id, count(*) as messages from incoming"
             "   where group_id is not null and (role is null or role = 'returned') group by group_id) seen"
             " where failure_groups.group_id = seen.group_id"
-        ),
-        {"now": now},
+        )
     )
     loaded = Loaded(*(sum(column) for column in list(zip(*rows, strict=True))[1:])) if rows else Loaded()
     batch_ids = [row.batch_id for row in rows]
     tell(
-        connection,
-        at=now,
+        tx,
         action=Action.LOAD,
-        route=lease.route,
-        run_id=lease.run_id,
         target=State.CLASSIFIED,
         count=loaded.new,
         selection={"batches": [min(batch_ids, default=None), max(batch_ids, default=None)], **loaded._asdict()},

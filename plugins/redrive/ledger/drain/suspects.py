@@ -14,10 +14,10 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import move, tell
 from redrive.ledger.review.escalations import Candidate, Review, insert_reviews, reopen
 from redrive.ledger.schema import ledger_id
+from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import State
 from redrive.message import batch_and_row, body_hash, redrive_id_of
 
@@ -57,23 +57,16 @@ def write_reviews(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], 
     """One review row per suspected copy that has none yet; how many were asked for."""
     if not reviews:
         return 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         insert_reviews(
-            ledger,
-            connection,
-            lease.route,
+            tx,
             reviews,
             " where exists (select 1 from repeat_copies r where r.copy_id = ? and r.kind = 'suspected')"
             " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?)",
-            now,
         )
         tell(
-            connection,
-            at=now,
+            tx,
             action=Action.ASK_ABOUT_SUSPECTED,
-            route=lease.route,
-            run_id=lease.run_id,
             count=len(reviews),
             selection={"copies": [reviews[0].candidate.copy_id, reviews[-1].candidate.copy_id]},
         )
@@ -99,10 +92,9 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
     ``bodies``: of those :func:`without_payload`, as far as their files can be read by now. Of the others nobody knows
     what they are, so the decision is refused; but for a discard, which says that it is what its first copy is.
     """
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        prefix = ledger_id(connection)
-        rows = connection.execute(
+    with ledger.under(lease, now) as tx:
+        prefix = ledger_id(tx.connection)
+        rows = tx.execute(
             sql(
                 "select r.copy_id, r.message_id as first_id, r.source, r.broker_message_id, r.enqueued_at,"
                 " coalesce(m.origin, e.destination) as origin, e.destination, e.cause, e.group_id, e.message_key,"
@@ -112,8 +104,7 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
                 " inner join staging_batches b on b.batch_id = r.copy_id / 1048576"
                 " left join messages m on m.message_id = r.message_id"
                 " where r.route = :route and r.kind = 'suspected' order by r.copy_id"
-            ),
-            {"route": lease.route},
+            )
         ).all()
         adopted = 0
         for row in rows:
@@ -124,17 +115,15 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
             elif row.decision == "discard" and row.first_hash is not None:
                 known, size = bytes(row.first_hash), row.size_bytes
             else:
-                reopen(
-                    connection, lease, of=":id", why=":why", now=now, values={"id": row.copy_id, "why": UNKNOWN_BODY},
-                    refused=True,
-                )  # fmt: skip
+                of_copy = {"id": row.copy_id, "why": UNKNOWN_BODY}
+                reopen(tx, of=":id", why=":why", values=of_copy, refused=True)
                 continue
             adopted += 1
             own = redrive_id_of(prefix, row.copy_id)
             taken = sql("select 1 from messages where redrive_id = :own")
-            if connection.execute(taken, {"own": own}).first() is not None:  # an earlier release kept forged ids
+            if tx.execute(taken, {"own": own}).first() is not None:  # an earlier release kept forged ids
                 own = f"{own}-{secrets.token_hex(4)}"
-            connection.execute(
+            tx.execute(
                 sql(
                     "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
                     " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, first_enqueued_at,"
@@ -145,16 +134,16 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
                 ),
                 {
                     "id": row.copy_id, "redrive_id": own, "parent": row.first_id,
-                    "route": lease.route, "source": row.source, "kind": row.kind, "origin": row.origin,
+                    "source": row.source, "kind": row.kind, "origin": row.origin,
                     "destination": row.destination,
                     "broker_id": row.broker_message_id, "hash": known, "size": size,
                     "cause": row.cause, "group_id": row.group_id, "enqueued": row.enqueued_at,
-                    "dead": row.dead_lettered_at, "received": row.recorded_at, "now": now,
+                    "dead": row.dead_lettered_at, "received": row.recorded_at,
                     "message_key": row.message_key, "order_key": row.order_key, "reason": row.reason,
                 },
             )  # fmt: skip
-            connection.execute(sql("delete from repeat_copies where copy_id = :id"), {"id": row.copy_id})
-            connection.execute(
+            tx.execute(sql("delete from repeat_copies where copy_id = :id"), {"id": row.copy_id})
+            tx.execute(
                 sql(
                     "update staging_batches set suspected_copies = suspected_copies - 1, new_copies = new_copies + 1"
                     " where batch_id = :batch_id"
@@ -162,14 +151,11 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
                 {"batch_id": batch_and_row(row.copy_id)[0]},
             )
             move(
-                connection,
+                tx,
                 State.CLASSIFIED,
                 State.ESCALATED,
-                now=now,
                 where="message_id = :id",
                 values={"id": row.copy_id},
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.TAKE_IN_SUSPECTED,
                 reason="somebody decided about it",
             )

@@ -14,9 +14,9 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.leases import RouteLease
-from redrive.ledger.moves import MACHINE, move, move_each
+from redrive.ledger.moves import move, move_each
 from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
 from redrive.policy.gates import Stage
 
@@ -125,27 +125,23 @@ def ask_again(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now:
     """A review row for each of these that is still :func:`unasked`; their states stay. How many were asked for."""
     if not reviews:
         return 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         insert_reviews(
-            ledger,
-            connection,
-            lease.route,
+            tx,
             reviews,
             f" where exists (select 1 from messages where messages.message_id = ? and {_UNASKED})"
             " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?"
             " and earlier.status <> 'applied')",
-            now,
         )
         ids = [(review.candidate.message_id, review.candidate.reason or review.candidate.state) for review in reviews]
-        ledger.temporary(connection, "chosen", "message_id bigint primary key, why text")
-        ledger.bulk(connection, "chosen", ("message_id", "why"), ids)
-        connection.execute(
+        tx.temporary("chosen", "message_id bigint primary key, why text")
+        tx.bulk("chosen", ("message_id", "why"), ids)
+        tx.execute(
             sql(
                 "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
-                " :run_id, :machine, :action, message_id, why from chosen order by message_id"
+                " :run_id, :actor, :action, message_id, why from chosen order by message_id"
             ),
-            {"now": now, "route": lease.route, "run_id": lease.run_id, "machine": MACHINE, "action": Action.ASK},
+            {"action": Action.ASK},
         )
     return len(reviews)
 
@@ -154,11 +150,9 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
     """Write review rows and move the messages, in one transaction; those that moved meanwhile are left alone."""
     if not reviews:
         return 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        ledger.temporary(connection, "chosen", "message_id bigint primary key, state text")
-        ledger.bulk(
-            connection,
+    with ledger.under(lease, now) as tx:
+        tx.temporary("chosen", "message_id bigint primary key, state text")
+        tx.bulk(
             "chosen",
             ("message_id", "state"),
             [(r.candidate.message_id, r.candidate.state) for r in reviews],
@@ -166,36 +160,28 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
         # A message that a person had released and that could not be sent for sure keeps its row: the decision was
         # for one attempt, so it is asked again, and never carried out a second time by itself.
         reopen(
-            connection,
-            lease,
+            tx,
             of="select messages.message_id from messages inner join chosen on chosen.message_id = messages.message_id"
             " and chosen.state = messages.state",
             why="(select coalesce(messages.reason, messages.state) from messages"
             " where messages.message_id = escalated_messages.message_id)",
-            now=now,
         )
         insert_reviews(
-            ledger,
-            connection,
-            lease.route,
+            tx,
             reviews,
             " where exists (select 1 from messages inner join chosen on chosen.message_id = messages.message_id"
             " and chosen.state = messages.state where messages.message_id = ?)"
             " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?"
             " and earlier.status <> 'applied')",
-            now,
         )
         return sum(
             move(
-                connection,
+                tx,
                 State(state),
                 State.ESCALATED,
-                now=now,
                 where="message_id in (select message_id from chosen where state = :from_state)",
                 values={"from_state": state},
                 set_="next_attempt_at = null",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.ESCALATE,
             )
             for state in sorted({r.candidate.state for r in reviews})
@@ -203,12 +189,10 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
 
 
 def reopen(
-    connection: Connection,
-    lease: RouteLease,
+    tx: RunTransaction,
     *,
     of: str,
     why: str,
-    now: datetime,
     values: Mapping[str, Any] | None = None,
     refused: bool = False,
 ) -> None:
@@ -220,37 +204,29 @@ def reopen(
     which = f"status = 'decided' and message_id in ({of})"
     told = {
         **(values or {}),
-        "now": now,
-        "route": lease.route,
-        "run_id": lease.run_id,
-        "machine": MACHINE,
         "action": Action.REFUSE_DECISION if refused else Action.REOPEN,
     }
-    connection.execute(
+    tx.execute(
         sql(
             "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
-            f" :run_id, :machine, :action, message_id, {why} from escalated_messages where {which} order by message_id"
+            f" :run_id, :actor, :action, message_id, {why} from escalated_messages where {which} order by message_id"
         ),
         told,
     )
     status = "'refused'" if refused else "'reopened', decision = null, decided_at = null, approved_by = null"
-    connection.execute(
-        sql(f"update escalated_messages set status = {status}, refusal = {why} where {which}"), values or {}
-    )
+    tx.execute(sql(f"update escalated_messages set status = {status}, refusal = {why} where {which}"), values or {})
 
 
-def insert_reviews(
-    ledger: Ledger, connection: Connection, route: str, reviews: Sequence[Review], where: str, now: datetime
-) -> None:
+def insert_reviews(tx: RunTransaction, reviews: Sequence[Review], where: str) -> None:
     """Write review rows within a transaction; ``where`` asks twice for the message id whether a row may be written."""
-    stored = ledger.stored(now)
+    stored = tx.ledger.stored(tx.now)
     rows = []
     for review in reviews:
         one = review.candidate
         text = None if review.body is None else _as_text(review.body)
         rows.append(
             (
-                one.message_id, route, one.group_id, one.cause, one.reason or one.state,
+                one.message_id, tx.route, one.group_id, one.cause, one.reason or one.state,
                 _storable(review.error_text), text, None if text is not None else review.body,
                 one.body_bytes if review.body is None else len(review.body),
                 _storable(review.content_type), json.dumps(review.headers), one.source, one.destination,
@@ -263,10 +239,9 @@ def insert_reviews(
         "size_bytes", "content_type", "headers", "source", "destination", "broker_message_id", "message_key",
         "attempts", "first_enqueued_at", "escalated_at", "suggested_decision",
     )  # fmt: skip
-    ledger.many(
-        connection,
+    tx.many(
         f"insert into escalated_messages ({', '.join(columns)}) select "
-        + (", ".join(["?"] * len(columns)) if ledger.is_sqlite else _typed_marks())
+        + (", ".join(["?"] * len(columns)) if tx.ledger.is_sqlite else _typed_marks())
         + where,
         [(*row, row[0], row[0]) for row in rows],
     )
@@ -285,34 +260,30 @@ def suppress(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now:
     """Messages on their way to people turn out to be processed already."""
     if not message_ids:
         return 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        ledger.temporary(connection, "chosen", "message_id bigint primary key")
-        ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])
-        close_released(connection, "chosen", "processed already: it was not sent", now)
+    with ledger.under(lease, now) as tx:
+        tx.temporary("chosen", "message_id bigint primary key")
+        tx.bulk("chosen", ("message_id",), [(i,) for i in message_ids])
+        close_released(tx, "chosen", "processed already: it was not sent")
         return move(
-            connection,
+            tx,
             State.TO_REVIEW,
             State.SUPPRESSED,
-            now=now,
             where=f"message_id in (select message_id from chosen) and not {PERHAPS_SENT}",
             set_="reason = 'processed already'",
-            route=lease.route,
-            run_id=lease.run_id,
             action=Action.SUPPRESS,
             reason="processed_check says that it was processed",
         )
 
 
-def close_released(connection: Connection, table: str, why: str, now: datetime) -> None:
+def close_released(tx: RunTransaction, table: str, why: str) -> None:
     """Messages in this ``table`` need no person any more although what a person decided was not sent, or not for sure:
     their review rows are closed, and say ``why``. Within a transaction."""
-    connection.execute(
+    tx.execute(
         sql(
             "update escalated_messages set status = 'applied', applied_at = :now, refusal = :why"
             f" where status = 'decided' and message_id in (select message_id from {table})"
         ),
-        {"now": now, "why": why},
+        {"why": why},
     )
 
 
@@ -354,10 +325,8 @@ def apply(
         + [(one, "not_there", None) for one in not_there]
         + [(one, "refuse", why) for one, why in refuse]
     )
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        ledger.temporary(
-            connection,
+    with ledger.under(lease, now) as tx:
+        tx.temporary(
             "taken",
             "escalation_id bigint primary key, message_id bigint, decision text, decided_by text, approved_by text,"
             " corrected_body text, what text, why text",
@@ -365,9 +334,7 @@ def apply(
         columns = (
             "escalation_id", "message_id", "decision", "decided_by", "approved_by", "corrected_body", "what", "why",
         )  # fmt: skip
-        ledger.bulk(
-            connection,
-            "taken",
+        tx.bulk("taken",
             columns,
             [
                 (
@@ -377,7 +344,7 @@ def apply(
                 for one, what, why in chosen
             ],
         )  # fmt: skip
-        _leave_changed(ledger, connection)
+        _leave_changed(tx)
         of_people = (
             "select taken.message_id, reviews.decided_by as actor, 'apply_' || taken.decision as action,"
             " reviews.note as reason"
@@ -385,75 +352,61 @@ def apply(
             " where taken.what = '{what}'"
         )
         released = move_each(
-            connection,
+            tx,
             State.ESCALATED,
             State.WAITING,
-            now=now,
             decided=of_people.format(what="redeliver"),
             set_=f"plan = '{Plan.RELEASE}', releases = releases + 1, send_failures = 0, next_attempt_at = :now,"
             " reason = null",
-            route=lease.route,
-            run_id=lease.run_id,
         )
         discarded = sum(
             move_each(
-                connection,
+                tx,
                 state,
                 State.DISCARDED,
-                now=now,
                 decided=of_people.format(what="discard"),
                 set_="reason = 'discarded by a reviewer'",
-                route=lease.route,
-                run_id=lease.run_id,
             )
             for state in (State.ESCALATED, State.RESTORE_UNKNOWN)
         )
-        _not_there(connection, lease, of_people.format(what="not_there"), now)
-        connection.execute(
+        _not_there(tx, of_people.format(what="not_there"))
+        tx.execute(
             sql(
                 "update escalated_messages set status = 'applied', applied_at = :now where escalation_id in"
                 " (select escalation_id from taken where what = 'discard')"
-            ),
-            {"now": now},
+            )
         )
-        refused = connection.execute(
+        refused = tx.execute(
             sql(
                 "update escalated_messages set status = 'refused', refusal = (select why from taken"
                 " where taken.escalation_id = escalated_messages.escalation_id) where escalation_id in"
                 " (select escalation_id from taken where what = 'refuse')"
             )
         ).rowcount
-        connection.execute(
+        tx.execute(
             sql(
                 "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
-                " :run_id, :machine, :action, message_id, why from taken where what = 'refuse'"
+                " :run_id, :actor, :action, message_id, why from taken where what = 'refuse'"
                 " order by message_id"
             ),
             {
-                "now": now,
-                "route": lease.route,
-                "run_id": lease.run_id,
-                "machine": MACHINE,
                 "action": Action.REFUSE_DECISION,
             },
         )
     return {"released": released, "discarded": discarded, "refused": int(refused)}
 
 
-def _not_there(connection: Connection, lease: RouteLease, decided: str, now: datetime) -> None:
+def _not_there(tx: RunTransaction, decided: str) -> None:
     """Somebody looked into the queue into which a restore may have put these: they are with us alone. What becomes of
     them is asked anew."""
     move_each(
-        connection,
+        tx,
         State.RESTORE_UNKNOWN,
         State.ESCALATED,
-        now=now,
         decided=decided,
         set_="reason = 'a restore was interrupted; it is not in its queue, as somebody found who looked'",
-        route=lease.route,
-        run_id=lease.run_id,
     )
-    connection.execute(
+    tx.execute(
         sql(
             "update escalated_messages set status = 'reopened', suggested_decision = null,"
             " refusal = decided_by || ' looked into ' || source || ' and it is not there: decide what becomes of it',"
@@ -463,10 +416,10 @@ def _not_there(connection: Connection, lease: RouteLease, decided: str, now: dat
     )
 
 
-def _leave_changed(ledger: Ledger, connection: Connection) -> None:
+def _leave_changed(tx: RunTransaction) -> None:
     """Leave out of ``taken`` what no longer is as it was read; lock the rest, so that late changes wait for us."""
-    if not ledger.is_sqlite:  # where nobody else writes during this transaction
-        connection.execute(
+    if not tx.ledger.is_sqlite:  # where nobody else writes during this transaction
+        tx.execute(
             sql(
                 "select 1 from escalated_messages where escalation_id in (select escalation_id from taken)"
                 " order by escalation_id for update"
@@ -476,7 +429,7 @@ def _leave_changed(ledger: Ledger, connection: Connection) -> None:
         f"coalesce(reviews.{column}, '') = coalesce(taken.{column}, '')"
         for column in ("decision", "decided_by", "approved_by", "corrected_body")
     )
-    connection.execute(
+    tx.execute(
         sql(
             "delete from taken where not exists (select 1 from escalated_messages reviews where"
             f" reviews.escalation_id = taken.escalation_id and reviews.status = 'decided' and {same})"
@@ -486,10 +439,9 @@ def _leave_changed(ledger: Ledger, connection: Connection) -> None:
 
 def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
     """The gate of groups that people released goes back to a canary: a fix is a claim, not a fact."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
+    with ledger.under(lease, now) as tx:
         return int(
-            connection.execute(
+            tx.execute(
                 sql(
                     "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
                     " reason = 'released by a person', stage_at = :now, began_at = :now, cool_down_until = null"
@@ -501,8 +453,6 @@ def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetim
                 {
                     "stage": Stage.OPEN if first is None else Stage.CANARY,
                     "allowed": first or 0,
-                    "now": now,
-                    "route": lease.route,
                 },
             ).rowcount
         )

@@ -16,9 +16,9 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.leases import RouteLease
-from redrive.ledger.moves import MACHINE, move, move_each
+from redrive.ledger.moves import move, move_each
 from redrive.ledger.predicates import PERHAPS_SENT, listed
+from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import ROW_BITS
 
@@ -136,22 +136,18 @@ def suspected(connection: Connection, route: str) -> int:
 
 def begin(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> list[int]:
     """These are about to be handed to the broker; returns those that are still unfinished, and so may be."""
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        _choose(ledger, connection, message_ids)
+    with ledger.under(lease, now) as tx:
+        _choose(tx, message_ids)
         for state in _OPEN_STATES:
             move(
-                connection,
+                tx,
                 state,
                 State.RESTORING,
-                now=now,
                 where="message_id in (select message_id from chosen)",
                 set_=f"reason = {_REASON}",
-                route=lease.route,
-                run_id=lease.run_id,
                 action=Action.BEGIN_RESTORE,
             )
-        rows = connection.execute(
+        rows = tx.execute(
             sql(
                 "select message_id from messages where state = 'restoring' and message_id in"
                 " (select message_id from chosen) order by message_id"
@@ -164,27 +160,22 @@ def undo(ledger: Ledger, lease: RouteLease, messages: Sequence[Unfinished], why:
     """These were certainly not put back; they are again as they were."""
     if not messages:
         return
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        ledger.temporary(connection, "chosen", "message_id bigint primary key, state text, reason text")
-        ledger.bulk(
-            connection,
+    with ledger.under(lease, now) as tx:
+        tx.temporary("chosen", "message_id bigint primary key, state text, reason text")
+        tx.bulk(
             "chosen",
             ("message_id", "state", "reason"),
             [(one.message_id, one.state, one.reason) for one in messages],
         )
         for state in sorted({one.state for one in messages}):
             move_each(
-                connection,
+                tx,
                 State.RESTORING,
                 State(state),
-                now=now,
-                decided="select message_id, :machine as actor, :action as action, :why as reason from chosen"
+                decided="select message_id, :actor as actor, :action as action, :why as reason from chosen"
                 " where chosen.state = :before",
                 set_="reason = (select chosen.reason from chosen where chosen.message_id = messages.message_id)",
-                route=lease.route,
-                run_id=lease.run_id,
-                values={"before": state, "why": why, "machine": MACHINE, "action": Action.UNDO_RESTORE},
+                values={"before": state, "why": why, "action": Action.UNDO_RESTORE},
             )
 
 
@@ -192,41 +183,37 @@ def finish(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], source
     """The broker has them: here they are finished."""
     if not message_ids:
         return
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        ledger.temporary(connection, "chosen", "message_id bigint primary key, why text")
+    with ledger.under(lease, now) as tx:
+        tx.temporary("chosen", "message_id bigint primary key, why text")
         why = f"restored to {source}"
-        ledger.bulk(connection, "chosen", ("message_id", "why"), [(i, why) for i in message_ids])
-        _restored(connection, lease, now)
+        tx.bulk("chosen", ("message_id", "why"), [(i, why) for i in message_ids])
+        _restored(tx)
 
 
-def _restored(connection: Connection, lease: RouteLease, now: datetime) -> None:
+def _restored(tx: RunTransaction) -> None:
     """Messages of table ``chosen`` (with ``why``) are in their queue again: nothing is left to do or to decide here."""
     for state in _IN_DOUBT:
         move_each(
-            connection,
+            tx,
             state,
             State.DISCARDED,
-            now=now,
-            decided="select chosen.message_id, :machine as actor, :action as action, chosen.why as reason from chosen"
+            decided="select chosen.message_id, :actor as actor, :action as action, chosen.why as reason from chosen"
             " inner join messages here on here.message_id = chosen.message_id and here.state = :source_state",
             set_="reason = (select chosen.why from chosen where chosen.message_id = messages.message_id),"
             " next_attempt_at = null",
-            route=lease.route,
-            run_id=lease.run_id,
-            values={"machine": MACHINE, "action": Action.FINISH_RESTORE},
+            values={"action": Action.FINISH_RESTORE},
         )
     # What people had decided meanwhile was not carried out: the row says so, and doesn't put our word into their mouth.
-    connection.execute(
+    tx.execute(
         sql(
             "update escalated_messages set status = 'applied', applied_at = :now, decision = 'discard',"
-            " decided_by = :actor, decided_at = :now, approved_by = null, note = (select chosen.why from chosen"
+            " decided_by = :restore, decided_at = :now, approved_by = null, note = (select chosen.why from chosen"
             " where chosen.message_id = escalated_messages.message_id),"
             " refusal = case when decision is not null"
             " then 'a restore came before this decision of ' || decided_by || ': ' || decision else refusal end"
             " where status <> 'applied' and message_id in (select message_id from chosen)"
         ),
-        {"now": now, "actor": ACTOR},
+        {"restore": ACTOR},
     )
 
 
@@ -234,28 +221,24 @@ def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
     """Whatever was handed over and has no answer yet will get none: people are asked, and what was decided about these
     messages before is asked again. Returns how many; at most one page per restore that died or lost an answer."""
     at_it = "route = :route and state = 'restoring'"
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        any_left = connection.execute(sql(f"select 1 from messages where {at_it} limit 1"), {"route": lease.route})
+    with ledger.under(lease, now) as tx:
+        any_left = tx.execute(sql(f"select 1 from messages where {at_it} limit 1"))
         if any_left.first() is None:
             return 0
-        values = {"route": lease.route, "now": now, "look": LOOK}
-        ledger.temporary(connection, "chosen", "message_id bigint primary key, why text")
-        count = connection.execute(
+        values = {"look": LOOK}
+        tx.temporary("chosen", "message_id bigint primary key, why text")
+        count = tx.execute(
             sql(f"insert into chosen (message_id, why) select message_id, reason from messages where {at_it}"), values
         ).rowcount
         move_each(
-            connection,
+            tx,
             State.RESTORING,
             State.RESTORE_UNKNOWN,
-            now=now,
-            decided="select message_id, :machine as actor, :action as action, why as reason from chosen",
+            decided="select message_id, :actor as actor, :action as action, why as reason from chosen",
             set_="next_attempt_at = null",
-            route=lease.route,
-            run_id=lease.run_id,
-            values={"machine": MACHINE, "action": Action.DOUBT_RESTORE},
+            values={"action": Action.DOUBT_RESTORE},
         )
-        connection.execute(
+        tx.execute(
             sql(
                 "update escalated_messages set reason = (select chosen.why from chosen"
                 "  where chosen.message_id = escalated_messages.message_id), suggested_decision = :look,"
@@ -270,16 +253,15 @@ def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
         return int(count)
 
 
-def recognise(ledger: Ledger, connection: Connection, lease: RouteLease, now: datetime) -> int:
+def recognise(tx: RunTransaction) -> int:
     """Within a load: of copies in table ``incoming``, some are those of which a restore never heard; how many.
 
     Proof is the body, from the queue into which it was put, drained since, and one of: the redrive id that the message
     came with, its broker's id, its business key. The message is restored then, and its copy is new, with the message as
     its parent. The body alone proves nothing; people are told of it.
     """
-    route = {"route": lease.route}
-    if not connection.execute(
-        sql(f"select 1 from messages where route = :route and state in {listed(_IN_DOUBT)} limit 1"), route
+    if not tx.execute(
+        sql(f"select 1 from messages where route = :route and state in {listed(_IN_DOUBT)} limit 1")
     ).first():
         return 0
     fits = (
@@ -292,43 +274,41 @@ def recognise(ledger: Ledger, connection: Connection, lease: RouteLease, now: da
         " and (incoming.message_key = messages.message_key or (incoming.broker_message_id <> ''"
         " and incoming.broker_message_id = messages.broker_message_id))))"
     )
-    ledger.temporary(connection, "chosen", "message_id bigint primary key, copy_id bigint, why text")
+    tx.temporary("chosen", "message_id bigint primary key, copy_id bigint, why text")
     # One copy proves one message.
-    found = connection.execute(
+    found = tx.execute(
         sql(
             "insert into chosen (message_id, copy_id, why) select owner, min(copy_id), 'restored to ' || source"
             " || ': it came from there again as message ' || cast(min(copy_id) as text) from"
             " (select incoming.message_id as copy_id, incoming.source, min(messages.message_id) as owner"
             f" {fits}{proved}"
             " group by incoming.message_id, incoming.source) pairs group by owner, source"
-        ),
-        route,
+        )
     ).rowcount
     if found:
-        connection.execute(
+        tx.execute(
             sql(
                 "update incoming set owner = chosen.message_id from chosen where incoming.message_id = chosen.copy_id"
                 " and incoming.redrive_id is null"
             )
         )
-        _restored(connection, lease, now)
-    _tell_of_likely_copies(ledger, connection, fits, route)
+        _restored(tx)
+    _tell_of_likely_copies(tx, fits)
     return int(found)
 
 
-def _tell_of_likely_copies(ledger: Ledger, connection: Connection, fits: str, route: dict[str, str]) -> None:
-    ledger.temporary(connection, "likely", "message_id bigint primary key, why text")
-    seen = connection.execute(
+def _tell_of_likely_copies(tx: RunTransaction, fits: str) -> None:
+    tx.temporary("likely", "message_id bigint primary key, why text")
+    seen = tx.execute(
         sql(
             "insert into likely (message_id, why) select messages.message_id, messages.reason || '; a copy with the"
             " same body has come from there since, as message ' || cast(min(incoming.message_id) as text)"
             f" {fits} and messages.reason not like '%; a copy with the same body has come from there since%'"
             " group by messages.message_id, messages.reason"
-        ),
-        route,
+        )
     ).rowcount
     for table in ("messages", "escalated_messages") if seen else ():
-        connection.execute(
+        tx.execute(
             sql(
                 f"update {table} set reason = (select likely.why from likely where likely.message_id ="
                 f" {table}.message_id) where message_id in (select message_id from likely)"
@@ -337,6 +317,6 @@ def _tell_of_likely_copies(ledger: Ledger, connection: Connection, fits: str, ro
         )
 
 
-def _choose(ledger: Ledger, connection: Connection, message_ids: Sequence[int]) -> None:
-    ledger.temporary(connection, "chosen", "message_id bigint primary key")
-    ledger.bulk(connection, "chosen", ("message_id",), [(i,) for i in message_ids])
+def _choose(tx: RunTransaction, message_ids: Sequence[int]) -> None:
+    tx.temporary("chosen", "message_id bigint primary key")
+    tx.bulk("chosen", ("message_id",), [(i,) for i in message_ids])

@@ -16,8 +16,8 @@ from sqlalchemy.engine import Connection
 
 from redrive import audit_actions
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.leases import RouteLease
 from redrive.ledger.moves import tell
+from redrive.ledger.transactions import RouteLease
 
 
 class Standing(NamedTuple):
@@ -62,10 +62,9 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
         if not in_force(connection, lease.route, approvals=approvals, now=now):
             return 0
     total = 0
-    with ledger.write() as connection:
-        lease.guard(connection, now)
-        for one in in_force(connection, lease.route, approvals=approvals, now=now):
-            count = connection.execute(
+    with ledger.under(lease, now) as tx:
+        for one in in_force(tx.connection, lease.route, approvals=approvals, now=now):
+            count = tx.execute(
                 sql(
                     "update escalated_messages set decision = :decision, decided_by = :by, approved_by = :approved,"
                     " decided_at = :now, note = :note where route = :route and group_id = :group_id"
@@ -83,20 +82,15 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                     "decision": one.decision,
                     "by": one.decided_by,
                     "approved": one.approved_by,
-                    "now": now,
                     "note": f"standing decision {one.standing_id}: {one.note}",
-                    "route": lease.route,
                     "group_id": one.group_id,
                     "since": one.created_at,
                 },
             ).rowcount
             if count:
                 tell(
-                    connection,
-                    at=now,
+                    tx,
                     action=audit_actions.of("apply_standing", one.decision),
-                    route=lease.route,
-                    run_id=lease.run_id,
                     count=count,
                     selection={"standing_id": one.standing_id, "group_id": one.group_id},
                     reason=one.note,
