@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.dags.conftest import LASTING, PASSING, Shop
-from tests.servers import free_port
+from tests.servers import Ministack, free_port
 
 from redrive import settings
 from redrive.airflow import DAG_FILE
@@ -274,6 +274,31 @@ def test_a_run_that_somebody_marks_failed_is_one_in_both_worlds(rest: Rest, shop
     assert rest.wait("redrive_orders", "stopped") == "failed", rest.states("redrive_orders", "stopped")
     assert shop.query("select status from runs where airflow_run_id = 'stopped'") == [("failed",)]
     assert shop.query("select run_id from route_state") == [(None,)]
+
+
+def test_a_dead_letter_begins_a_run_by_itself_with_a_connection_that_only_airflow_knows(
+    rest: Rest, shop: Shop, ministack: Ministack
+) -> None:
+    known = ministack.connection()
+    stored = {"connection_id": "sqs_stored", **known, "extra": json.dumps(known["extra"])}
+    assert rest.call("POST", "/api/v2/connections", stored)[0] == 201
+    config = shop.home / "config" / "redrive.yaml"
+    watched = config.read_text().replace("connection: sqs_test", "connection: sqs_stored\n    airflow: {watch: 5s}")
+    config.write_text(watched)
+    until(lambda: rest.call("GET", "/api/v2/dags/redrive_orders")[1]["timetable_summary"] == "Asset")
+    before = {run["dag_run_id"] for run in runs_of(rest, "redrive_orders")}
+
+    shop.fail(1, PASSING)
+
+    until(lambda: new_runs(rest, before))
+    [run] = new_runs(rest, before)
+    assert run["run_type"] == "asset_triggered"
+    assert rest.wait("redrive_orders", run["dag_run_id"]) == "success", rest.states("redrive_orders", run["dag_run_id"])
+    assert shop.query("select status from runs where airflow_run_id = :id", id=run["dag_run_id"]) == [("succeeded",)]
+
+
+def new_runs(rest: Rest, before: set[str]) -> list[dict[str, Any]]:
+    return [run for run in runs_of(rest, "redrive_orders") if run["dag_run_id"] not in before]
 
 
 def until(happened: Callable[[], object]) -> None:

@@ -134,7 +134,7 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         dag_display_name=route.title or f"redrive_{name}",
         description=f"Brings dead messages of {', '.join(s.queue for s in route.sources)} back",
         doc_md=f"{page or ''}\n{route_page(settings, name)}",
-        schedule=route.schedule if route.enabled else None,
+        schedule=_when(name, route),
         start_date=START,
         catchup=False,
         max_active_runs=1,
@@ -145,6 +145,15 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         default_args=default_args() | ({"pool": route.airflow.pool} if route.airflow.pool else {}),
         **({"max_active_tasks": route.airflow.max_active_tasks} if route.airflow.max_active_tasks else {}),
     )
+
+
+def _when(name: str, route: Route) -> Any:
+    """What begins a run: its schedule and, where the route is watched, what arrives."""
+    if not route.enabled or route.airflow.watch is None:
+        return route.schedule if route.enabled else None
+    from redrive.airflow import watching  # noqa: PLC0415  only for routes that want it
+
+    return watching.schedule(name, route.airflow.watch, route.schedule)
 
 
 def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None) -> DAG:
@@ -280,7 +289,10 @@ def route_page(settings: Settings, name: str) -> str:
 def _schedule(route: Route) -> str:
     if not route.enabled:
         return "not enabled: only by hand"
-    return f"`{route.schedule}` UTC" if route.schedule else "only by hand"
+    begins = [f"`{route.schedule}` UTC"] if route.schedule else []
+    if route.airflow.watch:
+        begins.append(f"when something dies, looked at every {format_duration(route.airflow.watch)}")
+    return ", and ".join(begins) or "only by hand"
 
 
 # --- the tasks of a route -------------------------------------------------------------------------------------

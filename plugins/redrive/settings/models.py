@@ -73,6 +73,15 @@ def _at_most(longest: timedelta) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _at_least(shortest: timedelta) -> AfterValidator:
+    def check(value: timedelta) -> timedelta:
+        if value < shortest:
+            raise ValueError(f"{format_duration(value)} is too short; at least {format_duration(shortest)}")
+        return value
+
+    return AfterValidator(check)
+
+
 def _redaction(value: object) -> str:
     try:
         return redaction.check(str(value))
@@ -585,6 +594,12 @@ class InAirflow(Part):
     )
     max_active_tasks: int | None = Field(
         default=None, ge=1, le=1024, description="Tasks of the route that run at the same time. Default: Airflow's."
+    )
+    watch: Annotated[Duration, _at_least(timedelta(seconds=5))] | None = Field(
+        default=None,
+        description="Look at the depth of the dead-letter sources this often, in Airflow's triggerer, and begin a run "
+        "when more has come; the schedule stays beside it. Each look asks the broker, which may bill it. "
+        "Default: never.",
     )
     run_timeout: Duration | None = Field(
         default=None,
