@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.definitions.retry_policy import RetryAction
 from airflow.sdk.exceptions import AirflowSkipException, ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
 
 from redrive import settings as configuration
 from redrive.airflow import tasks
@@ -134,8 +135,6 @@ class TestTheLoop:
         assert orders.dag_display_name == "Orders of the shop"
 
     def test_survives_the_trip_to_the_scheduler(self, dags: dict[str, DAG]) -> None:
-        from airflow.serialization.serialized_objects import DagSerialization  # noqa: PLC0415
-
         for dag in dags.values():
             there = json.loads(json.dumps(DagSerialization.to_dict(dag)))
             assert DagSerialization.from_dict(there).task_dict.keys() == dag.task_dict.keys()
@@ -332,6 +331,20 @@ class TestOptions:
         dag = self.dag(pool="brokers", max_active_tasks=3, run_timeout="2h")
         assert (dag.default_args["pool"], dag.max_active_tasks) == ("brokers", 3)
         assert dag.dagrun_timeout == timedelta(hours=2)
+
+    def test_a_schedule_follows_summer_time_where_its_zone_does(self) -> None:
+        dag = self.dag(timezone="Europe/Berlin")
+        there = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+        assert there.timetable.serialize() == {
+            "expression": "*/10 * * * *", "timezone": "Europe/Berlin", "interval": 0.0, "run_immediately": False,
+        }  # fmt: skip
+        assert "`*/10 * * * *` Europe/Berlin" in (dag.doc_md or "")
+
+    def test_a_zone_that_does_not_exist_is_refused(self) -> None:
+        with pytest.raises(SettingsError, match=r"'Europe/Berln' is not a time zone; did you mean Europe/Berlin\?"):
+            self.dag(timezone="Europe/Berln")
+        with pytest.raises(SettingsError, match="is not a time zone"):
+            self.dag(timezone="../../etc/passwd")
 
     def test_are_airflows_own_where_left_out(self) -> None:
         dag, plain = self.dag(), DAG("plain")

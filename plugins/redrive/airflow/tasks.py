@@ -26,7 +26,7 @@ from airflow.sdk import (
 from airflow.sdk.exceptions import AirflowSkipException
 
 from redrive import settings as configuration
-from redrive.airflow import assets, metrics, spark_operators
+from redrive.airflow import assets, metrics, schedules, spark_operators
 from redrive.classification.causes import Cause
 from redrive.errors import (
     BalanceBroken,
@@ -42,7 +42,7 @@ from redrive.errors import (
     UsageError,
 )
 from redrive.message import LARGEST_ID, MOST_MESSAGES
-from redrive.settings import Route, Settings, format_duration
+from redrive.settings import Settings, format_duration
 
 if TYPE_CHECKING:
     from redrive.ledger.selecting import Selection
@@ -134,7 +134,7 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         dag_display_name=route.title or f"redrive_{name}",
         description=f"Brings dead messages of {', '.join(s.queue for s in route.sources)} back",
         doc_md=f"{page or ''}\n{route_page(settings, name)}",
-        schedule=_when(name, route),
+        schedule=schedules.of_route(name, route),
         start_date=START,
         catchup=False,
         max_active_runs=1,
@@ -145,15 +145,6 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         default_args=default_args() | ({"pool": route.airflow.pool} if route.airflow.pool else {}),
         **({"max_active_tasks": route.airflow.max_active_tasks} if route.airflow.max_active_tasks else {}),
     )
-
-
-def _when(name: str, route: Route) -> Any:
-    """What begins a run: its schedule and, where the route is watched, what arrives."""
-    if not route.enabled or route.airflow.watch is None:
-        return route.schedule if route.enabled else None
-    from redrive.airflow import watching  # noqa: PLC0415  only for routes that want it
-
-    return watching.schedule(name, route.airflow.watch, route.schedule)
 
 
 def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None) -> DAG:
@@ -272,7 +263,7 @@ def route_page(settings: Settings, name: str) -> str:
         ("broker", f"`{route.broker}`, connection `{route.connection}`"),
         *(("drained", f"`{source.queue}` ({source.kind})") for source in route.sources),
         ("sent to", f"`{target}`" if route.destination else target),
-        ("schedule", _schedule(route)),
+        ("schedule", schedules.in_words(route)),
         ("straight back", f"at most {route.requeue_attempts} times"),
         ("with growing delay", f"at most {route.delay_attempts} times, then a person"),
         ("drained at once", f"{route.drain.limit:,} messages over {route.drain.shards} shards"),
@@ -284,15 +275,6 @@ def route_page(settings: Settings, name: str) -> str:
         f"## Route `{name}`\n\n| | |\n|---|---|\n{lines}\n\n"
         f"On the command line: `redrive status {name}`, `redrive run {name} --dry-run`, `redrive pause {name}`.\n"
     )
-
-
-def _schedule(route: Route) -> str:
-    if not route.enabled:
-        return "not enabled: only by hand"
-    begins = [f"`{route.schedule}` UTC"] if route.schedule else []
-    if route.airflow.watch:
-        begins.append(f"when something dies, looked at every {format_duration(route.airflow.watch)}")
-    return ", and ".join(begins) or "only by hand"
 
 
 # --- the tasks of a route -------------------------------------------------------------------------------------

@@ -80,19 +80,6 @@ def look(route: str) -> int:
         broker.close()
 
 
-def schedule(route: str, every: timedelta, cron: str | None) -> Any:
-    """What begins runs of a route whose sources are looked at so often: what arrives, and ``cron`` beside it."""
-    arrived = asset(route, every)
-    if cron is None:
-        return [arrived]
-    try:
-        from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable  # noqa: PLC0415
-    except ImportError:  # before Airflow 3.2
-        from airflow.timetables.assets import AssetOrTimeSchedule  # noqa: PLC0415
-        from airflow.timetables.trigger import CronTriggerTimetable  # noqa: PLC0415
-    return AssetOrTimeSchedule(timetable=CronTriggerTimetable(cron, timezone="UTC"), assets=[arrived])
-
-
 def asset(route: str, every: timedelta) -> Asset:
     """``redrive://route/NAME/arrived``: something has died. Its watcher tells it."""
     trigger = DepthTrigger(route, every.total_seconds())

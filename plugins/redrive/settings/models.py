@@ -33,6 +33,7 @@ from redrive.selectors import Kind, Selector
 from redrive.settings.expressions import check_expression
 from redrive.settings.words import (
     check_schedule,
+    check_timezone,
     format_duration,
     nearest,
     parse_duration,
@@ -595,6 +596,10 @@ class InAirflow(Part):
     max_active_tasks: int | None = Field(
         default=None, ge=1, le=1024, description="Tasks of the route that run at the same time. Default: Airflow's."
     )
+    timezone: Annotated[str, AfterValidator(check_timezone)] | None = Field(
+        default=None,
+        description="Time zone of `schedule`, such as `Europe/Berlin`, with its summer time. Default: UTC.",
+    )
     watch: Annotated[Duration, _at_least(timedelta(seconds=5))] | None = Field(
         default=None,
         description="Look at the depth of the dead-letter sources this often, in Airflow's triggerer, and begin a run "
@@ -617,7 +622,7 @@ class Route(Part):
     )
     schedule: Schedule | None = Field(
         default="*/10 * * * *",
-        description="Five cron fields, or `@hourly` and the like, in UTC; `null`: only by hand.",
+        description="Five cron fields, or `@hourly` and the like, in UTC or `airflow.timezone`; `null`: only by hand.",
     )
     broker: BrokerName = Field(description="The adapter: one that is installed, ours or another package's.")
     connection: ConnectionId | None = Field(default=None, description="Airflow connection id of the broker.")

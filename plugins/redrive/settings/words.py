@@ -108,6 +108,17 @@ def check_schedule(text: str) -> str:
     return text
 
 
+def check_timezone(text: str) -> str:
+    """``text`` if it is a time zone of the IANA database."""
+    import zoneinfo  # noqa: PLC0415  few routes name one
+
+    try:
+        zoneinfo.ZoneInfo(text)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"{quoted(text)} is not a time zone{nearest(text, zoneinfo.available_timezones())}") from None
+    return text
+
+
 def quoted(value: object) -> str:
     """A value as an error text shows it: not longer than a few words."""
     text = repr(value)
