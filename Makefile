@@ -100,6 +100,13 @@ bench: setup .venv-bench/.requirements ## Measure what our own code costs
 soak: setup ## Simulate new seeds for $MINUTES (60) and print the account
 	$(BIN)/python -m tests.simulation soak --minutes '$(MINUTES)'
 
+.PHONY: release
+release: brokers ## Build sdist and wheel into dist/ and check them
+	rm -rf dist
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) REDRIVE_DIST='$(CURDIR)/dist'; \
+		$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist && $(BIN)/pytest tests/installed
+	@cd dist && sha256sum redrive-*
+
 .PHONY: docs
 docs: setup ## Write docs/configuration.md and docs/causes.md from the code
 	$(BIN)/python -m redrive.settings > docs/configuration.md
