@@ -258,6 +258,14 @@ def test_status_says_what_the_last_run_began_with_and_that_the_file_was_edited(
     )
 
 
+def test_a_route_that_says_one_long_word_often_is_not_kept(tmp_path: Path) -> None:
+    conf = ", ".join(f"k{n}: *long" for n in range(50))
+    text = f"spark: {{conf: {{k: &long {'x' * 100_000}, {conf}}}}}\n"
+    text += "routes: {orders: {broker: memory, sources: [{queue: a}], destination: {queue: o}}}"
+    with pytest.raises(SettingsError, match=r"routes\.orders: larger than 4"):
+        configuration.written(configuration.parse(text, env={}, root=tmp_path), "orders")
+
+
 def test_the_hash_is_of_what_concerns_the_route(tmp_path: Path) -> None:
     def hash_of(text: str, route: str = "orders") -> str:
         found = configuration.written(configuration.parse(text, env={"A": "a"}, root=tmp_path), route)

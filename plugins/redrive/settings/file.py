@@ -94,6 +94,8 @@ def written(settings: Settings, route: str) -> Written | None:
         return None
     kept = {key: value for key, value in given.items() if key != "database"} | {"routes": {route: routes[route]}}
     text: str = yaml.dump(kept, Dumper=_Dumper, allow_unicode=True, sort_keys=True)
+    if len(text) > _MAX_FILE_BYTES:  # a file may say one long word often by naming it once
+        raise SettingsError(f"routes.{route}: larger than {format_size(_MAX_FILE_BYTES)}; this is not a configuration")
     return Written(hashlib.sha256(text.encode()).hexdigest(), text)
 
 
