@@ -171,7 +171,7 @@ def _one_day(
     rows[tables.runs].append(
         {"run_id": run_id, "route": route, "trigger": "scheduled", "holder": "worker-1", "fence": 1,
          "status": "succeeded", "started_at": at, "finished_at": at + HOUR / 10,
-         "airflow_run_id": run_id.removeprefix(f"{route}.")},
+         "airflow_run_id": run_id.removeprefix(f"{route}."), "configuration": "5e3d0f1a" * 8},
     )  # fmt: skip
     rows[tables.staging_batches].append(
         {"batch_id": batch, "route": route, "source": f"{route}-dlq", "kind": "dead_letter", "shard": 0,

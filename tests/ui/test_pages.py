@@ -50,6 +50,12 @@ class TestOverview:
         site.change("update notifications set resolved_at = :now", now=seeding.NOW)
         assert "SLO missed" not in site.page("/")
 
+    def test_of_a_route_says_what_its_runs_began_with(self, site: Site) -> None:
+        page = site.page("/routes/orders")
+        assert f'<code title="SHA-256 {"5e3d0f1a" * 8}">5e3d0f1a</code>' in page
+        site.change("update runs set configuration = null")
+        assert "SHA-256" not in site.page("/routes/orders")
+
     def test_draws_what_comes_in_by_cause(self, site: Site) -> None:
         page = site.page("/")
         assert page.count('<svg class="chart"') == 2
