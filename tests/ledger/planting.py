@@ -6,12 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.ledger import leases
-from redrive.ledger.delivery import sending
-from redrive.ledger.delivery.sending import Mark, Slice
+from redrive.ledger.delivery import claims, windows
+from redrive.ledger.delivery.claims import Room, Slice, Terms, Wanted
+from redrive.ledger.delivery.ordering import InOrder
+from redrive.ledger.delivery.windows import Mark
 from redrive.ledger.drain import batches, loading
 from redrive.ledger.drain.loading import Classified, Group, Loaded
 from redrive.ledger.engine import Ledger
-from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import UNPLANNED
 from redrive.message import body_hash, message_id_of
@@ -115,20 +116,23 @@ class Plant(Probe):
         )
 
     def claim(self, limit: int = 1000, **options: Any) -> Slice | None:
-        options = {
-            "destination": "orders", "limit": limit, "shard": 0, "selection": Selection(), "causes": None,
-            "except_causes": (), "in_order": False, "drained_to": self.now, "now": self.now,
-            "lasts": timedelta(minutes=10),
-        } | options  # fmt: skip
-        return sending.claim(self.ledger, self.lease, **options)
+        return claims.claim(self.ledger, self.lease, *self.asking(limit, **options), self.now)
+
+    def asking(
+        self, limit: int = 1000, *, shard: int = 0, room: Room | None = None, in_order: bool = False, **wanted: Any
+    ) -> tuple[Wanted, Terms]:
+        """What a claim is told; in order with all sources drained by now."""
+        turns = InOrder(self.now) if in_order else None
+        terms = Terms(limit, timedelta(minutes=10), shard, room)
+        return Wanted(**{"destination": "orders", "in_order": turns} | wanted), terms
 
     def announce(self, claimed: Slice, last: int) -> None:
         """Raise the high-water mark."""
-        sending.raise_mark(self.ledger, self.lease, claimed.slice_id, last, self.now)
+        windows.raise_mark(self.ledger, self.lease, claimed.slice_id, last, self.now)
 
     def mark(self, claimed: Slice, marks: Sequence[Mark], tries: int = 3) -> None:
         """Mark the slice's only window."""
-        sending.mark(self.ledger, self.lease, claimed.slice_id, marks, tries=tries, now=self.now, last_window=True)
+        windows.mark(self.ledger, self.lease, claimed.slice_id, marks, tries=tries, now=self.now, last_window=True)
 
     def send(self, plan: str = "requeue", status: str = "sent", **fields: Any) -> list[Mark]:
         """Send everything that is new or due; the marks."""

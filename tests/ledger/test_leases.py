@@ -10,9 +10,22 @@ import pytest
 
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
 from redrive.ledger import leases
-from redrive.ledger.delivery import aiming, breakers, consumers, expiry, observations, outcomes, planning, sending
+from redrive.ledger.delivery import (
+    aiming,
+    breakers,
+    claims,
+    consumers,
+    expiry,
+    lanes,
+    observations,
+    outcomes,
+    planning,
+    recovery,
+    windows,
+)
 from redrive.ledger.delivery.observations import Observation
-from redrive.ledger.delivery.sending import Mark
+from redrive.ledger.delivery.ordering import InOrder
+from redrive.ledger.delivery.windows import Mark
 from redrive.ledger.drain import adopting, batches, first_looks, loading, suspects
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations, restoring, standing
@@ -175,7 +188,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "sources_drained": lambda p, z, s: outcomes.sources_drained(p.ledger, z, ["q"], p.now, p.now),
     "sources_loaded": lambda p, z, s: outcomes.sources_loaded(p.ledger, z, p.now),
     "forget_pending": lambda p, z, s: outcomes.forget_pending(p.ledger, z, p.now),
-    "presume": lambda p, z, s: outcomes.presume(p.ledger, z, window=MINUTE, sources=["q"], now=p.now),
+    "presume": lambda p, z, s: outcomes.presume(p.ledger, z, {}, window=MINUTE, sources=["q"], now=p.now),
     "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
     "decide_unknown": lambda p, z, s: outcomes.decide_unknown(
         p.ledger, z, destination="orders", plan=Plan.RESEND, unknown_before=p.now, now=p.now
@@ -196,25 +209,19 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
         allowed=0, reason="why", now=p.now, trips=1, cool_down_until=p.now,
     ),
     "let_through": lambda p, z, s: planning.let_through(p.ledger, z, {1: None}, p.now),
-    "hold_out_of_turn": lambda p, z, s: planning.hold_out_of_turn(p.ledger, z, drained_to=None, now=p.now),
+    "hold_out_of_turn": lambda p, z, s: planning.hold_out_of_turn(p.ledger, z, InOrder(), p.now),
     "hold_back": lambda p, z, s: planning.hold_back(p.ledger, z, {1: "why"}, p.now),
     "give_to_people": lambda p, z, s: planning.give_to_people(p.ledger, z, {1: "why"}, p.now),
-    "claim": lambda p, z, s: sending.claim(
-        p.ledger, z, destination="orders", limit=1, shard=0, selection=Selection(), causes=None, except_causes=(),
-        in_order=False, now=p.now, lasts=MINUTE,
-    ),
-    "claim_resends": lambda p, z, s: sending.claim_resends(
-        p.ledger, z, destination="orders", limit=1, shard=0, selection=Selection(), in_order=False, now=p.now,
-        lasts=MINUTE,
-    ),
-    "refuse_destination": lambda p, z, s: sending.refuse_destination(p.ledger, z, "orders", "why", p.now),
-    "raise_mark": lambda p, z, s: sending.raise_mark(p.ledger, z, s, 1 << 40, p.now),
-    "mark": lambda p, z, s: sending.mark(p.ledger, z, s, [Mark(1 << 20, 1, "sent")], tries=3, now=p.now),
-    "give_back": lambda p, z, s: sending.give_back(p.ledger, z, s, [1 << 20], p.now),
-    "set_aside": lambda p, z, s: sending.set_aside(p.ledger, z, s, [1 << 20], "why", p.now),
-    "suppress": lambda p, z, s: sending.suppress(p.ledger, z, s, [1 << 20], p.now),
-    "close": lambda p, z, s: sending.close(p.ledger, z, s, p.now),
-    "recover": lambda p, z, s: sending.recover(p.ledger, z, p.now),
+    "claim": lambda p, z, s: claims.claim(p.ledger, z, *p.asking(1), p.now),
+    "claim_resends": lambda p, z, s: claims.claim_resends(p.ledger, z, *p.asking(1), p.now),
+    "refuse_destination": lambda p, z, s: lanes.refuse_destination(p.ledger, z, "orders", "why", p.now),
+    "raise_mark": lambda p, z, s: windows.raise_mark(p.ledger, z, s, 1 << 40, p.now),
+    "mark": lambda p, z, s: windows.mark(p.ledger, z, s, [Mark(1 << 20, 1, "sent")], tries=3, now=p.now),
+    "give_back": lambda p, z, s: windows.give_back(p.ledger, z, s, [1 << 20], p.now),
+    "set_aside": lambda p, z, s: windows.set_aside(p.ledger, z, s, [1 << 20], "why", p.now),
+    "suppress": lambda p, z, s: windows.suppress(p.ledger, z, s, [1 << 20], p.now),
+    "close": lambda p, z, s: windows.close(p.ledger, z, s, p.now),
+    "recover": lambda p, z, s: recovery.recover(p.ledger, z, p.now),
     "escalate": lambda p, z, s: escalations.escalate(
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
     ),
@@ -282,7 +289,7 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
         adopting, aiming, batches, consumers, breakers, first_looks, escalations, expiry, loading, observations,
-        outcomes, planning, restoring, sending, standing, suspects,
+        outcomes, claims, lanes, planning, recovery, restoring, standing, suspects, windows,
     )  # fmt: skip
     takes_lease = {
         function

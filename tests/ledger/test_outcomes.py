@@ -9,7 +9,7 @@ import pytest
 from redrive.ledger import leases
 from redrive.ledger.delivery import observations, outcomes, planning
 from redrive.ledger.delivery.observations import Observation
-from redrive.ledger.delivery.outcomes import Look, Sends
+from redrive.ledger.delivery.outcomes import Consumption, Look, Sends
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
 from tests.ledger.planting import MINUTE, NOW, Plant
@@ -30,7 +30,8 @@ def drain(plant: Plant, since: datetime, sources: list[str] = SOURCES) -> None:
 
 
 def presume(plant: Plant, in_order: Collection[str] = ()) -> int:
-    return outcomes.presume(plant.ledger, plant.lease, window=WINDOW, sources=SOURCES, now=plant.now, in_order=in_order)
+    how = {queue: Consumption(in_order=True) for queue in in_order}
+    return outcomes.presume(plant.ledger, plant.lease, how, window=WINDOW, sources=SOURCES, now=plant.now)
 
 
 @pytest.fixture
@@ -198,7 +199,7 @@ SENT = Sends(1, at(0), at(0.5), 5, None, fence=7)
 
 
 def worked_past(slices: list[Sends], seen: list[Look], *, in_order: bool = True) -> dict[int, datetime]:
-    return outcomes.worked_past(slices, seen, in_order=in_order)
+    return outcomes.worked_past(slices, seen, Consumption(in_order=in_order))
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -236,8 +237,8 @@ def test_zeros_of_before_a_send_are_none_of_after_it() -> None:
 def test_what_is_estimated_to_be_given_out_counts_if_it_stays_so() -> None:
     seen = [look._replace(waiting=0, depth=9) for look in estimates(0, 0, 0)]
     over = timedelta(minutes=5)
-    assert outcomes.worked_past([SENT], seen, in_order=False, redrive=over, now=at(7.9)) == {}
-    assert outcomes.worked_past([SENT], seen, in_order=False, redrive=over, now=at(8)) == {1: at(8)}
+    assert outcomes.worked_past([SENT], seen, Consumption(redrive=over), at(7.9)) == {}
+    assert outcomes.worked_past([SENT], seen, Consumption(redrive=over), at(8)) == {1: at(8)}
 
 
 def test_a_look_is_as_old_as_the_broker_may_be_late() -> None:
@@ -301,12 +302,12 @@ def test_a_busy_queue_is_worked_past_when_what_was_given_out_would_have_died(
     """It is never empty: at minute 2 nothing waits and consumers hold nine, of which one may be ours."""
     seen = [look._replace(waiting=waiting) for look, waiting in zip(looks(9, 9, 9), (1, 0, 0), strict=True)]
     over = None if redrive is None else timedelta(minutes=redrive)
-    assert outcomes.worked_past([SENT], seen, in_order=False, redrive=over, now=at(now)) == proved
+    assert outcomes.worked_past([SENT], seen, Consumption(redrive=over), at(now)) == proved
 
 
 def test_what_was_given_out_before_the_send_says_nothing() -> None:
     early = Look(at(1), 9, timedelta(minutes=1), waiting=0)
-    assert outcomes.worked_past([SENT], [early], in_order=False, redrive=timedelta(minutes=5), now=at(60)) == {}
+    assert outcomes.worked_past([SENT], [early], Consumption(redrive=timedelta(minutes=5)), at(60)) == {}
 
 
 @pytest.mark.parametrize(("fence", "proved"), [(6, False), (7, False), (8, True), (None, False)])

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from redrive.errors import LeaseLost
-from redrive.ledger.delivery import sending
-from redrive.ledger.delivery.sending import Mark, Slice
+from redrive.ledger.delivery import claims, lanes, recovery, windows
+from redrive.ledger.delivery.claims import Slice
+from redrive.ledger.delivery.windows import Mark
 from redrive.ledger.selecting import Selection
 from redrive.lifecycle import FINISHED, State
 from tests.ledger.planting import Plant, entering, unchanged
@@ -28,7 +29,7 @@ def claimed(plant: Plant, limit: int = 1000) -> Slice:
     return found
 
 
-def sent(one: sending.Claimed) -> Mark:
+def sent(one: claims.Claimed) -> Mark:
     return Mark(one.message_id, one.attempt, "sent", f"b-{one.message_id}")
 
 
@@ -151,20 +152,20 @@ def test_claims_of_other_tasks_take_the_room_that_a_depth_could_not_show(plant: 
     plant.messages(10)
     plant.make_due()
     with plant.ledger.read() as connection:
-        newest, sent_before = sending.seen(connection, plant.route)
-    room = sending.Room(6, 1, newest, sent_before)
+        newest, sent_before = claims.seen(connection, plant.route)
+    room = claims.Room(6, 1, newest, sent_before)
     assert plant.claim(4, room=room) is not None
     found = plant.claim(4, room=room)
     assert found is not None
     assert len(found.messages) == 2
-    with pytest.raises(sending.NoRoom):
+    with pytest.raises(claims.NoRoom):
         plant.claim(4, room=room)
-    sending.give_back(plant.ledger, plant.lease, found.slice_id, [m.message_id for m in found.messages], plant.now)
+    windows.give_back(plant.ledger, plant.lease, found.slice_id, [m.message_id for m in found.messages], plant.now)
     again = plant.claim(4, room=room)
     assert again is not None
     assert len(again.messages) == 2
     with plant.ledger.read() as connection:
-        assert sending.seen(connection, plant.route, plant.now)[0] < found.slice_id
+        assert claims.seen(connection, plant.route, plant.now)[0] < found.slice_id
 
 
 # --- marks ------------------------------------------------------------------------------------------------
@@ -182,14 +183,14 @@ def test_a_window_that_was_sent_is_marked_sent(due: Plant) -> None:
 def test_messages_and_their_group_follow_when_the_slice_is_closed_and_only_once(due: Plant) -> None:
     slice_ = claimed(due)
     due.announce(slice_, slice_.messages[-1].message_id)
-    sending.mark(
+    windows.mark(
         due.ledger, due.lease, slice_.slice_id, [sent(m) for m in slice_.messages[:4]], tries=3, now=due.now,
         next_mark=slice_.messages[-1].message_id,
     )  # fmt: skip
     assert due.states() == {"sending": 6}, "what was sent is durable in the attempts"
     assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 4
     due.mark(slice_, [sent(m) for m in slice_.messages[4:]])
-    sending.close(due.ledger, due.lease, slice_.slice_id, due.now)
+    windows.close(due.ledger, due.lease, slice_.slice_id, due.now)
     assert due.states() == {"sent": 6}
     assert due.value("select sum(count) from audit_events where action = 'send'") == 6
 
@@ -221,7 +222,7 @@ def test_what_could_not_be_sent_waits_a_little_with_its_counters_as_before(due: 
     due.mark(slice_, [Mark(m.message_id, m.attempt, "retry", None, "throttled") for m in slice_.messages])
     assert due.states() == {"waiting": 6}
     assert counters(due) == before, "a broker in trouble is not the messages' fault"
-    late = due.now + sending.RETRY_AFTER
+    late = due.now + windows.RETRY_AFTER
     assert (
         due.value(
             "select count(*) from messages where next_attempt_at between :now and :late_at", now=due.now, late_at=late
@@ -259,7 +260,7 @@ def test_after_its_deadline_a_window_is_still_marked_but_no_next_one_announced(d
     slice_ = claimed(due)
     due.announce(slice_, slice_.messages[0].message_id)
     late = due.now + timedelta(minutes=10)
-    announced = sending.mark(
+    announced = windows.mark(
         due.ledger, due.lease, slice_.slice_id, [sent(slice_.messages[0])], tries=3, now=late,
         next_mark=slice_.messages[1].message_id,
     )  # fmt: skip
@@ -272,7 +273,7 @@ def test_what_was_given_back_is_as_if_never_claimed(due: Plant) -> None:
     before = counters(due)
     slice_ = claimed(due)
     assert (
-        sending.give_back(due.ledger, due.lease, slice_.slice_id, [m.message_id for m in slice_.messages], due.now) == 6
+        windows.give_back(due.ledger, due.lease, slice_.slice_id, [m.message_id for m in slice_.messages], due.now) == 6
     )
     assert counters(due) == before
     assert due.rows("select * from redelivery_attempts") == []
@@ -282,7 +283,7 @@ def test_what_was_given_back_is_as_if_never_claimed(due: Plant) -> None:
 def test_what_was_processed_already_is_suppressed(due: Plant) -> None:
     slice_ = claimed(due)
     done = [m.message_id for m in slice_.messages[:2]]
-    assert sending.suppress(due.ledger, due.lease, slice_.slice_id, done, due.now) == 2
+    assert windows.suppress(due.ledger, due.lease, slice_.slice_id, done, due.now) == 2
     assert due.states() == {"suppressed": 2, "sending": 4}
     assert counters(due)[0] == (0, 0, 0, 0)
 
@@ -294,7 +295,7 @@ def crash_after_two_of_three_windows(plant: Plant) -> Slice:
     """Six claimed: two marked sent, two announced and never marked, two above the mark."""
     slice_ = claimed(plant)
     plant.announce(slice_, slice_.messages[1].message_id)
-    sending.mark(
+    windows.mark(
         plant.ledger, plant.lease, slice_.slice_id, [sent(m) for m in slice_.messages[:2]], tries=3, now=plant.now,
         next_mark=slice_.messages[3].message_id,
     )  # fmt: skip
@@ -304,13 +305,13 @@ def crash_after_two_of_three_windows(plant: Plant) -> Slice:
 def test_after_a_crash_only_the_window_in_the_brokers_hands_is_unknown(due: Plant) -> None:
     slice_ = crash_after_two_of_three_windows(due)
     due.begin()
-    assert sending.recover(due.ledger, due.lease, due.now) == {"given_back": 2, "unknown": 2}
+    assert recovery.recover(due.ledger, due.lease, due.now) == {"given_back": 2, "unknown": 2}
     assert due.rows("select state, attempts, requeues from messages order by message_id") == (
         [("sent", 1, 1)] * 2 + [("unknown", 1, 1)] * 2 + [("waiting", 0, 0)] * 2
     )
     assert due.value("select count(*) from redelivery_attempts where unknown_at is not null") == 2
     with unchanged(due):
-        sending.recover(due.ledger, due.lease, due.now)
+        recovery.recover(due.ledger, due.lease, due.now)
     assert [m.message_id for m in claimed(due).messages] == [m.message_id for m in slice_.messages[4:]]
 
 
@@ -326,7 +327,7 @@ def test_after_a_crash_an_edited_body_is_still_known_when_it_returns(plant: Plan
     plant.make_due("release")
     slice_ = claimed(plant)
     plant.announce(slice_, one)
-    assert sending.recover(plant.ledger, plant.begin(), plant.now)["unknown"] == 1
+    assert recovery.recover(plant.ledger, plant.begin(), plant.now)["unknown"] == 1
     loaded, _ = plant.load({"redrive_id": plant.redrive_id(one), "redrive_attempt": 1, "body": b"edited"})
     assert (loaded.returned, loaded.new) == (1, 0)
 
@@ -334,7 +335,7 @@ def test_after_a_crash_an_edited_body_is_still_known_when_it_returns(plant: Plan
 def test_a_crash_before_the_first_mark_leaves_nothing_unknown(due: Plant) -> None:
     claimed(due)
     due.begin()
-    assert sending.recover(due.ledger, due.lease, due.now) == {"given_back": 6, "unknown": 0}
+    assert recovery.recover(due.ledger, due.lease, due.now) == {"given_back": 6, "unknown": 0}
     assert due.states() == {"waiting": 6}
 
 
@@ -342,13 +343,13 @@ def test_a_task_that_is_tried_again_recovers_its_own_shard_only(due: Plant) -> N
     mine, other = due.claim(2, shard=0), due.claim(2, shard=1)
     assert mine is not None
     assert other is not None
-    assert sending.recover(due.ledger, due.lease, due.now, shard=0)["given_back"] == 2
+    assert recovery.recover(due.ledger, due.lease, due.now, shard=0)["given_back"] == 2
     assert due.states() == {"sending": 2, "waiting": 4}
 
 
 def test_a_slice_that_was_recovered_sends_no_more(due: Plant) -> None:
     slice_ = claimed(due)
-    sending.recover(due.ledger, due.lease, due.now, shard=0)
+    recovery.recover(due.ledger, due.lease, due.now, shard=0)
     with pytest.raises(LeaseLost):
         due.announce(slice_, slice_.messages[0].message_id)
 
@@ -360,11 +361,10 @@ def unknown_to_resend(plant: Plant, count: int = 2) -> None:
 
 
 def claim_resends(plant: Plant, **options: Any) -> Slice | None:
-    options = {
-        "destination": "orders", "limit": 10, "shard": 0, "selection": Selection(), "in_order": False,
-        "now": plant.now, "lasts": timedelta(minutes=1),
-    } | options  # fmt: skip
-    return sending.claim_resends(plant.ledger, plant.lease, **options)
+    dedupes_for = options.pop("dedupes_for", None)
+    now = options.pop("now", plant.now)
+    asking = plant.asking(**{"limit": 10} | options)
+    return claims.claim_resends(plant.ledger, plant.lease, *asking, now, dedupes_for=dedupes_for)
 
 
 def resend(plant: Plant) -> Slice:
@@ -415,7 +415,7 @@ def test_a_resend_that_was_processed_is_confirmed_and_not_tried_again(plant: Pla
     unknown_to_resend(plant)
     again = resend(plant)
     done = [again.messages[0].message_id]
-    assert sending.suppress(plant.ledger, plant.lease, again.slice_id, done, plant.now) == 1
+    assert windows.suppress(plant.ledger, plant.lease, again.slice_id, done, plant.now) == 1
     assert plant.states() == {"confirmed": 1, "sending": 1}
     assert plant.rows("select outcome from redelivery_attempts order by message_id") == [("confirmed",), (None,)]
     assert claim_resends(plant) is None
@@ -426,14 +426,14 @@ def test_a_resend_that_was_not_made_leaves_the_send_as_unknown_as_it_was(plant: 
     unknown_to_resend(plant)
     again = resend(plant)
     if how == "given-back":
-        sending.give_back(plant.ledger, plant.lease, again.slice_id, [m.message_id for m in again.messages], plant.now)
+        windows.give_back(plant.ledger, plant.lease, again.slice_id, [m.message_id for m in again.messages], plant.now)
     elif how == "retry":
         plant.announce(again, again.messages[-1].message_id)
         plant.mark(again, [Mark(m.message_id, m.attempt, "retry", None, "busy") for m in again.messages])
     else:
         if how == "crash-within":
             plant.announce(again, again.messages[-1].message_id)
-        sending.recover(plant.ledger, plant.begin(), plant.now)
+        recovery.recover(plant.ledger, plant.begin(), plant.now)
     assert plant.rows("select state, attempts from messages") == [("unknown", 1)] * 2
     assert plant.value("select count(*) from redelivery_attempts where unknown_at is not null") == 2
 
@@ -448,21 +448,21 @@ def test_a_resend_that_the_broker_refuses_goes_to_people_not_round_in_a_circle(p
         == [("to_review", None, "could not be sent: too large")] * 2
     )
     with plant.ledger.read() as connection:
-        assert sending.resend_lanes(connection, "orders") == []
+        assert lanes.of_resends(connection, "orders") == []
 
 
 def test_lanes_tell_what_is_due_for_each_destination(due: Plant) -> None:
     due.change("update messages set destination = 'billing' where message_id = (select max(message_id) from messages)")
     with due.ledger.read() as connection:
-        assert [(lane.destination, lane.due) for lane in sending.lanes(connection, "orders", due.now)] == [
+        assert [(lane.destination, lane.due) for lane in lanes.of_due(connection, "orders", due.now)] == [
             ("orders", 5),
             ("billing", 1),
         ]
-        assert sending.lanes(connection, "orders", due.now - timedelta(seconds=1)) == []
+        assert lanes.of_due(connection, "orders", due.now - timedelta(seconds=1)) == []
 
 
 def test_a_destination_that_is_gone_sends_its_messages_to_people(due: Plant) -> None:
-    assert sending.refuse_destination(due.ledger, due.lease, "orders", "no such queue", due.now) == 6
+    assert lanes.refuse_destination(due.ledger, due.lease, "orders", "no such queue", due.now) == 6
     assert due.claim() is None
     assert due.rows("select count from audit_events where action = 'refuse_destination'") == [(6,)]
 

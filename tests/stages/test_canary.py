@@ -159,7 +159,7 @@ def test_a_later_send_that_came_back_shows_that_the_earlier_ones_were_reached() 
 
     early = outcomes.Sends(1, at(0), at(1), 5, None, fence=1)
     late = outcomes.Sends(2, at(10), at(11), 5, at(30), fence=2)
-    assert outcomes.worked_past([early, late], [], in_order=True) == {1: at(30)}, (
+    assert outcomes.worked_past([early, late], [], outcomes.Consumption(in_order=True)) == {1: at(30)}, (
         "of itself it says nothing: others may still wait"
     )
 

@@ -9,7 +9,7 @@ import pytest
 
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import leases
-from redrive.ledger.delivery import sending
+from redrive.ledger.delivery import lanes
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline
@@ -168,7 +168,7 @@ def test_a_delivery_without_a_drain_sends_nothing_that_died_since_the_last_one(s
     shop.cycle()
     assert consumed(shop) == ["m0"]
     with shop.ledger.read() as connection:
-        assert sending.not_drained_past(connection, "orders", None, shop.now()) == 0
+        assert lanes.not_drained_past(connection, "orders", None, shop.now()) == 0
 
 
 # --- canaries -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from redrive.classification import explain
 from redrive.classification.arrow_numpy import has_nul
 from redrive.errors import BrokerError, ClassificationFailed, StagingError
-from redrive.ledger.delivery import sending
+from redrive.ledger.delivery import lanes
 from redrive.ledger.drain import loading, repeats
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.drain.loading import Classified, Group, Loaded
@@ -125,7 +125,7 @@ def elsewhere(context: Context, some: Sequence[tuple[Batch, pa.Table]]) -> set[t
     if not origins:
         return set()
     with context.ledger.read() as connection:
-        destinations = sending.sent_to(connection, context.name)
+        destinations = lanes.sent_to(connection, context.name)
     return {(to, origin) for to in destinations for origin in _not_behind(context, to, origins)}
 
 

@@ -27,8 +27,11 @@ from redrive.errors import (
     StagingError,
 )
 from redrive.ledger import leases
-from redrive.ledger.delivery import breakers, outcomes, sending
-from redrive.ledger.delivery.sending import Ahead, Claimed, Lane, Mark, NoRoom, Room, Slice
+from redrive.ledger.delivery import breakers, claims, lanes, outcomes, recovery, windows
+from redrive.ledger.delivery.claims import Claimed, NoRoom, Room, Slice, Terms, Wanted
+from redrive.ledger.delivery.lanes import Ahead, Lane
+from redrive.ledger.delivery.ordering import InOrder
+from redrive.ledger.delivery.windows import Mark
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.predicates import TO_RESEND, due
@@ -130,7 +133,7 @@ def deliver(
 ) -> dict[str, int]:
     """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``."""
     # An earlier try of this very task may have died: its claims are ours to recover.
-    sending.recover(context.ledger, context.lease, context.now(), shard=shard)
+    recovery.recover(context.ledger, context.lease, context.now(), shard=shard)
     aiming.aim(context)
     one = _Delivery(context, shard, shards, monotonic, sleep)
     try:
@@ -138,7 +141,7 @@ def deliver(
     except BaseException:
         # As after a crash, only sooner: what was not handed to the broker waits again, the rest is unknown.
         try:
-            sending.recover(context.ledger, context.lease, context.now(), shard=shard)
+            recovery.recover(context.ledger, context.lease, context.now(), shard=shard)
         except RedriveError:
             pass  # the run was replaced or the ledger is away: the next run recovers the slice
         raise
@@ -194,7 +197,7 @@ class _Delivery:
         context = self._context
         with context.ledger.read() as connection:
             drained_to = outcomes.drained_to(connection, context.name, [one.queue for one in context.route.sources])
-            behind = sending.not_drained_past(connection, context.name, drained_to, context.now())
+            behind = lanes.not_drained_past(connection, context.name, drained_to, context.now())
         if behind:
             since = f"{drained_to:%Y-%m-%d %H:%M:%S} UTC" if drained_to else "never"
             context.progress(
@@ -209,8 +212,8 @@ class _Delivery:
         waited = 0.0
         while not self._over():
             with self._context.ledger.read() as connection:
-                lanes = sending.resend_lanes(connection, self._context.name)
-                lanes += sending.lanes(
+                due = lanes.of_resends(connection, self._context.name)
+                due += lanes.of_due(
                     connection,
                     self._context.name,
                     self._context.now(),
@@ -219,7 +222,7 @@ class _Delivery:
                     if self._context.route.backoff.native
                     else None,
                 )
-            moved, wait = self._work_off(lane for lane in lanes if lane.destination not in self._blocked)
+            moved, wait = self._work_off(lane for lane in due if lane.destination not in self._blocked)
             if moved:
                 waited = 0.0
             elif wait is None or waited >= GIVE_UP:
@@ -230,13 +233,13 @@ class _Delivery:
                 self._sleep(wait)
                 waited += wait
 
-    def _work_off(self, lanes: Iterable[Lane]) -> tuple[int, float | None]:
+    def _work_off(self, due: Iterable[Lane]) -> tuple[int, float | None]:
         """A slice of each lane in turn until nothing is left or nothing may go.
 
         Returns how many messages were handled, and in how many seconds it makes sense to look again (None: never).
         """
         moved = 0
-        reached = {(lane.destination, lane.cause): -1 for lane in lanes}
+        reached = {(lane.destination, lane.cause): -1 for lane in due}
         while reached and not self._over():
             waits, progress = [], False
             for destination, cause in list(reached):
@@ -261,7 +264,7 @@ class _Delivery:
         if self._monotonic() >= self._until:
             return True
         with self._context.ledger.read() as connection:
-            if sending.left(connection, self._context.lease, self._limit) == 0:
+            if claims.left(connection, self._context.lease, self._limit) == 0:
                 return True
             return leases.pause_of(connection, self._context.name) is not None
 
@@ -334,7 +337,7 @@ class _Delivery:
 
     def _seen(self, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
         with self._context.ledger.read() as connection:
-            return sending.seen(connection, self._context.name, as_of)
+            return claims.seen(connection, self._context.name, as_of)
 
     def _stopped(self, destination: str) -> bool:
         """Whether the destination's breaker lets nothing through; what it lets through is seen to by the claim."""
@@ -355,7 +358,7 @@ class _Delivery:
         unseen = 0
         if self._context.route.backoff.native:  # what the broker keeps somewhere else comes all the same
             with self._context.ledger.read() as connection:
-                kept = sending.kept_by_broker(connection, self._context.name, destination, self._context.now())
+                kept = lanes.kept_by_broker(connection, self._context.name, destination, self._context.now())
             unseen = max(0, kept - (depth.delayed or 0))
         return depth.total + unseen
 
@@ -382,43 +385,31 @@ class _Delivery:
         return f"{several}: all of them would get the message, and fan_out is refuse"
 
     def _claim(self, destination: str, cause: str | None, size: int, after: int, room: Room | None) -> Slice | None:
-        context = self._context
-        now, lasts = context.now(), context.route.deliver.claim_for
+        context, now = self._context, self._context.now()
+        capabilities = context.broker.capabilities_for(destination)
+        wanted = Wanted(
+            destination,
+            causes=() if cause is None else (cause,),
+            except_causes=self._apart if cause is None else (),
+            after=after,
+            ahead=self._ahead(capabilities),
+            in_order=None if context.route.order_by is None else InOrder(self._drained_to),
+        )
+        terms = Terms(size, context.route.deliver.claim_for, self._shard, room)
         if cause is None and after < 0:
             for selection in self._selections(destination, after, TO_RESEND):
-                again = sending.claim_resends(
+                again = claims.claim_resends(
                     context.ledger,
                     context.lease,
-                    destination=destination,
-                    limit=size,
-                    shard=self._shard,
-                    selection=selection,
-                    in_order=context.route.order_by is not None,
-                    now=now,
-                    lasts=lasts,
-                    dedupes_for=trusted(context.broker.capabilities_for(destination).native_dedupe),
-                    room=room,
+                    replace(wanted, selection=selection),
+                    terms,
+                    now,
+                    dedupes_for=trusted(capabilities.native_dedupe),
                 )
                 if again is not None:
                     return again
         for selection in self._selections(destination, after, _DUE):
-            claimed = sending.claim(
-                context.ledger,
-                context.lease,
-                destination=destination,
-                limit=size,
-                shard=self._shard,
-                selection=selection,
-                causes=None if cause is None else (cause,),
-                except_causes=self._apart if cause is None else (),
-                in_order=context.route.order_by is not None,
-                drained_to=self._drained_to,
-                now=now,
-                lasts=lasts,
-                after=after,
-                ahead=self._ahead(context.broker.capabilities_for(destination)),
-                room=room,
-            )
+            claimed = claims.claim(context.ledger, context.lease, replace(wanted, selection=selection), terms, now)
             if claimed is not None:
                 return claimed
         return None
@@ -456,7 +447,7 @@ class _Delivery:
         context, deliver = self._context, self._context.route.deliver
         todo = self._without_processed(claimed)
         if not todo:
-            sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
+            windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
             return
         damaged: list[Claimed] = []
         outgoing = _outgoing(context, todo, claimed, damaged)
@@ -465,14 +456,14 @@ class _Delivery:
         # A window is announced when its payloads are at hand: one that can't be read never was in the broker's hands.
         messages = self._next_window(outgoing, damaged, claimed)
         if not messages:
-            sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
+            windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
             return
-        sending.raise_mark(context.ledger, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
+        windows.raise_mark(context.ledger, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
         while True:
             self._pace(band, len(messages), self._share(claimed.destination))
             if claimed.repeat_until is not None and context.now() >= claimed.repeat_until:
                 rest = ids[ids.index(messages[0].message_id) :]
-                self.totals.put_back += sending.give_back(
+                self.totals.put_back += windows.give_back(
                     context.ledger, context.lease, claimed.slice_id, rest, context.now()
                 )
                 break
@@ -484,7 +475,7 @@ class _Delivery:
                 except StagingError as error:
                     trouble = error
             rest = [one for one in ids[ids.index(messages[-1].message_id) + 1 :] if one not in self._aside]
-            announced = sending.mark(
+            announced = windows.mark(
                 context.ledger,
                 context.lease,
                 claimed.slice_id,
@@ -498,7 +489,7 @@ class _Delivery:
             arrived = sum(1 for one in marks if one.status in ("sent", "unknown"))
             self._sent[claimed.destination] += arrived
             if rest and not announced:
-                self.totals.put_back += sending.give_back(
+                self.totals.put_back += windows.give_back(
                     context.ledger, context.lease, claimed.slice_id, rest, context.now()
                 )
             if trouble is not None:
@@ -509,7 +500,7 @@ class _Delivery:
                 break
             messages = following
         if rest:
-            sending.close(context.ledger, context.lease, claimed.slice_id, context.now())
+            windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
 
     def _next_window(self, outgoing: Iterator[Outgoing], damaged: list[Claimed], claimed: Slice) -> list[Outgoing]:
         """The next window's messages; those on the way whose file is damaged are set aside for people."""
@@ -517,7 +508,7 @@ class _Delivery:
         found = list(itertools.islice(outgoing, context.route.deliver.confirm_window))
         if damaged:
             ids = [one.message_id for one in damaged]
-            sending.set_aside(context.ledger, context.lease, claimed.slice_id, ids, UNREADABLE, context.now())
+            windows.set_aside(context.ledger, context.lease, claimed.slice_id, ids, UNREADABLE, context.now())
             context.progress("set aside, as their staging file is damaged or missing", len(ids), None)
             self.totals.unreadable += len(ids)
             self._aside.update(ids)
@@ -532,7 +523,7 @@ class _Delivery:
         try:
             done = self._checker.processed([Asked(one.message_id, one.message_key) for one in claimed.messages])
         except CheckFailed as error:
-            self.totals.put_back += sending.give_back(
+            self.totals.put_back += windows.give_back(
                 context.ledger,
                 context.lease,
                 claimed.slice_id,
@@ -544,7 +535,7 @@ class _Delivery:
             return []
         if not done:
             return claimed.messages
-        self.totals.suppressed += sending.suppress(
+        self.totals.suppressed += windows.suppress(
             context.ledger, context.lease, claimed.slice_id, sorted(done), context.now()
         )
         return [one for one in claimed.messages if one.message_id not in done]
@@ -571,7 +562,7 @@ class _Delivery:
     def _escalate_all(self, destination: str, reason: str) -> None:
         context = self._context
         self._blocked.add(destination)
-        sending.refuse_destination(context.ledger, context.lease, destination, reason, context.now())
+        lanes.refuse_destination(context.ledger, context.lease, destination, reason, context.now())
 
 
 def _bands(context: Context, now: float, shards: int) -> dict[str | None, _Band]:

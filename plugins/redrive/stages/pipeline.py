@@ -18,7 +18,7 @@ from redrive import settings as configuration
 from redrive.brokers.base import Broker
 from redrive.errors import BalanceBroken, SettingsError, SourcesFailed
 from redrive.ledger import configurations, leases, schema
-from redrive.ledger.delivery import outcomes, sending
+from redrive.ledger.delivery import outcomes, recovery
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, let_go_of_interrupted
 from redrive.ledger.review import restoring
@@ -144,7 +144,7 @@ def recover(settings: Settings, ledger: Ledger, held: RouteLease, now: datetime)
         staging = Staging(settings.staging)
         audit_stage.close_left_open(ledger, staging, left, now)
         classify_stage.remove_leftovers(staging, held.route, mine)
-    sending.recover(ledger, held, now)
+    recovery.recover(ledger, held, now)
     restoring.doubt(ledger, held, now)
     outcomes.forget_pending(ledger, held, now)
 

@@ -5,13 +5,14 @@ what people must decide is ``to_review`` until the escalate stage asks them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from redrive.classification.causes import Cause
 from redrive.ledger import leases
 from redrive.ledger.delivery import breakers, consumers, outcomes, planning
+from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.planning import CaseCount, GroupGate
 from redrive.ledger.predicates import TO_PLAN
 from redrive.ledger.selecting import Selection
@@ -33,8 +34,8 @@ def plan(context: Context) -> dict[str, Any]:
     expired = planning.expire(ledger, lease, enqueued_before=now - route.give_up_after, now=now)
     rules = gate_rules(route)
     planning.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
-    if route.order_by is not None:
-        planning.hold_out_of_turn(ledger, lease, drained_to=_drained_to(context), now=now)
+    if in_order := _in_order(context):
+        planning.hold_out_of_turn(ledger, lease, in_order, now)
     stopped, reopened = _step_gates(context, rules)
     with ledger.read() as connection:
         consumed = consumers.states(connection, context.name, now=now)
@@ -211,8 +212,8 @@ def let_through(context: Context) -> int:
     """Hold what is beyond a gate's quota, then let each group's quota through; how many more wait for it."""
     ledger, lease, now = context.ledger, context.lease, context.now()
     held = 0
-    if context.route.order_by is not None:
-        held = planning.hold_out_of_turn(ledger, lease, drained_to=_drained_to(context), now=now)
+    if in_order := _in_order(context):
+        held = planning.hold_out_of_turn(ledger, lease, in_order, now)
     with ledger.read() as connection:
         current = planning.gates(connection, context.name)
     beyond = {
@@ -229,10 +230,12 @@ def let_through(context: Context) -> int:
     return _let_selected(context, quotas) - back - held
 
 
-def _drained_to(context: Context) -> datetime | None:
-    """Up to when all sources were drained to their end."""
+def _in_order(context: Context) -> InOrder | None:
+    """That messages go in order, and up to when all sources were drained to their end; None where they don't."""
+    if context.route.order_by is None:
+        return None
     with context.ledger.read() as connection:
-        return outcomes.drained_to(connection, context.name, [one.queue for one in context.route.sources])
+        return InOrder(outcomes.drained_to(connection, context.name, [one.queue for one in context.route.sources]))
 
 
 def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
@@ -240,9 +243,7 @@ def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
     if not quotas:
         return 0
     ledger, lease, selection, let = context.ledger, context.lease, context.selection, 0
-    in_order = context.route.order_by is not None
-    drained_to = _drained_to(context) if in_order else None
-    through_gate = partial(planning.let_through, ledger, lease, in_order=in_order, drained_to=drained_to)
+    through_gate = partial(planning.let_through, ledger, lease, in_order=_in_order(context))
     if not selection.attributes:
         return through_gate(quotas, context.now(), selection)
     for group, quota in quotas.items():

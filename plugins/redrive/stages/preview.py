@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive.ledger import schema
-from redrive.ledger.delivery import consumers, planning, sending
+from redrive.ledger.delivery import consumers, lanes, planning
 from redrive.ledger.delivery.planning import CaseCount, WaitingCount
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
@@ -154,7 +154,7 @@ class _Seen:
                     first_at=min(before.first_at, waits.first_at),
                     last_at=max(before.last_at, waits.last_at),
                 )
-            for lane in sending.lanes(connection, route, now, selection=selection, aims=self._aims):
+            for lane in lanes.of_due(connection, route, now, selection=selection, aims=self._aims):
                 self.due[lane.destination] += lane.due
 
     def waiting(self) -> list[WaitingCount]:

@@ -7,6 +7,7 @@ from functools import cache, partial
 from redrive.brokers.base import Broker, Capabilities, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger.delivery import outcomes
+from redrive.ledger.delivery.outcomes import Consumption
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
 from redrive.settings import Route, Source
@@ -29,11 +30,10 @@ def resolve(context: Context) -> dict[str, int]:
     presumed = outcomes.presume(
         context.ledger,
         context.lease,
+        {queue: Consumption(able.in_order, longest() if able.leases_end else None) for queue, able in watched.items()},
         window=window,
         sources=[source.queue for source in context.route.sources],
         now=context.now(),
-        in_order={queue for queue, able in watched.items() if able.in_order},
-        redrives={queue: longest() for queue, able in watched.items() if able.leases_end},
     )
     return {
         "confirmed": confirmed,

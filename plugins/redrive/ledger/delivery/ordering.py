@@ -6,6 +6,7 @@ comes before those whose time is known: it may be older, and might wait for ever
 The first goes only when everything that had died before it is staged, so that no earlier one still lies in a source.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,14 @@ from redrive.ledger.predicates import UNFINISHED
 from redrive.message import MAX_ROWS
 
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """Messages of one key go one after the other; ``drained_to``: up to when every source was drained to its end and
+    loaded, None: never."""
+
+    drained_to: datetime | None = None
 
 
 def first(table: str) -> str:

@@ -23,7 +23,8 @@ nobody working, and small falls would add up to everything: there only what a fa
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -50,6 +51,17 @@ CLOCKS = timedelta(minutes=2)
 
 #: SQL: the attempt was sent since its group's gate is at its stage, so that its outcome is this stage's.
 OF_THIS_STAGE = "attempts.sent_at >= group_state.stage_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """How a destination's messages are taken from it, as far as that proves what has become of one."""
+
+    in_order: bool = False  # what came first is given first
+    redrive: timedelta | None = None  # consumers' leases end by the broker's clock: how long the longest redrive takes
+
+
+_UNKNOWN = Consumption()
 
 
 class Look(NamedTuple):
@@ -216,20 +228,18 @@ def watched(connection: Connection, route: str) -> list[str]:
 def presume(
     ledger: Ledger,
     lease: RouteLease,
+    destinations: Mapping[str, Consumption],
     *,
     window: timedelta,
     sources: Sequence[str],
     now: datetime,
-    in_order: Collection[str] = (),
-    redrives: Mapping[str, timedelta] | None = None,
 ) -> int:
     """Close the observation of every slice whose window could have shown a return; returns the presumed messages.
 
-    Of the destinations that are :func:`watched`: ``in_order`` those that give what came first first, ``redrives`` those
-    whose consumers' leases end by the broker's clock, with the longest that its own redrive takes.
+    ``destinations``: what is known of those that are :func:`watched`.
     """
     with ledger.under(lease, now) as tx:
-        _note_worked_past(tx, window, in_order, redrives or {})
+        _note_worked_past(tx, destinations, window)
         horizon = drained_to(tx.connection, lease.route, sources)
         if horizon is None:
             return 0
@@ -278,12 +288,7 @@ def presume(
     return presumed
 
 
-def _note_worked_past(
-    tx: RunTransaction,
-    window: timedelta,
-    in_order: Collection[str],
-    redrives: Mapping[str, timedelta],
-) -> None:
+def _note_worked_past(tx: RunTransaction, destinations: Mapping[str, Consumption], window: timedelta) -> None:
     """Give every slice of the route the moment from which its destination is known to have worked past it, and the end
     of its observation ``window``."""
     rows = tx.execute(
@@ -295,16 +300,15 @@ def _note_worked_past(
             " and closed_at is not null and observed_at is null and observed_from is null and sent > 0"
         )
     ).all()
-    slices: dict[tuple[str, str, bool, timedelta | None], list[Sends]] = defaultdict(list)
+    slices: dict[tuple[str, str, Consumption], list[Sends]] = defaultdict(list)
     for row in rows:
         claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
         if claimed is not None and last is not None:
-            ordered = bool(row.here) and row.destination in in_order
-            redrive = redrives.get(row.destination) if row.here else None
-            slices[row.system, row.destination, ordered, redrive].append(
+            how = destinations.get(row.destination, _UNKNOWN) if row.here else _UNKNOWN
+            slices[row.system, row.destination, how].append(
                 Sends(row.slice_id, claimed, last, row.sent, outcome, row.fence)
             )
-    for (system, destination, ordered, redrive), sends in slices.items():
+    for (system, destination, how), sends in slices.items():
         looks = tx.execute(
             sql(
                 "select observed_at, visible + in_flight + delayed as depth, visible + delayed as waiting,"
@@ -336,10 +340,7 @@ def _note_worked_past(
         ]
         tx.many(
             "update delivery_slices set observed_from = ? where slice_id = ?",
-            [
-                (tx.ledger.stored(at), slice_id)
-                for slice_id, at in worked_past(sends, seen, in_order=ordered, redrive=redrive, now=tx.now).items()
-            ],
+            [(tx.ledger.stored(at), slice_id) for slice_id, at in worked_past(sends, seen, how, tx.now).items()],
         )
     end = tx.ledger.later("observed_from", str(window.total_seconds()))
     tx.execute(
@@ -351,21 +352,16 @@ def _note_worked_past(
 
 
 def worked_past(
-    slices: Sequence[Sends],
-    looks: Sequence[Look],
-    *,
-    in_order: bool,
-    redrive: timedelta | None = None,
-    now: datetime | None = None,
+    slices: Sequence[Sends], looks: Sequence[Look], how: Consumption, now: datetime | None = None
 ) -> dict[int, datetime]:
     """From when one destination is known to have worked past each of these slices; those of which it isn't are left
-    out. ``looks`` may be in any order; ``in_order``: the destination gives what came first first; ``redrive``: what its
-    consumers were given by a look is done or dead-lettered so long after it, if that is over ``now``."""
+    out. ``looks`` may be in any order. What its consumers were given by a look is done or dead-lettered when the
+    longest redrive after it is over ``now``."""
     looks = sorted(looks, key=lambda look: (look.since, look.at))
     #: The earliest moment, and run, of each look and of all that follow.
     times = _least_of_the_rest([look.surely_since for look in looks])
     runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
-    flow = _Flow(slices, looks) if in_order else None
+    flow = _Flow(slices, looks) if how.in_order else None
     empty = _Zeros(looks, [look.depth == 0 for look in looks])
     given_out = _Zeros(looks, [look.waiting == 0 for look in looks])
     ordered = sorted(slices, key=lambda one: one.fence)
@@ -381,15 +377,15 @@ def worked_past(
     for one in slices:
         moments = []
         later = outcomes[max(bisect_right(fences, one.fence), bisect_right(claims, one.last_sent_at))]
-        if in_order and later is not None and later > one.last_sent_at:
+        if how.in_order and later is not None and later > one.last_sent_at:
             moments.append(later)
         first = max(bisect_right(times, one.last_sent_at), bisect_right(runs, one.fence))
         if first < len(looks):
             gone = flow.gone_by(first) if flow is not None else None
             # By the time of a look it was surely so, be its depth late or not.
             moments += [looks[number].at for number in (gone, empty.by(first)) if number is not None]
-            if redrive is not None and now is not None and (given := given_out.by(first)) is not None:
-                ends = looks[given].at + redrive
+            if how.redrive is not None and now is not None and (given := given_out.by(first)) is not None:
+                ends = looks[given].at + how.redrive
                 moments += [ends] if ends <= now else []
         if moments:
             found[one.slice_id] = min(moments)

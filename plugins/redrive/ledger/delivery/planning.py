@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.delivery import breakers, ordering
+from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move, tell
 from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
@@ -510,8 +511,7 @@ def let_through(
     now: datetime,
     selection: Selection = Selection(),  # noqa: B008 - frozen
     *,
-    in_order: bool = False,
-    drained_to: datetime | None = None,
+    in_order: InOrder | None = None,
 ) -> int:
     """Of each group let so many selected held messages wait for delivery, oldest ids first; None lets all.
 
@@ -520,7 +520,7 @@ def let_through(
     where, values = selection.where("candidates")
     if in_order:
         where += f" and (quotas.quota is null or {ordering.may_go('candidates')})"
-        values |= ordering.values(drained_to)
+        values |= ordering.values(in_order.drained_to)
     with ledger.under(lease, now) as tx:
         want(ledger, tx.connection, selection)
         tx.temporary("quotas", "group_id bigint, quota bigint")
@@ -542,7 +542,7 @@ def let_through(
         )
 
 
-def hold_out_of_turn(ledger: Ledger, lease: RouteLease, *, drained_to: datetime | None, now: datetime) -> int:
+def hold_out_of_turn(ledger: Ledger, lease: RouteLease, in_order: InOrder, now: datetime) -> int:
     """Of the groups at a canary or ramp, hold every waiting message that can't go before an earlier one of its key: it
     would take a place that it may never use, and its group would wait for it."""
     with ledger.under(lease, now) as tx:
@@ -555,7 +555,7 @@ def hold_out_of_turn(ledger: Ledger, lease: RouteLease, *, drained_to: datetime 
                 " where route = :route and stage in ('canary', 'ramp')) and order_key is not null"
                 f" and not {ordering.may_go('messages')}"
             ),
-            values=ordering.values(drained_to),
+            values=ordering.values(in_order.drained_to),
             set_="reason = 'waits for an earlier message of its key'",
             action=Action.HOLD_BACK,
             reason="an earlier message of its key is not finished, or may not be staged",

@@ -1,0 +1,324 @@
+"""Claims: the messages that one delivery may send, and nobody else meanwhile.
+
+A slice of due messages is claimed by inserting their attempts, in the transaction that sees to it that no limit is
+passed: of the run, of the destination's breaker, of the room that the destination had.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from sqlalchemy.engine import Connection
+
+from redrive.audit_actions import Action
+from redrive.ledger.delivery import breakers, ordering
+from redrive.ledger.delivery.lanes import Ahead, ahead_values, due_by
+from redrive.ledger.delivery.ordering import InOrder
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.moves import move
+from redrive.ledger.predicates import due, listed
+from redrive.ledger.selecting import Selection, want
+from redrive.ledger.transactions import RouteLease, RunTransaction
+from redrive.lifecycle import Plan, State
+
+#: SQL: the plans of which attempts count as requeues.
+AT_ONCE = listed((Plan.REQUEUE, Plan.CANARY))
+
+
+class Claimed(NamedTuple):
+    """One message that this slice may send."""
+
+    message_id: int
+    redrive_id: str
+    attempt: int
+    mode: str
+    message_key: str | None
+    dead_lettered_at: datetime | str | None
+    claimed_at: datetime | str | None
+    due_at: datetime | str | None = None  # sent early: the broker keeps it until then
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Messages claimed together, in message id order, all for one destination."""
+
+    slice_id: int
+    destination: str
+    deadline: datetime
+    messages: Sequence[Claimed]
+    repeat_until: datetime | None = None  # nothing of it is sent later: the broker may have forgotten the first try
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages a claim is for: selected ones for one destination with ids above ``after``.
+
+    ``causes`` limits it to these causes, ``except_causes`` leaves some out: each cause with a rate of its own is
+    claimed apart. With ``ahead`` also those that the broker can keep until they are due. With ``in_order`` a message
+    with an order key goes only when it is the first one of that key that is not finished, and died before everything
+    was staged (:mod:`redrive.ledger.delivery.ordering`).
+    """
+
+    destination: str
+    selection: Selection = field(default_factory=Selection)
+    causes: Sequence[str] = ()
+    except_causes: Sequence[str] = ()
+    after: int = -1
+    ahead: Ahead | None = None
+    in_order: InOrder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How many messages a claim may take, which task's it is, how long it lasts, and what room there was for it."""
+
+    limit: int
+    lasts: timedelta
+    shard: int = 0
+    room: "Room | None" = None
+
+
+class NoRoom(Exception):
+    """The destination is full, with what other tasks of the run have claimed for it; raised by claims."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a destination had room for when its depth was read, and what could not be seen in that depth.
+
+    The slices after ``newest``, and those that were ``open`` then with how much of them was ``sent``, take of it what
+    was claimed for them and not sent before.
+    """
+
+    free: int
+    least: int  # a claim for less is not worth asking the broker for a depth
+    newest: int
+    sent: Mapping[int, int]  # by slice
+
+
+def claim(ledger: Ledger, lease: RouteLease, wanted: Wanted, terms: Terms, now: datetime) -> Slice | None:
+    """Claim due messages; None when there are none, or when the run's tasks have sent and claimed together what the
+    selection limits them to. Raises :class:`NoRoom` where tasks that share the room have filled it meanwhile.
+    """
+    where, values = wanted.selection.where("due")
+    values |= ahead_values(wanted.ahead)
+    for prefix, names, verb in (("only", wanted.causes, "in"), ("not", wanted.except_causes, "not in")):
+        if names:
+            marks = [f"{prefix}_{i}" for i in range(len(names))]
+            where += f" and coalesce(due.cause, '') {verb} ({', '.join(':' + mark for mark in marks)})"
+            values.update(zip(marks, names, strict=True))
+    if wanted.in_order:
+        where += f" and {ordering.may_go('due')}"
+        values |= ordering.values(wanted.in_order.drained_to)
+    early = "null" if wanted.ahead is None else "case when next_attempt_at > :now then next_attempt_at end"
+    with ledger.under(lease, now) as tx:
+        limit = _within_all(tx, wanted, terms)
+        if not limit:
+            return None
+        want(ledger, tx.connection, wanted.selection)
+        slice_id = _open(tx, wanted, terms)
+        claimed = tx.execute(
+            sql(
+                # WITH comes second: sqlite3 counts the rows only of what begins with INSERT.
+                "insert into redelivery_attempts"
+                " (message_id, attempt, route, group_id, slice_id, mode, destination, claimed_at, due_at)"
+                " with due as (select message_id, attempts, group_id, plan, next_attempt_at from messages due"
+                f" where route = :route and {due(due_by(wanted.ahead), in_id_order=True)}"
+                f" and message_id > :after and destination = :destination and {where}"
+                f" order by message_id limit :limit {ledger.locked})"
+                " select message_id, attempts + 1, :route, group_id, :slice_id, plan, :destination, :now,"
+                f" {early} from due"
+                " where true on conflict (message_id, attempt) do nothing"
+            ),
+            {
+                "destination": wanted.destination,
+                "limit": limit,
+                "after": wanted.after,
+                "slice_id": slice_id,
+                **values,
+            },
+        ).rowcount
+        if not claimed:
+            tx.execute(sql("delete from delivery_slices where slice_id = :s"), {"s": slice_id})
+            return None
+        move(
+            tx,
+            State.WAITING,
+            State.SENDING,
+            where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
+            values={"slice_id": slice_id},
+            set_=(
+                f"attempts = attempts + 1, requeues = requeues + case when plan in {AT_ONCE} then 1 else 0 end,"
+                " delays = delays + case when plan = 'delay' then 1 else 0 end"
+            ),
+            action=Action.CLAIM,
+        )
+        messages = _claimed(tx, slice_id)
+        tx.execute(sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": claimed, "s": slice_id})
+    return Slice(slice_id, wanted.destination, now + terms.lasts, messages)
+
+
+def claim_resends(
+    ledger: Ledger,
+    lease: RouteLease,
+    wanted: Wanted,
+    terms: Terms,
+    now: datetime,
+    *,
+    dedupes_for: timedelta | None = None,
+) -> Slice | None:
+    """Claim selected unknown sends that are to be repeated: the same attempt, so that native dedupe works for us. What
+    the selection limits the run to holds for these and for :func:`claim` together; all causes go, whatever their ids.
+
+    Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
+    first claim; None: not at all.
+    """
+    where, values = wanted.selection.where()
+    if wanted.in_order:
+        where += f" and {ordering.first('messages')}"
+    with ledger.under(lease, now) as tx:
+        limit = _within_all(tx, wanted, terms)
+        want(ledger, tx.connection, wanted.selection)
+        rows = tx.execute(
+            sql(
+                "select message_id, attempts, case when plan = 'repeat' then (select claimed_at"
+                " from redelivery_attempts first where first.message_id = messages.message_id"
+                " and first.attempt = messages.attempts) end as first_at from messages"
+                " where route = :route and state = 'unknown' and destination = :destination and (plan = 'resend'"
+                " or plan = 'repeat' and exists (select 1 from redelivery_attempts first"
+                " where first.message_id = messages.message_id and first.attempt = messages.attempts"
+                f" and first.claimed_at > :after_at)) and {where} order by message_id limit :limit {ledger.locked}"
+            ),
+            {
+                "destination": wanted.destination,
+                "limit": limit,
+                "after_at": now if dedupes_for is None else now - dedupes_for,
+                **values,
+            },
+        ).all()
+        if not rows:
+            return None
+        slice_id = _open(tx, wanted, terms)
+        tx.execute(sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": len(rows), "s": slice_id})
+        tx.many(
+            "update redelivery_attempts set slice_id = ? where message_id = ? and attempt = ?",
+            [(slice_id, row.message_id, row.attempts) for row in rows],
+        )
+        move(
+            tx,
+            State.UNKNOWN,
+            State.SENDING,
+            where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
+            values={"slice_id": slice_id},
+            action=Action.CLAIM_RESEND,
+            reason="the broker dedupes, or a check says that it was not processed",
+        )
+        messages = _claimed(tx, slice_id)
+    firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]
+    until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
+    return Slice(slice_id, wanted.destination, now + terms.lasts, messages, until)
+
+
+def _open(tx: RunTransaction, wanted: Wanted, terms: Terms) -> int:
+    return int(
+        tx.execute(
+            sql(
+                "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at,"
+                " system) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at,"
+                " (select system from route_state where route = :route)) returning slice_id"
+            ),
+            {"shard": terms.shard, "destination": wanted.destination, "deadline_at": tx.now + terms.lasts},
+        ).scalar_one()
+    )
+
+
+def seen(connection: Connection, route: str, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
+    """What a depth shows that is read after this call: (newest slice, of each open one how much was sent). Of a depth
+    that the broker told late, with ``as_of`` when it was so: (the last slice before any that ended later, nothing)."""
+    if as_of is not None:
+        newest = connection.execute(
+            sql(
+                "select coalesce((select min(slice_id) - 1 from delivery_slices where route = :route"
+                " and (closed_at is null or closed_at > :as_of_at)),"
+                " (select max(slice_id) from delivery_slices), 0)"
+            ),
+            {"route": route, "as_of_at": as_of},
+        ).scalar_one()
+        return int(newest), {}
+    newest = connection.execute(sql("select coalesce(max(slice_id), 0) from delivery_slices")).scalar_one()
+    rows = connection.execute(
+        sql("select slice_id, sent from delivery_slices where route = :route and closed_at is null"), {"route": route}
+    )
+    return int(newest), {row.slice_id: row.sent for row in rows}
+
+
+def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | None:
+    """How many more the run may send of a ``limit`` that all its tasks share; None: any number.
+
+    What is claimed counts until its slice is closed; then what was sent does, and what may have been.
+    """
+    if limit is None:
+        return None
+    used = connection.execute(
+        sql(
+            "select coalesce(sum(case when closed_at is null then claimed when sent >= claimed then sent"
+            " else sent + (select count(*) from redelivery_attempts attempts"
+            " where attempts.slice_id = delivery_slices.slice_id and attempts.sent_at is null) end), 0)"
+            " from delivery_slices where route = :route and fence = :fence"
+        ),
+        {"route": lease.route, "fence": lease.fence},
+    ).scalar_one()
+    return max(0, limit - int(used))
+
+
+def _within_all(tx: RunTransaction, wanted: Wanted, terms: Terms) -> int:
+    """How many may be claimed. The guard before it made this route's claims wait for each other, so two tasks don't
+    take the same room."""
+    limit = _within_quota(tx, wanted.destination, terms.limit)
+    limit = _within_limit(tx, wanted.selection.limit, limit)
+    return _within_room(tx, wanted.destination, terms.room, limit)
+
+
+def _within_room(tx: RunTransaction, destination: str, room: Room | None, limit: int) -> int:
+    """``limit``, or what the destination has room for; raises :class:`NoRoom` where that isn't worth a claim."""
+    if room is None or not limit:
+        return limit
+    opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(room.sent)}
+    among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
+    rows = tx.execute(
+        sql(
+            # Of an open slice whose time is over nothing more is sent. What was given back has no attempt any more.
+            "select slices.slice_id, count(*) as n from delivery_slices slices inner join redelivery_attempts attempts"
+            " on attempts.slice_id = slices.slice_id where slices.route = :route and slices.destination = :destination"
+            f" and (slices.slice_id > :newest{among}) and (closed_at is not null or deadline_at > :now)"
+            " group by slices.slice_id"
+        ),
+        {"destination": destination, "newest": room.newest, **opened},
+    )
+    free = room.free - sum(max(0, int(row.n) - room.sent.get(row.slice_id, 0)) for row in rows)
+    if free < min(limit, room.least):
+        raise NoRoom
+    return min(limit, free)
+
+
+def _within_limit(tx: RunTransaction, most: int | None, limit: int) -> int:
+    """``limit``, or what is left of what the run may send."""
+    rest = left(tx.connection, tx.lease, most)
+    return limit if rest is None else min(limit, rest)
+
+
+def _within_quota(tx: RunTransaction, destination: str, limit: int) -> int:
+    """``limit``, or what the destination's breaker leaves of it."""
+    quota = breakers.quota(tx.connection, tx.route, destination)
+    return limit if quota is None else min(limit, quota)
+
+
+def _claimed(tx: RunTransaction, slice_id: int) -> list[Claimed]:
+    rows = tx.tuples(
+        "select messages.message_id, redrive_id, attempt, mode, message_key, dead_lettered_at, claimed_at, due_at"
+        " from redelivery_attempts inner join messages on messages.message_id = redelivery_attempts.message_id"
+        " where slice_id = ? order by messages.message_id",
+        (slice_id,),
+    )
+    return list(map(Claimed._make, rows))

@@ -1,0 +1,93 @@
+"""Slices that a dead run left open: what was certainly not sent waits again, what may have been is unknown.
+
+After a crash everything above a slice's high-water mark certainly was not sent and waits again; what lies between the
+last marked window and the mark is ``unknown``.
+"""
+
+from datetime import datetime
+
+from redrive.audit_actions import Action
+from redrive.ledger.delivery.windows import close_slice, put_back
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.moves import move, tell
+from redrive.ledger.review import escalations
+from redrive.ledger.transactions import RouteLease, RunTransaction
+from redrive.lifecycle import State
+from redrive.message import body_hash
+
+
+def recover(
+    ledger: Ledger, lease: RouteLease, now: datetime, *, shard: int | None = None, slice_id: int | None = None
+) -> dict[str, int]:
+    """Settle slices that were left open: above the mark, wait again; between mark and word, unknown.
+
+    Those of earlier runs, and with ``shard`` also those that an earlier try of this run's task left; or just
+    ``slice_id``. A slice that is recovered is closed, so its old owner, should it still live, sends no more.
+    """
+    back = unknown = 0
+    with ledger.under(lease, now) as tx:
+        mine = "fence < :fence"
+        if slice_id is not None:
+            mine = "slice_id = :slice_id"
+        elif shard is not None:
+            mine = "(fence < :fence or (fence = :fence and shard = :shard))"
+        values = {"shard": shard, "slice_id": slice_id}
+        slices = tx.execute(
+            sql(
+                "select slice_id, high_water from delivery_slices"
+                f" where route = :route and closed_at is null and {mine}"
+            ),
+            {name: value for name, value in values.items() if value is not None},
+        ).all()
+        for one in slices:
+            rows = tx.execute(
+                sql(
+                    "select message_id from redelivery_attempts where slice_id = :slice_id and message_id > :mark"
+                    " and sent_at is null"
+                ),
+                {"slice_id": one.slice_id, "mark": one.high_water},
+            ).all()
+            back += put_back(tx, one.slice_id, [r.message_id for r in rows], "its run ended before the send")
+            within = "slice_id = :slice_id and message_id <= :mark and sent_at is null"
+            at_mark = {"slice_id": one.slice_id, "mark": one.high_water}
+            lost = move(
+                tx,
+                State.SENDING,
+                State.UNKNOWN,
+                where=f"message_id in (select message_id from redelivery_attempts where {within})",
+                values=at_mark,
+                action=Action.LOSE_SIGHT,
+                reason="the run ended between send and confirmation",
+            )
+            tx.execute(
+                sql(f"update redelivery_attempts set unknown_at = coalesce(unknown_at, :now) where {within}"),
+                at_mark,
+            )
+            _keep_edits(tx, within, at_mark)
+            close_slice(tx, one.slice_id)
+            unknown += lost
+            if lost:
+                tell(
+                    tx,
+                    action=Action.RECOVER_SLICE,
+                    count=lost,
+                    selection={"slice_id": one.slice_id},
+                    reason="at most one confirm window is unknown",
+                )
+    return {"given_back": back, "unknown": unknown}
+
+
+def _keep_edits(tx: RunTransaction, within: str, values: dict[str, int]) -> None:
+    """What tells a body that a person edited, should it return: the run that sent it ended before it could say."""
+    rows = tx.execute(
+        sql(f"select message_id, attempt from redelivery_attempts where {within} and mode = 'release'"), values
+    ).all()
+    edits = escalations.corrected(tx.connection, [row.message_id for row in rows])
+    tx.many(
+        "update redelivery_attempts set body_hash = ? where message_id = ? and attempt = ?",
+        [
+            (body_hash(edits[row.message_id].encode()), row.message_id, row.attempt)
+            for row in rows
+            if row.message_id in edits
+        ],
+    )

@@ -1,0 +1,369 @@
+"""Windows and marks: what is known of a slice that is being sent, so that a crash leaves at most one window unknown.
+
+A slice is sent in windows, in message id order. Before a window is handed to the broker its end is committed as the
+slice's *high-water mark*; when the broker has answered, the window is marked. On that rests what
+:mod:`redrive.ledger.delivery.recovery` makes of a slice that was left open.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from redrive.audit_actions import Action
+from redrive.errors import LeaseLost
+from redrive.ledger.delivery import breakers, outcomes
+from redrive.ledger.delivery.claims import AT_ONCE
+from redrive.ledger.delivery.outcomes import OF_THIS_STAGE
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.moves import move
+from redrive.ledger.review import escalations
+from redrive.ledger.transactions import RouteLease, RunTransaction
+from redrive.lifecycle import Plan, State
+from redrive.message import index_key
+from redrive.policy import backoff
+
+RETRY_AFTER = timedelta(seconds=30)
+
+
+class Mark(NamedTuple):
+    """How one message of a window ended; ``status`` as in :class:`redrive.brokers.base.Publication`."""
+
+    message_id: int
+    attempt: int
+    status: str
+    broker_message_id: str | None = None
+    detail: str = ""
+    tracked: bool = True
+    body_hash: bytes | None = None  # of an edited body
+    delay_seconds: float = 0.0  # the broker keeps it for so long, from now
+
+
+def raise_mark(ledger: Ledger, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> None:
+    """Announce that everything up to ``last_message_id`` may now be handed to the broker.
+
+    Raises :class:`LeaseLost` when the run was replaced or the claim's deadline has passed.
+    """
+    with ledger.under(lease, now) as tx:
+        if not _announce(tx, slice_id, last_message_id):
+            raise LeaseLost(f"route {tx.route}: the claim of slice {slice_id} has run out; nothing more of it is sent")
+
+
+def _announce(tx: RunTransaction, slice_id: int, last_message_id: int) -> bool:
+    return bool(
+        tx.execute(
+            sql(
+                "update delivery_slices set high_water = :mark where slice_id = :slice_id and fence = :fence"
+                " and closed_at is null and deadline_at > :now"
+            ),
+            {"mark": last_message_id, "slice_id": slice_id},
+        ).rowcount
+    )
+
+
+def give_back(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
+    """Messages of the slice that certainly were not sent wait again, as if never claimed."""
+    with ledger.under(lease, now) as tx:
+        return put_back(tx, slice_id, message_ids, "not sent")
+
+
+def set_aside(
+    ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], reason: str, now: datetime
+) -> int:
+    """Messages of the slice that certainly were not sent, and can't be, are given back, and people are to be asked."""
+    with ledger.under(lease, now) as tx:
+        put_back(tx, slice_id, message_ids, "can't be read")
+        tx.temporary("aside", "message_id bigint primary key")
+        tx.bulk("aside", ("message_id",), [(i,) for i in message_ids])
+        return sum(
+            move(
+                tx,
+                state,
+                State.TO_REVIEW,
+                where="message_id in (select message_id from aside)",
+                values={"why": reason},
+                set_="reason = :why, next_attempt_at = null",
+                action=Action.GIVE_TO_PEOPLE,
+                reason=reason,
+            )
+            for state in (State.WAITING, State.UNKNOWN)
+        )
+
+
+def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
+    """Claimed messages that were processed already are not sent; how many. Of a resend it is proved that its first
+    send succeeded: it is confirmed."""
+    if not message_ids:
+        return 0
+    with ledger.under(lease, now) as tx:
+        put_back(tx, slice_id, message_ids, "processed already")
+        tx.temporary("chosen", "message_id bigint primary key")
+        tx.bulk("chosen", ("message_id",), [(i,) for i in message_ids])
+        # The review rows of resends are closed where they are confirmed.
+        tx.temporary("suppressed", "message_id bigint primary key")
+        tx.execute(
+            sql(
+                "insert into suppressed select messages.message_id from messages inner join chosen"
+                " on chosen.message_id = messages.message_id where state = 'waiting'"
+            )
+        )
+        escalations.close_released(tx, "suppressed", "processed already: it was not sent")
+        resends = tx.execute(
+            sql(
+                "select message_id from messages where state = 'unknown' and message_id in"
+                " (select message_id from chosen)"
+            )
+        ).scalars()
+        confirmed = outcomes.prove(tx, list(resends))
+        return confirmed + move(
+            tx,
+            State.WAITING,
+            State.SUPPRESSED,
+            where="message_id in (select message_id from chosen)",
+            set_="reason = 'processed already', next_attempt_at = null",
+            action=Action.SUPPRESS,
+            reason="processed_check says that it was processed",
+        )
+
+
+def put_back(
+    tx: RunTransaction,
+    slice_id: int,
+    message_ids: Sequence[int],
+    reason: str,
+) -> int:
+    """As :func:`give_back`, within a transaction; the audit trail says the ``reason``."""
+    if not message_ids:
+        return 0
+    tx.temporary("back", "message_id bigint primary key")
+    tx.bulk("back", ("message_id",), [(i,) for i in message_ids])
+    # A resend that was not made leaves the first try as unknown as it was.
+    again = move(
+        tx,
+        State.SENDING,
+        State.UNKNOWN,
+        where=(
+            "message_id in (select back.message_id from back inner join redelivery_attempts attempts on"
+            " attempts.message_id = back.message_id and attempts.slice_id = :slice_id"
+            " and attempts.unknown_at is not null)"
+        ),
+        values={"slice_id": slice_id},
+        action=Action.GIVE_BACK,
+        reason=reason,
+    )
+    waiting = move(
+        tx,
+        State.SENDING,
+        State.WAITING,
+        where="message_id in (select message_id from back)",
+        set_=(
+            f"attempts = attempts - 1, requeues = requeues - case when plan in {AT_ONCE} then 1 else 0 end,"
+            " delays = delays - case when plan = 'delay' then 1 else 0 end"
+        ),
+        action=Action.GIVE_BACK,
+        reason=reason,
+    )
+    tx.execute(
+        sql(
+            "delete from redelivery_attempts where slice_id = :slice_id and sent_at is null and unknown_at is null"
+            " and message_id in (select message_id from back)"
+        ),
+        {"slice_id": slice_id},
+    )
+    return again + waiting
+
+
+def mark(
+    ledger: Ledger,
+    lease: RouteLease,
+    slice_id: int,
+    marks: Sequence[Mark],
+    *,
+    tries: int,
+    now: datetime,
+    next_mark: int | None = None,
+    last_window: bool = False,
+) -> bool:
+    """Record how a window ended, in one transaction; with ``next_mark`` also announce the next window, after the
+    ``last_window`` also close the slice. What was sent is recorded in the attempts; the messages follow when the slice
+    is closed, or recovered.
+
+    Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
+    for a reason of its own is tried ``tries`` times, then goes to people.
+    """
+    if not marks:
+        return False
+    with ledger.under(lease, now) as tx:
+        stored = ledger.stored(now)
+        _mark_not_sent(tx, slice_id, marks, tries)
+        unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
+        if unknown:
+            tx.many(
+                "update redelivery_attempts set unknown_at = ?, tracked = ?, body_hash = ?"
+                " where message_id = ? and attempt = ?",
+                unknown,
+            )
+            tx.temporary("lost", "message_id bigint primary key")
+            tx.bulk("lost", ("message_id",), [(row[3],) for row in unknown])
+            move(
+                tx,
+                State.SENDING,
+                State.UNKNOWN,
+                where="message_id in (select message_id from lost)",
+                action=Action.LOSE_SIGHT,
+                reason=next(m.detail for m in marks if m.status == "unknown"),
+            )
+        sent = [
+            (
+                stored,
+                m.broker_message_id and index_key(m.broker_message_id),
+                m.tracked,
+                m.body_hash,
+                m.message_id,
+                m.attempt,
+            )
+            for m in marks
+            if m.status == "sent"
+        ]
+        kept = [
+            (ledger.stored(now + timedelta(seconds=m.delay_seconds)), m.message_id, m.attempt)
+            for m in marks
+            if m.delay_seconds and m.status in ("sent", "unknown")
+        ]
+        tx.many("update redelivery_attempts set due_at = ? where message_id = ? and attempt = ?", kept)
+        tx.many(
+            "update redelivery_attempts set sent_at = ?, broker_message_id = ?, tracked = ?, body_hash = ?"
+            " where message_id = ? and attempt = ?",
+            sent,
+        )
+        tx.execute(
+            sql(
+                "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at = :now"
+                " where slice_id = :slice_id"
+            ),
+            {"slice_id": slice_id, "last": marks[-1].message_id, "n": len(sent)},
+        )
+        if last_window:
+            close_slice(tx, slice_id)
+        return next_mark is not None and _announce(tx, slice_id, next_mark)
+
+
+def _mark_not_sent(
+    tx: RunTransaction,
+    slice_id: int,
+    marks: Sequence[Mark],
+    tries: int,
+) -> None:
+    failed = [m for m in marks if m.status in ("retry", "refused")]
+    if not failed:
+        return
+    whole_window = len(failed) == len(marks) and all(m.status == "retry" for m in failed)
+    put_back(tx, slice_id, [m.message_id for m in failed], failed[0].detail)
+    jitter = backoff.dice_sql("message_id", "(attempts + send_failures + 1)")
+    again = tx.ledger.later(":now", f"{RETRY_AFTER.total_seconds()} * {jitter}")
+    tx.execute(
+        sql(
+            # What was to be sent early is not due before it was.
+            f"update messages set next_attempt_at = case when next_attempt_at > {again} then next_attempt_at"
+            f" else {again} end where message_id in (select message_id from back) and state = 'waiting'"
+        )
+    )
+    if whole_window:  # the broker's trouble, not the messages'
+        return
+    for one in failed:
+        row = tx.execute(
+            sql(
+                "update messages set send_failures = send_failures + :by where message_id = :message_id"
+                " returning send_failures, plan, state"
+            ),
+            {"by": tries if one.status == "refused" else 1, "message_id": one.message_id},
+        ).one()
+        if row.send_failures < tries:
+            continue
+        why = f"could not be sent: {one.detail}"
+        if row.state == State.WAITING and row.plan == Plan.RELEASE:
+            move(
+                tx,
+                State.WAITING,
+                State.ESCALATED,
+                where="message_id = :message_id",
+                values={"message_id": one.message_id, "why": why},
+                set_="reason = :why, next_attempt_at = null",
+                action=Action.REFUSE_SEND,
+                reason=why,
+            )
+            escalations.reopen(
+                tx,
+                of="select cast(:message_id as bigint)",
+                why=":why",
+                values={"why": why, "message_id": one.message_id},
+                refused=True,
+            )
+        else:  # also a resend, which would be tried for ever: its first send stays unknown until a person looks
+            move(
+                tx,
+                State(row.state),
+                State.TO_REVIEW,
+                where="message_id = :message_id",
+                values={"message_id": one.message_id, "why": why},
+                set_="reason = :why, next_attempt_at = null",
+                action=Action.GIVE_TO_PEOPLE,
+                reason=why,
+            )
+
+
+def close(ledger: Ledger, lease: RouteLease, slice_id: int, now: datetime) -> None:
+    """The slice is done: every message of it was marked or given back."""
+    with ledger.under(lease, now) as tx:
+        close_slice(tx, slice_id)
+
+
+def close_slice(tx: RunTransaction, slice_id: int) -> None:
+    """Close the slice, and let messages, groups and releases follow what its attempts say; once per slice."""
+    of_slice = {"slice_id": slice_id}
+    closed = tx.execute(
+        sql("update delivery_slices set closed_at = :now where slice_id = :slice_id and closed_at is null"),
+        of_slice,
+    ).rowcount
+    if not closed:
+        return
+    sent = move(
+        tx,
+        State.SENDING,
+        State.SENT,
+        where=(
+            "message_id in (select message_id from redelivery_attempts where slice_id = :slice_id"
+            " and sent_at is not null)"
+        ),
+        values=of_slice,
+        action=Action.SEND,
+    )
+    if not sent:
+        return
+    # Where the broker keeps some of them, nothing can be seen of those before they are due.
+    tx.execute(
+        sql(
+            "update delivery_slices set last_sent_at = kept.due_at from (select max(due_at) as due_at"
+            " from redelivery_attempts where slice_id = :slice_id and sent_at is not null) kept"
+            " where delivery_slices.slice_id = :slice_id and kept.due_at > delivery_slices.last_sent_at"
+        ),
+        of_slice,
+    )
+    tx.execute(
+        sql(
+            "update group_state set sent = group_state.sent + seen.n from (select attempts.group_id, count(*) as n"
+            " from redelivery_attempts attempts inner join group_state on group_state.route = attempts.route"
+            f" and group_state.group_id = attempts.group_id where slice_id = :slice_id and {OF_THIS_STAGE}"
+            " group by attempts.group_id) seen"
+            " where group_state.route = :route and group_state.group_id = seen.group_id"
+        ),
+        of_slice,
+    )
+    breakers.count_sent(tx, slice_id)
+    tx.execute(
+        sql(
+            "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'"
+            " and message_id in (select message_id from redelivery_attempts where slice_id = :slice_id"
+            " and mode = 'release' and sent_at is not null)"
+        ),
+        of_slice,
+    )
