@@ -136,7 +136,7 @@ staging_batches = Table(
     # with it.  abandoned: its writer vanished or was too slow; its rows were never recorded;
     # or, with recorded_at, a person gave it up as its file was lost before it was loaded.
     _one_of("state", "open", "recorded", "settled", "abandoned"),
-    _one_of("kind", "dead_letter", "delay", "import"),
+    _one_of("kind", "dead_letter", "delay"),
     Index("ix_staging_batches_route_state", "route", "state"),
     Index(
         "ix_staging_batches_adopted_from",

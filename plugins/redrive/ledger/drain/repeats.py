@@ -61,7 +61,7 @@ def doubtful(
     """Batches that are recorded, not known to be settled whole, and may come again: id -> (path, copies)."""
     rows = connection.execute(
         sql(
-            "select batch_id, uri, copies from staging_batches where route = :route and kind <> 'import'"
+            "select batch_id, uri, copies from staging_batches where route = :route"
             " and state in ('recorded', 'settled') and settled_copies < copies and removed_at is null"
             f" and {batches.may_come_again(ledger, leased_for, 'staging_batches')}"
             + (" and source = :source" if source else "")

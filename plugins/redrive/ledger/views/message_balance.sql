@@ -1,6 +1,6 @@
 -- Does it all add up? One row per route; every column named *_difference must be 0.
 -- copies_difference: recorded copies that are neither loaded as something nor waiting to be loaded.
--- messages_difference: messages that no new copy and no import accounts for (or the reverse).
+-- messages_difference: messages that no new copy accounts for (or the reverse).
 create view message_balance as
 with batches as (
     select
@@ -8,12 +8,11 @@ with batches as (
         sum(case when state in ('recorded', 'settled') then copies else 0 end) as recorded,
         sum(case when state in ('recorded', 'settled') and loaded_at is null then copies else 0 end) as staged,
         sum(case when state in ('recorded', 'settled') then settled_copies else 0 end) as settled,
-        sum(case when kind <> 'import' then new_copies else 0 end) as new,
+        sum(new_copies) as new,
         sum(returned_copies) as returned,
         sum(duplicate_copies) as duplicate,
         sum(surplus_copies) as surplus,
-        sum(suspected_copies) as suspected,
-        sum(case when kind = 'import' then new_copies else 0 end) as imported
+        sum(suspected_copies) as suspected
     from staging_batches
     group by route
 ),
@@ -57,7 +56,6 @@ select
     coalesce(suspected, 0) as suspected,
     coalesce(staged, 0) as staged,
     coalesce(settled, 0) as settled,
-    coalesce(imported, 0) as imported,
     coalesce(messages, 0) as messages,
     coalesce(classified, 0) as classified,
     coalesce(waiting, 0) as waiting,
@@ -68,17 +66,16 @@ select
     coalesce(presumed, 0) as presumed,
     coalesce(confirmed, 0) as confirmed,
     coalesce(suppressed, 0) as suppressed,
+    coalesce(to_review, 0) as to_review,
     coalesce(escalated, 0) as escalated,
+    coalesce(restoring, 0) as restoring,
+    coalesce(restore_unknown, 0) as restore_unknown,
     coalesce(discarded, 0) as discarded,
     coalesce(expired, 0) as expired,
-    coalesce(recorded, 0) - coalesce(new + returned + duplicate + surplus + suspected + staged + imported, 0)
+    coalesce(recorded, 0) - coalesce(new + returned + duplicate + surplus + suspected + staged, 0)
         as copies_difference,
-    coalesce(new, 0) + coalesce(imported, 0) - coalesce(messages, 0) as messages_difference,
-    case when coalesce(settled, 0) > coalesce(recorded, 0) then settled - recorded else 0 end as settled_difference,
-    -- states like the others; last, so that an upgrade replaces the view in place
-    coalesce(restoring, 0) as restoring,
-    coalesce(to_review, 0) as to_review,
-    coalesce(restore_unknown, 0) as restore_unknown
+    coalesce(new, 0) - coalesce(messages, 0) as messages_difference,
+    case when coalesce(settled, 0) > coalesce(recorded, 0) then settled - recorded else 0 end as settled_difference
 from routes
 left join batches on batches.route = routes.route
 left join states on states.route = routes.route

@@ -498,7 +498,7 @@ def upgrade() -> None:
         sa.Column("loaded_at", Instant(), nullable=True),
         sa.Column("removed_at", Instant(), nullable=True),
         sa.Column("adopted_from", sa.Text(), nullable=True),
-        sa.CheckConstraint("kind in ('dead_letter', 'delay', 'import')", name=op.f("ck_staging_batches_kind")),
+        sa.CheckConstraint("kind in ('dead_letter', 'delay')", name=op.f("ck_staging_batches_kind")),
         sa.CheckConstraint(
             "state in ('open', 'recorded', 'settled', 'abandoned')", name=op.f("ck_staging_batches_state")
         ),
