@@ -278,7 +278,7 @@ MORE_OPS: dict[str, dict[str, int]] = {
     "people": {"review": 25, "release": 5, "pause": 2, "resume": 2},
     "canary": {"release": 5, "heal": 5, "restore": 6, "produce": 10},
     "restore": {"restore": 12, "review": 15, "trouble": 5},
-    "backup": {"backup": 10, "restore_backup": 10},
+    "backup": {"backup": 10, "restore_backup": 10, "relapse": 15},
     "no-identity": {"run_troubled": 15, "peek": 5, "whole_batch": 15},
     "mistyped-destination": {"mistype": 8, "mend": 6, "review": 6},
     "delete-review-rows": {"delete_rows": 8},
@@ -336,8 +336,8 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
             error = f"{LONG}{len(steps)}"
         add(
             "produce", system=system, queue=queue, count=dice.randint(1, 5), error=error,
-            fails=dice.choice([1, 1, 2, 4, 99]), same_body=dice.random() < 0.08, long=theme == "long-keys",
-            shared=theme == "shared-ids",
+            fails=dice.choice([2, 3, 99] if theme == "no-identity" else [1, 1, 2, 4, 99]),
+            same_body=dice.random() < 0.08, long=theme == "long-keys", shared=theme == "shared-ids",
         )  # fmt: skip
 
     pauses = [0.2, 0.2, 0.4, 1] if theme == "late-depth" else [0, 1, 3, 7, 40]
@@ -354,7 +354,8 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
     for _ in range(2):
         produce()
     for system, queue in mains:
-        add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=REFUSED, fails=1, same_body=False)
+        add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=REFUSED,
+            fails=2 if theme == "no-identity" else 1, same_body=False)  # fmt: skip
         add("consume", system=system, queue=queue, count=20, style=dice.choice(["reject", "own"]), theme=theme)
     for _ in range(dice.randint(6, 14)):
         op = dice.choices(names, weights)[0]
@@ -383,6 +384,23 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                     dead = systems[system][queue]["dead_letters"]
                     add("peek", system=system, queue=dead, count=20, back=True)
                 add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
+            case "relapse":  # what was sent since the backup is not known, and its numbers are given again
+                add("backup", route=route)
+                for op in ("", "restore_backup"):
+                    if op:
+                        add(op, route=route)
+                    for system, queue in mains:
+                        add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=REFUSED, fails=1,
+                            same_body=False)  # fmt: skip
+                        add(
+                            "consume",
+                            system=system,
+                            queue=queue,
+                            count=20,
+                            style=dice.choice(["reject", "own"]),
+                            theme=theme,
+                        )
+                    add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
             case "both":  # messages with one id, longer apart than a broker compares, die and are sent again together
                 for _ in range(2):
                     produce()

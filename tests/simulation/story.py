@@ -363,11 +363,18 @@ class Story:
 
     def bound(self) -> int:
         """:data:`BOUND`, and where only some may go at a time, as many runs as these need: of a key one goes per run
-        and is observed until the next, and a limit of a run is shared by what was drained."""
+        and is observed until the next, and a limit of a run is shared by what was drained. Where depths are estimated
+        a stage of a canary takes a run more, which sees that a zero stays."""
         ordered = any("order_by" in route for route in self.plan.config["routes"].values())
         limits = [route["drain"]["limit"] for route in self.plan.config["routes"].values() if "limit" in route["drain"]]
         made = self.world.book.numbers["messages"]
-        return BOUND + (2 * made if ordered else 0) + (2 * made // min(limits) if limits else 0)
+        estimated = any(system.traits.depth == "about" for system in self.world.systems.values())
+        return (
+            BOUND
+            + (BOUND // 2 if estimated else 0)
+            + (2 * made if ordered else 0)
+            + (2 * made // min(limits) if limits else 0)
+        )
 
     def quiet_run(self, route: str) -> Outcome:
         def watch(stage: str, _counts: dict[str, Any]) -> None:
