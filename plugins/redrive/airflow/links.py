@@ -18,7 +18,7 @@ class _PageLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow has no types
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address."""
-        from airflow.sdk.configuration import conf  # noqa: PLC0415  not at every parse
+        from airflow.configuration import conf  # noqa: PLC0415  not at every parse
 
         del operator, ti_key
         return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}{PAGE}{self.path}"

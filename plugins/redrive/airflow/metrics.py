@@ -62,7 +62,7 @@ def _names(name: str, of: str) -> list[str]:
 
 @functools.cache
 def _old_names_too() -> bool:
-    from airflow.sdk.configuration import conf  # noqa: PLC0415  not at every parse
+    from airflow.configuration import conf  # noqa: PLC0415  not at every parse
 
     return bool(conf.getboolean("metrics", "legacy_names_on", fallback=True))
 
