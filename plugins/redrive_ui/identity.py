@@ -73,7 +73,11 @@ class AirflowAccess:
         for team in {teams.get(dag) for dag in by_dag}:
             dags = {dag for dag in by_dag if teams.get(dag) == team}
             allowed |= self._manager().filter_authorized_dag_ids(
-                dag_ids=dags, user=person.user, method="GET", team_name=team
+                # Airflow 3.1 knows no teams, and then there are none.
+                **({"team_name": team} if team is not None else {}),
+                dag_ids=dags,
+                user=person.user,
+                method="GET",
             )
         return frozenset(by_dag[dag] for dag in allowed)
 

@@ -80,7 +80,7 @@ def test_a_metric_that_fails_fails_no_run(monkeypatch: pytest.MonkeyPatch, caplo
     def refuse() -> None:
         raise OSError("no network")
 
-    monkeypatch.setattr(metrics, "_stats", refuse)
+    monkeypatch.setattr(metrics.compat, "stats", refuse)
     metrics.emit("orders", "drain", {"drained": 1})
     metrics.gauge("audit.problems", 1)
     assert "the metrics of drain of route orders were not sent" in caplog.text

@@ -7,6 +7,7 @@
 Airflow takes a file for a DAG file where it holds the words ``airflow`` and ``dag``, as the first line does.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,25 +28,23 @@ def dags() -> "dict[str, DAG]":
     return {**route_dags(), **review_dag(), **audit_dag()}
 
 
-# Imported where they are called: the library has no need of Airflow to know that they are there.
-
-
 def route_dags() -> "dict[str, DAG]":
     """The DAGs ``redrive_<route>``, for a file of their own."""
-    from redrive.airflow import routes  # noqa: PLC0415
-
-    return routes.dags()
+    return _dags_of("routes")
 
 
 def review_dag() -> "dict[str, DAG]":
     """The DAG ``redrive_review``, for a file of its own."""
-    from redrive.airflow import review  # noqa: PLC0415
-
-    return review.dags()
+    return _dags_of("review")
 
 
 def audit_dag() -> "dict[str, DAG]":
     """The DAG ``redrive_audit``, for a file of its own."""
-    from redrive.airflow import audit  # noqa: PLC0415
+    return _dags_of("audit")
 
-    return audit.dags()
+
+def _dags_of(module: str) -> "dict[str, DAG]":
+    # Imported here: the library has no need of Airflow to know that its DAGs are there.
+    import_module("redrive.airflow.compat")  # first, because it says what is wrong where Airflow is too old
+    made: dict[str, DAG] = import_module(f"redrive.airflow.{module}").dags()
+    return made

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from redrive.airflow import compat
+
 log = logging.getLogger(__name__)
 
 #: Counters, each by the stage that reports it and its name there.
@@ -31,7 +33,7 @@ GAUGES: Final[dict[str, frozenset[str]]] = {
 def emit(route: str, stage: str, counts: Mapping[str, Any]) -> None:
     """Tell Airflow's metrics what ``stage`` of a run of ``route`` did. Never raises: a run fails for no metric."""
     try:
-        stats = _stats()
+        stats = compat.stats()
         tags = {"route": route}
         for name in sorted(COUNTERS.get(stage, frozenset()) & counts.keys()):
             if count := int(counts[name] or 0):
@@ -51,7 +53,7 @@ def emit(route: str, stage: str, counts: Mapping[str, Any]) -> None:
 def gauge(name: str, value: int) -> None:
     """A number about all routes together."""
     try:
-        _stats().gauge(f"redrive.{name}", value)
+        compat.stats().gauge(f"redrive.{name}", value)
     except Exception:
         log.warning("the metric %s was not sent", name, exc_info=True)
 
@@ -65,11 +67,3 @@ def _old_names_too() -> bool:
     from airflow.configuration import conf  # noqa: PLC0415  not at every parse
 
     return bool(conf.getboolean("metrics", "legacy_names_on", fallback=True))
-
-
-def _stats() -> Any:
-    try:
-        from airflow.sdk.observability import stats  # noqa: PLC0415  not at every parse
-    except ImportError:  # before Airflow 3.2
-        from airflow.stats import Stats as stats  # noqa: PLC0415, N813
-    return stats

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import get_current_context, task
 
 from redrive import settings as configuration
+from redrive.airflow import compat
 from redrive.extras import needing
 from redrive.settings import Settings, SparkSettings
 from redrive.spark import submit
@@ -104,7 +105,7 @@ def _submit(settings: Settings) -> "ClassifyOperator":
         execution_timeout=settings.spark.timeout,
         # Off: it makes a retry look for the job of the try before, which YARN allows with more settings only.
         # A job that runs twice changes nothing.
-        durable=False,
+        **({"durable": False} if compat.VERSION >= (3, 3) else {}),  # before, nothing else is known
         doc="Finds the cause of every staged message in Spark. Skipped when nothing new is staged.",
     )
 

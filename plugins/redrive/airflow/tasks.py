@@ -14,19 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow.sdk import (
-    DAG,
-    ExceptionRetryPolicy,
-    Param,
-    RetryAction,
-    RetryRule,
-    get_current_context,
-    task,
-)
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import DAG, Param, get_current_context, task
 
 from redrive import settings as configuration
-from redrive.airflow import assets, metrics, schedules, spark_operators
+from redrive.airflow import assets, compat, metrics, schedules, spark_operators
+from redrive.airflow.compat import AirflowSkipException
 from redrive.classification.causes import Cause
 from redrive.errors import (
     BalanceBroken,
@@ -169,11 +161,8 @@ def default_args() -> dict[str, Any]:
         "owner": "redrive",
         "retries": 3,
         "retry_delay": timedelta(seconds=20),
-        "retry_exponential_backoff": 2.0,
         "max_retry_delay": timedelta(minutes=5),
-        "retry_policy": ExceptionRetryPolicy(
-            [RetryRule(exception=list(HOPELESS), action=RetryAction.FAIL, reason="trying again can't help")]
-        ),
+        **compat.retries(HOPELESS),
         "execution_timeout": timedelta(minutes=30),
         # No callback for failures: Airflow would send a run's whole `conf` to the dag-processor for it, which does not
         # survive what may be in there.
@@ -642,6 +631,9 @@ def _telling(function: Callable[..., object]) -> Callable[..., object]:
                 type(error).__name__,
                 error,
             )
+            told_so = compat.told_at_once(error, HOPELESS)
+            if told_so is not error:
+                raise told_so from error
             raise
 
     return told

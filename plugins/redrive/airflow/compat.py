@@ -1,0 +1,49 @@
+"""What Airflow's versions call otherwise, from 3.1 on; nobody else asks which one runs."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from airflow import __version__
+
+from redrive.errors import UsageError
+
+VERSION: Final = tuple(int(part) for part in __version__.split(".")[:2])
+if VERSION < (3, 1):
+    raise UsageError(f"Redrive needs Airflow 3.1 or newer, and this is {__version__}")
+
+try:
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+except ImportError:  # before Airflow 3.2
+    from airflow.exceptions import AirflowFailException, AirflowSkipException
+
+try:
+    from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+except ImportError:  # before Airflow 3.3
+    ExceptionRetryPolicy = None
+
+__all__ = ["VERSION", "AirflowSkipException", "retries", "stats", "told_at_once"]
+
+
+def stats() -> Any:
+    """Airflow's metrics."""
+    try:
+        from airflow.sdk.observability import stats  # noqa: PLC0415  not at every parse
+    except ImportError:  # before Airflow 3.2
+        from airflow.stats import Stats as stats  # noqa: PLC0415, N813
+    return stats
+
+
+def retries(hopeless: Sequence[type[Exception]]) -> dict[str, Any]:
+    """Arguments of every task: waits that double, and no second try for errors that are ``hopeless``."""
+    if ExceptionRetryPolicy is None:
+        return {"retry_exponential_backoff": True}
+    rule = RetryRule(exception=list(hopeless), action=RetryAction.FAIL, reason="trying again can't help")
+    return {"retry_exponential_backoff": 2.0, "retry_policy": ExceptionRetryPolicy([rule])}
+
+
+def told_at_once(error: Exception, hopeless: tuple[type[Exception], ...]) -> Exception:
+    """What a task raises for ``error``: itself, or what an Airflow without retry policies doesn't try again."""
+    if ExceptionRetryPolicy is None and isinstance(error, hopeless):
+        failed: Exception = AirflowFailException(f"{type(error).__name__}: {error}")
+        return failed
+    return error

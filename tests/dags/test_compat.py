@@ -1,0 +1,58 @@
+"""What holds on an Airflow that is older than that of the tests, as far as it can be pretended."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.servers import ROOT
+
+from redrive.errors import BrokerUnavailable, QueueMissing
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+
+def test_an_airflow_that_is_too_old_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "airflow").mkdir()
+    (tmp_path / "airflow" / "__init__.py").write_text('__version__ = "3.0.6"')
+    done = subprocess.run(
+        [sys.executable, "-c", "from redrive.airflow import dags; dags()"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'plugins'}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "redrive.errors.UsageError: Redrive needs Airflow 3.1 or newer, and this is 3.0.6"
+    )
+
+
+def test_what_is_hopeless_is_not_tried_again_also_without_retry_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415  imports Airflow
+
+    from redrive.airflow import compat, tasks  # noqa: PLC0415
+
+    assert "retry_policy" in tasks.default_args()
+    monkeypatch.setattr(compat, "ExceptionRetryPolicy", None)
+    told = tasks.default_args()
+    assert "retry_policy" not in told
+    assert told["retry_exponential_backoff"] is True, "its schema knows no number"
+
+    def refuse(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(AirflowFailException, match="QueueMissing: no queue q"):
+        tasks._telling(refuse)(QueueMissing("no queue q"))
+    with pytest.raises(BrokerUnavailable):
+        tasks._telling(refuse)(BrokerUnavailable("later"))
+
+
+def test_with_retry_policies_an_error_stays_what_it_is() -> None:
+    from redrive.airflow import tasks  # noqa: PLC0415
+
+    def refuse(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(QueueMissing):
+        tasks._telling(refuse)(QueueMissing("no queue q"))
