@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests import command
 from tests.servers import ROOT
@@ -15,6 +15,7 @@ from tests.servers import ROOT
 from redrive import settings
 from redrive.airflow import DAG_FILE
 from redrive.cli import init
+from redrive.dev import local_airflow
 from redrive.errors import SettingsError
 
 RABBIT = ("--broker", "rabbitmq", "--source", "shop.orders-dlq")
@@ -41,6 +42,11 @@ def test_flags_make_a_configuration_and_a_dag_file_and_tell_what_to_do_next(tmp_
     assert (tmp_path / "dags" / "redrive_dags.py").read_text() == DAG_FILE
     for word in (f"REDRIVE_HOME={tmp_path}", "AIRFLOW_CONN_SHOP_ORDERS_BROKER", "db upgrade", "doctor shop_orders"):
         assert word in done.stdout
+
+
+def test_redrive_up_may_choose_sparks_runner_in_it(tmp_path: Path) -> None:
+    init.write(tmp_path, answers())
+    assert local_airflow.spark_is_ours({"REDRIVE_HOME": str(tmp_path)})
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -106,6 +112,7 @@ def test_a_route_is_named_after_its_queue(queue: str, route: str) -> None:
     assert init.route_of(queue) == route
 
 
+@example(queue="\x85", destination="\u2028")
 @given(queue=st.text(min_size=1, max_size=30), destination=st.text(min_size=1, max_size=30))
 def test_a_queue_of_any_name_is_read_back_or_refused(queue: str, destination: str) -> None:
     try:

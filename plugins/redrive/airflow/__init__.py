@@ -10,6 +10,8 @@ Airflow takes a file for a DAG file where it holds the words ``airflow`` and ``d
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from redrive.extras import needing
+
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
@@ -45,6 +47,8 @@ def audit_dag() -> "dict[str, DAG]":
 
 def _dags_of(module: str) -> "dict[str, DAG]":
     # Imported here: the library has no need of Airflow to know that its DAGs are there.
-    import_module("redrive.airflow.compat")  # first, because it says what is wrong where Airflow is too old
+    with needing("airflow", "a DAG file"):
+        import_module("airflow")
+    import_module("redrive.airflow.compat")  # before the others, because it says what is wrong where Airflow is too old
     made: dict[str, DAG] = import_module(f"redrive.airflow.{module}").dags()
     return made

@@ -23,7 +23,9 @@ _CONFIG = """\
 
 database: ${{REDRIVE_DATABASE_URL:-sqlite:///var/redrive.db}}   # the ledger; postgresql://… in production
 staging: ${{REDRIVE_STAGING_URI:-var/staging}}                  # payloads as Parquet; or s3://bucket/prefix, gs://…
-spark: {{runner: "${{REDRIVE_SPARK_RUNNER:-local}}"}}               # or submit, connect, emr_serverless, …
+spark:                                                        # runner: local, submit, connect, emr_serverless, …
+  runner: ${{REDRIVE_SPARK_RUNNER:-local}}
+  remote: ${{REDRIVE_SPARK_REMOTE:-sc://localhost:15002}}       # of connect
 
 defaults:                                                     # anything that a route may say
   schedule: "*/10 * * * *"
@@ -127,4 +129,8 @@ def next_steps(folder: Path, answers: Answers) -> list[str]:
 def _scalar(text: str) -> str:
     """``text`` as YAML reads it back, in quotes where it has to be."""
     plain = re.fullmatch(r"[A-Za-z][\w./-]*", text) and yaml.safe_load(text) == text
-    return text if plain else json.dumps(text.replace("${", "$${"), ensure_ascii=False)
+    if plain:
+        return text
+    quoted = json.dumps(text.replace("${", "$${"), ensure_ascii=False)
+    # YAML has line breaks that JSON hasn't.
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
