@@ -33,7 +33,7 @@ from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import Plan
 from redrive.policy.aims import Aim, Aims
-from redrive.policy.gates import Stage
+from redrive.policy.gates import BreakerStage, BreakerStep, Stage, Step
 from redrive.policy.next_step import Case, Send
 from tests.ledger.planting import MINUTE, NOW, Plant, unchanged
 
@@ -205,8 +205,8 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     ),
     "remember": lambda p, z, s: planning.remember(p.ledger, z, 10, p.now),
     "set_stage": lambda p, z, s: breakers.set_stage(
-        p.ledger, z, breakers.DestinationGate("orders", "open", 0, 0, None, None, (), 0), stage="tripped",
-        allowed=0, reason="why", now=p.now, trips=1, cool_down_until=p.now,
+        p.ledger, z, breakers.DestinationGate("orders", BreakerStage.OPEN, 0, 0, None, None, (), 0),
+        BreakerStep(BreakerStage.TRIPPED, 0, "why", 1, p.now), p.now,
     ),
     "let_through": lambda p, z, s: planning.let_through(p.ledger, z, {1: None}, p.now),
     "hold_out_of_turn": lambda p, z, s: planning.hold_out_of_turn(p.ledger, z, InOrder(), p.now),
@@ -251,16 +251,13 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     ),
     "close_connection": lambda p, z, s: consumers.close_connection(p.ledger, z, "orders", "x", ["c"], "why", p.now),
     "connection_stayed": lambda p, z, s: consumers.connection_stayed(p.ledger, z, "orders", "x", ["c"], "why", p.now),
-    "set_gate": lambda p, z, s: _set_gate(p, z),
+    "set_gate": lambda p, z, s: planning.set_gate(
+        p.ledger, z, planning.GroupGate(1, "throttled", Stage.CANARY, 1, 0, 0, 0, 0, None, None, 0, 0, 0),
+        Step(Stage.OPEN, 0, "why", 0), p.now,
+    ),
     "pause_itself": lambda p, z, s: leases.pause_itself(p.ledger, z, "sick", p.now),
     "note_counts": lambda p, z, s: leases.note_counts(p.ledger, z, "drain", {}, p.now),
 }  # fmt: skip
-
-
-def _set_gate(plant: Plant, lease: RouteLease) -> None:
-    gate = planning.GroupGate(1, "throttled", Stage.CANARY, 1, 0, 0, 0, 0, None, None, 0, 0, 0)
-    with plant.ledger.under(lease, plant.now) as tx:
-        planning.set_gate(tx, gate, stage=Stage.OPEN, allowed=0, reason="why")
 
 
 def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:

@@ -139,16 +139,7 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
                 to_people[gate.group_id] = f"canary failed: {gate.reason}"
             continue
-        with ledger.under(lease, now) as tx:
-            planning.set_gate(
-                tx,
-                gate,
-                stage=taken.stage,
-                allowed=taken.allowed,
-                reason=taken.reason,
-                trips=taken.trips,
-                cool_down_until=taken.cool_down_until,
-            )
+        planning.set_gate(ledger, lease, gate, taken, now)
         if taken.stage == "tripped":
             hold[gate.group_id] = f"breaker: {taken.reason}"
         elif taken.stage == "failed":
@@ -175,17 +166,7 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
         )
         if taken is None:
             continue
-        breakers.set_stage(
-            context.ledger,
-            context.lease,
-            gate,
-            stage=taken.stage,
-            allowed=taken.allowed,
-            reason=taken.reason,
-            now=now,
-            trips=taken.trips,
-            cool_down_until=taken.cool_down_until,
-        )
+        breakers.set_stage(context.ledger, context.lease, gate, taken, now)
         if taken.stage == "tripped":
             stopped += 1
             context.progress(f"nothing goes to {gate.destination} for a while: {taken.reason}", 0, None)

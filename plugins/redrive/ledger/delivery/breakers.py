@@ -16,7 +16,7 @@ from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import tell
 from redrive.ledger.transactions import RouteLease, RunTransaction, Transaction
-from redrive.policy.gates import BreakerStage
+from redrive.policy.gates import BreakerStage, BreakerStep
 
 _OF_THIS_STAGE = (
     "attempts.sent_at is not null and not exists (select 1 from destination_state state where state.route ="
@@ -91,18 +91,7 @@ def states(connection: Connection, route: str) -> list[DestinationGate]:
     ]
 
 
-def set_stage(
-    ledger: Ledger,
-    lease: RouteLease,
-    gate: DestinationGate,
-    *,
-    stage: BreakerStage,
-    allowed: int,
-    reason: str,
-    now: datetime,
-    trips: int,
-    cool_down_until: datetime | None,
-) -> None:
+def set_stage(ledger: Ledger, lease: RouteLease, gate: DestinationGate, step: BreakerStep, now: datetime) -> None:
     """Move a destination's breaker to another stage and begin to count anew."""
     with ledger.under(lease, now) as tx:
         tx.execute(
@@ -115,11 +104,11 @@ def set_stage(
             ),
             {
                 "destination": gate.destination,
-                "stage": stage,
-                "allowed": allowed,
-                "trips": trips,
-                "cool_down_at": cool_down_until,
-                "reason": reason,
+                "stage": step.stage,
+                "allowed": step.allowed,
+                "trips": step.trips,
+                "cool_down_at": step.cool_down_until,
+                "reason": step.reason,
             },
         )
         _forget(tx, gate.destination)
@@ -127,8 +116,8 @@ def set_stage(
             tx,
             action=Action.STEP_BREAKER,
             count=gate.waiting,
-            selection={"destination": gate.destination, "from": gate.stage, "to": stage, "allowed": allowed},
-            reason=reason,
+            selection={"destination": gate.destination, "from": gate.stage, "to": step.stage, "allowed": step.allowed},
+            reason=step.reason,
         )
 
 

@@ -20,10 +20,10 @@ from redrive.ledger.moves import move, tell
 from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, want
-from redrive.ledger.transactions import RouteLease, RunTransaction
+from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import SENDS, Plan, State
 from redrive.policy import backoff
-from redrive.policy.gates import Stage
+from redrive.policy.gates import Stage, Step
 from redrive.policy.next_step import Case, Consumers, Decision, Discard, Escalate, Hold, Send
 
 _NOBODY_TELLS: Mapping[str, Consumers] = MappingProxyType({})
@@ -451,40 +451,32 @@ def waiting(connection: Connection, route: str, selection: Selection, now: datet
     ]
 
 
-def set_gate(
-    tx: RunTransaction,
-    gate: GroupGate,
-    *,
-    stage: Stage,
-    allowed: int,
-    reason: str | None,
-    trips: int | None = None,
-    cool_down_until: datetime | None = None,
-) -> None:
+def set_gate(ledger: Ledger, lease: RouteLease, gate: GroupGate, step: Step, now: datetime) -> None:
     """Move a group's gate to another stage and start counting anew."""
-    tx.execute(
-        sql(
-            "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
-            " trips = :trips, cool_down_until = :cool_down_at, reason = :reason, stage_at = :now,"
-            " began_at = case when stage = 'tripped' then :now else coalesce(began_at, stage_at) end"
-            " where route = :route and group_id = :group_id"
-        ),
-        {
-            "stage": stage,
-            "allowed": allowed,
-            "trips": gate.trips if trips is None else trips,
-            "cool_down_at": cool_down_until,
-            "reason": reason,
-            "group_id": gate.group_id,
-        },
-    )
-    tell(
-        tx,
-        action=Action.STEP_GATE,
-        count=gate.waiting + gate.held,
-        selection={"group_id": gate.group_id, "from": gate.stage, "to": stage, "allowed": allowed},
-        reason=reason,
-    )
+    with ledger.under(lease, now) as tx:
+        tx.execute(
+            sql(
+                "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
+                " trips = :trips, cool_down_until = :cool_down_at, reason = :reason, stage_at = :now,"
+                " began_at = case when stage = 'tripped' then :now else coalesce(began_at, stage_at) end"
+                " where route = :route and group_id = :group_id"
+            ),
+            {
+                "stage": step.stage,
+                "allowed": step.allowed,
+                "trips": step.trips,
+                "cool_down_at": step.cool_down_until,
+                "reason": step.reason,
+                "group_id": gate.group_id,
+            },
+        )
+        tell(
+            tx,
+            action=Action.STEP_GATE,
+            count=gate.waiting + gate.held,
+            selection={"group_id": gate.group_id, "from": gate.stage, "to": step.stage, "allowed": step.allowed},
+            reason=step.reason,
+        )
 
 
 def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> None:
