@@ -22,7 +22,7 @@ _ONCE = datetime(2026, 1, 1, tzinfo=UTC)
 
 def upgrade(ledger: Ledger, now: datetime) -> None:
     """What ``schema.upgrade`` does, in a fraction of the time where the database is empty and nobody's but ours."""
-    copied = _copy_file(ledger) if ledger.is_sqlite else _copy_database(ledger)
+    copied = _copy_file(ledger) if ledger.dialect.name == "sqlite" else _copy_database(ledger)
     if not copied:
         schema.upgrade(ledger, now)
         return

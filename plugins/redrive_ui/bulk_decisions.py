@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.lifecycle import Decision
@@ -65,7 +66,7 @@ def eligible(action: str, by: str) -> tuple[str, dict[str, Any]]:
 
 def preview(connection: Connection, action: str, chosen: Filter, readable: Collection[str], by: str) -> Preview:
     """What ``action`` on everything that matches would touch now. Changes nothing."""
-    where, values = _matching(action, chosen, readable, by, is_sqlite=connection.dialect.name == "sqlite")
+    where, values = _matching(action, chosen, readable, by, dialect_of(connection))
     rows = rows_of(
         connection,
         "select matching.*, failure_groups.cause, group_state.stage from (select route,"
@@ -91,7 +92,7 @@ def routes_of(
     connection: Connection, action: str, chosen: Filter, readable: Collection[str], by: str, up_to: int
 ) -> frozenset[str]:
     """The routes whose messages ``action`` would touch."""
-    where, values = _matching(action, chosen, readable, by, is_sqlite=connection.dialect.name == "sqlite")
+    where, values = _matching(action, chosen, readable, by, dialect_of(connection))
     rows = rows_of(
         connection,
         f"select distinct route from escalated_messages where {where} and escalation_id <= :up_to",
@@ -117,7 +118,7 @@ def decide(
     Works in chunks, each its own transaction: a person who decides about 100,000 messages does not lock out the rest.
     What somebody else decided meanwhile is left alone.
     """
-    where, values = _matching(action, chosen, allowed, by, is_sqlite=ledger.is_sqlite)
+    where, values = _matching(action, chosen, allowed, by, ledger.dialect)
     set_, given = _assignments(action, by=by, note=note, corrected_body=corrected_body)
     total, last = 0, -1
     while True:
@@ -127,8 +128,7 @@ def decide(
                 for row in rows_of(
                     connection,
                     f"select escalation_id from escalated_messages where {where} and escalation_id <= :up_to"
-                    f" and escalation_id > :last order by escalation_id limit {CHUNK}"
-                    + ("" if ledger.is_sqlite else " for update"),
+                    f" and escalation_id > :last order by escalation_id limit {CHUNK}" + ledger.dialect.for_update,
                     up_to=up_to,
                     last=last,
                     **values,
@@ -149,9 +149,9 @@ def decide(
 
 
 def _matching(
-    action: str, chosen: Filter, routes: Collection[str], by: str, *, is_sqlite: bool
+    action: str, chosen: Filter, routes: Collection[str], by: str, dialect: Dialect
 ) -> tuple[str, dict[str, Any]]:
-    where, values = chosen.where(routes, is_sqlite=is_sqlite)
+    where, values = chosen.where(routes, dialect)
     extra, more = eligible(action, by)
     return f"{where} and {extra}", {**values, **more}
 

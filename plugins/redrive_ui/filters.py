@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from redrive.classification.causes import Cause
+from redrive.ledger.dialects import Dialect
 from redrive.lifecycle import UNDECIDED, ReviewStatus
 
 STATUSES: Mapping[str, tuple[str, ...]] = {
@@ -75,7 +76,7 @@ class Filter:
         _instant("since", self.since)
         _instant("until", self.until)
 
-    def where(self, readable: Collection[str], *, is_sqlite: bool) -> tuple[str, dict[str, Any]]:
+    def where(self, readable: Collection[str], dialect: Dialect) -> tuple[str, dict[str, Any]]:
         """A condition over ``escalated_messages`` and its parameters; only ``readable`` routes are ever in it."""
         routes = [self.route] if self.route else sorted(readable)
         routes = [route for route in routes if route in readable]
@@ -83,13 +84,11 @@ class Filter:
         if not routes:
             return "1 = 0", {}
         statuses = STATUSES[self.status]
-        # What must be looked for in the rows themselves is found faster by reading them as they lie; SQLite would walk
-        # an index, and jump to a row for each of its entries. A plus keeps it from that.
-        reads_rows = is_sqlite and self.narrows and not self.group and not self.ids
-        plus = "+" if reads_rows else ""
+        reads_rows = self.narrows and not self.group and not self.ids
+        status, route = map(dialect.off_index, ("status", "route")) if reads_rows else ("status", "route")
         parts = [
-            f"{plus}status in ({', '.join(f':status_{i}' for i, _ in enumerate(statuses))})",
-            f"{plus}route in ({', '.join(':' + name for name in values)})",
+            f"{status} in ({', '.join(f':status_{i}' for i, _ in enumerate(statuses))})",
+            f"{route} in ({', '.join(':' + name for name in values)})",
         ]
         values |= {f"status_{i}": status for i, status in enumerate(statuses)}
         if self.group == NO_GROUP:
@@ -108,28 +107,13 @@ class Filter:
             parts.append("coalesce(first_enqueued_at, escalated_at) < :until_at")
             values["until_at"] = until
         if self.text:
-            # SQLite's LIKE knows no upper and lower case of its own (in ASCII)
-            parts.append(
-                r"coalesce(error_text, reason) like :text escape '\'"
-                if is_sqlite
-                else r"lower(coalesce(error_text, reason)) like lower(:text) escape '\'"
-            )
+            parts.append(dialect.contains("coalesce(error_text, reason)", ":text"))
             values["text"] = "%" + _escaped(self.text) + "%"
         if self.header:
             name, _, value = self.header.partition("=")
-            # Compared as JSON, as it was written: a header may hold what is no text of a database, NUL for one, and
-            # what takes the JSON apart fails then. An element is ["name", "type", "value"] (SQLite leaves the blanks
-            # out), and a quote inside of a string follows a backslash, so its two ends say it all.
+            # An element of the JSON is ["name", "type", "value"].
             values["header_name"], values["header_value"] = f"[{json.dumps(name)},", f"{json.dumps(value)}]"
-            parts.append(
-                "exists (select 1 from json_each(headers) as header where substr(header.value, 1,"
-                " length(:header_name)) = :header_name and substr(header.value, length(header.value) -"
-                " length(:header_value)) = ',' || :header_value)"
-                if is_sqlite
-                else "exists (select 1 from (select cast(json_array_elements(cast(headers as json)) as text) as value)"
-                " as header where substr(header.value, 1, length(:header_name)) = :header_name and"
-                " substr(header.value, length(header.value) - length(:header_value)) = ' ' || :header_value)"
-            )
+            parts.append(dialect.some_header("headers", ":header_name", ":header_value"))
         if self.ids:
             parts.append(f"escalation_id in ({', '.join(str(one) for one in self.ids)})")
         return " and ".join(parts), values

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive.classification import grouping
+from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.message import index_key
@@ -111,7 +112,7 @@ def alarms(connection: Connection, readable: Collection[str]) -> dict[str, dict[
 def flows(connection: Connection, readable: Collection[str], since: datetime) -> dict[str, list[Row]]:
     """What moved since then, by route: day, states from and to, messages. From the events of whole sets."""
     where, values = _routes(readable)
-    day = "substr(at, 1, 10)" if _is_sqlite(connection) else "to_char(at at time zone 'UTC', 'YYYY-MM-DD')"
+    day = dialect_of(connection).day("at")
     found: dict[str, list[Row]] = {}
     for row in rows_of(
         connection,
@@ -172,7 +173,7 @@ def ages(connection: Connection, route: str, now: datetime) -> list[Row]:
 def times_to_outcome(connection: Connection, ledger: Ledger, route: str) -> list[float]:
     """Seconds from first enqueue to a presumed or confirmed outcome, ascending, of the newest sends."""
     first = _first_recent_slice(connection, [route])
-    seconds = ledger.seconds_between("messages.first_enqueued_at", "redelivery_attempts.outcome_at")
+    seconds = ledger.dialect.seconds_between("messages.first_enqueued_at", "redelivery_attempts.outcome_at")
     return [
         row["seconds"]
         for row in rows_of(
@@ -398,7 +399,7 @@ def outcomes(connection: Connection, route: str, groups: Collection[int]) -> dic
 def page(connection: Connection, chosen: Filter, readable: Collection[str], *, after: int | None = None,
          oldest_first: bool = False, size: int = PAGE) -> list[Row]:  # fmt: skip
     """A page of escalated messages, newest first; one row more than ``size`` where there is more."""
-    where, values = chosen.where(readable, is_sqlite=_is_sqlite(connection))
+    where, values = chosen.where(readable, dialect_of(connection))
     if after is not None:
         where += f" and escalation_id {'>' if oldest_first else '<'} :after"
         values["after"] = after
@@ -410,7 +411,7 @@ def page(connection: Connection, chosen: Filter, readable: Collection[str], *, a
 
 def ids(connection: Connection, chosen: Filter, readable: Collection[str], limit: int) -> list[int]:
     """The newest escalation ids that match."""
-    where, values = chosen.where(readable, is_sqlite=_is_sqlite(connection))
+    where, values = chosen.where(readable, dialect_of(connection))
     return _ids(connection, where, values, oldest_first=False, limit=limit)
 
 
@@ -442,7 +443,7 @@ def by_ids(connection: Connection, ids: Iterable[int]) -> list[Row]:
 
 def count(connection: Connection, chosen: Filter, readable: Collection[str]) -> int:
     """How many match; at most :data:`COUNT_TO` + 1."""
-    where, values = chosen.where(readable, is_sqlite=_is_sqlite(connection))
+    where, values = chosen.where(readable, dialect_of(connection))
     (row,) = rows_of(
         connection,
         f"select count(*) as n from (select 1 from escalated_messages where {where} limit {COUNT_TO + 1}) as found",
@@ -612,10 +613,6 @@ def _routes(readable: Collection[str], column: str = "route") -> tuple[str, dict
 
 def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
-
-
-def _is_sqlite(connection: Connection) -> bool:
-    return connection.dialect.name == "sqlite"
 
 
 def rows_of(connection: Connection, statement: str, **values: Any) -> list[Row]:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from redrive import redaction
 from redrive import settings as configuration
 from redrive.ledger import schema
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import Ledger
 from redrive.redaction import Redactor
 from redrive.settings import Settings
 from redrive_ui import reading
@@ -95,8 +95,7 @@ class _Reading:
 
     def __enter__(self) -> Connection:
         connection = self._block.__enter__()
-        if not self._ledger.is_sqlite:
-            connection.execute(sql(f"set local statement_timeout = '{_STATEMENT_TIMEOUT}'"))
+        self._ledger.dialect.no_longer_than(connection, _STATEMENT_TIMEOUT)
         return connection
 
     def __exit__(self, *error: Any) -> None:

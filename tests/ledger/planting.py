@@ -65,7 +65,7 @@ class Plant(Probe):
 
     def copy(self, batch_id: int, row: int, body: bytes = b"{}", **fields: Any) -> Classified:
         """One classified copy; every copy has a broker id of its own unless told."""
-        at = self.ledger.stored(self.now)
+        at = self.ledger.dialect.stored(self.now)
         values: dict[str, Any] = {
             "message_id": message_id_of(batch_id, row),
             "batch_id": batch_id,

@@ -26,7 +26,9 @@ def test_sql_throws_the_same_dice(ledger: Ledger, throws: list[tuple[int, int]])
 @pytest.mark.parametrize("seconds", [0, 0.001, 59.9996, 60, 86400 * 400])
 def test_later_is_later_by_so_much(ledger: Ledger, seconds: float) -> None:
     with ledger.read() as connection:
-        found = connection.execute(sql(f"select {ledger.later(':now', str(seconds))}"), {"now": NOW}).scalar_one()
+        found = connection.execute(
+            sql(f"select {ledger.dialect.later(':now', str(seconds))}"), {"now": NOW}
+        ).scalar_one()
     assert abs(parse_instant(found) - NOW - timedelta(seconds=seconds)) <= timedelta(milliseconds=1)  # type: ignore[operator]
 
 

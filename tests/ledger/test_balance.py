@@ -37,7 +37,9 @@ KEPT = ("escalated_messages", "messages", "redelivery_attempts", "repeat_copies"
 
 def let_delete(ledger: Ledger, connection: Connection) -> None:
     for table in KEPT:
-        connection.execute(sql(f"drop trigger if exists {table}_stay" + ("" if ledger.is_sqlite else f" on {table}")))
+        connection.execute(
+            sql(f"drop trigger if exists {table}_stay" + ("" if ledger.dialect.name == "sqlite" else f" on {table}"))
+        )
 
 
 def change(workshop: Workshop, statement: str) -> None:
@@ -183,7 +185,7 @@ def test_what_is_not_finished_is_not_deleted_by_hand(lived: Workshop, table: str
     with pytest.raises(DBAPIError, match=r"not deleted|retention removes"), lived.ledger.write() as connection:
         connection.execute(sql(f"delete from {table}"))
     assert lived.audit() == []
-    if not lived.ledger.is_sqlite:
+    if lived.ledger.dialect.name != "sqlite":
         with pytest.raises(DBAPIError, match="is not truncated"), lived.ledger.write() as connection:
             connection.execute(sql(f"truncate {table}"))
 

@@ -22,13 +22,13 @@ COLUMNS = (
 
 
 def a_review(ledger: Ledger, status: str = "open") -> tuple[Any, ...]:
-    at = instant_text(NOW) if ledger.is_sqlite else NOW
+    at = instant_text(NOW) if ledger.dialect.name == "sqlite" else NOW
     return (1, "orders", "x", 1, "orders-dlq", 0, at, status, SECRET)
 
 
 def break_it(ledger: Ledger, connection: Connection) -> None:
     """The database goes away, or its disk gets full, within a transaction."""
-    if ledger.is_sqlite:
+    if ledger.dialect.name == "sqlite":
         pages = connection.exec_driver_sql("pragma page_count").scalar_one()
         connection.exec_driver_sql(f"pragma max_page_count = {pages}")
         return
@@ -40,18 +40,18 @@ def break_it(ledger: Ledger, connection: Connection) -> None:
 
 
 def bulk(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
-    ledger.bulk(connection, "escalated_messages", COLUMNS, rows)
+    ledger.dialect.bulk(connection, "escalated_messages", COLUMNS, rows)
 
 
 def many(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
     statement = f"insert into escalated_messages ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
-    ledger.many(connection, statement, list(rows))
+    ledger.dialect.many(connection, statement, list(rows))
 
 
 def tuples(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
     statement = f"insert into escalated_messages ({', '.join(COLUMNS)}) values ({', '.join('?' * len(COLUMNS))})"
     for row in rows:
-        ledger.tuples(connection, f"{statement} returning message_id", row)
+        ledger.dialect.tuples(connection, f"{statement} returning message_id", row)
 
 
 def in_trouble(ledger: Ledger, way: Callable[..., None]) -> None:
@@ -72,7 +72,7 @@ def test_a_database_that_goes_away_is_said_to_be_away_and_is_used_again(
     with pytest.raises(LedgerUnavailable):
         in_trouble(ledger, way)
     with ledger.write() as connection:
-        if ledger.is_sqlite:
+        if ledger.dialect.name == "sqlite":
             connection.exec_driver_sql("pragma max_page_count = 1000000")
         way(ledger, connection, [a_review(ledger)])
     with ledger.read() as connection:
@@ -100,7 +100,7 @@ def test_no_value_is_in_what_the_database_refuses(ledger: Ledger, way: Callable[
 
 def test_a_value_that_is_too_large_for_an_index_is_no_outage(ledger: Ledger) -> None:
     big = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=6_000))  # no compression helps
-    if ledger.is_sqlite:  # whose indexes take what a row takes
+    if ledger.dialect.name == "sqlite":  # whose indexes take what a row takes
         _a_run(ledger, big)
         return
     with pytest.raises(LedgerRefused, match=r"for table runs was refused: index row size .* exceeds .*runs"):
@@ -108,14 +108,14 @@ def test_a_value_that_is_too_large_for_an_index_is_no_outage(ledger: Ledger) -> 
 
 
 def test_a_text_that_is_none_is_no_outage(ledger: Ledger) -> None:
-    text = "\ud800" if ledger.is_sqlite else "a\0b"
+    text = "\ud800" if ledger.dialect.name == "sqlite" else "a\0b"
     with pytest.raises(LedgerRefused, match="for table runs was refused"), ledger.write() as connection:
-        ledger.bulk(connection, "runs", ("run_id",), [(text,)])
+        ledger.dialect.bulk(connection, "runs", ("run_id",), [(text,)])
 
 
 def test_a_number_that_no_column_holds_is_no_outage(ledger: Ledger) -> None:
     with pytest.raises(LedgerRefused, match="for table runs was refused"), ledger.write() as connection:
-        ledger.many(connection, "update runs set fence = ?", [(1 << 80,)])
+        ledger.dialect.many(connection, "update runs set fence = ?", [(1 << 80,)])
 
 
 def _a_run(ledger: Ledger, run_id: str) -> None:

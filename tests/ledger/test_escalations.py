@@ -26,7 +26,7 @@ def typed(ledger: Ledger, statement: str) -> None:
     engine = sa.create_engine(ledger.url)
     try:
         with engine.begin() as connection:
-            if ledger.is_sqlite:
+            if ledger.dialect.name == "sqlite":
                 connection.exec_driver_sql(statement)
             else:
                 connection.exec_driver_sql("set search_path = redrive")
@@ -530,7 +530,9 @@ def test_ready_made_queries_answer(bug: Workshop, query: Path) -> None:
     assert text.startswith("-- "), "each begins with a sentence on what it answers"
     column, answers = ANSWERS[query.stem]
     with bug.ledger.read() as connection:
-        text = text if bug.ledger.is_sqlite else text.replace("%", "%%")  # for the driver, not for people
+        text = (
+            text if bug.ledger.dialect.name == "sqlite" else text.replace("%", "%%")
+        )  # for the driver, not for people
         found = connection.exec_driver_sql(text).mappings().all()
     assert [row[column] for row in found] == answers
 

@@ -124,7 +124,7 @@ def _restored_and_unknown(workshop: Workshop) -> None:
 def _no_review_row(workshop: Workshop) -> None:
     """By an owner who may drop triggers; others are refused."""
     with workshop.ledger.write() as connection:
-        if workshop.ledger.is_sqlite:
+        if workshop.ledger.dialect.name == "sqlite":
             names = connection.execute(
                 sql("select name from sqlite_master where type = 'trigger' and tbl_name = 'escalated_messages'")
             ).scalars()

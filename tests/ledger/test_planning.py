@@ -59,7 +59,7 @@ def test_a_delay_is_spread_below_its_cap(plant: Plant) -> None:
 def test_a_delay_source_keeps_its_own_delay_from_when_the_copy_was_put_there(plant: Plant) -> None:
     put = plant.now - timedelta(seconds=10)
     plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": None,
-                "enqueued_at": plant.ledger.stored(put)})  # fmt: skip
+                "enqueued_at": plant.ledger.dialect.stored(put)})  # fmt: skip
     apply(plant, Send(Plan.DELAY, timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
     ((at,),) = plant.rows("select next_attempt_at from messages")
     assert parse_instant(at) == put + timedelta(minutes=5)

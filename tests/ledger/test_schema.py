@@ -40,7 +40,7 @@ PUBLIC = {
 def test_migrations_build_exactly_the_tables_of_the_code(ledger: Ledger) -> None:
     with ledger.read() as connection:
         context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "compare_server_default": not ledger.is_sqlite}
+            connection, opts={"compare_type": True, "compare_server_default": ledger.dialect.name != "sqlite"}
         )
         assert compare_metadata(context, tables.metadata) == []
 
@@ -59,7 +59,7 @@ def test_migrations_build_the_same_constraints_as_the_code(ledger_url: str) -> N
 
 def _empty(ledger: Ledger) -> None:
     with ledger.write() as connection:
-        if not ledger.is_sqlite:
+        if ledger.dialect.name != "sqlite":
             connection.exec_driver_sql("drop schema redrive cascade")
             connection.exec_driver_sql("create schema redrive")
             return
@@ -73,7 +73,7 @@ def _empty(ledger: Ledger) -> None:
 
 def _definitions(ledger: Ledger) -> dict[str, list[str]]:
     with ledger.read() as connection:
-        if not ledger.is_sqlite:
+        if ledger.dialect.name != "sqlite":
             constraints = connection.execute(
                 sql(
                     "select conname, pg_get_constraintdef(oid) from pg_constraint"

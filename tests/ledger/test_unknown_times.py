@@ -75,11 +75,11 @@ def test_the_reader_of_order_bys_sees_them() -> None:
 
 
 def test_of_an_order_key_those_without_a_time_go_first_as_they_were_staged(plant: Plant) -> None:
-    at = plant.ledger.stored(NOW)
+    at = plant.ledger.dialect.stored(NOW)
     _, (timed, late, early) = plant.load(
         {"body": b"1", "order_key": "k", "enqueued_at": at},
         {"body": b"2", "order_key": "k", "enqueued_at": None},
-        {"body": b"3", "order_key": "k", "enqueued_at": plant.ledger.stored(NOW - MINUTE)},
+        {"body": b"3", "order_key": "k", "enqueued_at": plant.ledger.dialect.stored(NOW - MINUTE)},
     )
     _, (last,) = plant.load({"body": b"4", "order_key": "k", "enqueued_at": None})
     went = []

@@ -177,7 +177,7 @@ def statements(name: str) -> list[str]:
 def execute(ledger: Ledger, statement: str) -> int:
     """Run it as a person's client does; how many rows it changed."""
     with ledger.write() as connection:
-        escaped = statement if ledger.is_sqlite else statement.replace("%", "%%")
+        escaped = statement if ledger.dialect.name == "sqlite" else statement.replace("%", "%%")
         return int(connection.exec_driver_sql(escaped).rowcount)
 
 

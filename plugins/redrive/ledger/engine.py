@@ -21,7 +21,8 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, DBAPIError, 
 
 from redrive.errors import LedgerRefused, LedgerUnavailable, SettingsError
 from redrive.extras import needing
-from redrive.ledger.dialects import Dialect, refusal
+from redrive.ledger import dialects
+from redrive.ledger.dialects import Dialect, Sqlite, refusal
 from redrive.ledger.statements import Instant, instant_text, parse_instant, sql
 from redrive.ledger.transactions import MACHINE, ActorTransaction, RouteLease, RunTransaction
 
@@ -31,7 +32,7 @@ __all__ = ["CHUNK_ROWS", "Instant", "Ledger", "instant_text", "let_go_of_interru
 CHUNK_ROWS = 50_000
 
 
-class Ledger(Dialect):
+class Ledger:
     """The SQL database that holds state and decisions.
 
     ``url`` is an SQLAlchemy URL, ``sqlite:///…`` or ``postgresql+psycopg://…``; anything else is refused.
@@ -47,8 +48,8 @@ class Ledger(Dialect):
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise SettingsError(f"database: {parsed.get_backend_name()} is not supported; use sqlite or postgresql")
         self.url = parsed
-        self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        if self.is_sqlite:
+        self.dialect: Dialect = dialects.named(parsed.get_backend_name())
+        if isinstance(self.dialect, Sqlite):
             if parsed.database and parsed.database != ":memory:":
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             self.engine = sa.create_engine(
@@ -82,20 +83,20 @@ class Ledger(Dialect):
         """One transaction of the run that holds ``lease``, which it renews; :class:`~redrive.errors.LeaseLost` when
         another run holds the route. ``actor``: the person that the run is for, where it is for one."""
         with self.write() as connection:
-            yield RunTransaction(self, connection, lease, now, actor=actor)
+            yield RunTransaction(self.dialect, connection, lease, now, actor=actor)
 
     @contextmanager
     def by(self, actor: str, now: datetime, *, route: str | None = None) -> Iterator[ActorTransaction]:
         """One transaction of somebody who holds no route, on ``route`` or on all of them."""
         with self.write() as connection:
-            yield ActorTransaction(self, connection, now, actor=actor, route=route)
+            yield ActorTransaction(self.dialect, connection, now, actor=actor, route=route)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A consistent snapshot for reading; takes no write lock."""
         options: dict[str, Any] = {"redrive_read": True}
-        if not self.is_sqlite:
-            options["isolation_level"] = "REPEATABLE READ"
+        if self.dialect.isolation is not None:
+            options["isolation_level"] = self.dialect.isolation
         with self._reachable(), self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
@@ -114,7 +115,9 @@ class Ledger(Dialect):
                 raise LedgerRefused(f"ledger {where}: {refusal(error.statement, error.orig)}") from error
             if isinstance(error, OperationalError):
                 raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
-            if self.is_sqlite and type(error) is DatabaseError:  # the file is damaged or something else
+            if (
+                isinstance(self.dialect, Sqlite) and type(error) is DatabaseError
+            ):  # the file is damaged or something else
                 raise LedgerUnavailable(f"ledger {self.url.database}: {error.orig}") from error
             if error.connection_invalidated:
                 raise LedgerUnavailable(f"ledger {where}: the connection was lost") from error

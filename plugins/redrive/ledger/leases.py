@@ -50,7 +50,7 @@ def acquire(
         row = connection.execute(
             sql(
                 "select run_id, holder, lease_until, paused_at, paused_by, pause_reason, fence, system from route_state"
-                " where route = :route" + ("" if ledger.is_sqlite else " for update")
+                " where route = :route" + ledger.dialect.for_update
             ),
             {"route": route},
         ).one()
@@ -101,7 +101,7 @@ def acquire(
                 "configuration": name,
             },
         )
-        tx = RunTransaction(ledger, connection, lease, now)
+        tx = RunTransaction(ledger.dialect, connection, lease, now)
         if replaces:
             why = f"the lease of run {row.run_id} ({row.holder}) ran out at {lease_until}"
             tell(tx, Action.TAKE_OVER_ROUTE, reason=why)

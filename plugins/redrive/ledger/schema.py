@@ -15,9 +15,10 @@ from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 
 from redrive.errors import LedgerError, SchemaOutdated
+from redrive.ledger.dialects import CREATE_VIEW
 from redrive.ledger.engine import Ledger, sql
 
 if TYPE_CHECKING:
@@ -25,21 +26,7 @@ if TYPE_CHECKING:
 
 _HERE = files("redrive.ledger")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that are mistaken for digits
-_CREATE_VIEW = re.compile(r"^create view (\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"\{(\w+): ([^{}]+)\}")
-#: What is called otherwise on each database, in a view that is the same on both.
-_FUNCTIONS: dict[str, dict[str, Callable[..., str]]] = {
-    "sqlite": {
-        "day": lambda instant: f"substr({instant}, 1, 10)",
-        "seconds": lambda start, end: f"((julianday({end}) - julianday({start})) * 86400.0)",
-        "ago": lambda time: f"(strftime('%Y-%m-%d %H:%M:%f', 'now', '-{time}') || '000')",
-    },
-    "postgresql": {
-        "day": lambda instant: f"to_char({instant} at time zone 'UTC', 'YYYY-MM-DD')",
-        "seconds": lambda start, end: f"extract(epoch from {end} - {start})",
-        "ago": lambda time: f"(now() - interval '{time}')",
-    },
-}
 
 
 def upgrade(ledger: Ledger, now: datetime) -> str:
@@ -48,11 +35,7 @@ def upgrade(ledger: Ledger, now: datetime) -> str:
 
     config = _config()
     with ledger.write() as connection:
-        if not ledger.is_sqlite:  # two upgrades at once: the second waits, then finds nothing to do
-            connection.exec_driver_sql("select pg_advisory_xact_lock(7239581)")
-            # "if not exists" asks for the right to create before it looks, and whoever upgrades may lack it
-            if connection.exec_driver_sql("select to_regnamespace('redrive')").scalar() is None:
-                connection.exec_driver_sql("create schema redrive")
+        ledger.dialect.begin_upgrade(connection)
         _refuse_unknown(ledger, current_revision(connection))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
@@ -122,34 +105,27 @@ def _config() -> "Config":
 def _make_views(ledger: Ledger, connection: sa.Connection) -> None:
     """Make every view, trigger and role anew."""
     statements = [statement for text in _view_texts(ledger) for statement in _statements(text)]
-    if not ledger.is_sqlite:
-        try:
-            with connection.begin_nested():
-                for statement in statements:
-                    _run(connection, _CREATE_VIEW.sub(r"create or replace view \1", statement))
-            return
-        except ProgrammingError:
-            pass  # a view lost or renamed a column: it has to go first
-    names = [match[1] for statement in statements if (match := _CREATE_VIEW.search(statement))]
+    if ledger.dialect.replace_views(connection, statements):
+        return
+    names = [match[1] for statement in statements if (match := CREATE_VIEW.search(statement))]
     for name in reversed(names):
         try:
-            _run(connection, f"drop view if exists {name}")
+            ledger.dialect.as_it_is(connection, f"drop view if exists {name}")
         except DBAPIError as error:
             raise LedgerError(f"view {name} has to change, but something was built on it: {error.orig}") from error
     for statement in statements:
-        _run(connection, statement)
-
-
-def _run(connection: sa.Connection, statement: str) -> None:
-    # Through the driver, because a colon is no parameter here; psycopg reads a percent sign as one.
-    connection.exec_driver_sql(statement.replace("%", "%%") if connection.dialect.name == "postgresql" else statement)
+        ledger.dialect.as_it_is(connection, statement)
 
 
 def _view_texts(ledger: Ledger) -> list[str]:
     """The texts of all files in the order in which they run, in this database's words."""
-    functions = _FUNCTIONS[ledger.engine.dialect.name]
+    functions: dict[str, Callable[..., str]] = {
+        "day": ledger.dialect.day,
+        "seconds": ledger.dialect.seconds_between,
+        "ago": ledger.dialect.ago,
+    }
     views = _HERE / "views"
-    own = sorted(_sql_files(views / ledger.engine.dialect.name), key=lambda file: (file.name == "roles.sql", file.name))
+    own = sorted(_sql_files(views / ledger.dialect.name), key=lambda file: (file.name == "roles.sql", file.name))
     return [  # roles come last: what they may read has to exist
         _FUNCTION.sub(lambda match: functions[match[1]](*match[2].split(" -> ")), file.read_text(encoding="utf-8"))
         for file in (*_sql_files(views), *own)

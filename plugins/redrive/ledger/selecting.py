@@ -118,8 +118,8 @@ def parse_attributes(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
 def want(ledger: Ledger, connection: Connection, selection: Selection) -> None:
     """Put the selection's ``message_ids``, if it has any, where its condition looks for them; for this transaction."""
     if selection.message_ids is not None:
-        ledger.temporary(connection, "wanted", "message_id bigint primary key")
-        ledger.bulk(connection, "wanted", ("message_id",), [(one,) for one in selection.message_ids])
+        ledger.dialect.temporary(connection, "wanted", "message_id bigint primary key")
+        ledger.dialect.bulk(connection, "wanted", ("message_id",), [(one,) for one in selection.message_ids])
 
 
 def candidates(

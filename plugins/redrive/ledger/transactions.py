@@ -34,8 +34,8 @@ class RouteLease:
 class Transaction:
     """One transaction that changes the ledger. What only reads takes its :attr:`connection`."""
 
-    def __init__(self, ledger: Dialect, connection: Connection, now: datetime, **names: Any) -> None:
-        self.ledger = ledger
+    def __init__(self, dialect: Dialect, connection: Connection, now: datetime, **names: Any) -> None:
+        self.dialect = dialect
         self.connection = connection
         self.now = now
         self._names: dict[str, Any] = {**names, "now": now}
@@ -65,19 +65,19 @@ class Transaction:
 
     def temporary(self, name: str, columns: str) -> None:
         """As :meth:`Dialect.temporary`."""
-        self.ledger.temporary(self.connection, name, columns)
+        self.dialect.temporary(self.connection, name, columns)
 
     def bulk(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """As :meth:`Dialect.bulk`."""
-        self.ledger.bulk(self.connection, table, columns, rows)
+        self.dialect.bulk(self.connection, table, columns, rows)
 
     def many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
         """As :meth:`Dialect.many`."""
-        return self.ledger.many(self.connection, statement, rows)
+        return self.dialect.many(self.connection, statement, rows)
 
     def tuples(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """As :meth:`Dialect.tuples`."""
-        return self.ledger.tuples(self.connection, statement, values)
+        return self.dialect.tuples(self.connection, statement, values)
 
 
 class RunTransaction(Transaction):
@@ -88,10 +88,10 @@ class RunTransaction(Transaction):
     """
 
     def __init__(
-        self, ledger: Dialect, connection: Connection, lease: RouteLease, now: datetime, *, actor: str = MACHINE
+        self, dialect: Dialect, connection: Connection, lease: RouteLease, now: datetime, *, actor: str = MACHINE
     ) -> None:
         super().__init__(
-            ledger, connection, now, route=lease.route, run_id=lease.run_id, fence=lease.fence, actor=actor
+            dialect, connection, now, route=lease.route, run_id=lease.run_id, fence=lease.fence, actor=actor
         )
         self.lease = lease
         result = self.execute(
@@ -123,6 +123,6 @@ class ActorTransaction(Transaction):
     """
 
     def __init__(
-        self, ledger: Dialect, connection: Connection, now: datetime, *, actor: str, route: str | None
+        self, dialect: Dialect, connection: Connection, now: datetime, *, actor: str, route: str | None
     ) -> None:
-        super().__init__(ledger, connection, now, route=route, run_id=None, actor=actor)
+        super().__init__(dialect, connection, now, route=route, run_id=None, actor=actor)

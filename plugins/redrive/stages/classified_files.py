@@ -4,7 +4,6 @@ Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -193,9 +192,9 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
             plain["broker_message_id"],
             plain["body_hash"],
             plain["body_bytes"],
-            _instants(context, column["enqueued_at"]),
-            _instants(context, column["dead_lettered_at"]),
-            _instants(context, column["received_at"]),
+            context.ledger.dialect.stored_column(column["enqueued_at"]),
+            context.ledger.dialect.stored_column(column["dead_lettered_at"]),
+            context.ledger.dialect.stored_column(column["received_at"]),
             plain["deliveries"],
             plain["redrive_id"],
             plain["redrive_attempt"],
@@ -252,19 +251,6 @@ def _headers_hashes(context: Context, some: Sequence[Batch], table: pa.Table) ->
             if not context.staging.is_damaged(batch.uri):
                 raise
     return found
-
-
-def _instants(context: Context, column: pa.Array) -> list[Any]:
-    """Arrow timestamps as the ledger stores them; on SQLite formatted by Arrow, ten times faster than by Python."""
-    if not context.ledger.is_sqlite:
-        return list(column.to_pylist())
-    if column.null_count == len(column):
-        return [None] * len(column)
-    distinct = column.dictionary_encode()
-    if len(distinct.dictionary) * 2 < len(column):  # thousands of copies are received at one moment
-        texts = _instants(context, distinct.dictionary)
-        return [None if i is None else texts[i] for i in distinct.indices.to_pylist()]
-    return list(pc.strftime(column.cast(pa.timestamp("us")), format="%Y-%m-%d %H:%M:%S").to_pylist())
 
 
 def load(

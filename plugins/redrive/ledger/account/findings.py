@@ -74,7 +74,7 @@ def _stuck(connection: Connection, route: str | None) -> Iterator[Problem]:
 
 
 def _checks(ledger: Ledger) -> list[_Check]:
-    told_late = ledger.later("s.last_sent_at", "q.lag_seconds")
+    told_late = ledger.dialect.later("s.last_sent_at", "q.lag_seconds")
     return [
         _Check(
             "select s.route, count(*) as n, min(s.batch_id) as example from staging_batches s"

@@ -102,7 +102,7 @@ def forgotten(connection: Connection) -> list[Batch]:
 def drop(ledger: Ledger, batch_ids: Sequence[int]) -> None:
     """The files of these forgotten batches are gone: nothing is left of them."""
     with ledger.write() as connection:
-        ledger.many(
+        ledger.dialect.many(
             connection,
             f"delete from staging_batches where batch_id = ? and {_FORGOTTEN}",
             [(batch_id,) for batch_id in batch_ids],

@@ -126,7 +126,7 @@ def claim(ledger: Ledger, lease: RouteLease, wanted: Wanted, terms: Terms, now: 
                 " with due as (select message_id, attempts, group_id, plan, next_attempt_at from messages due"
                 f" where route = :route and {due(due_by(wanted.ahead), in_id_order=True)}"
                 f" and message_id > :after and destination = :destination and {where}"
-                f" order by message_id limit :limit {ledger.locked})"
+                f" order by message_id limit :limit {ledger.dialect.locked})"
                 " select message_id, attempts + 1, :route, group_id, :slice_id, plan, :destination, :now,"
                 f" {early} from due"
                 " where true on conflict (message_id, attempt) do nothing"
@@ -188,7 +188,8 @@ def claim_resends(
                 " where route = :route and state = 'unknown' and destination = :destination and (plan = 'resend'"
                 " or plan = 'repeat' and exists (select 1 from redelivery_attempts first"
                 " where first.message_id = messages.message_id and first.attempt = messages.attempts"
-                f" and first.claimed_at > :after_at)) and {where} order by message_id limit :limit {ledger.locked}"
+                f" and first.claimed_at > :after_at)) and {where}"
+                f" order by message_id limit :limit {ledger.dialect.locked}"
             ),
             {
                 "destination": wanted.destination,

@@ -340,9 +340,9 @@ def _note_worked_past(tx: RunTransaction, destinations: Mapping[str, Consumption
         ]
         tx.many(
             "update delivery_slices set observed_from = ? where slice_id = ?",
-            [(tx.ledger.stored(at), slice_id) for slice_id, at in worked_past(sends, seen, how, tx.now).items()],
+            [(tx.dialect.stored(at), slice_id) for slice_id, at in worked_past(sends, seen, how, tx.now).items()],
         )
-    end = tx.ledger.later("observed_from", str(window.total_seconds()))
+    end = tx.dialect.later("observed_from", str(window.total_seconds()))
     tx.execute(
         sql(
             f"update delivery_slices set window_ends_at = {end}"

@@ -145,12 +145,12 @@ def apply(
             list({row[:9]: row for row in (_decision_row(*one, delays) for one in decisions)}.values()),
         )  # fmt: skip
         jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
-        backed_off = ledger.later(":now", f"decisions.within * {jitter}")
-        own = ledger.later(
+        backed_off = ledger.dialect.later(":now", f"decisions.within * {jitter}")
+        own = ledger.dialect.later(
             "coalesce(messages.dead_lettered_at, messages.first_enqueued_at, messages.changed_at)",
             "decisions.own_delay",
         )
-        settled = ledger.later(
+        settled = ledger.dialect.later(
             "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
         )
         due = f"case when {backed_off} < {settled} then {settled} else {backed_off} end"

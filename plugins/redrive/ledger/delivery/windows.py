@@ -193,7 +193,7 @@ def mark(
     if not marks:
         return False
     with ledger.under(lease, now) as tx:
-        stored = ledger.stored(now)
+        stored = ledger.dialect.stored(now)
         _mark_not_sent(tx, slice_id, marks, tries)
         unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
         if unknown:
@@ -225,7 +225,7 @@ def mark(
             if m.status == "sent"
         ]
         kept = [
-            (ledger.stored(now + timedelta(seconds=m.delay_seconds)), m.message_id, m.attempt)
+            (ledger.dialect.stored(now + timedelta(seconds=m.delay_seconds)), m.message_id, m.attempt)
             for m in marks
             if m.delay_seconds and m.status in ("sent", "unknown")
         ]
@@ -259,7 +259,7 @@ def _mark_not_sent(
     whole_window = len(failed) == len(marks) and all(m.status == "retry" for m in failed)
     put_back(tx, slice_id, [m.message_id for m in failed], failed[0].detail)
     jitter = backoff.dice_sql("message_id", "(attempts + send_failures + 1)")
-    again = tx.ledger.later(":now", f"{RETRY_AFTER.total_seconds()} * {jitter}")
+    again = tx.dialect.later(":now", f"{RETRY_AFTER.total_seconds()} * {jitter}")
     tx.execute(
         sql(
             # What was to be sent early is not due before it was.

@@ -277,25 +277,7 @@ def newest(connection: Connection) -> int:
 
 def _count_on_from(tx: RunTransaction, batch_id: int) -> None:
     """The next batch gets a greater id than ``batch_id``: a counter that went back must not give an id twice."""
-    values = {"batch_id": batch_id}
-    if tx.ledger.is_sqlite:
-        where = "name = 'staging_batches'"
-        tx.execute(sql(f"update sqlite_sequence set seq = max(seq, :batch_id) where {where}"), values)
-        tx.execute(
-            sql(
-                "insert into sqlite_sequence (name, seq) select 'staging_batches', :batch_id"
-                f" where not exists (select 1 from sqlite_sequence where {where})"
-            ),
-            values,
-        )
-        return
-    counter = tx.execute(sql("select pg_get_serial_sequence('staging_batches', 'batch_id')")).scalar_one()
-    last = tx.execute(sql(f"select case when is_called then last_value else 0 end from {counter}")).scalar_one()
-    # Counted on and not set: others may be counting at this moment, and a counter that is set may go back.
-    tx.execute(
-        sql("select count(nextval(cast(:counter as regclass))) from generate_series(1, :missing)"),
-        {"counter": counter, "missing": max(0, batch_id - last)},
-    )
+    tx.dialect.count_on(tx.connection, "staging_batches", "batch_id", batch_id)
 
 
 def removed(ledger: Ledger, batch_ids: list[int], now: datetime) -> None:
@@ -316,7 +298,7 @@ def may_come_again(ledger: Ledger, leased_for: timedelta, batch: str) -> str:
     """
     taken = f"coalesce({batch}.settled_at, (select runs.finished_at from runs where runs.run_id = {batch}.run_id))"
     return (
-        f"coalesce({ledger.later(taken, str(leased_for.total_seconds()))} >= (select source_state.drained_to"
+        f"coalesce({ledger.dialect.later(taken, str(leased_for.total_seconds()))} >= (select source_state.drained_to"
         f" from source_state where source_state.route = {batch}.route and source_state.source = {batch}.source), true)"
     )
 

@@ -476,7 +476,7 @@ _NOT_GIVEN = (
 def _insert_new(tx: RunTransaction) -> None:
     # The attempts that a copy tells of are carried over, so that a lost ledger, a message that is made anew from each
     # redelivery, or another route that sends it round in a circle, does not begin to count anew.
-    own = f":ledger_id || '-' || {tx.ledger.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
+    own = f":ledger_id || '-' || {tx.dialect.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
     foreign = f"incoming.redrive_id is not null and incoming.owner is null and not ({_NOT_GIVEN})"
     # Whatever ids came in or are there already: a clash costs a message its wish, and never stops a load.
     ids = (f"case when {foreign} then redrive_id else {own} end", own, f"{own} || '-' || :salt")
@@ -611,7 +611,7 @@ def _count(tx: RunTransaction) -> Loaded:
     tx.many(
         "update staging_batches set loaded_at = ?, new_copies = ?, returned_copies = ?, duplicate_copies = ?,"
         " surplus_copies = ?, suspected_copies = ? where batch_id = ? and loaded_at is null",
-        [(tx.ledger.stored(tx.now), *row[1:], row[0]) for row in rows],
+        [(tx.dialect.stored(tx.now), *row[1:], row[0]) for row in rows],
     )
     tx.execute(
         sql(

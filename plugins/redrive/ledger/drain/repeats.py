@@ -164,8 +164,10 @@ def known(ledger: Ledger, route: str, wanted: Iterable[Evidence]) -> dict[Eviden
     if not asked:
         return {}
     with ledger.write() as connection:  # a temporary table counts as writing
-        ledger.temporary(connection, "asked", "message_id text")
-        ledger.bulk(connection, "asked", ("message_id",), [(one,) for one in {index_key(e.message_id) for e in asked}])
+        ledger.dialect.temporary(connection, "asked", "message_id text")
+        ledger.dialect.bulk(
+            connection, "asked", ("message_id",), [(one,) for one in {index_key(e.message_id) for e in asked}]
+        )
         rows = connection.execute(
             sql(
                 "select m.source, m.broker_message_id, m.first_enqueued_at, m.body_hash, m.message_id"
@@ -175,16 +177,13 @@ def known(ledger: Ledger, route: str, wanted: Iterable[Evidence]) -> dict[Eviden
         ).all()
     seen: dict[tuple[Any, ...], int] = {}
     for row in rows:
-        seen[row.source, row.broker_message_id, _text(ledger, row.first_enqueued_at), bytes(row.body_hash)] = row[4]
+        seen[
+            row.source, row.broker_message_id, ledger.dialect.comparable(row.first_enqueued_at), bytes(row.body_hash)
+        ] = row[4]
     found = {}
     for evidence in asked:
-        enqueued = None if evidence.enqueued_at is None else ledger.stored(evidence.enqueued_at)
-        key = (evidence.source, index_key(evidence.message_id), _text(ledger, enqueued), evidence.body_hash)
+        enqueued = ledger.dialect.stored(evidence.enqueued_at)
+        key = (evidence.source, index_key(evidence.message_id), ledger.dialect.comparable(enqueued), evidence.body_hash)
         if key in seen:
             found[evidence] = seen[key]
     return found
-
-
-def _text(ledger: Ledger, instant: Any) -> Any:
-    """A stored instant as something that is equal when the instants are."""
-    return instant if ledger.is_sqlite or instant is None else instant.timestamp()

@@ -219,7 +219,7 @@ def reopen(
 
 def insert_reviews(tx: RunTransaction, reviews: Sequence[Review], where: str) -> None:
     """Write review rows within a transaction; ``where`` asks twice for the message id whether a row may be written."""
-    stored = tx.ledger.stored(tx.now)
+    stored = tx.dialect.stored(tx.now)
     rows = []
     for review in reviews:
         one = review.candidate
@@ -234,26 +234,18 @@ def insert_reviews(tx: RunTransaction, reviews: Sequence[Review], where: str) ->
                 review.suggested,
             )
         )  # fmt: skip
-    columns = (
-        "message_id", "route", "group_id", "cause", "reason", "error_text", "payload", "payload_bytes",
-        "size_bytes", "content_type", "headers", "source", "destination", "broker_message_id", "message_key",
-        "attempts", "first_enqueued_at", "escalated_at", "suggested_decision",
-    )  # fmt: skip
+    columns = {
+        "message_id": "bigint", "route": "text", "group_id": "bigint", "cause": "text", "reason": "text",
+        "error_text": "text", "payload": "text", "payload_bytes": "bytea", "size_bytes": "int", "content_type": "text",
+        "headers": "text", "source": "text", "destination": "text", "broker_message_id": "text", "message_key": "text",
+        "attempts": "int", "first_enqueued_at": "timestamptz", "escalated_at": "timestamptz",
+        "suggested_decision": "text",
+    }  # fmt: skip
     tx.many(
-        f"insert into escalated_messages ({', '.join(columns)}) select "
-        + (", ".join(["?"] * len(columns)) if tx.ledger.is_sqlite else _typed_marks())
+        f"insert into escalated_messages ({', '.join(columns)}) select {tx.dialect.marks(list(columns.values()))}"
         + where,
         [(*row, row[0], row[0]) for row in rows],
     )
-
-
-def _typed_marks() -> str:
-    # PostgreSQL can't infer the types of bare parameters in a SELECT list.
-    types = (
-        "bigint", "text", "bigint", "text", "text", "text", "text", "bytea", "int", "text", "text", "text", "text",
-        "text", "text", "int", "timestamptz", "timestamptz", "text",
-    )  # fmt: skip
-    return ", ".join(f"?::{name}" for name in types)
 
 
 def suppress(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: datetime) -> int:
@@ -418,13 +410,12 @@ def _not_there(tx: RunTransaction, decided: str) -> None:
 
 def _leave_changed(tx: RunTransaction) -> None:
     """Leave out of ``taken`` what no longer is as it was read; lock the rest, so that late changes wait for us."""
-    if not tx.ledger.is_sqlite:  # where nobody else writes during this transaction
-        tx.execute(
-            sql(
-                "select 1 from escalated_messages where escalation_id in (select escalation_id from taken)"
-                " order by escalation_id for update"
-            )
+    tx.execute(
+        sql(
+            "select 1 from escalated_messages where escalation_id in (select escalation_id from taken)"
+            f" order by escalation_id{tx.dialect.for_update}"
         )
+    )
     same = " and ".join(
         f"coalesce(reviews.{column}, '') = coalesce(taken.{column}, '')"
         for column in ("decision", "decided_by", "approved_by", "corrected_body")
