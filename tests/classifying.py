@@ -42,7 +42,7 @@ def classify(manifest_uri: str) -> None:
         texts.setdefault(case, said.text)
         case_of.append(case)
     known = [KnownGroup(**group) for group in manifest["known_groups"]]
-    judged = explain.judge(cases, rules, known)
+    judged = explain.explain_cases(cases, rules, known)
     keys = {case: number for number, case in enumerate(cases)}
     messages = [
         {
@@ -56,20 +56,20 @@ def classify(manifest_uri: str) -> None:
     answers = []
     shown: set[str] = set()
     for case, key in keys.items():
-        judgement = judged[case]
+        explanation = judged[case]
         answers.append(
             {
                 "case_key": key,
                 "messages": cases[case],
-                "cause": judgement.cause.value,
-                "rule": judgement.rule,
-                "confidence": judgement.confidence,
-                "fingerprint": judgement.fingerprint,
-                "template": judgement.template,
-                "example": None if judgement.fingerprint in shown else texts[case],
+                "cause": explanation.cause.value,
+                "rule": explanation.rule,
+                "confidence": explanation.confidence,
+                "fingerprint": explanation.fingerprint,
+                "template": explanation.template,
+                "example": None if explanation.fingerprint in shown else texts[case],
             }
         )
-        shown.add(judgement.fingerprint)
+        shown.add(explanation.fingerprint)
     for batch in manifest["batches"]:
         own = [one for one in messages if one["message_id"] >> ROW_BITS == batch["batch_id"]]
         path = output / file_schemas.MESSAGES_DIR / file_schemas.messages_file(batch["batch_id"])

@@ -42,9 +42,9 @@ class Action(StrEnum):
     STEP_GATE = "step_gate", "the gate of a group went to another stage"
     STEP_BREAKER = "step_breaker", "the breaker of a destination went to another stage"
     RELEASE_GATE = "release_gate", "a person lets a group or a destination try again"
-    LET_THROUGH = "let_through", "held messages may go"
+    ADMIT = "admit", "held messages may go"
     HOLD_BACK = "hold_back", "waiting messages may not go now"
-    GIVE_TO_PEOPLE = "give_to_people", "a person has to decide; the reason says why"
+    PUT_TO_REVIEW = "put_to_review", "a person has to decide; the reason says why"
     # Deliveries
     CLAIM = "claim", "a delivery claimed messages for one attempt"
     CLAIM_RESEND = "claim_resend", "a delivery claimed unknown sends for the same attempt again"

@@ -134,18 +134,18 @@ def held(plant: Plant, count: int = 5) -> int:
 
 def test_a_quota_lets_the_oldest_through(plant: Plant) -> None:
     group = held(plant)
-    assert planning.let_through(plant.ledger, plant.lease, {group: 2}, plant.now) == 2
+    assert planning.admit(plant.ledger, plant.lease, {group: 2}, plant.now) == 2
     assert plant.rows("select state from messages order by message_id") == [("waiting",)] * 2 + [("held",)] * 3
 
 
 def test_no_quota_lets_all_through(plant: Plant) -> None:
     group = held(plant)
-    assert planning.let_through(plant.ledger, plant.lease, {group: None}, plant.now) == 5
+    assert planning.admit(plant.ledger, plant.lease, {group: None}, plant.now) == 5
 
 
 def test_holding_back_says_why(plant: Plant) -> None:
     group = held(plant)
-    planning.let_through(plant.ledger, plant.lease, {group: None}, plant.now)
+    planning.admit(plant.ledger, plant.lease, {group: None}, plant.now)
     assert planning.hold_back(plant.ledger, plant.lease, {group: "breaker"}, plant.now) == 5
     assert plant.rows("select distinct state, reason from messages") == [("held", "breaker")]
 
@@ -160,7 +160,7 @@ def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_release
         id=released, g=group, now=plant.now,
     )  # fmt: skip
     plant.change("update messages set plan = 'release' where message_id = :id", id=released)
-    assert planning.give_to_people(plant.ledger, plant.lease, {group: "canary failed"}, plant.now) == {
+    assert planning.put_to_review(plant.ledger, plant.lease, {group: "canary failed"}, plant.now) == {
         "reopened": 1,
         "to_review": 4,
     }

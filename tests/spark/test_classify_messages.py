@@ -234,7 +234,7 @@ def test_too_many_cases_are_judged_by_the_executors_as_they_would_be_here(
     often = [f"no account of {word} in this shop" for word in ("amber", "birch", "cedar", "delta", "ember")]
     rare = ["no account of zebra in this shop", "connection refused by gizmo", "the gizmo is ajar", *"klmnopq"]
     ajar = Case("the gizmo is ajar")
-    cause = explain.judge({ajar: 1})[ajar].cause
+    cause = explain.explain_cases({ajar: 1})[ajar].cause
     known = [{"fingerprint": "0" * 16, "cause": cause.value, "template": "the <*> is ajar"}]
     batches = []
     for number in range(1, shares + 1):

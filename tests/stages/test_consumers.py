@@ -11,7 +11,7 @@ from redrive.ledger.delivery.consumers import Health
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline, preview
-from redrive.stages.consumers import Closing, judge, to_close
+from redrive.stages.consumers import Closing, assess, to_close
 from redrive.stages.context import Context, Run
 from tests.workshop import REFUSED, Workshop
 
@@ -23,7 +23,7 @@ def looks(*rounds: list[ConsumerStats], every: timedelta = timedelta(minutes=10)
     """What is known after looking at these consumers, one look after the other."""
     known: list[Health] = []
     for number, seen in enumerate(rounds):
-        known = judge(known, seen, ack_timeout=TIMEOUT, now=NOW + number * every)
+        known = assess(known, seen, ack_timeout=TIMEOUT, now=NOW + number * every)
     return known
 
 
@@ -73,14 +73,14 @@ def test_at_most_sixty_percent_are_isolated(stuck: int, well: int, isolated: int
 
 def test_who_is_isolated_stays_so_while_others_get_stuck() -> None:
     first = looks(crew(2, 3, turn=1), crew(2, 3, turn=2))
-    later = judge(first, crew(2, 3, turn=2), ack_timeout=TIMEOUT, now=NOW + timedelta(hours=1))
+    later = assess(first, crew(2, 3, turn=2), ack_timeout=TIMEOUT, now=NOW + timedelta(hours=1))
     assert statuses(later) == {"s0": "isolated", "s1": "isolated", "w0": "isolated", "w1": "stuck", "w2": "stuck"}
 
 
 def test_an_ack_or_leaving_frees() -> None:
     known = looks(crew(2, 3, turn=1), crew(2, 3, turn=2))
     acked = [ConsumerStats("s0", 6, 2), *crew(0, 3, turn=3)]
-    after = judge(known, acked, ack_timeout=TIMEOUT, now=NOW + timedelta(minutes=20))
+    after = assess(known, acked, ack_timeout=TIMEOUT, now=NOW + timedelta(minutes=20))
     assert statuses(after) == {"s0": "healthy", "s1": "gone", "w0": "healthy", "w1": "healthy", "w2": "healthy"}
     assert all(one.isolated_at is None for one in after)
 
@@ -277,13 +277,13 @@ def there(*crew: str, shared: str = "") -> list[ConsumerStats]:
     ]
 
 
-def judged(status: str, *names: str, **fields: datetime) -> list[Health]:
+def assessed(status: str, *names: str, **fields: datetime) -> list[Health]:
     return [Health(name, 7, 1, NOW - timedelta(minutes=10), status, **fields) for name in names]
 
 
 def test_a_connection_of_isolated_consumers_alone_is_closed() -> None:
     crew = there("s0@x", "s1@x", "w0@y", "w1@y")
-    known = [*judged("isolated", "s0", "s1"), *judged("healthy", "w0", "w1")]
+    known = [*assessed("isolated", "s0", "s1"), *assessed("healthy", "w0", "w1")]
     assert to_close([], known, crew, now=NOW) == [Closing("x", ("s0", "s1"))]
 
 
@@ -300,15 +300,15 @@ def test_a_connection_that_others_need_stays(
     crew: list[ConsumerStats], isolated: list[str], healthy: list[str], why: str
 ) -> None:
     stuck = [one.consumer for one in crew if one.consumer not in (*isolated, *healthy)]
-    known = [*judged("isolated", *isolated), *judged("healthy", *healthy), *judged("stuck", *stuck)]
+    known = [*assessed("isolated", *isolated), *assessed("healthy", *healthy), *assessed("stuck", *stuck)]
     [left] = to_close([], known, crew, now=NOW)
     assert why in left.why_not
 
 
 def test_a_message_at_which_whoever_gets_it_hangs_does_not_close_one_after_another() -> None:
     """Two consumers; the first was closed ten minutes ago and came back, now the second hangs."""
-    before = judged("gone", "s0", closed_at=NOW - timedelta(minutes=10))
-    now = [*judged("isolated", "s1"), *judged("healthy", "again")]
+    before = assessed("gone", "s0", closed_at=NOW - timedelta(minutes=10))
+    now = [*assessed("isolated", "s1"), *assessed("healthy", "again")]
     crew = there("s1@y", "again@z")
     [left] = to_close(before, now, crew, now=NOW)
     assert "60%" in left.why_not
@@ -319,7 +319,7 @@ def test_a_message_at_which_whoever_gets_it_hangs_does_not_close_one_after_anoth
 
 def test_closed_is_asked_for_once_as_long_as_statistics_may_be_late() -> None:
     crew = there("s0@x", "w0@y", "w1@y")
-    asked = [*judged("isolated", "s0", closed_at=NOW - timedelta(seconds=10)), *judged("healthy", "w0", "w1")]
+    asked = [*assessed("isolated", "s0", closed_at=NOW - timedelta(seconds=10)), *assessed("healthy", "w0", "w1")]
     assert to_close([], asked, crew, now=NOW) == []
     assert to_close([], asked, crew, now=NOW + timedelta(minutes=5)) == [Closing("x", ("s0",))], (
         "it is still there: whoever was to ask the broker did not come to it"

@@ -6,7 +6,7 @@ import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth
 from redrive.ledger.delivery.observations import Oldest
-from redrive.stages.ages import UNKNOWN, Ages, judge, may_look
+from redrive.stages.ages import UNKNOWN, Ages, ages_of, may_look
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -21,7 +21,7 @@ def message(age: timedelta, *, deliveries: int = 0, seen: timedelta = timedelta(
 def ages(
     *seen: Oldest, known: Oldest | None = None, depth: Depth = ONE_HELD, looked: bool = True
 ) -> tuple[Ages, list[float | None]]:
-    found = judge(depth, seen if looked else None, known, keep=HOUR, now=NOW)
+    found = ages_of(depth, seen if looked else None, known, keep=HOUR, now=NOW)
     hours = [
         None if age is None else age / 3600 for age in (found.oldest_age_seconds, found.oldest_visible_age_seconds)
     ]

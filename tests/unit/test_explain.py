@@ -5,7 +5,7 @@ from failure_samples import SAMPLES
 
 from redrive.classification.cases import Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
-from redrive.classification.explain import OVERFLOW, explain, judge, overflow_groups, without_personal_data
+from redrive.classification.explain import OVERFLOW, explain, explain_cases, overflow_groups, without_personal_data
 from redrive.classification.templates import KnownGroup
 
 
@@ -73,8 +73,8 @@ def test_what_belongs_to_a_known_group_has_its_cause() -> None:
 
 
 def test_time_is_evidence_where_nothing_is_said() -> None:
-    judgement = judge({Case("", "", "lease"): 3})[Case("", "", "lease")]
-    assert judgement.cause is Cause.LEASE_EXPIRED
+    explanation = explain_cases({Case("", "", "lease"): 3})[Case("", "", "lease")]
+    assert explanation.cause is Cause.LEASE_EXPIRED
 
 
 def test_no_input_no_output() -> None:
@@ -106,19 +106,19 @@ class TestTooManyToTellApart:
         return users | odd
 
     def test_those_with_the_most_messages_are_and_the_others_share_a_group_for_each_cause(self) -> None:
-        found = judge(self.cases(), told_apart=8)
-        told = {judged.template for case, judged in found.items() if case.masked.startswith("no account")}
+        found = explain_cases(self.cases(), told_apart=8)
+        told = {one.template for case, one in found.items() if case.masked.startswith("no account")}
         assert told == {"no account of <*> in this shop"}
-        others = [judged for case, judged in found.items() if not case.masked.startswith("no account")]
-        assert sum(judged.template == OVERFLOW for judged in others) == len(others) - 2
-        assert {judged.fingerprint for judged in others if judged.template == OVERFLOW} <= overflow_groups()
-        assert len({(judged.cause, judged.fingerprint) for judged in others if judged.template == OVERFLOW}) == len(
-            {judged.cause for judged in others if judged.template == OVERFLOW}
+        others = [one for case, one in found.items() if not case.masked.startswith("no account")]
+        assert sum(one.template == OVERFLOW for one in others) == len(others) - 2
+        assert {one.fingerprint for one in others if one.template == OVERFLOW} <= overflow_groups()
+        assert len({(one.cause, one.fingerprint) for one in others if one.template == OVERFLOW}) == len(
+            {one.cause for one in others if one.template == OVERFLOW}
         )
 
     def test_the_cause_is_the_one_that_the_rules_say_all_the_same(self) -> None:
         cases = self.cases() | {Case("HTTP 429 for gizmo"): 1, Case("connection refused by gizmo"): 1}
-        found = judge(cases, told_apart=8)
+        found = explain_cases(cases, told_apart=8)
         assert found[Case("HTTP 429 for gizmo")].cause is Cause.THROTTLED
         assert found[Case("connection refused by gizmo")].cause is Cause.TRANSIENT_NETWORK
         assert found[Case("connection refused by gizmo")].template == OVERFLOW
@@ -126,24 +126,24 @@ class TestTooManyToTellApart:
     def test_what_fits_a_group_that_is_known_or_was_just_found_belongs_to_it(self) -> None:
         cases = self.cases() | {Case("no account of zebra in this shop"): 1}
         gizmo = Case("the <*> of gizmo is ajar")
-        known = [KnownGroup("0" * 16, judge({gizmo: 1})[gizmo].cause, gizmo.masked)]
-        found = judge(cases | {gizmo: 1}, known=known, told_apart=8)
+        known = [KnownGroup("0" * 16, explain_cases({gizmo: 1})[gizmo].cause, gizmo.masked)]
+        found = explain_cases(cases | {gizmo: 1}, known=known, told_apart=8)
         assert found[Case("no account of zebra in this shop")].template == "no account of <*> in this shop"
         assert found[gizmo].fingerprint == "0" * 16
 
     def test_what_says_nothing_is_told_apart_from_what_says_too_much(self) -> None:
-        found = judge(self.cases() | {Case("", "expired"): 1, Case("", "", "lease"): 1}, told_apart=8)
+        found = explain_cases(self.cases() | {Case("", "expired"): 1, Case("", "", "lease"): 1}, told_apart=8)
         assert found[Case("", "", "lease")].template == "no failure text, time per delivery reaches the lease"
         assert found[Case("", "expired")].template == "no failure text, broker reason expired"
 
     def test_the_order_does_not_matter(self) -> None:
         cases = self.cases()
-        assert judge(cases, told_apart=8) == judge(dict(reversed(cases.items())), told_apart=8)
+        assert explain_cases(cases, told_apart=8) == explain_cases(dict(reversed(cases.items())), told_apart=8)
 
     def test_up_to_the_limit_each_has_a_group_of_its_own(self) -> None:
         cases = self.cases()
-        assert judge(cases) == judge(cases, told_apart=len(cases))
-        assert not {judged.template for judged in judge(cases).values()} & {OVERFLOW}
+        assert explain_cases(cases) == explain_cases(cases, told_apart=len(cases))
+        assert not {one.template for one in explain_cases(cases).values()} & {OVERFLOW}
 
 
 PAIRS = [(one, other) for one in TestTooManyToTellApart.WORDS[:4] for other in TestTooManyToTellApart.WORDS[5:8]]

@@ -1,6 +1,6 @@
 """What is distinct about failures: the masked text, the broker's reason, and a hint that neither of them holds.
 
-Messages come down to cases, and only cases are judged (:func:`redrive.classification.explain.judge`).
+Messages come down to cases, and only cases are explained (:func:`redrive.classification.explain.explain_cases`).
 """
 
 import hashlib

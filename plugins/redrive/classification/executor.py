@@ -45,8 +45,8 @@ FOUND = pa.schema(
         ("text", pa.string()),  # of the first message, cut to an example
     ]
 )
-#: What is given back of a case that is judged on its own.
-JUDGED = pa.schema(
+#: What is given back of a case that is explained on its own.
+EXPLAINED = pa.schema(
     [
         ("case_key", pa.int64()),
         ("messages", pa.int64()),
@@ -138,7 +138,7 @@ def write(batches: Iterable[Batch], asked: Asked, output: str) -> pa.RecordBatch
     return look.found()
 
 
-def judge_others(
+def explain_others(
     batches: Iterable[pa.RecordBatch], rules: Sequence[RouteRule], known: Sequence[KnownGroup], learned: str | None
 ) -> Iterator[pa.RecordBatch]:
     """Judge cases (:data:`FOUND`) on their own; ``known`` are the groups of the ledger and those found in this job."""
@@ -147,12 +147,12 @@ def judge_others(
     for batch in batches:
         rows = []
         for key, messages, _, masked, reason, hint, text in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-            judged = others.judge(Case(masked, reason, hint))
-            rows.append((key, messages, "" if judged.fingerprint in shown else text, *judged))
-            shown.add(judged.fingerprint)
-        columns = zip(*rows, strict=True) if rows else [()] * len(JUDGED)
-        arrays = [pa.array(values, field.type) for values, field in zip(columns, JUDGED, strict=True)]
-        yield pa.record_batch(arrays, schema=JUDGED)
+            explained = others.explain(Case(masked, reason, hint))
+            rows.append((key, messages, "" if explained.fingerprint in shown else text, *explained))
+            shown.add(explained.fingerprint)
+        columns = zip(*rows, strict=True) if rows else [()] * len(EXPLAINED)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, EXPLAINED, strict=True)]
+        yield pa.record_batch(arrays, schema=EXPLAINED)
 
 
 def model_of(learned: str | None) -> Model | None:

@@ -2,7 +2,7 @@
 
 Spark brings texts down to distinct :class:`~redrive.classification.cases.Case` values (masked text,
 broker reason, hint) and counts;
-:func:`judge` gives each its cause, rule, confidence, template and fingerprint. ``explain`` does the same
+:func:`explain_cases` gives each its cause, rule, confidence, template and fingerprint. ``explain`` does the same
 with the lines of its input.
 """
 
@@ -27,7 +27,7 @@ TOLD_APART: Final = 50_000
 OVERFLOW: Final = "(too many different failures at once to tell them apart)"
 
 
-class Judgement(NamedTuple):
+class Explanation(NamedTuple):
     """Why a case failed and where it belongs."""
 
     cause: Cause
@@ -37,14 +37,14 @@ class Judgement(NamedTuple):
     fingerprint: str
 
 
-def judge(
+def explain_cases(
     cases: Mapping[Case, int],
     rules: Sequence[RouteRule] = (),
     known: Iterable[KnownGroup] = (),
     model: Model | None = None,
     told_apart: int | None = None,
-) -> dict[Case, Judgement]:
-    """The judgement of every case; the values of ``cases`` are numbers of messages.
+) -> dict[Case, Explanation]:
+    """The explanation of every case; the values of ``cases`` are numbers of messages.
 
     ``model`` is asked about what the table of rules leaves open; None stands for the one that we ship. Time grows with
     the number of cases, and so does memory up to ``told_apart`` (:data:`TOLD_APART`) of them, those with the most
@@ -56,15 +56,15 @@ def judge(
     if len(cases) <= told_apart:
         return _told_apart(cases, rules, known, model)
     first = heapq.nsmallest(told_apart, cases, key=lambda case: (-cases[case], case))
-    judgements = _told_apart({case: cases[case] for case in first}, rules, known, model)
-    others = Others(rules, [*known, *groups_of(judgements.values())], model)
-    return judgements | {case: others.judge(case) for case in cases if case not in judgements}
+    explanations = _told_apart({case: cases[case] for case in first}, rules, known, model)
+    others = Others(rules, [*known, *groups_of(explanations.values())], model)
+    return explanations | {case: others.explain(case) for case in cases if case not in explanations}
 
 
 class Others:
     """Judges cases one by one: their causes, and the groups that are known, or else the one that all others share.
 
-    This needs no memory for what it has judged, and may run in many processes.
+    This needs no memory for what it has explained, and may run in many processes.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Others:
         self._cause_of = {group.fingerprint: Cause(group.cause) for group in decided}
         self._known = {cause: grouping.Known(some) for cause, some in _by_cause(known).items()}
 
-    def judge(self, case: Case) -> Judgement:
-        """The judgement of one case."""
+    def explain(self, case: Case) -> Explanation:
+        """The explanation of one case."""
         text = case.masked
         believed: dict[str, Finding | None] = {}
         if text and not case.hint.startswith(ROUTE_HINT):
@@ -89,8 +89,8 @@ class Others:
         place = self._known[cause].place(text or _nothing_said(case)) if cause in self._known else None
         if place is None:
             template = OVERFLOW if text else _nothing_said(case)
-            return Judgement(cause, rule, confidence, template, grouping.fingerprint(cause, template))
-        return Judgement(cause, rule, confidence, *place)
+            return Explanation(cause, rule, confidence, template, grouping.fingerprint(cause, template))
+        return Explanation(cause, rule, confidence, *place)
 
     def _weighed(self, text: str, by_rule: Finding | None) -> Finding | None:
         place = self._decided.place(text) or Place(text)
@@ -98,9 +98,9 @@ class Others:
         return _weigh(by_rule, learned, find(place.template), self._cause_of.get(place.fingerprint))
 
 
-def groups_of(judgements: Iterable[Judgement]) -> set[KnownGroup]:
+def groups_of(explanations: Iterable[Explanation]) -> set[KnownGroup]:
     """The groups that were found."""
-    return {KnownGroup(one.fingerprint, one.cause, one.template) for one in judgements}
+    return {KnownGroup(one.fingerprint, one.cause, one.template) for one in explanations}
 
 
 def overflow_groups() -> frozenset[str]:
@@ -121,7 +121,7 @@ def _decided(known: Iterable[KnownGroup]) -> list[KnownGroup]:
 
 def _told_apart(
     cases: Mapping[Case, int], rules: Sequence[RouteRule], known: Sequence[KnownGroup], model: Model | None
-) -> dict[Case, Judgement]:
+) -> dict[Case, Explanation]:
     believed = _believed(cases, known, model or shipped())
     findings = {case: _cause_of(case, rules, believed) for case in cases}
     by_cause: dict[Cause, dict[str, int]] = {}
@@ -131,17 +131,17 @@ def _told_apart(
         texts[text] = texts.get(text, 0) + cases[case]
     known_of = _by_cause(known)
     found = {cause: grouping.templates(texts, known_of.get(cause, ())) for cause, texts in by_cause.items()}
-    judgements: dict[Case, Judgement] = {}
+    explanations: dict[Case, Explanation] = {}
     for case, (cause, rule, confidence) in findings.items():
         place = found[cause][case.masked or _nothing_said(case)]
-        judgements[case] = Judgement(
+        explanations[case] = Explanation(
             cause,
             rule,
             confidence,
             place.template,
             place.fingerprint or grouping.fingerprint(cause, place.template),
         )
-    return judgements
+    return explanations
 
 
 def explain(
@@ -176,9 +176,9 @@ def explain(
     counts: dict[Case, int] = {}
     for evidence, count in seen.items():
         counts[cases[evidence]] = counts.get(cases[evidence], 0) + count
-    judgements = judge(counts, rules, known, model)
+    explanations = explain_cases(counts, rules, known, model)
     for line, evidence in kept:
-        cause, rule, confidence, template, fingerprint = judgements[cases[evidence]]
+        cause, rule, confidence, template, fingerprint = explanations[cases[evidence]]
         yield line | {
             "cause": cause.value,
             "rule": rule,

@@ -16,7 +16,7 @@ from redrive.audit_actions import Action
 from redrive.errors import RouteBusy, RoutePaused
 from redrive.ledger import configurations
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.moves import tell
+from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction, Transaction
 
 
@@ -104,10 +104,10 @@ def acquire(
         tx = RunTransaction(ledger.dialect, connection, lease, now)
         if replaces:
             why = f"the lease of run {row.run_id} ({row.holder}) ran out at {lease_until}"
-            tell(tx, Action.TAKE_OVER_ROUTE, reason=why)
+            record_event(tx, Action.TAKE_OVER_ROUTE, reason=why)
         if name and known and known != name:
             why = f"{configurations.shown(name)}, before {configurations.shown(known)}"
-            tell(tx, Action.CHANGE_CONFIGURATION, reason=why)
+            record_event(tx, Action.CHANGE_CONFIGURATION, reason=why)
         if system and system != row.system:
             _move(tx, row.system, system)
     return lease
@@ -134,7 +134,7 @@ def _move(tx: RunTransaction, before: str, system: str) -> None:
         ),
         {"reason": reason},
     )
-    tell(tx, Action.MOVE_ROUTE, reason=reason)
+    record_event(tx, Action.MOVE_ROUTE, reason=reason)
 
 
 def predecessor_died(ledger: Ledger, lease: RouteLease) -> bool:
@@ -222,7 +222,7 @@ def _pause(tx: Transaction, reason: str) -> None:
         {"reason": reason},
     ).rowcount
     if changed:
-        tell(tx, Action.PAUSE, reason=reason)
+        record_event(tx, Action.PAUSE, reason=reason)
 
 
 def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
@@ -244,7 +244,7 @@ def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
         for table in ("group_state", "destination_state") if changed and ours else ():
             tx.execute(sql(f"update {table} set cool_down_until = :now where route = :route and stage = 'tripped'"))
         if changed:
-            tell(tx, Action.RESUME)
+            record_event(tx, Action.RESUME)
     return bool(changed)
 
 

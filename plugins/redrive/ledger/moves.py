@@ -11,7 +11,7 @@ from redrive.ledger.transactions import RunTransaction, Transaction
 from redrive.lifecycle import UNPLANNED, State
 
 
-def tell(
+def record_event(
     tx: Transaction,
     action: Action,
     *,
@@ -73,7 +73,7 @@ def move(
     count = int(result.rowcount)
     if count:
         shown = {k: v for k, v in parameters.items() if not isinstance(v, bytes)}
-        tell(
+        record_event(
             tx,
             action,
             source=source.value,

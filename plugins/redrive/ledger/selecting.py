@@ -29,7 +29,7 @@ class Selection:
     until: datetime | None = None
     sources: Sequence[str] = field(default=())
     attributes: Sequence[tuple[str, str]] = field(default=())
-    message_ids: Sequence[int] | None = None  # exactly these; needs :func:`want` in the same transaction
+    message_ids: Sequence[int] | None = None  # exactly these; needs :func:`stage_selection` in the same transaction
 
     def where(self, table: str = "messages") -> tuple[str, dict[str, Any]]:
         """A condition and its parameters."""
@@ -115,7 +115,7 @@ def parse_attributes(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def want(ledger: Ledger, connection: Connection, selection: Selection) -> None:
+def stage_selection(ledger: Ledger, connection: Connection, selection: Selection) -> None:
     """Put the selection's ``message_ids``, if it has any, where its condition looks for them; for this transaction."""
     if selection.message_ids is not None:
         ledger.dialect.temporary(connection, "wanted", "message_id bigint primary key")

@@ -2,7 +2,7 @@
 
 The executors look at every message once and write what is their own (:mod:`redrive.classification.executor`); Spark
 brings what they found down to distinct cases, and the driver judges those by the rules, up to a limit that bounds its
-memory; what is beyond it the executors judge one by one: see docs/adr/0007-spark-classification.md. Running it again
+memory; what is beyond it the executors explain one by one: see docs/adr/0007-spark-classification.md. Running it again
 overwrites its own output.
 
 ``spark-submit`` is given this file and an archive of the library (:mod:`redrive.spark.submit`);
@@ -71,14 +71,16 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
         if key is not None
     }
     counts = {case: messages for case, (_, messages, _) in cases.items()}
-    judgements = explain.judge(counts, rules, known, executor.model_of(manifest.get("model")), told_apart=len(counts))
-    groups = explain.groups_of(judgements.values())
+    explanations = explain.explain_cases(
+        counts, rules, known, executor.model_of(manifest.get("model")), told_apart=len(counts)
+    )
+    groups = explain.groups_of(explanations.values())
     written = _Written()
     path = f"{folder}/{file_schemas.CASES_FILE}"
     with filesystem.open_output_stream(path) as sink, pq.ParquetWriter(sink, file_schemas.CASES) as out:
-        written.write(out, ((*cases[case], *judgements[case]) for case in cases))
+        written.write(out, ((*cases[case], *explanations[case]) for case in cases))
         if others is not None:
-            written.write(out, _judged(others, rules, [*known, *groups], manifest.get("model")))
+            written.write(out, _explained(others, rules, [*known, *groups], manifest.get("model")))
     return {
         "messages": written.causes.total() + delays,
         "delays": delays,
@@ -113,15 +115,15 @@ class _Written:
             self.cases += len(portion)
 
 
-def _judged(
+def _explained(
     others: DataFrame, rules: Sequence[RouteRule], known: Sequence[KnownGroup], learned: str | None
 ) -> Iterator[tuple[Any, ...]]:
-    """The judgements of cases that are not told apart: made by the executors, and brought here part by part."""
+    """The explanations of cases that are not told apart: made by the executors, and brought here part by part."""
 
-    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return executor.judge_others(batches, rules, known, learned)
+    def explained(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return executor.explain_others(batches, rules, known, learned)
 
-    yield from map(tuple, others.mapInArrow(judge, _ddl(executor.JUDGED)).toLocalIterator())
+    yield from map(tuple, others.mapInArrow(explained, _ddl(executor.EXPLAINED)).toLocalIterator())
 
 
 def _remove_answers(filesystem: pafs.FileSystem, folder: str) -> None:

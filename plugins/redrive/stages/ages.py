@@ -71,7 +71,7 @@ def look(context: Context, queue: str, depth: Depth) -> Ages:
         had = observations.looks(connection, context.name, queue, since)
     seen = _sample(context, queue, wanted) if may_look(had, info.own_max_deliveries) else None
     keep = max(REMEMBERED, (info.own_max_deliveries or DELIVERIES) * (info.lease or LEASE))
-    return judge(depth, seen, known, keep=keep, now=context.now())
+    return ages_of(depth, seen, known, keep=keep, now=context.now())
 
 
 def may_look(had: int, max_deliveries: int | None) -> bool:
@@ -82,7 +82,9 @@ def may_look(had: int, max_deliveries: int | None) -> bool:
     return max_deliveries is None or had < (max_deliveries - 1) // 2
 
 
-def judge(depth: Depth, seen: Sequence[Oldest] | None, known: Oldest | None, *, keep: timedelta, now: datetime) -> Ages:
+def ages_of(
+    depth: Depth, seen: Sequence[Oldest] | None, known: Oldest | None, *, keep: timedelta, now: datetime
+) -> Ages:
     """What is true of the ages, after ``seen`` (None: nobody looked) and with what was ``known`` before."""
     coverage = None
     if seen is not None and depth.total:

@@ -4,7 +4,7 @@ Where the broker tells who consumes a destination, each observation compares wha
 has acked since the last one. A consumer that held messages at both and acked none in between made no progress; after
 the route's ``isolation.ack_timeout`` of that it is stuck. Stuck consumers are isolated, that is, they count as gone,
 until they ack or leave; never more than :data:`MOST_ISOLATED` of them, because if nearly all are stuck it is not they
-who are sick. Nothing is judged by one look alone: a consumer that just got its first message has acked nothing either.
+who are sick. One look alone says nothing: a consumer that just got its first message has acked nothing either.
 
 With ``isolation.action: close_connection`` the broker is asked to end the connections of isolated consumers, so that
 the healthy ones get what they held. Only connections over which nobody else works, only while somebody is healthy, and
@@ -65,11 +65,11 @@ def look(context: Context, queue: str) -> Sick:
     with context.ledger.read() as connection:
         known = ledger_consumers.of_queue(connection, context.name, queue)
     now = context.now()
-    judged = judge(known, seen, ack_timeout=context.route.isolation.ack_timeout, now=now)
-    if judged:
-        ledger_consumers.write(context.ledger, context.lease, queue, known, judged, now)
-    isolated = sum(1 for one in judged if one.status == "isolated")
-    stuck = isolated + sum(1 for one in judged if one.status == "stuck")
+    assessed = assess(known, seen, ack_timeout=context.route.isolation.ack_timeout, now=now)
+    if assessed:
+        ledger_consumers.write(context.ledger, context.lease, queue, known, assessed, now)
+    isolated = sum(1 for one in assessed if one.status == "isolated")
+    stuck = isolated + sum(1 for one in assessed if one.status == "stuck")
     closed = 0
     if (
         isolated
@@ -77,7 +77,7 @@ def look(context: Context, queue: str) -> Sick:
         and broker.capabilities_for(queue).closes_connections
         and not context.run.dry_run
     ):
-        for one in to_close(known, judged, seen, now=now):
+        for one in to_close(known, assessed, seen, now=now):
             closed += _close(context, queue, one)
     return Sick(stuck, isolated, closed)
 
@@ -103,12 +103,12 @@ def _close(context: Context, queue: str, closing: Closing) -> int:
 
 
 def to_close(
-    known: Sequence[Health], judged: Sequence[Health], seen: Sequence[ConsumerStats], *, now: datetime
+    known: Sequence[Health], assessed: Sequence[Health], seen: Sequence[ConsumerStats], *, now: datetime
 ) -> list[Closing]:
     """The connections of isolated consumers that nobody has asked to close yet, and what speaks against closing."""
-    status = {one.consumer: one.status for one in judged}
-    last = {one.consumer: one for one in (*known, *judged)}.values()
-    due = [one for one in judged if one.status == "isolated" and _due(one, now)]
+    status = {one.consumer: one.status for one in assessed}
+    last = {one.consumer: one for one in (*known, *assessed)}.values()
+    due = [one for one in assessed if one.status == "isolated" and _due(one, now)]
     closed = [one for one in last if one.closed_at and now - one.closed_at <= CREW_CHANGES and one not in due]
     # Of everybody who was there in that time, those that left without being asked to are of no interest.
     crew = {one.consumer for one in seen} | {one.consumer for one in closed}
@@ -139,19 +139,21 @@ def _due(one: Health, now: datetime) -> bool:
     return one.closed_at is None or now - one.closed_at > CLOSING_TAKES
 
 
-def judge(
+def assess(
     known: Sequence[Health], seen: Sequence[ConsumerStats], *, ack_timeout: timedelta, now: datetime
 ) -> list[Health]:
     """Each consumer that is there, and each that left since it was last seen."""
     before = {one.consumer: one for one in known if one.status != "gone"}
-    judged: dict[str, Health] = {}
+    assessed: dict[str, Health] = {}
     stuck: list[Health] = []
     for one in seen:
         was = before.get(one.consumer)
         if was is None or 0 in (was.unacked, one.unacked) or was.progress != one.progress:
-            judged[one.consumer] = Health(one.consumer, one.unacked, one.progress, now, "healthy")
+            assessed[one.consumer] = Health(one.consumer, one.unacked, one.progress, now, "healthy")
         elif now - was.last_progress_at <= ack_timeout:
-            judged[one.consumer] = was._replace(unacked=one.unacked, status="healthy", isolated_at=None, closed_at=None)
+            assessed[one.consumer] = was._replace(
+                unacked=one.unacked, status="healthy", isolated_at=None, closed_at=None
+            )
         else:
             stuck.append(was._replace(unacked=one.unacked))
     # Who is isolated stays so; then the longest without progress.
@@ -159,12 +161,12 @@ def judge(
     room = math.floor(MOST_ISOLATED * len(seen))
     for place, sick in enumerate(stuck):
         if place < room:
-            judged[sick.consumer] = sick._replace(status="isolated", isolated_at=sick.isolated_at or now)
+            assessed[sick.consumer] = sick._replace(status="isolated", isolated_at=sick.isolated_at or now)
         else:
-            judged[sick.consumer] = sick._replace(status="stuck", isolated_at=None)
-    gone = [was for name, was in before.items() if name not in judged]
+            assessed[sick.consumer] = sick._replace(status="stuck", isolated_at=None)
+    gone = [was for name, was in before.items() if name not in assessed]
     left = [was._replace(unacked=0, status="gone", isolated_at=None) for was in gone]
-    return [*judged.values(), *left]
+    return [*assessed.values(), *left]
 
 
 def healthy_share(context: Context, queue: str) -> float:

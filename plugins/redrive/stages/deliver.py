@@ -29,7 +29,7 @@ from redrive.errors import (
 from redrive.ledger import leases
 from redrive.ledger.delivery import breakers, claims, lanes, outcomes, recovery, windows
 from redrive.ledger.delivery.claims import Claimed, NoRoom, Room, Slice, Terms, Wanted
-from redrive.ledger.delivery.lanes import Ahead, Lane
+from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
 from redrive.ledger.drain import batches
@@ -414,7 +414,7 @@ class _Delivery:
                 return claimed
         return None
 
-    def _ahead(self, capabilities: Capabilities) -> Ahead | None:
+    def _ahead(self, capabilities: Capabilities) -> NativeDelay | None:
         """How early messages may go to a broker that keeps them; None where it can't, or isn't asked to.
 
         Not where messages go in order: what is delayed at the broker would be overtaken.
@@ -423,7 +423,7 @@ class _Delivery:
         if not route.backoff.native or longest is None or route.order_by is not None:
             return None
         check = route.processed_check
-        return Ahead(now + min(longest, AHEAD), now - (check.settle_after if check else ZERO))
+        return NativeDelay(now + min(longest, AHEAD), now - (check.settle_after if check else ZERO))
 
     def _selections(self, destination: str, after: int, where: str) -> Iterable[Selection]:
         """What the run is limited to; with attributes page by page what carries them."""

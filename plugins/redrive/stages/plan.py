@@ -47,7 +47,7 @@ def plan(context: Context) -> dict[str, Any]:
     counts["to_review"] += lost
     stopped += _step_destinations(context, rules)
     planning.remember(ledger, lease, gates.REMEMBERED * rules.min_samples, now)
-    let = let_through(context)
+    let = admit(context)
     counts["waiting"] += let
     counts["held"] -= let
     _pause_if_sick(context)  # now that what came back is held behind its gate
@@ -145,7 +145,7 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
         elif taken.stage == "failed":
             to_people[gate.group_id] = f"canary failed: {taken.reason}"
     planning.hold_back(ledger, lease, hold, now)
-    moved = planning.give_to_people(ledger, lease, to_people, now)
+    moved = planning.put_to_review(ledger, lease, to_people, now)
     return len(hold) + len(to_people), moved["reopened"]
 
 
@@ -189,7 +189,7 @@ def _pause_if_sick(context: Context) -> None:
         context.progress(f"the route pauses: {reason}", 0, None)
 
 
-def let_through(context: Context) -> int:
+def admit(context: Context) -> int:
     """Hold what is beyond a gate's quota, then let each group's quota through; how many more wait for it."""
     ledger, lease, now = context.ledger, context.lease, context.now()
     held = 0
@@ -224,7 +224,7 @@ def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
     if not quotas:
         return 0
     ledger, lease, selection, let = context.ledger, context.lease, context.selection, 0
-    through_gate = partial(planning.let_through, ledger, lease, in_order=_in_order(context))
+    through_gate = partial(planning.admit, ledger, lease, in_order=_in_order(context))
     if not selection.attributes:
         return through_gate(quotas, context.now(), selection)
     for group, quota in quotas.items():

@@ -9,7 +9,7 @@ from redrive.ledger.delivery import consumers, lanes, planning
 from redrive.ledger.delivery.planning import CaseCount, WaitingCount
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
-from redrive.ledger.selecting import Selection, want
+from redrive.ledger.selecting import Selection, stage_selection
 from redrive.lifecycle import Plan
 from redrive.policy import next_step
 from redrive.policy.aims import Aims
@@ -139,7 +139,7 @@ class _Seen:
     def look(self, ledger: Ledger, route: str, selection: Selection, now: datetime) -> None:
         """Add what one part takes."""
         with ledger.read() as connection:
-            want(ledger, connection, selection)
+            stage_selection(ledger, connection, selection)
             consumed = consumers.states(connection, route, now=now)
             for one in planning.cases(connection, route, selection, consumed):
                 key = (one.case, one.group_id, one.source)

@@ -56,7 +56,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
         canary = context.route.canary
         escalations.regate(context.ledger, context.lease, first=canary.first if canary else None, now=context.now())
         # Not left to the next plan: a delivery may come first, and a claim looks at no gate.
-        plan.let_through(context)
+        plan.admit(context)
     return totals
 
 

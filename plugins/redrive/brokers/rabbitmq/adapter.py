@@ -438,7 +438,7 @@ class RabbitMQ:
         if window.pending:
             return self._after_close(queue, link, sender, window, fresh=fresh)
         sender.worked = True
-        window.judge_nacks([self._rejects_when_full(place) for place, _, _ in pack] if window.nacked else [])
+        window.classify_nacks([self._rejects_when_full(place) for place, _, _ in pack] if window.nacked else [])
         results = window.results(lambda _: Publication("unknown"))
         if window.returned or window.unmatched:
             self._delay_queues.pop(queue, None)  # somebody may have deleted one
@@ -712,7 +712,7 @@ class _Window:
         self.unmatched = 0  # came back, and nobody knows which of them
         self.words = ""
 
-    def judge_nacks(self, full: Sequence[bool]) -> None:
+    def classify_nacks(self, full: Sequence[bool]) -> None:
         """``full``: of each message, whether a nack of its queue says that it has no room.
 
         Any other nack tells of a fault within the queue, which may have delivered the message before.

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import tell
+from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED
 
@@ -74,7 +74,7 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             )
             # After that: the copies of a batch that counts can't be deleted.
             tx.execute(sql("delete from repeat_copies where copy_id >= :low and copy_id < :high"), span)
-            tell(
+            record_event(
                 tx,
                 Action.FORGET,
                 count=batch.copies,

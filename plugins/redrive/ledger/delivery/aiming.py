@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import tell
+from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import RouteLease
 from redrive.policy.aims import Aim, Aims
 
@@ -83,7 +83,7 @@ def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:
             )
         )
         if count:
-            tell(
+            record_event(
                 tx,
                 action=Action.AIM,
                 count=count,

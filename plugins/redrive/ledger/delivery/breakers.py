@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.moves import tell
+from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import RouteLease, RunTransaction, Transaction
 from redrive.policy.gates import BreakerStage, BreakerStep
 
@@ -112,7 +112,7 @@ def set_stage(ledger: Ledger, lease: RouteLease, gate: DestinationGate, step: Br
             },
         )
         _forget(tx, gate.destination)
-        tell(
+        record_event(
             tx,
             action=Action.STEP_BREAKER,
             count=gate.waiting,
@@ -144,7 +144,7 @@ def release(ledger: Ledger, route: str, destination: str, *, by: str, now: datet
             _forget(tx, destination)
         changed += opened
         if changed:
-            tell(tx, Action.RELEASE_GATE, selection={"destination": destination})
+            record_event(tx, Action.RELEASE_GATE, selection={"destination": destination})
     return bool(changed)
 
 

@@ -13,12 +13,12 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.delivery import breakers, ordering
-from redrive.ledger.delivery.lanes import Ahead, ahead_values, due_by
+from redrive.ledger.delivery.lanes import NativeDelay, due_by, native_delay_values
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
 from redrive.ledger.predicates import due, listed
-from redrive.ledger.selecting import Selection, want
+from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
 
@@ -65,7 +65,7 @@ class Wanted:
     causes: Sequence[str] = ()
     except_causes: Sequence[str] = ()
     after: int = -1
-    ahead: Ahead | None = None
+    ahead: NativeDelay | None = None
     in_order: InOrder | None = None
 
 
@@ -102,7 +102,7 @@ def claim(ledger: Ledger, lease: RouteLease, wanted: Wanted, terms: Terms, now: 
     selection limits them to. Raises :class:`NoRoom` where tasks that share the room have filled it meanwhile.
     """
     where, values = wanted.selection.where("due")
-    values |= ahead_values(wanted.ahead)
+    values |= native_delay_values(wanted.ahead)
     for prefix, names, verb in (("only", wanted.causes, "in"), ("not", wanted.except_causes, "not in")):
         if names:
             marks = [f"{prefix}_{i}" for i in range(len(names))]
@@ -116,7 +116,7 @@ def claim(ledger: Ledger, lease: RouteLease, wanted: Wanted, terms: Terms, now: 
         limit = _within_all(tx, wanted, terms)
         if not limit:
             return None
-        want(ledger, tx.connection, wanted.selection)
+        stage_selection(ledger, tx.connection, wanted.selection)
         slice_id = _open(tx, wanted, terms)
         claimed = tx.execute(
             sql(
@@ -179,7 +179,7 @@ def claim_resends(
         where += f" and {ordering.first('messages')}"
     with ledger.under(lease, now) as tx:
         limit = _within_all(tx, wanted, terms)
-        want(ledger, tx.connection, wanted.selection)
+        stage_selection(ledger, tx.connection, wanted.selection)
         rows = tx.execute(
             sql(
                 "select message_id, attempts, case when plan = 'repeat' then (select claimed_at"

@@ -18,7 +18,7 @@ RECENT = timedelta(hours=1)
 
 
 class Health(NamedTuple):
-    """One consumer as it was judged last."""
+    """One consumer as it was assessed last."""
 
     consumer: str
     unacked: int
@@ -68,9 +68,9 @@ def states(connection: Connection, route: str, *, now: datetime) -> dict[str, Li
 
 
 def write(
-    ledger: Ledger, lease: RouteLease, queue: str, known: Sequence[Health], judged: Sequence[Health], now: datetime
+    ledger: Ledger, lease: RouteLease, queue: str, known: Sequence[Health], assessed: Sequence[Health], now: datetime
 ) -> None:
-    """Replace what was ``known`` by what was ``judged``; each consumer that is isolated or freed is told of.
+    """Replace what was ``known`` by what was ``assessed``; each consumer that is isolated or freed is told of.
 
     Who left more than :data:`REMEMBERED` ago is forgotten.
     """
@@ -83,7 +83,7 @@ def write(
             ),
             {"queue": queue, "forget_before": now - REMEMBERED},
         )
-        for one in judged:
+        for one in assessed:
             was = before.get(one.consumer)
             tx.execute(
                 sql(
@@ -98,7 +98,7 @@ def write(
                 {"queue": queue, **one._asdict()},
             )
             if was != one.status and "isolated" in (was, one.status):
-                moves.tell(
+                moves.record_event(
                     tx,
                     action=Action.ISOLATE_CONSUMER if one.status == "isolated" else Action.FREE_CONSUMER,
                     source=was,
@@ -148,7 +148,7 @@ def _note(
                 ),
                 {"queue": queue, "consumer": consumer, "closed_at": closed_at},
             )
-        moves.tell(
+        moves.record_event(
             tx,
             action=action,
             count=len(consumers),

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.moves import tell
+from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import RouteLease
 
 
@@ -58,7 +58,7 @@ def note(
             },
         )
         if rescued:
-            tell(
+            record_event(
                 tx,
                 action=Action.DRAIN_BEYOND_LIMIT,
                 count=rescued,

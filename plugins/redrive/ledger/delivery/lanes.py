@@ -19,7 +19,7 @@ from redrive.policy.aims import Aims
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class NativeDelay:
     """How far ahead messages that wait out a delay may be sent, because the broker keeps the rest of it."""
 
     until: datetime  # due by then
@@ -40,7 +40,7 @@ def of_due(
     now: datetime,
     apart: Sequence[str] = (),
     selection: Selection = Selection(),  # noqa: B008 - frozen
-    ahead: Ahead | None = None,
+    ahead: NativeDelay | None = None,
     aims: Aims | None = None,
 ) -> list[Lane]:
     """Destinations with due messages, fullest first, with the causes ``apart`` in lanes of their own; with ``ahead``
@@ -49,7 +49,7 @@ def of_due(
     A message without a destination is not among them.
     """
     where, values = selection.where()
-    values |= ahead_values(ahead)
+    values |= native_delay_values(ahead)
     to = "destination"
     if aims is not None:
         to, more = aiming.target(aims)
@@ -81,7 +81,7 @@ def of_resends(connection: Connection, route: str) -> list[Lane]:
     return [Lane(row.destination, None, row.due) for row in rows]
 
 
-def due_by(ahead: Ahead | None) -> str:
+def due_by(ahead: NativeDelay | None) -> str:
     """SQL for the moment by which a message has to be due to be sent now."""
     if ahead is None:
         return ":now"
@@ -91,7 +91,7 @@ def due_by(ahead: Ahead | None) -> str:
     )
 
 
-def ahead_values(ahead: Ahead | None) -> dict[str, datetime]:
+def native_delay_values(ahead: NativeDelay | None) -> dict[str, datetime]:
     """The parameters of :func:`due_by`, but for ``:now``."""
     return {} if ahead is None else {"ahead_at": ahead.until, "settled_at": ahead.settled}
 

@@ -622,7 +622,7 @@ def decide_unknown(
                 where=where,
                 values={**values, "why": "a delivery ended between send and confirmation: it may be there"},
                 set_="reason = :why, next_attempt_at = null",
-                action=Action.GIVE_TO_PEOPLE,
+                action=Action.PUT_TO_REVIEW,
                 reason="nobody knows whether it was sent",
             )
         return int(

@@ -16,10 +16,10 @@ from redrive.audit_actions import Action
 from redrive.ledger.delivery import breakers, ordering
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.moves import move, tell
+from redrive.ledger.moves import move, record_event
 from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
 from redrive.ledger.review import escalations
-from redrive.ledger.selecting import Selection, want
+from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import SENDS, Plan, State
 from redrive.policy import backoff
@@ -130,7 +130,7 @@ def apply(
         return {"planned": 0, "waiting": 0, "held": 0, "to_review": 0, "discarded": 0}
     where, values = selection.where()
     with ledger.under(lease, now) as tx:
-        want(ledger, tx.connection, selection)
+        stage_selection(ledger, tx.connection, selection)
         tx.temporary(
             "decisions",
             "kind text, cause text, group_id bigint, source text, requeues int, delays int, attempts int,"
@@ -470,7 +470,7 @@ def set_gate(ledger: Ledger, lease: RouteLease, gate: GroupGate, step: Step, now
                 "group_id": gate.group_id,
             },
         )
-        tell(
+        record_event(
             tx,
             action=Action.STEP_GATE,
             count=gate.waiting + gate.held,
@@ -496,7 +496,7 @@ def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> Non
         breakers.remember(tx, most)
 
 
-def let_through(
+def admit(
     ledger: Ledger,
     lease: RouteLease,
     quotas: Mapping[int, int | None],
@@ -514,7 +514,7 @@ def let_through(
         where += f" and (quotas.quota is null or {ordering.may_go('candidates')})"
         values |= ordering.values(in_order.drained_to)
     with ledger.under(lease, now) as tx:
-        want(ledger, tx.connection, selection)
+        stage_selection(ledger, tx.connection, selection)
         tx.temporary("quotas", "group_id bigint, quota bigint")
         tx.bulk("quotas", ("group_id", "quota"), list(quotas.items()))
         return move(
@@ -530,7 +530,7 @@ def let_through(
             ),
             values=values,
             set_="reason = null",
-            action=Action.LET_THROUGH,
+            action=Action.ADMIT,
         )
 
 
@@ -572,7 +572,7 @@ def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now:
     return total
 
 
-def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> dict[str, int]:
+def put_to_review(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> dict[str, int]:
     """The canary of these groups failed: what a person released is asked again, the rest is to be asked about."""
     reopened = to_review = 0
     with ledger.under(lease, now) as tx:
@@ -595,7 +595,7 @@ def give_to_people(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str],
                     tx, state, State.ESCALATED, where=f"{of_group} and plan = 'release'",
                     action=Action.REOPEN, **common,
                 )  # fmt: skip
-                to_review += move(tx, state, State.TO_REVIEW, where=of_group, action=Action.GIVE_TO_PEOPLE, **common)
+                to_review += move(tx, state, State.TO_REVIEW, where=of_group, action=Action.PUT_TO_REVIEW, **common)
     return {"reopened": reopened, "to_review": to_review}
 
 
@@ -616,7 +616,7 @@ def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by:
             },
         ).rowcount
         if changed:
-            tell(tx, Action.RELEASE_GATE, selection={"group_id": group_id})
+            record_event(tx, Action.RELEASE_GATE, selection={"group_id": group_id})
     return bool(changed)
 
 

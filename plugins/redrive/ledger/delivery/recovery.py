@@ -9,7 +9,7 @@ from datetime import datetime
 from redrive.audit_actions import Action
 from redrive.ledger.delivery.windows import close_slice, put_back
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import move, tell
+from redrive.ledger.moves import move, record_event
 from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
@@ -67,7 +67,7 @@ def recover(
             close_slice(tx, one.slice_id)
             unknown += lost
             if lost:
-                tell(
+                record_event(
                     tx,
                     action=Action.RECOVER_SLICE,
                     count=lost,

@@ -82,7 +82,7 @@ def set_aside(
                 where="message_id in (select message_id from aside)",
                 values={"why": reason},
                 set_="reason = :why, next_attempt_at = null",
-                action=Action.GIVE_TO_PEOPLE,
+                action=Action.PUT_TO_REVIEW,
                 reason=reason,
             )
             for state in (State.WAITING, State.UNKNOWN)
@@ -306,7 +306,7 @@ def _mark_not_sent(
                 where="message_id = :message_id",
                 values={"message_id": one.message_id, "why": why},
                 set_="reason = :why, next_attempt_at = null",
-                action=Action.GIVE_TO_PEOPLE,
+                action=Action.PUT_TO_REVIEW,
                 reason=why,
             )
 

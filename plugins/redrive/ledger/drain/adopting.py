@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import move, tell
+from redrive.ledger.moves import move, record_event
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import ROW_BITS
@@ -55,7 +55,7 @@ def hold_for_people(tx: RunTransaction, batch_ids: Sequence[int]) -> int:
                 "why": OF_A_FILE,
             },
             set_="reason = :why",
-            action=Action.GIVE_TO_PEOPLE,
+            action=Action.PUT_TO_REVIEW,
             reason=OF_A_FILE,
         )
         for batch_id in list(adopted)
@@ -78,7 +78,7 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
                 where="route = :route",
                 values=values,
                 set_="reason = :why, next_attempt_at = null",
-                action=Action.GIVE_TO_PEOPLE,
+                action=Action.PUT_TO_REVIEW,
                 reason=OF_A_BACKUP,
             )
         asked_again = tx.execute(
@@ -89,7 +89,7 @@ def doubt_unsent(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             ),
             values,
         ).rowcount
-        tell(
+        record_event(
             tx,
             action=Action.DOUBT_BACKUP,
             count=doubted + asked_again,

@@ -18,7 +18,7 @@ from redrive.audit_actions import Action
 from redrive.errors import BatchLost
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import tell
+from redrive.ledger.moves import record_event
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction
 from redrive.lifecycle import FINISHED
@@ -157,7 +157,7 @@ def record_left(ledger: Ledger, batch: Batch, *, copies: int, size: int, now: da
             {"copies": copies, "size": size, "batch_id": batch.batch_id},
         ).rowcount
         if changed:
-            tell(
+            record_event(
                 tx,
                 Action.RECORD_BATCH,
                 count=copies,
@@ -175,7 +175,7 @@ def abandon(ledger: Ledger, batch: Batch, now: datetime) -> bool:
             {"batch_id": batch.batch_id},
         ).rowcount
         if changed:
-            tell(
+            record_event(
                 tx,
                 Action.ABANDON_BATCH,
                 count=1,
@@ -209,7 +209,7 @@ def give_up(ledger: Ledger, lease: RouteLease, batch: Batch, *, by: str, reason:
                 until_fence=known.fence,  # what later runs sent had not come back when it was drained
                 reason=f"may have come back in batch {batch.batch_id}, which was given up",
             )
-            tell(
+            record_event(
                 tx,
                 action=Action.GIVE_UP_BATCH,
                 count=batch.copies,

@@ -33,7 +33,7 @@ from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import adopting
 from redrive.ledger.drain.repeats import Repeat
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import move, tell
+from redrive.ledger.moves import move, record_event
 from redrive.ledger.review import restoring
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import RouteLease, RunTransaction
@@ -183,7 +183,7 @@ def _make_alias(tx: RunTransaction, later: int, older: int) -> None:
     tx.execute(
         sql("insert into group_aliases (group_id, merged_into, merged_at) values (:later, :older, :now)"), values
     )
-    tell(
+    record_event(
         tx,
         action=Action.MERGE_GROUPS,
         selection={"group": later, "into": older},
@@ -510,7 +510,7 @@ def _tell_other_ids(tx: RunTransaction) -> None:
     ours = {"ledger_id": ledger_id(tx.connection)}
     count = int(tx.execute(sql(f"select count(*) from incoming where {_NOT_GIVEN}"), ours).scalar_one())
     if count:
-        tell(
+        record_event(
             tx,
             action=Action.GIVE_ANOTHER_ID,
             count=count,
@@ -580,7 +580,7 @@ def _apply_returns(tx: RunTransaction) -> None:
         )
     ).rowcount
     if again:
-        tell(
+        record_event(
             tx,
             action=Action.CLASSIFY_AGAIN,
             source=State.RETURNED,
@@ -623,7 +623,7 @@ def _count(tx: RunTransaction) -> Loaded:
     )
     loaded = Loaded(*(sum(column) for column in list(zip(*rows, strict=True))[1:])) if rows else Loaded()
     batch_ids = [row.batch_id for row in rows]
-    tell(
+    record_event(
         tx,
         action=Action.LOAD,
         target=State.CLASSIFIED,

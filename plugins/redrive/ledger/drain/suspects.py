@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import move, tell
+from redrive.ledger.moves import move, record_event
 from redrive.ledger.review.escalations import Candidate, Review, insert_reviews, reopen
 from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import RouteLease
@@ -64,7 +64,7 @@ def write_reviews(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], 
             " where exists (select 1 from repeat_copies r where r.copy_id = ? and r.kind = 'suspected')"
             " and not exists (select 1 from escalated_messages earlier where earlier.message_id = ?)",
         )
-        tell(
+        record_event(
             tx,
             action=Action.ASK_ABOUT_SUSPECTED,
             count=len(reviews),

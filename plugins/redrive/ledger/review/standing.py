@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from redrive import audit_actions
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import tell
+from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import RouteLease
 
 
@@ -88,7 +88,7 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                 },
             ).rowcount
             if count:
-                tell(
+                record_event(
                     tx,
                     action=audit_actions.of("apply_standing", one.decision),
                     count=count,

@@ -38,7 +38,7 @@ def upgrade() -> None:
             "action in ('take_over_route', 'move_route', 'change_configuration', 'pause', 'resume', "
             "'drain_beyond_limit', 'record_batch', 'abandon_batch', 'give_up_batch', 'load', 'give_another_id', "
             "'return', 'classify_again', 'merge_groups', 'forget', 'plan', 'aim', 'expire', 'refuse_destination', "
-            "'step_gate', 'step_breaker', 'release_gate', 'let_through', 'hold_back', 'give_to_people', "
+            "'step_gate', 'step_breaker', 'release_gate', 'admit', 'hold_back', 'put_to_review', "
             "'claim', 'claim_resend', 'give_back', 'send', 'lose_sight', 'recover_slice', 'refuse_send', "
             "'suppress', 'presume', 'confirm', 'escalate', 'ask', 'ask_about_suspected', 'take_in_suspected', "
             "'reopen', 'refuse_decision', 'note', 'decide_redeliver', 'decide_discard', 'decide_edit', "
