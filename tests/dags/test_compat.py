@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,16 @@ def test_with_retry_policies_an_error_stays_what_it_is() -> None:
 
     with pytest.raises(QueueMissing):
         tasks._telling(refuse)(QueueMissing("no queue q"))
+
+
+def test_no_kind_of_run_is_allowed_that_this_airflow_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.api.datamodels import _generated  # noqa: PLC0415  imports Airflow
+
+    from redrive.airflow import compat  # noqa: PLC0415
+
+    plain = compat.no_backfill()["allowed_run_types"]
+    assert {"scheduled", "manual", "asset_triggered"} <= set(plain)
+    assert "backfill" not in plain
+    older = Enum("DagRunType", {"A": "scheduled", "B": "backfill"})  # Airflow 3.2 has no operator_triggered
+    monkeypatch.setattr(_generated, "DagRunType", older)
+    assert compat.no_backfill() == {"allowed_run_types": ["scheduled"]}

@@ -1,5 +1,6 @@
 """What Airflow's versions call otherwise, from 3.1 on; nobody else asks which one runs."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ try:
 except ImportError:  # before Airflow 3.3
     ExceptionRetryPolicy = None
 
-__all__ = ["VERSION", "AirflowSkipException", "retries", "stats", "told_at_once"]
+__all__ = ["VERSION", "AirflowSkipException", "no_backfill", "retries", "stats", "told_at_once"]
 
 
 def stats() -> Any:
@@ -31,6 +32,20 @@ def stats() -> Any:
     except ImportError:  # before Airflow 3.2
         from airflow.stats import Stats as stats  # noqa: PLC0415, N813
     return stats
+
+
+def no_backfill() -> dict[str, Any]:
+    """An argument of every DAG: a run works on what there is now, so to run for days that are over means nothing.
+
+    Not every Airflow can be told so, nor do all know the same kinds of runs.
+    """
+    from airflow.sdk import DAG  # noqa: PLC0415  an Airflow that is too old has none
+
+    if "allowed_run_types" not in inspect.signature(DAG).parameters:
+        return {}
+    from airflow.sdk.api.datamodels._generated import DagRunType  # noqa: PLC0415  a DAG takes these only
+
+    return {"allowed_run_types": [kind.value for kind in DagRunType if kind.value != "backfill"]}
 
 
 def retries(hopeless: Sequence[type[Exception]]) -> dict[str, Any]:

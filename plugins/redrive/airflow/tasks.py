@@ -7,7 +7,6 @@ clients) are imported inside the functions, because the scheduler imports this m
 """
 
 import functools
-import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,20 +49,6 @@ START: Final = datetime(2025, 1, 1, tzinfo=UTC)  # any fixed day in the past; no
 REVIEW_SCHEDULE: Final = "*/5 * * * *"
 AUDIT_SCHEDULE: Final = "17 * * * *"  # not at the full hour, when everybody's jobs start
 TAG: Final = "redrive"
-#: A run works on what there is now: to run for days that are over means nothing. Not every Airflow can be told so.
-NO_BACKFILL: Final[dict[str, Any]] = (
-    {
-        "allowed_run_types": [
-            "scheduled",
-            "manual",
-            "operator_triggered",
-            "asset_triggered",
-            "asset_materialization",
-        ]
-    }
-    if "allowed_run_types" in inspect.signature(DAG).parameters
-    else {}
-)
 
 
 class MessagesExpiring(RedriveError):
@@ -130,7 +115,7 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        **NO_BACKFILL,
+        **compat.no_backfill(),
         tags=[TAG, route.broker],
         params=route_params([source.queue for source in route.sources]),
         dagrun_timeout=route.airflow.run_timeout,
@@ -149,7 +134,7 @@ def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        **NO_BACKFILL,
+        **compat.no_backfill(),
         tags=[TAG],
         default_args=default_args(),
     )
