@@ -25,12 +25,13 @@ THEMES = (
     "forge", "forge-next-id", "forged-origin", "forward-with-headers", "same-names", "late-depth", "approximate-depth",
     "restore", "backup", "no-identity", "no-identity", "small-limit", "mistyped-destination", "delete-review-rows",
     "long-keys", "huge-numbers", "runaway-rules", *ON_CLIENT,
-    "expiry", "fan-out", "records", "standing", "hangs", "rates", "shared-ids", "shuffles",
+    "expiry", "fan-out", "records", "standing", "hangs", "rates", "shared-ids", "shuffles", "clocks",
 )  # fmt: skip
 #: Themes that ask for more of a system than a stand-in of a client library can be told.
 OWN_CLIENT = (
     "forged-origin", "forward-with-headers", "late-depth", "approximate-depth", "small-limit", "canary", "order",
     "mistyped-destination", "huge-numbers", "same-names", "expiry", "fan-out", "records", "rates", "shuffles",
+    "clocks",
 )  # fmt: skip
 #: How often which stand-in is drawn.
 CLIENTS = ("service_bus", "service_bus", "pubsub", "sqs", "sqs_fifo", "sqs_fifo", "rabbitmq", "rabbitmq")
@@ -97,6 +98,8 @@ def _traits(dice: random.Random, theme: str) -> Traits:
         depth = "about"
     asked = {"late-depth": "late", "approximate-depth": "about", "small-limit": "exact", "canary": "exact"}
     asked |= dict.fromkeys(("expiry", "records", "rates", "shuffles"), "exact")
+    if theme == "clocks":
+        depth = "exact" if depth in ("exact", "unknown") else "late"
     depth = asked.get(theme, depth)
     ids, without = dice.choice(["kept", "kept", "new", "new"]), dice.random() < 0.15
     if theme == "no-identity" or without:
@@ -291,6 +294,7 @@ MORE_OPS: dict[str, dict[str, int]] = {
     "rates": {"produce": 10},
     "shared-ids": {"both": 20},
     "shuffles": {"consume": 20, "produce": 10},
+    "clocks": {"run_troubled": 40, "produce": 5},
 }
 #: How its consumers are more often than not.
 HABITS: dict[str, tuple[str, ...]] = {
@@ -308,6 +312,7 @@ HABITS: dict[str, tuple[str, ...]] = {
     "records": ("slow", "late", "own"),
     "rates": ("own", "idle"),
     "shuffles": ("few", "few", "own"),
+    "clocks": ("idle", "few", "own"),
 }
 #: How a consumer deals with what it gets; see actors.py.
 STYLES = ("reject", "reject", "own", "own", "own", "leave", "bare", "mixed", "mixed", "well", "slow", "twice", "asks",
@@ -468,6 +473,8 @@ def _trouble(dice: random.Random, theme: str) -> dict[str, Any]:
     kind = dice.choice(["die", "die", "die", "meet", "meet", "ledger", "ledger", "disk", "retry", "twice", "skew"])
     if theme == "two processes" and dice.random() < 0.7:
         kind = "meet"
+    if theme == "clocks" and dice.random() < 0.8:
+        kind = "skew"
     if theme in ("crashes", "no-identity") and dice.random() < 0.7:
         kind = "die"
     match kind:
