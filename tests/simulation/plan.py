@@ -99,7 +99,7 @@ def _traits(dice: random.Random, theme: str) -> Traits:
     asked = {"late-depth": "late", "approximate-depth": "about", "small-limit": "exact", "canary": "exact"}
     asked |= dict.fromkeys(("expiry", "records", "rates", "shuffles"), "exact")
     if theme == "clocks":
-        depth = "exact" if depth in ("exact", "unknown") else "late"
+        depth = dice.choice(["exact", "late"])
     depth = asked.get(theme, depth)
     ids, without = dice.choice(["kept", "kept", "new", "new"]), dice.random() < 0.15
     if theme == "no-identity" or without:
@@ -345,7 +345,7 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
             same_body=dice.random() < 0.08, long=theme == "long-keys", shared=theme == "shared-ids",
         )  # fmt: skip
 
-    pauses = [0.2, 0.2, 0.4, 1] if theme == "late-depth" else [0, 1, 3, 7, 40]
+    pauses = {"late-depth": [0.2, 0.2, 0.4, 1], "clocks": [0, 0.2, 0.4, 1, 7]}.get(theme, [0, 1, 3, 7, 40])
 
     def consume() -> None:
         system, queue = dice.choice(mains)
