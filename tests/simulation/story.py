@@ -368,10 +368,13 @@ class Story:
         ordered = any("order_by" in route for route in self.plan.config["routes"].values())
         limits = [route["drain"]["limit"] for route in self.plan.config["routes"].values() if "limit" in route["drain"]]
         made = self.world.book.numbers["messages"]
-        estimated = any(system.traits.depth == "about" for system in self.world.systems.values())
+        estimated = any(
+            system.traits.depth == "about" or system.traits.client.startswith("sqs")
+            for system in self.world.systems.values()
+        )
         return (
             BOUND
-            + (BOUND // 2 if estimated else 0)
+            + (BOUND if estimated else 0)
             + (2 * made if ordered else 0)
             + (2 * made // min(limits) if limits else 0)
         )

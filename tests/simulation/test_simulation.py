@@ -5,7 +5,7 @@ import pytest
 from tests.simulation import story
 from tests.simulation.__main__ import play_all
 
-SEEDS = 100
+SEEDS = 200
 WORKERS = 2
 
 
