@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from redrive.ledger.engine import Ledger
+from redrive.ledger.dialects import Sqlite
 from redrive.stages import drain
 from tests.faults.crash import Death, run_child
 from tests.faults.scenario import Scenario
@@ -130,19 +130,19 @@ def test_a_kill_between_the_settle_calls_of_one_batch_doubles_nothing(
 def test_a_kill_in_the_middle_of_a_load_loads_nothing_and_the_next_one_everything(
     scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    bulk = Ledger.bulk
+    bulk = Sqlite.bulk
 
-    def die_on_the_way(ledger: Ledger, connection: Any, table: str, columns: Any, loaded: Any) -> None:
+    def die_on_the_way(dialect: Sqlite, connection: Any, table: str, columns: Any, loaded: Any) -> None:
         def until_death() -> Iterator[Any]:
             for number, row in enumerate(loaded):
                 if number == rows and os.getpid() != test:
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield row
 
-        bulk(ledger, connection, table, columns, until_death() if table == "incoming" else loaded)
+        bulk(dialect, connection, table, columns, until_death() if table == "incoming" else loaded)
 
     test = os.getpid()
-    monkeypatch.setattr(Ledger, "bulk", die_on_the_way)
+    monkeypatch.setattr(Sqlite, "bulk", die_on_the_way)
     shop = scenario.start(tmp_path / "shop")
     before = shop.states()
     death = run_child(shop.world, scenario.whole_run(shop))

@@ -10,7 +10,7 @@ import pytest
 from redrive.audit_actions import Action
 from redrive.errors import IllegalMove, LeaseLost
 from redrive.ledger.engine import sql
-from redrive.ledger.moves import move, tell
+from redrive.ledger.moves import move, record_event
 from redrive.lifecycle import State
 from tests.ledger.planting import Plant, unchanged
 
@@ -114,11 +114,11 @@ def test_no_value_replaces_what_the_transaction_knows(plant: Plant) -> None:
 
 def test_events_carry_the_author_of_their_transaction(plant: Plant) -> None:
     with plant.ledger.under(plant.lease, plant.now, actor="ana") as tx:
-        tell(tx, Action.NOTE)
+        record_event(tx, Action.NOTE)
     with plant.ledger.by("ben", plant.now, route="billing") as by:
-        tell(by, Action.NOTE)
+        record_event(by, Action.NOTE)
     with plant.ledger.by("cy", plant.now) as by:
-        tell(by, Action.NOTE)
+        record_event(by, Action.NOTE)
     assert plant.rows("select actor, route, run_id from audit_events order by event_id") == [
         ("ana", "orders", "orders-1"),
         ("ben", "billing", None),

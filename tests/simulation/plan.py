@@ -280,9 +280,9 @@ MORE_OPS: dict[str, dict[str, int]] = {
     **{theme: {"trouble": 25} for theme in ON_CLIENT},
     "people": {"review": 25, "release": 5, "pause": 2, "resume": 2},
     "canary": {"release": 5, "heal": 5, "restore": 6, "produce": 10},
-    "restore": {"restore": 12, "review": 15, "trouble": 5},
-    "backup": {"backup": 10, "restore_backup": 10, "relapse": 15},
-    "no-identity": {"run_troubled": 15, "peek": 5, "whole_batch": 15},
+    "restore": {"restore": 40, "review": 20, "trouble": 5},
+    "backup": {"backup": 10, "restore_backup": 10, "relapse": 15, "torn": 15},
+    "no-identity": {"run_troubled": 15, "peek": 5, "whole_batch": 40},
     "mistyped-destination": {"mistype": 8, "mend": 6, "review": 6},
     "delete-review-rows": {"delete_rows": 8},
     "late-depth": {"advance": 6},
@@ -395,7 +395,8 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                     if op:
                         add(op, route=route)
                     for system, queue in mains:
-                        add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=REFUSED, fails=1,
+                        error = dice.choice([REFUSED, KEY_ERROR, STRANGE])
+                        add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=error, fails=1,
                             same_body=False)  # fmt: skip
                         add(
                             "consume",
@@ -406,6 +407,13 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                             theme=theme,
                         )
                     add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
+            case "torn":  # a batch is open in the backup, and was recorded since
+                add("run", route=route, minutes=0, shards=1,
+                    trouble={"die_at": dice.randint(0, 4), "die_of": dice.choice(["file", "commit"])})  # fmt: skip
+                add("backup", route=route)
+                add("run", route=route, minutes=7, shards=1)
+                add("restore_backup", route=route)
+                add("run", route=route, minutes=1, shards=1)
             case "both":  # messages with one id, longer apart than a broker compares, die and are sent again together
                 for _ in range(2):
                     produce()
@@ -422,6 +430,9 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                 run()
             case "review":
                 add("review", apply=dice.random() < 0.7, how=dice.choice(["one", "group", "all"]), route=route)
+            case "trouble" if theme == "faults" and dice.random() < 0.3:  # nobody answers for a while
+                add("trouble", system=dice.choice(list(systems)), action="publish", fates=["lost"] * 8)
+                run()
             case "trouble":
                 action, fates = dice.choice(
                     [

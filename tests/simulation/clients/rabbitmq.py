@@ -204,10 +204,10 @@ class Channel:
             enqueued_at=None if fields.timestamp is None else int(fields.timestamp) * 1_000_000,
             known=fate == "ok",
         )
-        if fate == "lost":
+        if fate == "lost" and system.world.dice.random() < 0.5:
             link.error = pika.exceptions.StreamLostError("simulated")
-        else:
-            link.words.append(lambda: word(tag, False, True))
+        else:  # a nack: the queue broke after it had taken the message
+            link.words.append(lambda: word(tag, False, fate != "lost"))
         return tag
 
     def close(self) -> None:

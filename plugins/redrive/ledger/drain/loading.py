@@ -45,7 +45,7 @@ KNOWN_GROUPS = 20_000
 
 
 class Classified(NamedTuple):
-    """One copy as the Spark job describes it. Instants are as the ledger stores them (:meth:`Ledger.stored`)."""
+    """One copy as the Spark job describes it. Instants are as the ledger stores them (:meth:`Dialect.stored`)."""
 
     message_id: int
     batch_id: int
