@@ -20,6 +20,7 @@ import pytest
 from redrive.airflow import DAG_FILE
 from tests import servers
 from tests.servers import ROOT
+from tests.unit.test_package import only_installed
 
 pytestmark = pytest.mark.slow
 
@@ -212,7 +213,8 @@ print(json.dumps({
     "forms": {name: hooks[name].hook_name for name in ("amqp", "pulsar")},
 }))
 """
-    done = begun.run(str(begun.python), "-c", ask, AIRFLOW__CORE__LOAD_EXAMPLES="False")
+    alone = only_installed(begun.python.parents[1])
+    done = begun.run(str(begun.python), "-c", alone + ask, AIRFLOW__CORE__LOAD_EXAMPLES="False")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == {
         "dags": ["redrive_audit", "redrive_orders", "redrive_review"],
