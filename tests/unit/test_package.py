@@ -30,11 +30,16 @@ def told_by(code: str, folder: Path, **environment: str) -> str:
 
 def only_installed(folder: Path) -> str:
     """Python that hides what is installed of redrive elsewhere than in ``folder``: the tests' own installation."""
-    return (
-        "import importlib.metadata as _known; _all = _known.distributions;"
-        "_known.distributions = lambda **which: (one for one in _all(**which)"
-        f" if one.metadata['Name'] != 'redrive' or str(one.locate_file('')).startswith({str(folder)!r}));"
+    return f"""
+import importlib.metadata, importlib_metadata  # Airflow asks the one or the other
+def alone(known, every):
+    known.distributions = lambda **which: (
+        one for one in every(**which)
+        if one.metadata['Name'] != 'redrive' or str(one.locate_file('')).startswith({str(folder)!r})
     )
+for known in (importlib.metadata, importlib_metadata):
+    alone(known, known.distributions)
+"""
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
