@@ -330,6 +330,20 @@ def test_sends_that_a_look_had_counted_are_not_added_to_it() -> None:
     assert worked_past([SENT, others], [seen[0]._replace(fence=8), seen[1]]) == {1: at(2)}
 
 
+@pytest.mark.parametrize(("fence", "left"), [(9, True), (10, False), (11, False)])
+def test_sends_that_a_look_had_not_counted_are_not_added_to_it(fence: int, left: bool) -> None:
+    """The run that looks sends afterwards, with a clock that may be behind; so do those after it."""
+    again = Sends(2, at(1.2), at(1.8), 7, None, fence=fence)
+    seen = [Look(at(1), 7, exact=True, fence=9), Look(at(2), 7, exact=True, fence=10)]
+    assert (1 in worked_past([SENT, again], seen)) is left
+
+
+def test_sends_near_a_look_of_another_route_are_not_added_to_it() -> None:
+    seen = [Look(at(3), 7, exact=True, fence=9), Look(at(6), 7, exact=True)]
+    assert worked_past([SENT, Sends(2, at(4.2), at(4.8), 7, None, fence=9)], seen) == {}
+    assert worked_past([SENT, Sends(2, at(3.2), at(3.8), 7, None, fence=9)], seen) == {1: at(6)}
+
+
 def test_a_later_send_that_came_back_proves_nothing_without_order(plant: Plant) -> None:
     """A later send has come back; only of a destination that keeps order does that prove anything of the first."""
     plant.messages(1)

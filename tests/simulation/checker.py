@@ -68,8 +68,11 @@ class Checker:
             self._depth_is_kept(system, queue)
             self._one_reader_or_allowed(system, queue)
             self._not_processed_yet(system, queue, copy)
+            self._keeps_its_headers(system, queue, copy)
+            self._says_what_it_is(system, queue, copy)
             if self.sql is not None and copy.mark is not None:
                 self._canary_is_kept(self.sql, system, queue, copy)
+                self._breaker_is_kept(self.sql, queue, copy)
                 self._order_is_kept(self.sql, system, queue, copy)
         except Broken as broken:
             self.broken.append(broken)
@@ -90,6 +93,27 @@ class Checker:
                 allowed.update(one.name for one in system.queues.values() if one.dead_letters == source["queue"])
         if queue not in allowed:
             raise Broken("nothing is sent where nobody said so", f"{system.name}/{queue}")
+
+    def _keeps_its_headers(self, system: System, queue: str, copy: Copy) -> None:
+        """A message goes out with the headers of its own that one of its copies had."""
+        known = [_own_headers(one) for _, one in self.book.entries if one.body == copy.body and one.by != "redrive"]
+        if known and _own_headers(copy) not in known:
+            raise Broken("a message keeps its own headers", f"{shown(copy.body)} to {system.name}/{queue}")
+
+    def _says_what_it_is(self, system: System, queue: str, copy: Copy) -> None:
+        most = system.traits.max_headers
+        if copy.mark is None and system.queues[queue].dead_letters and (most is None or most >= 10):
+            raise Broken("a redelivery says its id", f"{shown(copy.body)} to {system.name}/{queue}")
+
+    def _breaker_is_kept(self, sql: Sql, queue: str, copy: Copy) -> None:
+        assert copy.mark is not None
+        stopped = sql.rows(
+            "select 1 from messages m inner join destination_state d on d.route = m.route"
+            f" where m.redrive_id = {sql.quoted(copy.mark[0])} and d.destination = {sql.quoted(queue)}"
+            " and d.stage = 'tripped'"
+        )
+        if stopped:
+            raise Broken("nothing goes to a destination that is stopped", f"{shown(copy.body)} to {queue}")
 
     def _depth_is_kept(self, system: System, queue: str) -> None:
         most = [route["rate"]["max_in_flight"] for route in self._routes_of(system) if "rate" in route]
@@ -583,3 +607,12 @@ def _micros(moment: Any) -> int:
         return 0
     when = datetime.fromisoformat(moment).replace(tzinfo=UTC) if isinstance(moment, str) else moment
     return round(when.timestamp() * SECOND)
+
+
+def _own_headers(copy: Copy) -> frozenset[tuple[str, str]]:
+    """What producers and consumers wrote on it of their own: neither marks nor the failure."""
+    return frozenset(
+        (name, value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
+        for name, _, value in copy.headers
+        if name in ("tenant", "customer", "part")
+    )

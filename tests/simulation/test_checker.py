@@ -212,6 +212,26 @@ def too_full(small: Small) -> None:
         small.send(name=f"s-{number}", body=b"%d" % number)
 
 
+def without_its_headers(small: Small) -> None:
+    small.system.send("orders-dlq", BODY, (("tenant", "String", "acme"),), by="consumer", failed_at=PLACE)
+    small.send()
+
+
+def nameless(small: Small) -> None:
+    small.die()
+    small.system.send("orders", BODY, (), by="redrive")
+
+
+def though_it_is_stopped(small: Small) -> None:
+    small.die()
+    small.message("sending")
+    small.sql.do(
+        "insert into destination_state (route, destination, stage, allowed, trips, stage_at)"
+        f" values ('east0', 'orders', 'tripped', 0, 1, {NOW})"
+    )
+    small.send()
+
+
 def replaced_and_busy(small: Small) -> None:
     for name, fence in (("first", 1), ("second", 2)):
         small.sql.do(
@@ -322,6 +342,9 @@ def stands_too_long(small: Small) -> None:
         (too_fast, "no more is sent in a second than the rate allows"),
         (left_to_expire, "what would expire is drained beyond the limit"),
         (stands_too_long, "a standing decision holds for its group and its time"),
+        (without_its_headers, "a message keeps its own headers"),
+        (nameless, "a redelivery says its id"),
+        (though_it_is_stopped, "nothing goes to a destination that is stopped"),
         (too_full, "a destination is not filled beyond max_in_flight"),
     ],
 )

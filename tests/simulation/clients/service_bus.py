@@ -200,7 +200,7 @@ class Sender:
         headers: list[Header] = []
         for name, value in (message.application_properties or {}).items():
             key = name.decode() if isinstance(name, bytes) else str(name)
-            plain = getattr(value, "value", value)
+            plain = value["VALUE"] if isinstance(value, dict) else value  # as the SDK's encoder takes what has a type
             headers.append((key, "String", plain if isinstance(plain, bytes) else str(plain)))
         message_id = str(told.message_id) if told is not None and told.message_id is not None else ""
         self._system.send(

@@ -86,6 +86,11 @@ class Look(NamedTuple):
         where the depth is late."""
         return self.since - CLOCKS if self.lag or self.fence is None else self.since
 
+    @property
+    def surely_by(self) -> datetime:
+        """It was so by then, whoever's clock is asked."""
+        return self.at + CLOCKS if self.fence is None else self.at
+
 
 class Sends(NamedTuple):
     """A slice that was sent to a destination."""
@@ -446,15 +451,17 @@ class _Flow:
         by_end = sorted(slices, key=lambda one: one.last_sent_at)
         ends = [one.last_sent_at for one in by_end]
         #: What we sent between each look and the one before: only slices that wholly lie in between, so that no part
-        #: of them is in the one count or missing in the other.
+        #: of them is in the one count or missing in the other. A run looks before it sends.
         self._own = [0]
         for before, look in pairwise(looks):
-            between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.since)]
+            between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.surely_since)]
             self._own.append(
                 sum(
                     one.sent
                     for one in between
-                    if one.claimed_at > before.at and (before.fence is None or before.fence <= one.fence)
+                    if one.claimed_at > before.surely_by
+                    and (before.fence is None or before.fence <= one.fence)
+                    and (look.fence is None or one.fence < look.fence)
                 )
             )
         self._left = self._exactly()
