@@ -345,6 +345,10 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
             same_body=dice.random() < 0.08, long=theme == "long-keys", shared=theme == "shared-ids",
         )  # fmt: skip
 
+    def all_die(system: str, queue: str) -> None:
+        style = dice.choice(["reject", "own"])
+        add("consume", system=system, queue=queue, count=20, style=style, theme=theme)
+
     pauses = {"late-depth": [0.2, 0.2, 0.4, 1], "clocks": [0, 0.2, 0.4, 1, 7]}.get(theme, [0, 1, 3, 7, 40])
 
     def consume() -> None:
@@ -361,7 +365,7 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
     for system, queue in mains:
         add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=REFUSED,
             fails=2 if theme == "no-identity" else 1, same_body=False)  # fmt: skip
-        add("consume", system=system, queue=queue, count=20, style=dice.choice(["reject", "own"]), theme=theme)
+        all_die(system, queue)
     for _ in range(dice.randint(6, 14)):
         op = dice.choices(names, weights)[0]
         route = dice.choice(routes)
@@ -398,14 +402,7 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                         error = dice.choice([REFUSED, KEY_ERROR, STRANGE])
                         add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=error, fails=1,
                             same_body=False)  # fmt: skip
-                        add(
-                            "consume",
-                            system=system,
-                            queue=queue,
-                            count=20,
-                            style=dice.choice(["reject", "own"]),
-                            theme=theme,
-                        )
+                        all_die(system, queue)
                     add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
             case "torn":  # a batch is open in the backup, and was recorded since
                 add("run", route=route, minutes=0, shards=1,
@@ -419,14 +416,7 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                     produce()
                     add("advance", minutes=dice.choice([5, 30]))
                 for system, queue in mains:
-                    add(
-                        "consume",
-                        system=system,
-                        queue=queue,
-                        count=20,
-                        style=dice.choice(["reject", "own"]),
-                        theme=theme,
-                    )
+                    all_die(system, queue)
                 run()
             case "review":
                 add("review", apply=dice.random() < 0.7, how=dice.choice(["one", "group", "all"]), route=route)

@@ -74,6 +74,13 @@ class _Others(NamedTuple):
     as_of: Micros
 
 
+class _Known(NamedTuple):
+    """What does not change while a queue exists."""
+
+    delivery_limit: int | None = None
+    keeps_order: bool = False
+
+
 class _Holder:
     """The channel on which one queue is received, and what it holds unacked."""
 
@@ -128,7 +135,7 @@ class RabbitMQ:
         self._mean_bytes: dict[str, float] = {}
         self._touched: dict[str, float] = {}  # when a queue's unacked messages last changed through us
         self._others: dict[str, _Others] = {}  # what they held when it was last known apart from what we hold
-        self._facts: dict[str, tuple[int | None, bool]] = {}  # see _known
+        self._facts: dict[str, _Known] = {}  # see _known
         self._delay_queues: dict[str, set[str]] = {}  # by destination: where we made messages wait for it
 
     @classmethod
@@ -138,7 +145,7 @@ class RabbitMQ:
 
     def capabilities_for(self, queue: str) -> Capabilities:
         """See :class:`~redrive.brokers.base.Broker`; that a queue keeps order only the management API can tell."""
-        able = replace(self.capabilities, in_order=self._known(queue)[1])
+        able = replace(self.capabilities, in_order=self._known(queue).keeps_order)
         # A message that waits loses its own time to live, and the name of the queue where it waits has to fit.
         if self._keep_expiration or len(delay_queue(queue, DELAYS[-1]).encode()) > LONGEST_NAME:
             return replace(able, native_delay=None, native_delays=())
@@ -200,7 +207,7 @@ class RabbitMQ:
             exchange=delivery.exchange,
             routing_key=delivery.routing_key,
             redelivered=delivery.redelivered,
-            delivery_limit=lambda name: self._known(name)[0],
+            delivery_limit=lambda name: self._known(name).delivery_limit,
         )
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
@@ -645,15 +652,15 @@ class RabbitMQ:
         assert self._management is not None  # noqa: S101 - the caller looked
         return [one for one in self._management.queues() if one.dead_letter_exchange is not None]
 
-    def _known(self, queue: str) -> tuple[int | None, bool]:
-        """The delivery limit of a queue, and whether it keeps order, as far as may be known; asked once."""
+    def _known(self, queue: str) -> _Known:
+        """What the management API says of a queue, as far as may be known; asked once."""
         if queue not in self._facts:
-            self._facts[queue] = None, False
+            self._facts[queue] = _Known()
             if self._management is not None:
                 try:
                     facts = self._management.queue(queue)
-                    self._facts[queue] = facts.delivery_limit, False
-                    self._facts[queue] = facts.delivery_limit, self._management.keeps_order(facts)
+                    self._facts[queue] = _Known(facts.delivery_limit)
+                    self._facts[queue] = _Known(facts.delivery_limit, self._management.keeps_order(facts))
                 except BrokerError:
                     pass  # a queue that is gone, or no right to look: then it stays unknown
         return self._facts[queue]

@@ -413,15 +413,14 @@ class _Zeros:
         self._looks = looks
         self._times = [look.since for look in looks]
         starts = [n for n, zero in enumerate(zeros) if zero and not (n and zeros[n - 1])]
-        #: First and last look of each row of zeros.
+        #: Of each row of zeros its first look, and the one after its last.
         self._rows = [
             (start, next((n for n in range(start, len(zeros)) if not zeros[n]), len(zeros))) for start in starts
         ]
-        #: Of each row, the look by which it is sure.
-        self._sure = [self._within(*row) for row in self._rows]
-        #: The next row from this one on that is.
+        #: Of each row, the look by which it or the next one that lasts is sure.
         self._next: list[int | None] = [None]
-        for sure in reversed(self._sure):
+        for row in reversed(self._rows):
+            sure = self._within(*row)
             self._next.append(self._next[-1] if sure is None else sure)
         self._next.reverse()
 
