@@ -21,6 +21,29 @@ def test_the_cause_of(cause: Cause, text: str) -> None:
     assert 0 < finding.confidence <= 1
 
 
+@pytest.mark.parametrize("count", ["1", "7", "1200", "1,200"])
+@pytest.mark.parametrize("ending", [".", ""])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "WARNING:google.cloud.pubsub_v1.subscriber._protocol.leaser:",
+        "2026-11-02 10:00:01,123 WARNING orders.worker ",
+        "[worker-3] WARN ",
+        "level=warning expired=false logger=leaser msg=",
+        "Fehler im Stream, abgelaufen: ",
+    ],
+    ids=["bare", "google", "own-logger", "worker", "logfmt", "prefix"],
+)
+def test_the_line_with_which_the_pubsub_client_gives_leases_up_says_that_a_lease_ran_out(
+    before: str, count: str, ending: str
+) -> None:
+    text = f"{before}Dropping {count} items because they were leased too long{ending}"
+    finding = rules.find(grouping.mask(failure_text.cut(text)))
+    assert finding is not None
+    assert (finding.cause, finding.weak) == (Cause.LEASE_EXPIRED, False), finding.rule
+
+
 def test_every_cause_but_unclassified_has_rules() -> None:
     assert {rule.cause for rule in rules.RULES} == set(Cause) - {Cause.UNCLASSIFIED}
 

@@ -48,7 +48,8 @@ KIND = BrokerKind(
     advice={
         Cause.LEASE_EXPIRED: (
             "On Pub/Sub: lower `FlowControl.max_messages`, raise `FlowControl.max_lease_duration` (the client "
-            "library silently stops extending after it, one hour by default) and `ackDeadlineSeconds` of the "
+            "library stops extending after it, one hour by default, and says so in one line of its log only: "
+            "`Dropping N items because they were leased too long.`) and `ackDeadlineSeconds` of the "
             "subscription, and consider exactly-once delivery, which tells when an ack came too late."
         ),
         Cause.MAX_DELIVERIES: (
