@@ -29,6 +29,7 @@ from tests.ui import seeding
 pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.timeout(600)]
 
 PATIENCE = 60_000  # milliseconds; what is waited for takes one or two where nothing else runs
+expect.set_options(timeout=PATIENCE)  # 5 s unless told
 VIEWER = "val"
 HOSTILE_ID = 900 << 20
 

@@ -155,7 +155,11 @@ class SparkSettings(Part):
         "`connect`: Spark "
         "Connect. The other two: a batch in the cloud.",
     )
-    master: str = Field(default="local[*]", description="Spark's master, for `local` and `submit`.")
+    master: str = Field(
+        default="local[*,4]",
+        description="Spark's master, for `local` and `submit`. The default: all cores of this machine, and as many "
+        "tries for a task as a cluster gives it.",
+    )
     connection: ConnectionId | None = Field(
         default=None,
         description="Airflow connection id: of a Spark cluster for `submit` (overrides `master`), of AWS for "

@@ -39,7 +39,7 @@ LEAST, MOST, TASKS = 5_000, 50_000, 8
 PORTION = 10_000
 
 
-def local_session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
+def local_session(master: str = session_conf.LOCAL_MASTER, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session that this process starts; ``conf`` is added to what the job needs."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     spark = (
         SparkSession.builder.appName("redrive-classify").getOrCreate()
         if submitted and options.master is None
-        else local_session(options.master or "local[*]")
+        else local_session(options.master or session_conf.LOCAL_MASTER)
     )
     try:
         counts = run(manifest, spark)
