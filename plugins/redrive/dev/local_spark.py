@@ -141,8 +141,7 @@ class ConnectServer:
         command += ["--name", "redrive-connect", "--driver-memory", self._settings.driver_memory]
         ours = {**session_conf.SESSION, **session_conf.LOCAL}
         ours["spark.connect.grpc.binding.address"] = HOST
-        # The process from which Python workers are forked would outlive its session, one after the other.
-        ours["spark.python.use.daemon"] = "false"
+        ours["spark.python.daemon.module"] = "redrive.dev.spark_workers"
         ours[session_conf.JVM_OPTIONS] = session_conf.jvm_options()
         port = {"spark.connect.grpc.binding.port": str(self._port)}
         for key, value in (ours | self._settings.conf | port).items():
