@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from redrive import selectors
 from redrive.classification import explain, failure_text, grouping, route_rules
-from redrive.classification.cases import LEASE_HINT, LEASE_SHARE, ROUTE_HINT, Case, RouteRule
+from redrive.classification.cases import LEASE_HINT, LEASE_SHARE, MAYBE_LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause
 from redrive.classification.templates import KnownGroup
 from redrive.message import ROW_BITS, DeadLetter, message_id_of
@@ -102,7 +102,7 @@ def _hint(
     end = letter.dead_lettered_at or row["received_at"].timestamp() * 1e6
     if start is None or (end - start) / 1e6 / max(letter.deliveries or 1, 1) < lease * LEASE_SHARE:
         return ""
-    return LEASE_HINT
+    return MAYBE_LEASE_HINT if letter.first_received_at is None else LEASE_HINT
 
 
 def _key(selector: str | None, letter: DeadLetter) -> str | None:

@@ -119,11 +119,11 @@ class Plant(Probe):
         return claims.claim(self.ledger, self.lease, *self.asking(limit, **options), self.now)
 
     def asking(
-        self, limit: int = 1000, *, shard: int = 0, room: Room | None = None, in_order: bool = False, **wanted: Any
+        self, limit: int = 1000, *, shard: int = 0, rooms: Sequence[Room] = (), in_order: bool = False, **wanted: Any
     ) -> tuple[Wanted, Terms]:
         """What a claim is told; in order with all sources drained by now."""
         turns = InOrder(self.now) if in_order else None
-        terms = Terms(limit, timedelta(minutes=10), shard, room)
+        terms = Terms(limit, timedelta(minutes=10), shard, rooms)
         return Wanted(**{"destination": "orders", "in_order": turns} | wanted), terms
 
     def announce(self, claimed: Slice, last: int) -> None:

@@ -154,14 +154,14 @@ def test_claims_of_other_tasks_take_the_room_that_a_depth_could_not_show(plant: 
     with plant.ledger.read() as connection:
         newest, sent_before = claims.seen(connection, plant.route)
     room = claims.Room(6, 1, newest, sent_before)
-    assert plant.claim(4, room=room) is not None
-    found = plant.claim(4, room=room)
+    assert plant.claim(4, rooms=[room]) is not None
+    found = plant.claim(4, rooms=[room])
     assert found is not None
     assert len(found.messages) == 2
     with pytest.raises(claims.NoRoom):
-        plant.claim(4, room=room)
+        plant.claim(4, rooms=[room])
     windows.give_back(plant.ledger, plant.lease, found.slice_id, [m.message_id for m in found.messages], plant.now)
-    again = plant.claim(4, room=room)
+    again = plant.claim(4, rooms=[room])
     assert again is not None
     assert len(again.messages) == 2
     with plant.ledger.read() as connection:

@@ -178,10 +178,11 @@ def test_the_lease_is_suspected_only_where_time_says_so(spark: SparkSession, tmp
         "max_deliveries",
         "max_deliveries",
         "unclassified",
-        "lease_expired",
+        "max_deliveries",
         "max_deliveries",
         "max_deliveries",
     ]
+    assert messages[4]["rule"] == "lease.may_have_run_out", "from the enqueue on: it may have waited in a backlog"
 
 
 def test_a_routes_rules_come_first(spark: SparkSession, tmp_path: Path) -> None:

@@ -32,6 +32,26 @@ def examine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, broker: MemoryB
     return doctor.examine(workshop.settings, ["orders"])
 
 
+class Renewing(MemoryBroker):
+    """Consumers' library renews leases for an hour, as Pub/Sub's does."""
+
+    def __init__(self, *where: Any) -> None:
+        super().__init__(*where)
+        self.capabilities = replace(self.capabilities, client_lease=timedelta(hours=1))
+
+
+def test_how_long_consumers_renew_their_leases_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop = Workshop(tmp_path, **PLAIN_SOURCE)
+    subject = "orders: source orders-dlq: lease"
+    [found] = [one for one in examine(workshop, monkeypatch, Renewing(workshop.world)) if one.subject == subject]
+    assert found.level == "warning"
+    assert "1:00:00" in found.text
+    assert "sources[].lease" in found.text
+
+    told = Workshop(tmp_path, sources=[{"queue": "orders-dlq", "lease": "20m"}])
+    assert not [one for one in examine(told, monkeypatch, Renewing(told.world)) if one.subject == subject]
+
+
 def about_the_window(found: list[Finding]) -> list[tuple[str, str]]:
     return [(one.level, one.text) for one in found if one.subject == "orders: canary.observe"]
 

@@ -1,6 +1,8 @@
 """Brokers that can't tell how many messages a queue holds, and destinations that several subscribers read."""
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth, QueueInfo
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
-from redrive.ledger.delivery import gate_waits, planning
+from redrive.ledger.delivery import gate_waits, in_flight, planning
 from redrive.message import DeadLetter, Received
 from redrive.stages import pipeline
 from tests.workshop import REFUSED, Workshop, outgoing
@@ -172,12 +174,100 @@ def test_a_late_depth_counts_from_when_it_was_so(build: Build) -> None:
     assert [datetime.fromisoformat(str(at)).timestamp() * 1e6 for (at,) in seen] == [before]
 
 
-def test_a_task_sends_no_more_than_may_be_in_flight_where_nothing_is_told(build: Build) -> None:
+def test_no_more_is_in_flight_over_all_runs_than_may_be_where_nothing_is_told(build: Build) -> None:
+    """An idle consumer: what run after run sends would pile up there, and nobody would see it."""
     workshop, _ = build(rate={"per_second": 1000, "max_in_flight": 3}, deliver={"slice": 2})
     workshop.die(*"abcdefgh", error=REFUSED)
 
     assert workshop.cycle()["redelivered"] == 3
-    assert workshop.cycle()["redelivered"] == 3  # the next task may again
+    for _ in range(3):
+        workshop.advance(minutes=10)
+        assert workshop.cycle()["redelivered"] == 0
+    assert len(workshop.bodies("orders")) == 3
+
+
+def test_what_came_back_makes_room_where_nothing_is_told(build: Build) -> None:
+    workshop, _ = build(rate={"per_second": 1000, "max_in_flight": 3}, deliver={"slice": 2}, canary="off")
+    workshop.die(*"abcdefgh", error=REFUSED)
+    workshop.cycle()
+    assert workshop.consume(lambda letter: REFUSED if letter.body == b"a" else None) == 3
+
+    assert workshop.cycle()["redelivered"] == 1, "one of three is known to be there no more"
+
+
+def test_tasks_of_one_run_share_the_room_where_nothing_is_told(build: Build) -> None:
+    rate = {"per_second": 1000, "max_in_flight": 3}
+    workshop, _ = build(rate=rate, deliver={"slice": 2, "shards": 4})
+    workshop.die(*"abcdefgh", error=REFUSED)
+    run = workshop.begin()
+    for name, _counts in workshop.stages(run):
+        if name == "plan":
+            break
+    sent = [
+        pipeline.deliver(workshop.settings, run, shard=shard, **workshop.options())["redelivered"] for shard in range(4)
+    ]
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+
+    assert sum(sent) == 3
+
+
+def test_a_person_may_say_that_the_destination_has_worked(build: Build) -> None:
+    workshop, _ = build(rate={"per_second": 1000, "max_in_flight": 3})
+    workshop.die(*"abcdefgh", error=REFUSED)
+    workshop.cycle()
+    workshop.advance(minutes=10)
+    assert workshop.cycle()["redelivered"] == 0
+    assert in_flight.vouch(workshop.ledger, "orders", "orders", by="ana", now=workshop.now()) == 3
+    workshop.advance(minutes=10)
+
+    assert workshop.cycle()["redelivered"] == 3
+    [(by,)] = workshop.query("select actor from audit_events where action = 'release_gate'")
+    assert by == "ana"
+
+
+def test_what_a_queue_keeps_no_more_is_in_flight_no_more(build: Build) -> None:
+    """Nothing of which nothing can be known may hold others back for ever."""
+    workshop, _ = build(rate={"per_second": 1000, "max_in_flight": 3})
+    workshop.die(*"abcdefgh", error=REFUSED)
+    workshop.cycle()
+    workshop.advance(days=8)
+
+    assert workshop.cycle()["redelivered"] == 3
+
+
+def test_leases_that_run_out_are_not_made_to_run_out_again(build: Build) -> None:
+    """Five hundred messages that waited behind slow work are not sent behind it once more: one, and more as it proves
+    itself. With a consumer that does nothing three runs send that one."""
+    workshop, _ = build(
+        processed_check={
+            "connection": "orders_db",
+            "query": "select order_id from done where order_id in :keys",
+            "key": "attribute:message_id",
+            "settle_after": "0s",
+        }
+    )
+    database = workshop.folder / "orders.db"
+    with closing(sqlite3.connect(database)) as done:
+        done.execute("create table done (order_id text primary key)")
+        done.commit()
+    workshop.die(*(f"order-{n:03}" for n in range(500)), error="Dropping 7 items because they were leased too long.")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_ORDERS_DB", f'{{"conn_type": "sqlite", "host": "{database}"}}')
+        in_its_hands = []
+        for _ in range(3):
+            workshop.cycle()
+            in_its_hands.append(len(workshop.bodies("orders")))
+            workshop.advance(minutes=10)
+        assert in_its_hands == [1, 1, 1]
+
+        for expected in (2, 4, 8):  # each that is proved lets one more go, beside the next in its place
+            with closing(sqlite3.connect(database)) as done:
+                done.executemany("insert into done values (?)", [(one.decode(),) for one in workshop.bodies("orders")])
+                done.commit()
+            workshop.consume()
+            workshop.cycle()
+            workshop.advance(minutes=10)
+            assert len(workshop.bodies("orders")) == expected
 
 
 def test_a_late_depth_is_topped_up_with_our_own_sends(build: Build) -> None:

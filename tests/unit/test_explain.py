@@ -136,6 +136,12 @@ class TestTooManyToTellApart:
         assert found[Case("", "", "lease")].template == "no failure text, time per delivery reaches the lease"
         assert found[Case("", "expired")].template == "no failure text, broker reason expired"
 
+    def test_a_lease_that_may_have_run_out_is_not_said_to_have(self) -> None:
+        found = explain_cases({Case("", "", "lease?"): 1, Case("", "", "lease"): 1})
+        assert found[Case("", "", "lease")].cause is Cause.LEASE_EXPIRED
+        assert found[Case("", "", "lease?")].cause is Cause.MAX_DELIVERIES, "through a canary"
+        assert found[Case("", "", "lease?")].confidence < found[Case("", "", "lease")].confidence
+
     def test_the_order_does_not_matter(self) -> None:
         cases = self.cases()
         assert explain_cases(cases, told_apart=8) == explain_cases(dict(reversed(cases.items())), told_apart=8)

@@ -68,6 +68,9 @@ class Capabilities:
     leases_end: bool = False
     #: Whether describing a dead-letter queue says how long its origin leases: where no reason is given, a hint at one.
     tells_origin_lease: bool = False
+    #: So long a consumer's client library keeps a lease alive, unless told otherwise; None: it ends when the origin's
+    #: lease does. What runs out then is this one, whatever the origin says.
+    client_lease: timedelta | None = None
     #: Whether a letter's origin is the broker's own word. False: it is in a header, and a producer can write that.
     proves_origin: bool = False
     #: Whether the time per delivery of a dead letter without a reason tells that its lease ran out: its times are the

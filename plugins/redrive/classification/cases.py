@@ -11,8 +11,10 @@ from redrive.message import Micros
 
 #: A hint that a route's own rule matched: ``route:N``, N counted from 1 in the order of the configuration.
 ROUTE_HINT = "route:"
-#: A hint that the time per delivery points to a lease that ran out.
+#: A hint that the time per delivery, from the first one on, points to a lease that ran out.
 LEASE_HINT = "lease"
+#: The same where only the time from the enqueue on is known: it may have waited in a backlog as well.
+MAYBE_LEASE_HINT = "lease?"
 #: Time per delivery from this share of the lease on counts as a lease that ran out.
 LEASE_SHARE = 0.9
 
@@ -29,7 +31,7 @@ class Case(NamedTuple):
 
     masked: str  # "" where nothing is said
     reason: str = ""  # one of failure_text.BROKER_REASONS or ""
-    hint: str = ""  # "", LEASE_HINT or ROUTE_HINT + number
+    hint: str = ""  # "", LEASE_HINT, MAYBE_LEASE_HINT or ROUTE_HINT + number
 
 
 def key_of(case: Case) -> int:

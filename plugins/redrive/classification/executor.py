@@ -24,7 +24,15 @@ import pyarrow.parquet as pq
 from redrive.classification import explain, failure_text, route_rules
 from redrive.classification.arrow_numpy import Integers, has_nul, integers, numbers, strings
 from redrive.classification.bulk_masking import Masked
-from redrive.classification.cases import LEASE_HINT, ROUTE_HINT, Case, RouteRule, key_of, lease_ran_out
+from redrive.classification.cases import (
+    LEASE_HINT,
+    MAYBE_LEASE_HINT,
+    ROUTE_HINT,
+    Case,
+    RouteRule,
+    key_of,
+    lease_ran_out,
+)
 from redrive.classification.failure_text import CODE_HEADERS, EVIDENCE_HEADERS, Evidence
 from redrive.classification.learned_model import Model
 from redrive.classification.templates import KnownGroup
@@ -365,7 +373,9 @@ class _Look:
             next((value for name in names if (value := rows.values(name)[number]) is not None), None)
             for names in (("first_received_at", "enqueued_at"), ("dead_lettered_at", "received_at"))
         )
-        return LEASE_HINT if lease_ran_out(lease, start, end, rows.values("deliveries")[number]) else ""
+        if not lease_ran_out(lease, start, end, rows.values("deliveries")[number]):
+            return ""
+        return MAYBE_LEASE_HINT if rows.values("first_received_at")[number] is None else LEASE_HINT
 
     def _keys(self, rows: _Rows, headers: _Headers, selector: Selector | None) -> pa.Array:
         if selector is None:

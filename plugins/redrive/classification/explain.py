@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from redrive.classification import failure_text, grouping, route_rules
-from redrive.classification.cases import LEASE_HINT, ROUTE_HINT, Case, RouteRule
+from redrive.classification.cases import LEASE_HINT, MAYBE_LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.learned_model import OVERRULES, Model, shipped
 from redrive.classification.rules import HINTS, Finding, find, find_reason
@@ -209,6 +209,8 @@ def _cause_of(
         return by_reason.cause, by_reason.rule, by_reason.confidence
     if case.hint == LEASE_HINT:
         return Cause.LEASE_EXPIRED, "lease.time_per_delivery", 0.6
+    if case.hint == MAYBE_LEASE_HINT:
+        return Cause.MAX_DELIVERIES, "lease.may_have_run_out", 0.3
     return Cause.MAX_DELIVERIES, "broker.nothing_said", 0.3
 
 
@@ -260,6 +262,8 @@ def _nothing_said(case: Case) -> str:
         return f"no failure text, broker reason {case.reason}"
     if case.hint == LEASE_HINT:
         return "no failure text, time per delivery reaches the lease"
+    if case.hint == MAYBE_LEASE_HINT:
+        return "no failure text, leases may have run out, or it waited in a backlog"
     return "no failure text"
 
 

@@ -376,8 +376,9 @@ def release(
     group: Annotated[int | None, typer.Argument(max=LARGEST_ID, help="The group's id.", show_default=False)] = None,
     destination: Annotated[str | None, typer.Option(help="A stopped destination instead of a group.")] = None,
 ) -> None:
-    """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages."""
-    from redrive.ledger.delivery import breakers, planning  # noqa: PLC0415
+    """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages. Of a destination that
+    tells no depth you say by it that it has worked off what was sent there."""
+    from redrive.ledger.delivery import breakers, in_flight, planning  # noqa: PLC0415
 
     settings = _settings()
     canary = settings.route(route).canary
@@ -385,7 +386,8 @@ def release(
         raise UsageError("say what to release: the id of a group, or --destination NAME")
     with _ledger(settings) as ledger:
         if destination is not None:
-            if not breakers.release(ledger, route, destination, by=getpass.getuser(), now=_now()):
+            worked = in_flight.vouch(ledger, route, destination, by=getpass.getuser(), now=_now())
+            if not (breakers.release(ledger, route, destination, by=getpass.getuser(), now=_now()) or worked):
                 raise UsageError(
                     f"the breaker of {destination} holds nothing back; `redrive status {route}` shows those that do"
                 )

@@ -155,15 +155,18 @@ def _is_whole(staging: "Staging", batch: Batch) -> bool:
 
 
 def _origin_lease(context: Context, source: Source) -> timedelta | None:
-    """How long the origin leases its messages, where time per delivery is evidence: configured, else asked for."""
-    if not registry.kind(context.route.broker).capabilities.times_tell_leases:
+    """How long the origin leases its messages, where time per delivery is evidence: configured, else asked for, and
+    at least as long as consumers' libraries renew it."""
+    can = registry.kind(context.route.broker).capabilities
+    if not can.times_tell_leases:
         return None
     if source.lease is not None or source.kind != "dead_letter" or not context.broker.capabilities.tells_origin_lease:
         return source.lease
     try:
-        return context.broker.describe(source.queue).origin_lease
+        told = context.broker.describe(source.queue).origin_lease
     except BrokerError:
         return None  # a hint less
+    return told and max(told, can.client_lease or told)
 
 
 def load(context: Context) -> dict[str, int]:

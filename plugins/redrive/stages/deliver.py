@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from redrive.brokers.base import Broker, Capabilities, Depth, Publication
 from redrive.classification.causes import Cause
@@ -27,7 +28,7 @@ from redrive.errors import (
     StagingError,
 )
 from redrive.ledger import leases
-from redrive.ledger.delivery import breakers, claims, lanes, outcomes, recovery, windows
+from redrive.ledger.delivery import breakers, claims, in_flight, lanes, outcomes, recovery, windows
 from redrive.ledger.delivery.claims import Claimed, NoRoom, Room, Slice, Terms, Wanted
 from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
@@ -103,6 +104,7 @@ class _Band:
 
     buckets: tuple[TokenBucket, ...]
     max_in_flight: int
+    starts_at_one: bool = False  # where nobody tells a depth: one in flight, and more as they prove themselves
 
     @property
     def capacity(self) -> int:
@@ -121,6 +123,15 @@ class _Band:
         """Use ``count`` tokens of each."""
         for one in self.buckets:
             one.take(count)
+
+
+class _Unsettled(NamedTuple):
+    """Sends without a known outcome, as a task found them, and by cause what more may go."""
+
+    to: in_flight.Whither
+    sent: dict[int, int]  # of slices that were open: how much of them
+    sends: int
+    rooms: dict[str, int]
 
 
 def deliver(
@@ -184,6 +195,7 @@ class _Delivery:
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._sent: Counter[str] = Counter()  # by destination
+        self._found: dict[str, _Unsettled] = {}  # by destination
         self.wrong: QueueMissing | None = None  # a configured destination that is missing: told when the rest is sent
         self._aside: set[int] = set()  # messages whose file is damaged
         self.totals = Totals()
@@ -301,20 +313,21 @@ class _Delivery:
             self._blocked.add(destination)  # the next observation may see them well
             context.progress(f"held: every consumer of {destination} is stuck", 0, None)
             return None, None
-        if depth.total is None:  # nobody sees what the others sent: each task has its own part of the room
+        if depth.visible is not None and depth.total is None:
+            # Nobody sees what consumers hold of what the others sent: each task has its own part of the room.
             room = room // self._shards + (self._shard < room % self._shards)
         free = room - self._in_flight(destination, depth)
         least = max(1, room // 10)
         if free < min(size, least):
-            return None, LOOK_AGAIN if depth.total is not None else None
+            return None, self._full(destination, depth)
         size = _whole_batches(min(size, free), context.broker.capabilities.publish_batch)
         if depth.as_of is not None:
             seen = self._seen(instant(depth.as_of))
-        shared = None if depth.total is None else Room(free, least, *seen)
+        rooms = self._rooms(destination, cause, depth, Room(free, least, *seen))
         try:
-            claimed = self._claim(destination, cause, size, after, shared)
+            claimed = self._claim(destination, cause, size, after, rooms)
         except NoRoom:
-            return None, LOOK_AGAIN
+            return None, self._full(destination, depth)
         if claimed is None:
             return None, None
         self.totals.slices += 1
@@ -351,16 +364,61 @@ class _Delivery:
     def _in_flight(self, destination: str, depth: Depth) -> int:
         """What the destination still has to work off: what the broker tells, and what it keeps for it elsewhere.
 
-        Of a destination that tells nothing, all that this task sent there counts as still there.
+        Of a destination that tells nothing, all counts as still there that was sent without a known outcome when this
+        task began, by whichever run; what is claimed from then on takes of the room. Where only is told what lies
+        ready, this task's own sends may be with consumers.
         """
+        if depth.visible is None:
+            return self._unsettled(destination).sends
         if depth.total is None:
-            return self._sent[destination]
+            return max(depth.visible, self._sent[destination])
         unseen = 0
         if self._context.route.backoff.native:  # what the broker keeps somewhere else comes all the same
             with self._context.ledger.read() as connection:
                 kept = lanes.kept_by_broker(connection, self._context.name, destination, self._context.now())
             unseen = max(0, kept - (depth.delayed or 0))
         return depth.total + unseen
+
+    def _unsettled(self, destination: str) -> "_Unsettled":
+        """What was sent to a destination that tells no depth, and has no known outcome, as this task found it first."""
+        if destination not in self._found:
+            context = self._context
+            with context.ledger.read() as connection:
+                newest, sent = claims.seen(connection, context.name)
+                to = in_flight.Whither(context.name, destination, newest)
+                sends = in_flight.sends(connection, to, context.now(), most=context.route.rate.max_in_flight)
+            self._found[destination] = _Unsettled(to, sent, sends, {})
+        return self._found[destination]
+
+    def _rooms(self, destination: str, cause: str | None, depth: Depth, seen: Room) -> list[Room]:
+        """What all tasks' claims may take: of what the depth showed, or where there is none of what the ledger knew."""
+        if depth.total is not None:
+            return [seen]
+        if depth.visible is not None:
+            return []
+        found = self._unsettled(destination)
+        rooms = [Room(seen.free, seen.least, found.to.newest, found.sent)]
+        band = self._bands[cause]
+        if cause is not None and band.starts_at_one:
+            if cause not in found.rooms:
+                with self._context.ledger.read() as connection:
+                    found.rooms[cause] = in_flight.room_of_cause(
+                        connection, found.to, cause, self._context.now(), most=band.max_in_flight
+                    )
+            rooms.append(Room(found.rooms[cause], 1, found.to.newest, found.sent, cause))
+        return rooms
+
+    def _full(self, destination: str, depth: Depth) -> float | None:
+        """In how many seconds to look again at a destination that is full; None: no outcome will come in this task."""
+        if depth.visible is None:
+            name = self._context.name
+            self._context.progress(
+                f"held: {destination} tells no depth, and as many sends as may be in flight have no known outcome;"
+                f" when it has worked, say so: `redrive release {name} --destination {destination}`",
+                0,
+                None,
+            )
+        return LOOK_AGAIN if depth.total is not None else None
 
     def _share(self, destination: str) -> float:
         """The share of the destination's consumers that work, as the run's observation saw it."""
@@ -384,7 +442,7 @@ class _Delivery:
         several = f"{destination} has {readers} subscriptions" if readers else f"who reads {destination} is not known"
         return f"{several}: all of them would get the message, and fan_out is refuse"
 
-    def _claim(self, destination: str, cause: str | None, size: int, after: int, room: Room | None) -> Slice | None:
+    def _claim(self, destination: str, cause: str | None, size: int, after: int, rooms: Sequence[Room]) -> Slice | None:
         context, now = self._context, self._context.now()
         capabilities = context.broker.capabilities_for(destination)
         wanted = Wanted(
@@ -395,7 +453,7 @@ class _Delivery:
             ahead=self._ahead(capabilities),
             in_order=None if context.route.order_by is None else InOrder(self._drained_to),
         )
-        terms = Terms(size, context.route.deliver.claim_for, self._shard, room)
+        terms = Terms(size, context.route.deliver.claim_for, self._shard, rooms)
         if cause is None and after < 0:
             for selection in self._selections(destination, after, TO_RESEND):
                 again = claims.claim_resends(
@@ -575,8 +633,9 @@ def _bands(context: Context, now: float, shards: int) -> dict[str | None, _Band]
         over = context.route.causes.get(cause)
         own = over.rate if over else None
         per_second = own.per_second if own and own.per_second else rate.per_second * SLOW_SHARE
-        in_flight = own.max_in_flight if own and own.max_in_flight else max(1, int(rate.max_in_flight * SLOW_SHARE))
-        bands[cause.value] = _Band((whole, TokenBucket(per_second / shards, now)), in_flight)
+        most = own.max_in_flight if own and own.max_in_flight else max(1, int(rate.max_in_flight * SLOW_SHARE))
+        at_one = cause is Cause.LEASE_EXPIRED and not (own and own.max_in_flight)
+        bands[cause.value] = _Band((whole, TokenBucket(per_second / shards, now)), most, at_one)
     return bands
 
 

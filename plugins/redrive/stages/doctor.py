@@ -88,6 +88,14 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             subject = f"{name}: source {source.queue}"
             yield _look(subject, partial(_depth, broker, source.queue))
             yield from _retention(broker, subject, source.queue)
+            longest = broker.capabilities.client_lease
+            if source.kind == "dead_letter" and source.lease is None and longest is not None:
+                yield Finding(
+                    "warning",
+                    f"{subject}: lease",
+                    f"consumers are taken to renew what they hold for {longest}, as their library does unless told"
+                    " otherwise: where yours are told so, say how long with sources[].lease",
+                )
             if route.destination_of(source.queue) is None:
                 yield _origins(broker, subject, source, aiming.key_of(name, route, source.queue))
         for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):

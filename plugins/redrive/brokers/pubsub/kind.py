@@ -10,6 +10,8 @@ MAX_ATTRIBUTES = 100
 #: Of a publish request, and so of a message with all that belongs to it.
 MAX_BYTES = 10_000_000
 MAX_LEASE = timedelta(seconds=600)
+#: ``FlowControl.max_lease_duration`` of Google's libraries, where a subscriber does not set it.
+CLIENT_LEASE = timedelta(hours=1)
 
 COUNT = "CloudPubSubDeadLetterSourceDeliveryCount"
 SUBSCRIPTION = "CloudPubSubDeadLetterSourceSubscription"
@@ -34,6 +36,7 @@ CAPABILITIES = Capabilities(
     failure_headers=FAILURE_HEADERS,
     max_lease=MAX_LEASE,
     tells_origin_lease=True,
+    client_lease=CLIENT_LEASE,
     untried_rights="pubsub.subscriptions.consume on sources (roles/pubsub.subscriber); pubsub.topics.publish on"
     " destinations (roles/pubsub.publisher)",
     times_tell_leases=True,
@@ -53,13 +56,17 @@ KIND = BrokerKind(
             "subscription, and consider exactly-once delivery, which tells when an ack came too late."
         ),
         Cause.MAX_DELIVERIES: (
-            "On Pub/Sub the number is `maxDeliveryAttempts` of the subscription's `deadLetterPolicy` (5 to 100)."
+            "On Pub/Sub the number is `maxDeliveryAttempts` of the subscription's `deadLetterPolicy` (5 to 100). Where "
+            "leases may have run out, look for `Dropping N items because they were leased too long.` in the consumer's "
+            "log, and lower `FlowControl.max_messages` or raise `FlowControl.max_lease_duration`."
         ),
         Cause.CONSUMER_STUCK: (
             "On Pub/Sub a hung callback keeps its lease until `max_lease_duration`: set it to what the work may take."
         ),
     },
     words={
+        "sources[].lease": "On Pub/Sub that is `FlowControl.max_lease_duration` of your consumers, an hour unless they "
+        "set it: the client library renews the subscription's ack deadline until then.",
         "backoff.native": "Pub/Sub keeps none.",
         "processed_check.key": "On Pub/Sub it has.",
     },

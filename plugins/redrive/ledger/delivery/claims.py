@@ -24,6 +24,8 @@ from redrive.lifecycle import Plan, State
 
 #: SQL: the plans of which attempts count as requeues.
 AT_ONCE = listed((Plan.REQUEUE, Plan.CANARY))
+#: SQL: joined to ``attempts``, only those of ``:cause``.
+OF_CAUSE = " inner join failure_groups on failure_groups.group_id = attempts.group_id and failure_groups.cause = :cause"
 
 
 class Claimed(NamedTuple):
@@ -71,12 +73,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How many messages a claim may take, which task's it is, how long it lasts, and what room there was for it."""
+    """How many messages a claim may take, which task's it is, how long it lasts, and what rooms there were for it."""
 
     limit: int
     lasts: timedelta
     shard: int = 0
-    room: "Room | None" = None
+    rooms: "Sequence[Room]" = ()
 
 
 class NoRoom(Exception):
@@ -95,6 +97,7 @@ class Room:
     least: int  # a claim for less is not worth asking the broker for a depth
     newest: int
     sent: Mapping[int, int]  # by slice
+    cause: str | None = None  # only what is claimed of this cause takes of it
 
 
 def claim(ledger: Ledger, lease: RouteLease, wanted: Wanted, terms: Terms, now: datetime) -> Slice | None:
@@ -278,12 +281,14 @@ def _within_all(tx: RunTransaction, wanted: Wanted, terms: Terms) -> int:
     take the same room."""
     limit = _within_quota(tx, wanted.destination, terms.limit)
     limit = _within_limit(tx, wanted.selection.limit, limit)
-    return _within_room(tx, wanted.destination, terms.room, limit)
+    for room in terms.rooms:
+        limit = _within_room(tx, wanted.destination, room, limit)
+    return limit
 
 
-def _within_room(tx: RunTransaction, destination: str, room: Room | None, limit: int) -> int:
+def _within_room(tx: RunTransaction, destination: str, room: Room, limit: int) -> int:
     """``limit``, or what the destination has room for; raises :class:`NoRoom` where that isn't worth a claim."""
-    if room is None or not limit:
+    if not limit:
         return limit
     opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(room.sent)}
     among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
@@ -291,11 +296,12 @@ def _within_room(tx: RunTransaction, destination: str, room: Room | None, limit:
         sql(
             # Of an open slice whose time is over nothing more is sent. What was given back has no attempt any more.
             "select slices.slice_id, count(*) as n from delivery_slices slices inner join redelivery_attempts attempts"
-            " on attempts.slice_id = slices.slice_id where slices.route = :route and slices.destination = :destination"
+            f" on attempts.slice_id = slices.slice_id{OF_CAUSE if room.cause else ''}"
+            " where slices.route = :route and slices.destination = :destination"
             f" and (slices.slice_id > :newest{among}) and (closed_at is not null or deadline_at > :now)"
             " group by slices.slice_id"
         ),
-        {"destination": destination, "newest": room.newest, **opened},
+        {"destination": destination, "newest": room.newest, **({"cause": room.cause} if room.cause else {}), **opened},
     )
     free = room.free - sum(max(0, int(row.n) - room.sent.get(row.slice_id, 0)) for row in rows)
     if free < min(limit, room.least):

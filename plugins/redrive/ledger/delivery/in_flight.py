@@ -1,0 +1,117 @@
+"""What a destination that tells no depth may still have to work off: what was sent there without a known outcome.
+
+It counts over all runs, tasks and routes that send by the same broker and connection. It ends with an outcome, with a
+person's word (:func:`vouch`, or the release of the destination's breaker), and after :data:`KEPT`.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy.engine import Connection
+
+from redrive.audit_actions import Action
+from redrive.ledger.delivery.claims import OF_CAUSE
+from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.moves import record_event
+
+#: A queue that tells nothing keeps its messages so long, unless told otherwise. Of what was sent before, nobody will
+#: ever learn more by waiting.
+KEPT: Final = timedelta(days=7)
+
+_HERE: Final = (
+    "slices.destination = :destination and slices.claimed_at > :since_at and slices.slice_id <= :newest"
+    " and slices.system = (select system from route_state where route = :route)"
+)
+_WENT: Final = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
+
+
+@dataclass(frozen=True, slots=True)
+class Whither:
+    """A destination as a route sends to it, and up to which slice its sends are counted."""
+
+    route: str
+    destination: str
+    newest: int
+
+
+def sends(connection: Connection, to: Whither, now: datetime, *, most: int) -> int:
+    """How many sends may still be with the destination; ``most`` and more count as ``most``."""
+    values = _values(to, now) | {"most": most}
+    values["since_at"] = max(now - KEPT, _worked_at(connection, values) or now - KEPT)
+    return _count(connection, values, "")
+
+
+def room_of_cause(connection: Connection, to: Whither, cause: str, now: datetime, *, most: int) -> int:
+    """How many messages of ``cause`` the destination may be given beside what it has of them: one, and one more for
+    each that is known to have stayed since the last of them came back, up to ``most``."""
+    values = _values(to, now) | {"most": most, "cause": cause}
+    worked_at = _worked_at(connection, values)
+    values["worked_at"] = worked_at or now - KEPT
+    back = connection.execute(
+        sql(
+            "select max(attempts.outcome_at) from delivery_slices slices inner join redelivery_attempts attempts"
+            f" on attempts.slice_id = slices.slice_id{OF_CAUSE} where {_HERE} and attempts.outcome = 'returned'"
+        ),
+        values,
+    ).scalar()
+    values["back_at"] = parse_instant(back) or now - KEPT
+    stayed = connection.execute(
+        sql(
+            "select count(*) from (select 1 from delivery_slices slices inner join redelivery_attempts attempts"
+            f" on attempts.slice_id = slices.slice_id{OF_CAUSE} where {_HERE}"
+            " and (attempts.outcome in ('confirmed', 'presumed') and attempts.outcome_at > :back_at"
+            f" or attempts.outcome is null and {_WENT} and slices.claimed_at <= :worked_at"
+            " and slices.claimed_at > :back_at) limit :most) stayed"
+        ),
+        values,
+    ).scalar_one()
+    values["since_at"] = max(values["since_at"], values["worked_at"])
+    return min(most, 1 + int(stayed)) - _count(connection, values, OF_CAUSE)
+
+
+def vouch(ledger: Ledger, route: str, destination: str, *, by: str, now: datetime) -> int:
+    """A person says that ``destination`` has worked off what was sent to it; of how many sends no outcome was known."""
+    with ledger.by(by, now, route=route) as tx:
+        newest = tx.connection.execute(sql("select coalesce(max(slice_id), 0) from delivery_slices")).scalar_one()
+        found = sends(tx.connection, Whither(route, destination, newest), now, most=1 << 31)
+        if found:
+            record_event(tx, Action.RELEASE_GATE, count=found, selection={"destination": destination})
+    return found
+
+
+def _values(to: Whither, now: datetime) -> dict[str, Any]:
+    return {
+        "route": to.route,
+        "destination": to.destination,
+        "newest": to.newest,
+        "since_at": now - KEPT,
+        "selection": json.dumps({"destination": to.destination}),
+    }
+
+
+def _worked_at(connection: Connection, values: dict[str, Any]) -> datetime | None:
+    """When a person said last that the destination has worked."""
+    return parse_instant(
+        connection.execute(
+            sql(
+                "select max(at) from audit_events where route = :route and at > :since_at"
+                " and action = 'release_gate' and selection = :selection"
+            ),
+            values,
+        ).scalar()
+    )
+
+
+def _count(connection: Connection, values: dict[str, Any], more: str) -> int:
+    return int(
+        connection.execute(
+            sql(
+                "select count(*) from (select 1 from delivery_slices slices inner join redelivery_attempts attempts"
+                f" on attempts.slice_id = slices.slice_id{more} where {_HERE} and slices.observed_at is null"
+                f" and attempts.outcome is null and {_WENT} limit :most) unsettled"
+            ),
+            values,
+        ).scalar_one()
+    )
