@@ -56,6 +56,15 @@ def test_a_delay_is_spread_below_its_cap(plant: Plant) -> None:
     assert len({int(wait / timedelta(minutes=6)) for wait in waits}) == 10
 
 
+def test_a_delay_is_spread_above_its_least_wait(plant: Plant) -> None:
+    plant.messages(200)
+    apply(plant, Send(Plan.DELAY, timedelta(hours=1), least=timedelta(minutes=20)))
+    waits = [(parse_instant(at) - plant.now) for (at,) in plant.rows("select next_attempt_at from messages")]  # type: ignore[operator]
+    assert min(waits) >= timedelta(minutes=20)
+    assert max(waits) < timedelta(hours=1)
+    assert len({int(wait / timedelta(minutes=4)) for wait in waits}) == 10
+
+
 def test_a_delay_source_keeps_its_own_delay_from_when_the_copy_was_put_there(plant: Plant) -> None:
     put = plant.now - timedelta(seconds=10)
     plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": None,

@@ -207,14 +207,14 @@ def test_a_crash_between_claim_and_send_leaves_them_waiting_for_their_own_time(t
 
 def test_a_broker_that_keeps_some_delays_only_gets_the_next_longer_one_and_the_ledger_knows(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, **NATIVE)
-    workshop.broker.capabilities = replace(workshop.broker.capabilities, native_delays=(60, 240, 900))
+    workshop.broker.capabilities = replace(workshop.broker.capabilities, native_delays=(120, 240, 900))
     workshop.die(*[f"{number:02}" for number in range(20)], error=THROTTLED)
     workshop.cycle()
     kept = workshop.query(
         "select distinct cast(round((julianday(due_at) - julianday(sent_at)) * 86400) as integer)"
         " from redelivery_attempts where due_at is not null order by 1"
     )
-    assert kept == [(60,), (240,), (900,)]
+    assert kept == [(120,), (240,), (900,)]
     assert workshop.query(
         "select count(*) from redelivery_attempts join messages using (message_id) where due_at < next_attempt_at"
     ) == [(0,)], "never early"

@@ -20,6 +20,12 @@ def a_case(cause: Cause | None = Cause.TRANSIENT_NETWORK, **facts: object) -> Ca
     )  # type: ignore[arg-type]
 
 
+def test_a_delay_has_a_least_wait() -> None:
+    limits = Limits(0, 3, timedelta(minutes=1), 2.0, timedelta(minutes=3), {}, least=timedelta(seconds=20))
+    waits = [next_step.decide(a_case(delays=n, attempts=n), limits) for n in range(3)]
+    assert waits == [Send("delay", timedelta(minutes=n), least=timedelta(seconds=20)) for n in (1, 2, 3)]
+
+
 def test_a_passing_failure_goes_back_twice_then_waits_three_times_then_meets_a_person() -> None:
     decided = [
         next_step.decide(a_case(requeues=requeues, delays=delays, attempts=requeues + delays), LIMITS)

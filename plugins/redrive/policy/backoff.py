@@ -1,8 +1,9 @@
-"""Backoff: a cap that grows, and full jitter below it.
+"""Backoff: a cap that grows, and full jitter between the least wait and the cap.
 
 Full jitter (a delay drawn evenly from zero to the cap) spreads a crowd best; see Marc Brooker, "Exponential
-Backoff And Jitter", AWS Architecture Blog, 2015. The draw is not random but a function of (message id, attempt), so
-that a plan that is computed again gives the same times, in Python and in SQL alike.
+Backoff And Jitter", AWS Architecture Blog, 2015. A least wait keeps a draw near zero from burning an attempt. The draw
+is not random but a function of (message id, attempt), so that a plan that is computed again gives the same times, in
+Python and in SQL alike.
 """
 
 from datetime import timedelta
@@ -40,6 +41,6 @@ def dice_sql(message_id: str, attempt: str) -> str:
     return f"(({by_id} + {by_attempt}) % {_PRIME} / cast({_PRIME} as double precision))"
 
 
-def delay(message_id: int, attempt: int, *, limit: timedelta) -> timedelta:
-    """The delay before ``attempt`` (the one about to be made), evenly spread in [0, ``limit``)."""
-    return limit * dice(message_id, attempt)
+def delay(message_id: int, attempt: int, *, limit: timedelta, least: timedelta = timedelta(0)) -> timedelta:
+    """The delay before ``attempt`` (the one about to be made), evenly spread in [``least``, ``limit``)."""
+    return least + (limit - least) * dice(message_id, attempt)

@@ -43,14 +43,16 @@ class Limits:
     factor: float
     longest: timedelta
     verdicts: Mapping[Cause, Verdict]  # overrides
+    least: timedelta = timedelta(0)  # no delay is shorter
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Redeliver; not before a jittered delay below ``within`` (zero: at once)."""
+    """Redeliver; not before a jittered delay between ``least`` and ``within`` (zero: at once)."""
 
     mode: Mode
     within: timedelta = timedelta(0)
+    least: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ def _later(case: Case, limits: Limits, exhausted: str) -> Decision:
     if case.delays >= limits.delay_attempts:
         return Escalate(exhausted)
     longest = backoff.cap(case.delays + 1, first=limits.first, factor=limits.factor, longest=limits.longest)
-    return Send(Plan.DELAY, longest)
+    return Send(Plan.DELAY, longest, min(limits.least, longest))
 
 
 def _why(case: Case) -> str:

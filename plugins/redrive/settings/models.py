@@ -263,6 +263,10 @@ class Destination(Part):
 class Backoff(Part):
     """How long a delayed message waits: capped, exponential, with full jitter."""
 
+    least: DurationOrZero | None = Field(
+        default=None,
+        description="No wait is shorter: one of next to nothing burns an attempt. Default: a tenth of `first`.",
+    )
     first: Duration = Field(default=timedelta(minutes=1), description="Longest wait before the first delayed attempt.")
     factor: float = Field(
         default=2, ge=1, le=100, description="Each attempt's longest wait is this many times the last."
@@ -279,6 +283,10 @@ class Backoff(Part):
     def _max_is_not_below_first(self) -> Self:
         if self.max < self.first:
             raise _problem("max", f"{format_duration(self.max)} is shorter than first, {format_duration(self.first)}")
+        if self.least is not None and self.least > self.first:
+            raise _problem(
+                "least", f"{format_duration(self.least)} is longer than first, {format_duration(self.first)}"
+            )
         return self
 
 

@@ -91,6 +91,7 @@ def policy_limits(route: Route) -> Limits:
         first=route.backoff.first,
         factor=route.backoff.factor,
         longest=route.backoff.max,
+        least=route.backoff.first / 10 if route.backoff.least is None else route.backoff.least,
         verdicts={cause: over.verdict for cause, over in route.causes.items() if over.verdict is not None},
     )
 

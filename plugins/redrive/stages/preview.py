@@ -170,11 +170,11 @@ def _words(
     decision: next_step.Decision, kind: str, own_delay: timedelta | None, now: datetime
 ) -> tuple[str, str, str | datetime]:
     match decision:
-        case Send(mode=mode, within=within):
+        case Send(mode=mode, within=within, least=least):
             if kind == "delay":
                 return mode, "the consumer asked for later", f"{own_delay} after it was put there"
             if within:
-                return mode, "backoff with full jitter", f"within {within}"
+                return mode, "backoff with full jitter", f"after {least} to {within}"
             return mode, "passing failure" if mode is Plan.REQUEUE else "tried on a few first", now
         case Hold(reason=reason):
             return "hold", reason, "once they are well"

@@ -134,18 +134,18 @@ def apply(
         tx.temporary(
             "decisions",
             "kind text, cause text, group_id bigint, source text, requeues int, delays int, attempts int,"
-            " released int, consumers text, what text, reason text, within double precision,"
+            " released int, consumers text, what text, reason text, least double precision, within double precision,"
             " own_delay double precision,"
             # SQLite would look at every message for every decision
             " unique (group_id, cause, kind, source, requeues, delays, attempts, released, consumers)",
         )
         tx.bulk("decisions",
             ("kind", "cause", "group_id", "source", "requeues", "delays", "attempts", "released", "consumers",
-             "what", "reason", "within", "own_delay"),
+             "what", "reason", "least", "within", "own_delay"),
             list({row[:9]: row for row in (_decision_row(*one, delays) for one in decisions)}.values()),
         )  # fmt: skip
         jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
-        backed_off = ledger.dialect.later(":now", f"decisions.within * {jitter}")
+        backed_off = ledger.dialect.later(":now", f"decisions.least + (decisions.within - decisions.least) * {jitter}")
         own = ledger.dialect.later(
             "coalesce(messages.dead_lettered_at, messages.first_enqueued_at, messages.changed_at)",
             "decisions.own_delay",
@@ -237,10 +237,10 @@ def _what(decision: Decision) -> str:
 
 def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, timedelta]) -> tuple[Any, ...]:
     case = count.case
-    reason, within, own = None, None, None
+    reason, least, within, own = None, None, None, None
     match decision:
-        case Send(within=limit):
-            within = limit.total_seconds()
+        case Send(within=limit, least=shortest):
+            least, within = shortest.total_seconds(), limit.total_seconds()
             if case.kind == "delay":
                 own = delays[count.source].total_seconds() if count.source in delays else 0.0
         case Hold(reason=why) | Escalate(reason=why) | Discard(reason=why):
@@ -257,6 +257,7 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
         case.consumers or "",
         _what(decision),
         reason,
+        least,
         within,
         own,
     )
