@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from failure_samples import SAMPLES
 from hostile_texts import HOSTILE
+from local_wordings import CATALOGUES, LEFT_OUT
 
 from redrive.classification import failure_text, grouping, rule_table, rules, templates
 from redrive.classification.causes import Cause
@@ -19,6 +20,13 @@ def test_the_cause_of(cause: Cause, text: str) -> None:
     assert finding is not None
     assert finding.cause is cause, finding.rule
     assert 0 < finding.confidence <= 1
+
+
+@pytest.mark.parametrize(("cause", "text"), [*CATALOGUES, *LEFT_OUT], ids=str)
+def test_the_cause_of_what_a_machine_says_in_its_own_language(cause: Cause, text: str) -> None:
+    finding = rules.find(grouping.mask(failure_text.cut(text)))
+    assert finding is not None
+    assert finding.cause is cause, finding.rule
 
 
 @pytest.mark.parametrize("count", ["1", "7", "1200", "1,200"])
