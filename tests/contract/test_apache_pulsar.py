@@ -578,6 +578,50 @@ def test_consumers_tell_what_they_hold_and_when_they_acked(
     worker.close()
 
 
+def test_a_consumer_that_refuses_what_it_gets_gets_on(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    """It acks nothing and hangs nowhere: refusing is life."""
+    broker, queue = make_adapter(), make_queue()
+    statuses(broker, queue, 20)
+    options = {"consumer_type": pulsar.ConsumerType.Shared, "initial_position": pulsar.InitialPosition.Earliest}
+    worker = consumers.subscribe(
+        full(queue), "worker", consumer_name="w-1", negative_ack_redelivery_delay_ms=100, **options
+    )
+    seen = []
+    for _ in range(4):
+        for _ in range(20):
+            worker.negative_acknowledge(worker.receive(3000))
+        time.sleep(0.5)
+        [told] = broker.consumers(queue)
+        seen.append(told.progress)
+    worker.close()
+
+    assert len(set(seen)) == len(seen), "it got on between any two looks"
+
+
+def test_being_given_more_is_no_progress(
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+) -> None:
+    """The broker goes on pushing to a consumer that hangs, as long as it has room."""
+    broker, queue = make_adapter(), make_queue()
+    statuses(broker, queue, 3)
+    options = {"consumer_type": pulsar.ConsumerType.Shared, "initial_position": pulsar.InitialPosition.Earliest}
+    worker = consumers.subscribe(full(queue), "worker", consumer_name="w-1", **options)
+    worker.receive(3000)
+    [before] = broker.consumers(queue)
+    statuses(broker, queue, 5)
+    until = time.monotonic() + 60
+    while broker.consumers(queue)[0].unacked < 8 and time.monotonic() < until:
+        time.sleep(0.1)
+    [after] = broker.consumers(queue)
+    worker.close()
+
+    assert (before.unacked, after.unacked) == (3, 8)
+    assert after.progress == before.progress
+    assert not after.blocked
+
+
 # --- without a server -----------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from redrive import settings as configuration
 from redrive.brokers import memory
-from redrive.brokers.base import QueueInfo
+from redrive.brokers.base import ConsumerStats, QueueInfo
 from redrive.brokers.memory import MemoryBroker
 from redrive.spark import session_conf, submit
 from redrive.stages import doctor
@@ -50,6 +50,18 @@ def test_how_long_consumers_renew_their_leases_is_asked_for(tmp_path: Path, monk
 
     told = Workshop(tmp_path, sources=[{"queue": "orders-dlq", "lease": "20m"}])
     assert not [one for one in examine(told, monkeypatch, Renewing(told.world)) if one.subject == subject]
+
+
+def test_a_consumer_that_is_given_no_more_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workshop = Workshop(tmp_path)
+    broker = Renewing(workshop.world)
+    broker.capabilities = replace(broker.capabilities, consumer_statistics=True)
+    told = [ConsumerStats("worker/a", 50_000, 7, blocked=True), ConsumerStats("worker/b", 3, 7)]
+    monkeypatch.setattr(broker, "consumers", lambda _: told, raising=False)
+    found = [one for one in examine(workshop, monkeypatch, broker) if one.subject.endswith(": consumers")]
+    assert [(one.level, one.text) for one in found] == [
+        ("warning", "worker/a holds 50,000 messages and is given no more until it acks")
+    ]
 
 
 def about_the_window(found: list[Finding]) -> list[tuple[str, str]]:

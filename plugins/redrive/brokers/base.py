@@ -178,9 +178,10 @@ class ConsumerStats(NamedTuple):
 
     consumer: str  # its name, the same from one look to the next
     unacked: int  # messages that it holds
-    progress: int  # any number that changes when it acks: a count of acks, the time of the last one
+    progress: int  # any number that changes when it gets on: a count of what it answered, the time of the last ack
     connection: str | None = None  # the one that it came in by, where that can be closed
     shared: bool = False  # somebody who does not consume this queue works over that connection too
+    blocked: bool = False  # it gets nothing more until it acks: it holds as many as the broker lets one hold
 
 
 #: The description of a message of which only the body could be read.

@@ -246,7 +246,13 @@ def _watching(broker: Broker, subject: str, queue: str, route: Route) -> Iterato
         )
     if can.consumer_statistics:
         try:
-            cast("TellsOfConsumers", broker).consumers(queue)
+            for one in cast("TellsOfConsumers", broker).consumers(queue):
+                if one.blocked:
+                    yield Finding(
+                        "warning",
+                        f"{subject}: consumers",
+                        f"{one.consumer} holds {one.unacked:,} messages and is given no more until it acks",
+                    )
         except QueueMissing:
             return  # told by the depth already
         except RedriveError as error:

@@ -542,9 +542,14 @@ class ApachePulsar:
                 for consumer in one.get("consumers", ()):
                     name = f"{subscription}/{consumer.get('consumerName', '')}"
                     unacked = int(consumer.get("unackedMessages", 0))
-                    acked_at = int(consumer.get("lastAckedTimestamp", 0))
                     before = found.get(name, ConsumerStats(name, 0, 0))
-                    found[name] = ConsumerStats(name, before.unacked + unacked, max(before.progress, acked_at))
+                    blocked = bool(consumer.get("blockedConsumerOnUnackedMsgs"))
+                    found[name] = ConsumerStats(
+                        name,
+                        before.unacked + unacked,
+                        before.progress + _progress(consumer, unacked),
+                        blocked=before.blocked or blocked,
+                    )
         return list(found.values())
 
     def close(self) -> None:
@@ -572,6 +577,16 @@ class ApachePulsar:
         if self._opened is None:
             self._opened = self._place.connect()
         return self._opened
+
+
+def _progress(consumer: Mapping[str, Any], unacked: int) -> int:
+    """A number that changes when a consumer acks, refuses what it got, or asks for more because it has taken some.
+
+    That the broker gives it more is none: it goes on pushing to one that hangs, as long as there is room.
+    """
+    answered = int(consumer.get("msgOutCounter", 0)) - unacked
+    asked_at = int(consumer.get("lastConsumedFlowTimestamp", 0))
+    return int(consumer.get("lastAckedTimestamp", 0)) + asked_at + answered
 
 
 def _backlog(told: Mapping[str, Any]) -> Depth:
