@@ -142,3 +142,16 @@ def test_a_nul_anywhere_hurts_nobody(workshop: Workshop) -> None:
     report = workshop.cycle()
     assert (report["new"], report["escalated"], report["redelivered"]) == (3, 2, 1)
     assert workshop.audit() == []
+
+
+def test_a_report_names_the_commonest_causes_and_its_log_what_helps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    workshop = Workshop(tmp_path)
+    workshop.die("a", "b", error="Dropping 7 items because they were leased too long.")
+    workshop.die("c", error=THROTTLED)
+    with caplog.at_level("INFO"):
+        report = workshop.cycle()
+    assert list(report["causes"].items()) == [("lease_expired", 2), ("throttled", 1)]
+    assert "Fetch fewer messages at a time" in caplog.text
+    workshop.ledger.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests import blank, command
+from tests.workshop import THROTTLED, Workshop
 
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
@@ -179,7 +180,20 @@ def test_explain_keeps_the_lines_in_order_and_needs_no_ledger(folder: Path) -> N
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(a["n"], a["cause"]) for a in answers] == [(1, "application_bug"), (2, "throttled")]
     assert set(answers[0]) >= {"cause", "rule", "confidence", "verdict", "group", "template"}
+    assert "throttled: Limit concurrency" in done.stderr, "what helps is told beside the lines"
     assert redrive(folder, "explain", given="[1]").returncode == 2
+
+
+def test_status_says_what_would_help(folder: Path) -> None:
+    workshop = Workshop(folder)
+    workshop.die("a", "b", error="Dropping 7 items because they were leased too long.")
+    workshop.die("c", error=THROTTLED)
+    workshop.cycle()
+    workshop.ledger.close()
+    told = redrive(folder, "status", "orders")
+    assert "lease_expired, 2 of the newest messages" in told.stdout
+    assert "Fetch fewer messages at a time" in " ".join(told.stdout.split())
+    assert told.stdout.index("lease_expired, 2") < told.stdout.index("throttled, 1")
 
 
 def test_a_simulation_reads_a_policy_and_the_ledger(folder: Path, ledger: Ledger) -> None:

@@ -138,6 +138,8 @@ def run(
             _tell(failed.report or {}, as_json)
             raise
     _tell(report, as_json)
+    if not as_json:
+        _print_advice(settings, route, report.get("causes", {}))
 
 
 def _tell(report: dict[str, Any], as_json: bool) -> None:
@@ -145,6 +147,20 @@ def _tell(report: dict[str, Any], as_json: bool) -> None:
         typer.echo(json.dumps(report))
     else:
         _print_report(report)
+
+
+def _print_advice(settings: "Settings", route: str, causes: dict[str, int]) -> None:
+    """How to make the commonest causes of ``route`` not happen again."""
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_advice(_console(), causes, settings.route(route).broker)
+
+
+def _causes(settings: "Settings", route: str) -> dict[str, int]:
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        return inspecting.causes(connection, route)
 
 
 def _stage_command(name: str, text: str) -> None:
@@ -175,6 +191,8 @@ def _stage_command(name: str, text: str) -> None:
                 typer.echo(json.dumps({"route": route, "stage": name, **counts}))
             else:
                 _print_counts(f"{name} {route}", counts)
+                if name == "classify":
+                    _print_advice(settings, route, _causes(settings, route))
             failed_sources.refuse(counts)
 
     app.command(name=name, help=text)(command)
@@ -328,7 +346,9 @@ def status(
         settings.route(name)
     with _ledger(settings) as ledger, ledger.read() as connection:
         found = [
-            inspecting.status(connection, name) | {"configuration": _configuration(connection, settings, name)}
+            inspecting.status(connection, name)
+            | {"configuration": _configuration(connection, settings, name)}
+            | {"causes": inspecting.causes(connection, name)}
             for name in names
         ]
     if as_json:
@@ -338,6 +358,7 @@ def status(
 
     for one in found:
         output.print_status(_console(), one)
+        _print_advice(settings, one["route"], one["causes"])
 
 
 @app.command()
@@ -644,15 +665,23 @@ def explain() -> None:
     """Say why messages failed: JSON lines with `text` in, the same lines with cause, rule and group out.
 
     A line may also have `reason` (the broker's) and `attributes`. The input is grouped as one batch. Needs neither
-    configuration nor database; where there is a ledger, its known groups are used. Example:
+    configuration nor database; where there is a ledger, its known groups are used. What helps against each cause is
+    told on standard error. Example:
 
         echo '{"text": "KeyError: sku"}' | redrive explain
     """
+    from redrive.brokers import registry  # noqa: PLC0415
+    from redrive.classification.causes import Cause  # noqa: PLC0415
     from redrive.classification.explain import explain as explained  # noqa: PLC0415
 
     model = _learned_model()
+    causes: dict[str, None] = {}
     for line in explained(_json_lines(sys.stdin), known_groups=_known_groups(), model=model):
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        causes[line["cause"]] = None
+    sys.stdout.flush()
+    for cause in causes:  # for people; programs read the other stream
+        typer.echo(f"{cause}: {registry.advice(Cause(cause))}", err=True)
 
 
 @app.command()

@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from redrive.brokers import registry
+from redrive.classification.causes import Cause
+
 _STATES = (
     "classified", "waiting", "held", "sending", "sent", "unknown", "presumed", "confirmed", "suppressed",
     "escalated", "restoring", "discarded", "expired",
@@ -47,6 +50,15 @@ _MEANING = {
     "rescued": " (drained beyond the limit: they would have been lost before the next run)",
     "unknown": " (lost sight of between send and confirmation)",
 }
+
+
+def print_advice(console: Console, causes: dict[str, int], broker: str) -> None:
+    """How to make the commonest causes not happen again."""
+    for cause, count in causes.items():
+        console.print(
+            Text(f"\n{cause}, {count:,} of the newest messages: how to make it not happen again", style="bold")
+        )
+        console.print(Text(registry.advice(Cause(cause), broker)))
 
 
 def print_status(console: Console, status: dict[str, Any]) -> None:

@@ -1,13 +1,18 @@
 """Report: one line of numbers about a run, from what its stages noted, and the proof that it adds up."""
 
+import logging
 from typing import Any
 
+from redrive.brokers import registry
+from redrive.classification.causes import Cause
 from redrive.errors import BalanceBroken, SourcesFailed, StagingError
 from redrive.ledger import configurations, leases
-from redrive.ledger.account import balance
+from redrive.ledger.account import balance, inspecting
 from redrive.ledger.drain import batches
 from redrive.stages import failed_sources
 from redrive.stages.context import Context
+
+log = logging.getLogger(__name__)
 
 _FROM_STAGE = {
     "drained": ("drain", "drained"),
@@ -43,6 +48,11 @@ def report(context: Context) -> dict[str, Any]:
         problems = balance.problems(connection, context.name)
         paused = leases.pause_of(connection, context.name)
         unloaded = batches.unloaded(connection, context.name)
+        causes = inspecting.causes(connection, context.name)
+    for cause, count in causes.items():  # a DAG run's summary is what this task logs
+        log.info(
+            "%s (%d of the newest messages): %s", cause, count, registry.advice(Cause(cause), context.route.broker)
+        )
     found = {name: int(stages.get(stage, {}).get(key, 0) or 0) for name, (stage, key) in _FROM_STAGE.items()}
     found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
     if problems:
@@ -68,6 +78,7 @@ def report(context: Context) -> dict[str, Any]:
         # Every source was drained to its end, and nothing waits for us or for people.
         "clean": loaded.get("emptied", 0) >= len(context.route.sources) and not any(now.get(one) for one in _LEFT),
         **({"paused": paused} if paused else {}),
+        **({"causes": causes} if causes else {}),
         **{name: loaded[name] for name in ("later", "overflowed") if loaded.get(name)},
         **({"rescued": rescued} if (rescued := stages.get("drain", {}).get("rescued")) else {}),
         "seconds": {stage: round(counts["seconds"], 3) for stage, counts in stages.items() if "seconds" in counts},

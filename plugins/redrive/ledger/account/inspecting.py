@@ -9,6 +9,7 @@ from redrive.ledger.account import balance
 from redrive.ledger.delivery import breakers, expiry, gate_waits, planning
 from redrive.ledger.engine import sql
 from redrive.ledger.transactions import MACHINE
+from redrive.lifecycle import State
 from redrive.message import index_key
 
 
@@ -99,6 +100,26 @@ def _watching(connection: Connection, route: str) -> dict[str, Any]:
         route=route,
     )
     return {**row, "least_drained": drained[0] if drained else None}
+
+
+#: Of so many of the newest messages in each state it is told why they died.
+_NEWEST = 10_000
+
+
+def causes(connection: Connection, route: str, *, most: int = 3) -> dict[str, int]:
+    """The commonest causes among the route's newest messages in each state but ``discarded``, commonest first."""
+    found: dict[str, int] = {}
+    for state in sorted(set(State) - {State.DISCARDED}):
+        rows = connection.execute(
+            sql(
+                "select cause, count(*) as n from (select cause from messages where route = :route and state = :state"
+                " order by message_id desc limit :newest) newest where cause is not null group by cause"
+            ),
+            {"route": route, "state": state, "newest": _NEWEST},
+        )
+        for row in rows:
+            found[row.cause] = found.get(row.cause, 0) + row.n
+    return dict(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:most])
 
 
 def review_groups(connection: Connection, route: str | None) -> list[dict[str, Any]]:
