@@ -1,5 +1,6 @@
 """Consumers, producers and people: all who act besides Redrive."""
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +45,12 @@ class Actors:
         for _ in range(step["count"]):
             if body is None or not step["same_body"]:
                 body = self.new_body()
-            self.ill.setdefault(body, Illness(step["error"], step["fails"]))
+            error = step["error"]
+            if "{}" in error:  # a word that nobody else says
+                word = f"{queue.partition('.')[0][:3]}{dice.choice('abcdef')}xy"
+                self.world.book.words.setdefault((system.name, queue), set()).add(word)
+                error = error.format(word)
+            self.ill.setdefault(body, Illness(error, step["fails"]))
             headers: list[Header] = [("tenant", "String", dice.choice(["acme", "bolt"]))]
             customer = dice.choice([None, "ana", "ben"])
             if customer:
@@ -212,7 +218,7 @@ class Actors:
         if bare:
             kept = self.unmarked(kept)
         if forge and dice is not None:
-            kept = self.forged(kept, dice, copy.body)
+            kept = self.forged(kept, dice, copy, queue)
         made = (*kept, ("error", "String", text))
         self.copy_to(system, target, copy, made, failed_at=(system.name, queue), fresh=fresh)
 
@@ -233,25 +239,30 @@ class Actors:
             origin=failed_at[1] if system.traits.tells_origin else None,
         )  # fmt: skip
 
-    def forged(self, headers: tuple[Header, ...], dice: random.Random, body: bytes) -> tuple[Header, ...]:
+    def forged(self, headers: tuple[Header, ...], dice: random.Random, copy: Copy, queue: str) -> tuple[Header, ...]:
         """Marks that Redrive didn't make."""
         kept = self.unmarked(headers)
         marks = [one.mark for one in self.world.book.arrivals if one.mark is not None]
         kinds = ["made up", "nonsense", "huge", "nul"] + (["another's"] if marks else [])
-        if self.theme in ("forge-next-id", "forged-origin", "huge-numbers"):
+        if self.theme in ("forge-next-id", "forged-origin", "huge-numbers", "odd-headers"):
             kinds = [self.theme]
         elif self.theme == "forge":
             kinds += ["made up"] * 3
         match dice.choice(kinds):
             case "forge-next-id":
                 name = self.next_id()
-                self.world.book.forged.append((name, body))
+                self.world.book.forged.append((name, copy.body))
                 return (*kept, (ID, "String", name), (ATTEMPT, "Number", "1"))
             case "forged-origin":
                 return (*kept, ("x-told-origin", "String", "payroll"))
-            case "huge-numbers":
-                name = dice.choice(["x-told-deliveries", "x-told-enqueued"])
-                return (*kept, (name, "Number", dice.choice([str(2**40), "99999999999", str(2**70)])))
+            case "huge-numbers" | "odd-headers":
+                name = dice.choice(["x-told-deliveries", "x-told-enqueued", "x-death"])
+                number = dice.choice([str(2**40), "99999999999", str(2**70), "several"])
+                if name == "x-death":
+                    number = str(int(number) % 2**62) if number.isdigit() else "-1"
+                    died = json.dumps({"count": int(number), "reason": "rejected", "queue": queue})
+                    return (*kept, (name, "json", f"[{died}]"))
+                return (*kept, (name, "Number", number))
             case "made up":
                 return (*kept, (ID, "String", "zzzzzzzz-00000000000007"), (ATTEMPT, "Number", "3"))
             case "nonsense":
@@ -360,10 +371,23 @@ class People:
             self.world.book.revoked[standing] = self.world.clock.now
         self.write(sql, "update standing_decisions set revoked_by = 'ben' where revoked_at is null")
 
-    def delete_rows(self, sql: Sql) -> None:
-        """Somebody tidies up; it may be refused."""
-        self.world.tell("somebody deletes review rows")
+    def delete_rows(self, sql: Sql, *, older: bool) -> None:
+        """Somebody tidies up, which is refused; ``older``: on a ledger that doesn't refuse it yet."""
+        self.world.tell("somebody deletes review rows" + (" of an older ledger" if older else ""))
+        guard = "escalated_messages_stay"
+        if older and sql.sqlite:
+            (made,) = sql.rows(f"select sql from sqlite_master where type = 'trigger' and name = '{guard}'")
+            sql.do(f"drop trigger {guard}")
+        asked = (
+            "select count(*) from escalated_messages e inner join messages m on m.message_id = e.message_id"
+            " where e.status <> 'applied' and m.state = 'escalated'"
+        )
+        before = sql.value(asked)
         self.write(sql, "delete from escalated_messages where status <> 'applied'")
+        if older and sql.sqlite:
+            sql.do(made[0])
+        elif sql.value(asked) < before:
+            self.world.book.numbers["questions that somebody could delete"] += 1
 
     def decide_all(self, sql: Sql) -> int:
         """At the end everything that is open is decided, by people who look into queues and ask consumers first."""

@@ -6,6 +6,7 @@ tables and views say what Redrive believes.
 
 import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from tests.simulation.world.systems import SECOND, shown
 LET_GO = ("sent", "presumed", "confirmed")
 #: SQL: what Redrive still has. What was restored is discarded, and lies in its queue.
 KEPT = f"state not in {LET_GO} and not (state = 'discarded' and coalesce(reason, '') like 'restored to %')"
+#: So many numbers of copies each batch has.
+ROWS = 1 << 20
+#: Runs after which a gate has moved on: those of its window, and two.
+PATIENCE = 4
 #: States in which nothing more happens by itself, and people have what they need.
 AT_REST = ("presumed", "confirmed", "suppressed", "discarded", "escalated")
 
@@ -43,6 +48,7 @@ class Checker:
         self.world = world
         self.book = world.book
         self.routes = routes
+        self.current = routes  # as they are configured now
         self.staging = staging
         self.presumed: set[tuple[int, int]] = set()
         self.broken: list[Broken] = []  # found where nothing may be raised: inside of the product's calls
@@ -57,6 +63,9 @@ class Checker:
         self.records: Any = None  # what a consumer wrote down as processed, where there is such a table
         self.known_before: set[str] = set()  # what stood there before the delivery that works now
         self.sql: Sql | None = None
+        self.standing_still: dict[tuple[str, int], tuple[tuple[str, int], int]] = {}  # gate -> (stage, allowed), runs
+        self.siege_began = 0  # arrivals when it did
+        self.siege_runs = 0
         world.watchers.append(self.sent)
 
     # --- at every send --------------------------------------------------------------------------------------
@@ -65,6 +74,7 @@ class Checker:
         """A send of Redrive's is about to lie in ``queue``."""
         try:
             self._goes_where_it_may(system, queue)
+            self._goes_where_it_goes_now(system, queue, copy)
             self._depth_is_kept(system, queue)
             self._one_reader_or_allowed(system, queue)
             self._not_processed_yet(system, queue, copy)
@@ -78,7 +88,10 @@ class Checker:
             self.broken.append(broken)
 
     def _routes_of(self, system: System) -> list[dict[str, Any]]:
-        return [route for route in self.routes.values() if route["connection"] == system.name]
+        return [route for route in self.routes.values() if route["connection"] == self._home(system.name)]
+
+    def _home(self, system: str) -> str:
+        return self.book.one_for_all.get(system, system)
 
     def _goes_where_it_may(self, system: System, queue: str) -> None:
         """A destination is configured, or dead-letters into a source; a source gets back what is restored."""
@@ -91,8 +104,18 @@ class Checker:
                 if "destination" in source:
                     allowed.add(source["destination"])
                 allowed.update(one.name for one in system.queues.values() if one.dead_letters == source["queue"])
-        if queue not in allowed:
+        if queue not in allowed and self.book.home((system.name, queue)) == (system.name, queue):
             raise Broken("nothing is sent where nobody said so", f"{system.name}/{queue}")
+
+    def _goes_where_it_goes_now(self, system: System, queue: str, copy: Copy) -> None:
+        """Whatever was configured when it came in; an attempt of which nobody knows is sent again where it went."""
+        now = [route for route in self.current.values() if route["connection"] == system.name]
+        if not system.queues[queue].dead_letters or any("destination" not in route for route in now):
+            return
+        allowed = {route["destination"]["queue"] for route in now}
+        allowed |= {one["destination"] for route in now for one in route["sources"] if "destination" in one}
+        if queue not in allowed and all(one.mark != copy.mark for one in self.book.arrivals):
+            raise Broken("a message goes where the configuration says when it is sent", f"{system.name}/{queue}")
 
     def _keeps_its_headers(self, system: System, queue: str, copy: Copy) -> None:
         """A message goes out with the headers of its own that one of its copies had."""
@@ -231,6 +254,8 @@ class Checker:
         self.no_forged_id_is_taken(sql)
         self.standing_is_for_its_group(sql)
         self.suppressed_was_processed(sql)
+        if self.book.numbers["questions that somebody could delete"]:
+            raise Broken("a question that waits for a person can't be deleted", "the statement was not refused")
 
     def suppressed_was_processed(self, sql: Sql) -> None:
         if self.records is None:
@@ -362,6 +387,72 @@ class Checker:
             ):
                 self.suspected[copy_id] = bytes(digest)
 
+    def after_run(
+        self, sql: Sql, routes: dict[str, Any], route: str, status: str, error: object, trouble: dict[str, Any]
+    ) -> None:
+        """Within the step: how a run ended. ``routes``: as they are configured now."""
+        if status == "interrupted" and sql.value(
+            f"select count(*) from route_state where run_id is not null and route = {sql.quoted(route)}"
+        ):
+            raise Broken("who is interrupted lets go of the route", route)
+        if status == "failed" and type(error).__name__ == "LedgerUnavailable" and "ledger" not in trouble:
+            raise Broken("an outage is called so only where there is one", str(error)[:200])
+        for name, one in routes.items():
+            queue = one.get("destination", {}).get("queue")
+            if queue is None or queue in self.world.systems[one["connection"]].queues:
+                continue
+            asked = sql.rows(
+                f"select message_id from messages where route = {sql.quoted(name)} and state in ('to_review',"
+                f" 'escalated') and reason like {sql.quoted(f'%{queue}%')}"
+            )
+            if asked:
+                raise Broken("a destination that is missing is no message's fault", f"{asked} are with people")
+
+    def pages_show_their_own(self, pages: dict[str, str]) -> None:
+        """Somebody who may read one route is shown no words that only others' messages say."""
+        own: dict[str, set[str]] = defaultdict(set)
+        for (system, queue), words in self.book.words.items():
+            for name, route in self.routes.items():
+                if self._leads(system, queue, route):
+                    own[name] |= words
+        for name, page in pages.items():
+            for word in set().union(*self.book.words.values()) - own[name] if self.book.words else ():
+                if word in page:
+                    raise Broken("a page shows nothing of a route that its reader may not read", f"{word} on {name}")
+
+    def _leads(self, system: str, queue: str, route: dict[str, Any]) -> bool:
+        dead = self.world.systems[system].queues[queue].dead_letters
+        return route["connection"] == system and any(source["queue"] == dead for source in route["sources"])
+
+    def begin_siege(self) -> None:
+        self.standing_still.clear()
+        self.siege_began, self.siege_runs = len(self.book.arrivals), 0
+
+    def gates_move_on(self, sql: Sql, route: str) -> None:
+        """However much comes in: a gate whose consumer is well knows its outcome within its window and two runs."""
+        self.siege_runs += 1
+        for group, stage, allowed in sql.rows(
+            "select group_id, stage, allowed from group_state g where stage in ('canary', 'ramp') and sent >= allowed"
+            f" and route = {sql.quoted(route)} and exists (select 1 from messages m where m.route = g.route"
+            " and m.group_id = g.group_id and m.state in ('waiting', 'held'))"
+        ):
+            before, runs = self.standing_still.get((route, group), (None, 0))
+            runs = runs + 1 if before == (stage, allowed) else 0
+            self.standing_still[route, group] = ((stage, allowed), runs)
+            if runs > PATIENCE:
+                raise Broken("a gate moves on whatever comes in", f"group {group} of {route}: {stage} of {allowed}")
+        ordered = "order_by" in self.routes[route] and sql.value(
+            f"select count(*) from messages where route = {sql.quoted(route)} and order_key is not null"
+            " and state = 'waiting'"
+        )
+        sent = any(
+            name == "customer"
+            for one in self.book.arrivals[self.siege_began :]
+            for name, *_ in (one.copy.headers if one.copy else ())
+        )
+        if ordered and self.siege_runs > PATIENCE and not sent:
+            raise Broken("a gate moves on whatever comes in", f"nothing of {route} is sent, and {ordered} wait")
+
     def rate_is_kept(self, route: str, shards: int) -> None:
         """At every instant of a delivery: no more than the rate allows since any earlier one, and a second's worth."""
         if not self.exact_bounds or "rate" not in self.routes[route]:
@@ -430,17 +521,34 @@ class Checker:
         self.presumed |= {(row[0], row[1]) for row in new}
         if not new:
             return
-        lying = self.world.copies()
-        for _, attempt, redrive_id, route in new:
-            system = self.routes[route]["connection"]
-            mark = (redrive_id, attempt)
-            for place, copy in lying:
-                if place[0] != system or copy.mark != mark:
-                    continue
-                if copy.by == "redrive" and self._is_live(place) and not copy.seen_by_consumer:
+        marks = {(redrive_id, attempt) for _, attempt, redrive_id, _ in new}
+        for place, copy in self.world.copies():
+            if copy.by == "redrive" and copy.mark in marks and self._is_live(place):
+                if not copy.seen_by_consumer:
                     raise Broken(
                         "presumed means that a consumer had it", f"{shown(copy.body)} still lies in {place[1]}"
                     )
+                if self._is_held(place, copy):
+                    raise Broken("presumed means that a consumer is done", f"{shown(copy.body)} is held in {place[1]}")
+            elif not self._is_live(place) and self._emptiness_alone(place[0]):
+                back = {one.mark for one in copy.sends() if one.by == "redrive"} & marks
+                if back and copy.failed_at is not None:
+                    raise Broken("presumed means that it is not back", f"{shown(copy.body)} lies in {place[1]}")
+
+    def _is_held(self, place: Place, copy: Copy) -> bool:
+        """A consumer has it, and nothing says more of it than that its queue was empty: what came later is there."""
+        system = self.world.systems[place[0]]
+        if system.traits.depth not in ("exact", "late") or system.traits.client.startswith("sqs"):
+            return False
+        if all(one is not copy for one, _ in system.queues[place[1]].flight.values()):
+            return False
+        return not any(at == place and one.number > copy.number and one.gone for at, one in self.book.entries)
+
+    def _emptiness_alone(self, system: str) -> bool:
+        """Only a look at an empty queue says there that consumers have had what it held."""
+        able = self.world.systems[system].traits
+        told = able.depth in ("exact", "late") and able.client == "plain" and (able.shuffles or able.ordered)
+        return told and not self.book.numbers["runs with another clock"]
 
     def returned_came_back(self, sql: Sql) -> None:
         """What is called returned has come back from where it was sent."""
@@ -464,12 +572,14 @@ class Checker:
 
     # --- at the end -------------------------------------------------------------------------------------------
 
-    def unrest(self, sql: Sql, only: str | None = None) -> list[str]:
-        """What is not at rest yet, of all routes or one."""
+    def unrest(self, sql: Sql, only: str | None = None, without: Iterable[int] = ()) -> list[str]:
+        """What is not at rest yet, of all routes or one; ``without`` what is in these batches."""
+        left_out = ", ".join(map(str, (-1, *without)))
         found = [
             f"{count} {state} on {route}"
             for route, state, count in sql.rows(
-                "select route, state, count(*) from messages where not (state in ('waiting', 'held') and exists"
+                f"select route, state, count(*) from messages where copy_id / {ROWS} not in ({left_out})"
+                " and not (state in ('waiting', 'held') and exists"
                 # What comes after a message that people have, in its order, waits as long as they do.
                 " (select 1 from messages theirs where theirs.route = messages.route and theirs.state = 'escalated'"
                 " and theirs.order_key = messages.order_key)) group by route, state"
@@ -480,6 +590,7 @@ class Checker:
             f"{count} copies staged and not loaded"
             for (count,) in sql.rows(
                 "select sum(copies) from staging_batches where state in ('recorded', 'settled') and loaded_at is null"
+                f" and batch_id not in ({left_out})"
             )
             if count
         ]
@@ -493,7 +604,9 @@ class Checker:
 
     def _never_knows(self, route: str, state: str) -> bool:
         """Where nobody tells how many messages a queue holds, a send that doesn't come back stays just that: sent, and
-        so does what waits for its outcome."""
+        so does what waits for its outcome. So does what was sent to a broker that the route has left."""
+        if self.book.one_for_all:
+            return state in ("sent", "held")
         if self.world.systems[self.routes[route]["connection"]].traits.depth != "unknown":
             return False
         return state in ("sent", "held") or (state == "waiting" and "order_by" in self.routes[route])
@@ -506,10 +619,21 @@ class Checker:
         self.nothing_is_made_up(sql)
         self.escalated_can_be_decided(sql)
         self.confirmed_was_processed(sql)
+        self.what_waits_goes_somewhere(sql)
+
+    def what_waits_goes_somewhere(self, sql: Sql) -> None:
+        """However a destination was called before: what is still to be sent goes to a queue that is there."""
+        for route, destination, count in sql.rows(
+            "select route, destination, count(*) from messages where destination is not null and state in"
+            " ('classified', 'waiting', 'held', 'to_review', 'escalated', 'expired') group by route, destination"
+        ):
+            if destination not in self.world.systems[self.routes[route]["connection"]].queues:
+                raise Broken("a mended destination holds for all that waits", f"{count} of {route} for {destination}")
 
     def _places(self, system: str, source: str, body: bytes) -> list[Place]:
         """Where copies of ``body`` in this source had failed."""
-        found = [failed_at for _, failed_at, copy in self.book.deaths if copy.body == body and failed_at[0] == system]
+        found = [failed_at for _, failed_at, copy in self.book.deaths if copy.body == body
+                 and self._home(failed_at[0]) == self._home(system)]  # fmt: skip
         return list(dict.fromkeys(found))
 
     def nothing_is_missing(self, sql: Sql) -> None:
@@ -525,7 +649,7 @@ class Checker:
             system = self.routes[route]["connection"]
             known = destination is not None and (system, destination) in {place for place, _ in self.book.owed}
             for place in [(system, destination)] if known else self._places(system, source, body):
-                kept[place, body] += count
+                kept[self.book.home(place), body] += count
         # Suspected copies lie before a person with their payload.
         for route, digest, source in sql.rows(
             "select r.route, m.body_hash, r.source from repeat_copies r inner join messages m"
@@ -534,10 +658,10 @@ class Checker:
             body = bodies.get(bytes(digest))
             if body is not None:
                 for place in self._places(self.routes[route]["connection"], source, body):
-                    kept[place, body] += 1
+                    kept[self.book.home(place), body] += 1
         for place, copy in self.world.copies():
             for one in [place] if self._is_live(place) else self._places(place[0], place[1], copy.body):
-                kept[one, copy.body] += 1
+                kept[self.book.home(one), copy.body] += 1
         for (place, body), owed in self.book.owed.items():
             done = sum(self.book.done[place, one] for one in (body, *self.book.edited[body]))
             found = done + kept[place, body] + self.book.lost[place, body]
@@ -555,7 +679,9 @@ class Checker:
     def nothing_is_made_up(self, sql: Sql) -> None:
         """What came into a source is what went out, what is kept, and what was announced as uncertain."""
         sources = {(r["connection"], s["queue"]) for r in self.routes.values() for s in r["sources"]}
-        came: Counter[bytes] = Counter(copy.body for place, copy in self.book.entries if place in sources)
+        came: Counter[bytes] = Counter(
+            copy.body for place, copy in self.book.entries if self.book.home(place) in sources
+        )
         went: Counter[bytes] = Counter()
         for one in self.book.arrivals:
             if one.copy is not None:

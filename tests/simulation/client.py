@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from redrive.brokers.base import UNKNOWN_DEPTH, Broker, Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.base import (
+    UNKNOWN_DEPTH,
+    Broker,
+    Capabilities,
+    Depth,
+    Publication,
+    QueueInfo,
+    Settled,
+    readable,
+)
 from redrive.errors import BrokerUnavailable, QueueMissing
 from redrive.message import DeadLetter, Header, Outgoing, Received, send_id
 from tests.simulation import clients
@@ -55,6 +64,12 @@ class PlainClient:
         return [Received(self.letter(copy), receipt) for copy, receipt in taken]
 
     def letter(self, copy: Copy) -> DeadLetter:
+        """As adapters do: of what can't be understood there are id, body and headers."""
+        number = copy.publisher_id if self.system.traits.ids == "none" else copy.broker_id
+        headers = tuple(Header(*one) for one in copy.headers)
+        return readable(lambda: self._letter(copy), lambda: DeadLetter(number, copy.body, headers))
+
+    def _letter(self, copy: Copy) -> DeadLetter:
         told = {name: str(value) for name, _, value in copy.headers if name.startswith("x-told-")}
         deliveries = copy.deliveries
         enqueued_at: int | None = copy.enqueued_at

@@ -24,6 +24,7 @@ import sqlalchemy as sa
 import yaml
 from sqlalchemy.engine import make_url
 
+from redrive.brokers.rabbitmq import adapter as rabbitmq
 from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
 from redrive.ledger import engine, leases, schema
 from redrive.ledger.delivery import breakers, planning
@@ -33,8 +34,10 @@ from redrive.stages import deliver as deliver_stage
 from redrive.stages import notify, pipeline
 from redrive.stages.context import Run
 from redrive.staging import batch_files
+from redrive_ui import reading
+from redrive_ui.filters import Filter
 from tests.classifying import classify
-from tests.simulation import life
+from tests.simulation import life, sql
 from tests.simulation.client import connect
 from tests.simulation.life import Died, Life, Mortal, living
 from tests.simulation.world import World
@@ -128,7 +131,9 @@ class Engines:
         kind = url.get_backend_name()
         if kind not in cls.made:
             if kind == "sqlite":
-                how |= {"creator": lambda: sqlite3.connect(make_url(cls.url).database or "", **how["connect_args"])}
+                # Nobody else works on it, so who waits for a lock waits for ever.
+                given = {**how["connect_args"], "timeout": 0.5}
+                how |= {"creator": lambda: sqlite3.connect(make_url(cls.url).database or "", **given)}
             else:
                 how |= {"creator": lambda: cls._postgresql(how["connect_args"])}
             cls.made[kind] = cls.create(url, **how)
@@ -181,6 +186,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             types.SimpleNamespace(token_hex=lambda size=8: f"{dice.getrandbits(8 * size):0{2 * size}x}"),
         )
         put(pipeline, "time", fake_time)
+        put(rabbitmq, "time", fake_time)
         put(notify, "time", fake_time)
         put(
             deliver_stage.deliver,
@@ -229,7 +235,7 @@ class Outcome:
     """How a run or another command ended."""
 
     def __init__(self, status: str, error: BaseException | None = None, report: dict[str, Any] | None = None) -> None:
-        self.status = status  # done | paused | busy | died | failed
+        self.status = status  # done | paused | busy | died | interrupted | failed
         self.error = error
         self.report = report or {}
 
@@ -300,16 +306,31 @@ class Product:
         retries: int = 0,
         twice: str = "",
         shards: int = 1,
+        together: bool = False,
         even_if_paused: bool = False,
         watch: Callable[[str, dict[str, Any]], None] = lambda _stage, _counts: None,
     ) -> Outcome:
         """A whole run, task by task; a task that fails is tried again ``retries`` times, and task ``twice`` is cleared
-        and runs once more when it is done."""
+        and runs once more when it is done. ``together``: while the first shard of a drain holds messages, the others
+        work."""
         settings, common = self.settings, {"clock": self.now, "broker": self.broker(route)}
 
         def sharded(stage: Callable[..., dict[str, Any]]) -> Callable[[Run], dict[str, Any]]:
             def all_of_them(run: Run) -> dict[str, Any]:
                 counts: dict[str, Any] = {}
+                if together and shards > 1 and stage is pipeline.drain:
+                    own = life.life()
+
+                    def others() -> None:
+                        for number in range(1, shards):
+                            stage(settings, run, shard=number, shards=shards, **common)
+
+                    own.meet_of, own.open_points, own.meet[0] = "after receive", 0, others
+                    counts = stage(settings, run, shard=0, shards=shards, **common)
+                    own.meet_of = ""
+                    if own.meet.pop(0, None) is not None:
+                        others()
+                    return counts
                 for number in range(shards):
                     counts = stage(settings, run, shard=number, shards=shards, **common)
                 return counts
@@ -411,6 +432,26 @@ class Product:
     def audit(self) -> list[str]:
         return list(pipeline.audit(self.settings, now=self.now())["problems"])
 
+    def pages(self, route: str) -> str:
+        """What the review page shows somebody who may read this route alone."""
+
+        def read(ledger: Ledger) -> str:
+            with ledger.read() as connection:
+                groups, shown = reading.groups(connection, {route}), {route}
+                filters = [Filter.read({"route": route}), Filter.read({"route": route, "header": "tenant=acme"})]
+                told = [reading.group(connection, route, one["group_id"], shown, self.now()) for one in groups]
+                pages = [reading.page(connection, one, shown) for one in filters]
+                return repr([groups, told, pages, reading.gates_of(connection, route, shown)])
+
+        return str(self._with_ledger(read))
+
+    def files(self) -> dict[int, Path]:
+        """The staging files of batches that were recorded."""
+        with sql.reading(self.database) as ledger:
+            rows = ledger.rows("select batch_id, uri from staging_batches where state in ('recorded', 'settled')")
+        found = {batch: self.folder / "staging" / uri for batch, uri in rows}
+        return {batch: path for batch, path in found.items() if path.exists()}
+
     def retention(self, one: Life | None = None) -> Outcome:
         return self._in_a_process(lambda: pipeline.retention(self.settings, self.now()), one)
 
@@ -465,6 +506,9 @@ class Product:
             except Died as died:
                 lived.buried()
                 return Outcome("died", died)
+            except KeyboardInterrupt as interrupt:
+                lived.ended()
+                return Outcome("interrupted", interrupt)
             except RoutePaused:
                 return Outcome("paused")
             except RouteBusy as busy:

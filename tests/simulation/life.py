@@ -8,6 +8,7 @@ others may work; the process goes on afterwards.
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class Life:
         die_at: int | None = None,
         die_of: str = "",
         meet: dict[int, Callable[[], None]] | None = None,
+        meet_of: str = "",
         ledger: dict[int, str] | None = None,
         disk: set[int] | None = None,
         tell: Callable[[str], None] = lambda _: None,
@@ -46,6 +48,8 @@ class Life:
         self.die_at = die_at
         self.die_of = die_of  # only points of this kind are counted
         self.meet = meet or {}
+        self.meet_of = meet_of  # only open points of this kind are counted
+        self.left_open: list[Any] = []  # transactions that an interrupt left
         self.ledger = ledger or {}
         self.disk = disk or set()
         self.dead = False
@@ -65,10 +69,17 @@ class Life:
                 os.truncate(path, size)
         self.unfinished.clear()
 
+    def ended(self) -> None:
+        """The process is gone, and its connections with it."""
+        for left in self.left_open:
+            with contextlib.suppress(BaseException):
+                left.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        self.left_open.clear()
+
     def reach(self, what: str, *, opened: bool = False) -> None:
         if self.dead:
             raise Died
-        if opened:
+        if opened and self.meet_of in what:
             number, self.open_points = self.open_points, self.open_points + 1
             work = self.meet.pop(number, None)
             if work is not None:
@@ -135,6 +146,16 @@ def _mortal_write(ledger: Ledger) -> Iterator[Any]:
     trouble = one.ledger.get(number, "")
     if trouble:
         one.tell(f"    ledger: {trouble}")
+    if trouble == "interrupted":  # Ctrl-C between the end of a block and the commit that it stands for
+        left = _write(ledger)
+        connection = left.__enter__()
+        try:
+            yield connection
+        except BaseException:
+            left.__exit__(*sys.exc_info())
+            raise
+        one.left_open.append(left)
+        raise KeyboardInterrupt
     with _write(ledger) as connection:
         yield connection
         one.reach("before a commit")

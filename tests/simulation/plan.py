@@ -15,7 +15,9 @@ from tests.simulation.world import Traits
 #: Themes that are about one broker: the clients that all systems are reached through.
 ON_CLIENT: dict[str, tuple[str, ...]] = {
     "sqs": ("sqs", "sqs", "sqs_fifo"),
-    "rabbitmq": ("rabbitmq",),
+    "rabbitmq": ("rabbitmq", "rabbitmq", "rabbitmq_managed"),
+    "held": ("rabbitmq_managed",),
+    "odd-headers": ("rabbitmq", "rabbitmq_managed"),
     "pubsub": ("pubsub",),
     "service_bus": ("service_bus",),
 }
@@ -26,12 +28,15 @@ THEMES = (
     "restore", "backup", "no-identity", "no-identity", "small-limit", "mistyped-destination", "delete-review-rows",
     "long-keys", "huge-numbers", "runaway-rules", *ON_CLIENT,
     "expiry", "fan-out", "records", "standing", "hangs", "rates", "shared-ids", "shuffles", "clocks",
+    "backlog", "hidden", "pages", "moved-route", "damaged-file", "interrupts", "fast-clock",
 )  # fmt: skip
+#: Of these so few steps tell all.
+SHORT = {"backlog": 1, "hidden": 1, "pages": 2, "moved-route": 2, "held": 2, "damaged-file": 4, "fast-clock": 1}
 #: Themes that ask for more of a system than a stand-in of a client library can be told.
 OWN_CLIENT = (
     "forged-origin", "forward-with-headers", "late-depth", "approximate-depth", "small-limit", "canary", "order",
     "mistyped-destination", "huge-numbers", "same-names", "expiry", "fan-out", "records", "rates", "shuffles",
-    "clocks",
+    "clocks", "backlog", "hidden", "moved-route", "fast-clock",
 )  # fmt: skip
 #: How often which stand-in is drawn.
 CLIENTS = ("service_bus", "service_bus", "pubsub", "sqs", "sqs_fifo", "sqs_fifo", "rabbitmq", "rabbitmq")
@@ -40,6 +45,7 @@ CLIENTS = ("service_bus", "service_bus", "pubsub", "sqs", "sqs_fifo", "sqs_fifo"
 RETENTION = 2 * 3600
 
 REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
+RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 KEY_ERROR = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
 THROTTLED = "HTTP Error 429: Too Many Requests"
 STRANGE = "the flux capacitor said hm"
@@ -50,6 +56,8 @@ LONG = "a" * 8000
 AMBIGUOUS = {"match": "^(?:a|aa)+$", "cause": "dependency_unavailable"}
 #: One that takes seconds for each text, whatever the engine: the configuration has to refuse it.
 VAST = {"match": "(?:a?){999}" * 24 + "b", "cause": "dependency_unavailable"}
+#: With a word that only messages of its queue say.
+DOOR = "the door of {} does not open"
 ERRORS = (REFUSED, REFUSED, REFUSED, REFUSED, THROTTLED, KEY_ERROR, STRANGE, ODD)
 
 
@@ -78,15 +86,17 @@ def make(seed: int, *, theme: str | None = None) -> Plan:
     systems: dict[str, dict[str, Any]] = {}
     traits: dict[str, Traits] = {}
     routes: dict[str, Any] = {}
-    several = theme == "same-names" or dice.random() < 0.1
+    several = theme in ("same-names", "moved-route") or (dice.random() < 0.1 and theme not in SHORT)
     for name in ("east", "west")[: 2 if several else 1]:
         able = _on_a_client(dice, _traits(dice, theme), theme)
         traits[name] = able
         queues, made = _queues(dice, able, theme)
         systems[name] = queues
+        if theme == "moved-route" and routes:  # there it goes later on
+            continue
         for number, sources in enumerate(made):
             routes[f"{name}{number}"] = _route(dice, name, able, sources, theme)
-    return Plan(seed, theme, systems, {"routes": routes}, _steps(dice, systems, list(routes), theme), traits)
+    return Plan(seed, theme, systems, {"routes": routes}, _steps(dice, systems, routes, theme), traits)
 
 
 def _traits(dice: random.Random, theme: str) -> Traits:
@@ -97,8 +107,8 @@ def _traits(dice: random.Random, theme: str) -> Traits:
     if about:
         depth = "about"
     asked = {"late-depth": "late", "approximate-depth": "about", "small-limit": "exact", "canary": "exact"}
-    asked |= dict.fromkeys(("expiry", "records", "rates", "shuffles"), "exact")
-    if theme == "clocks":
+    asked |= dict.fromkeys(("expiry", "records", "rates", "shuffles", "backlog", "moved-route"), "exact")
+    if theme in ("clocks", "hidden", "fast-clock"):
         depth = dice.choice(["exact", "late"])
     depth = asked.get(theme, depth)
     ids, without = dice.choice(["kept", "kept", "new", "new"]), dice.random() < 0.15
@@ -114,11 +124,13 @@ def _traits(dice: random.Random, theme: str) -> Traits:
         lag=60 if depth == "late" else 0,
         ids=ids,  # type: ignore[arg-type]
         dedupe=dedupe,
-        death_times=dice.random() < 0.7,
+        death_times=dice.random() < (0.3 if theme == "no-identity" else 0.7),
         tells_origin=dice.random() < 0.8 or theme in origins,
         tells_reason=dice.random() < 0.6,
-        ordered=ordered and theme not in ("forward-with-headers", "no-identity", "shuffles"),
-        shuffles=theme == "shuffles" or (shuffles and theme not in ("late-depth", "approximate-depth", "same-names")),
+        ordered=ordered
+        and theme not in ("forward-with-headers", "no-identity", "shuffles", "hidden", "backlog", "fast-clock"),
+        shuffles=theme in ("shuffles", "hidden")
+        or (shuffles and theme not in ("late-depth", "approximate-depth", "same-names", "fast-clock")),
         max_headers=dice.choice([None, None, None, 10, 2, 1]),
         publish_batch=dice.choice([1, 2, 10, 100]),
         native_delay=dice.choice([None, 900]),
@@ -144,12 +156,15 @@ def _on_a_client(dice: random.Random, able: Traits, theme: str) -> Traits:
 def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
     """Queues by name, and the sources of each route: (dead-letter queue, the queues that die into it)."""
     lease, deliveries = dice.choice([2, 30]), dice.choice([1, 2, 3])
+    if theme == "held":
+        lease = 1800
     shape = dice.choice(["one", "one", "two", "shared" if able.tells_origin else "two"])
     if theme == "forward-with-headers":
         shape = dice.choice(["two", "two", "shared"])
-    elif theme in ("same-names", "late-depth", "approximate-depth", "no-identity", "records", "expiry"):
+    elif theme in ("same-names", "late-depth", "approximate-depth", "no-identity", "records", "expiry", "backlog",
+                   "hidden", "moved-route", "held", "fast-clock"):  # fmt: skip
         shape = "one"
-    elif theme == "forge":  # the same id, in several routes
+    elif theme in ("forge", "pages"):  # the same id, in several routes
         shape = "two"
     if shape == "shared" and able.client == "service_bus":  # each has its own there
         shape = "two"
@@ -176,7 +191,7 @@ def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, An
             one["retention"] = RETENTION
     if theme == "forged-origin":
         queues["payroll"] = {"lease": 60}
-    both = (dice.random() < 0.4 and theme != "forge") or theme == "forward-with-headers"
+    both = (dice.random() < 0.4 and theme not in ("forge", "pages")) or theme == "forward-with-headers"
     if len(made) == 2 and both and able.tells_origin:  # one route of both
         made = [[*made[0], *made[1]]]
     return queues, made
@@ -211,16 +226,18 @@ def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[st
     }
     if len(mains) == 1 and (dice.random() < 0.6 or not able.tells_origin or theme == "mistyped-destination"):
         route["destination"] = {"queue": mains[0]}
+    if theme == "moved-route":
+        route["destination"] = {"queue": mains[0]}
     if theme == "forged-origin":
         route.pop("destination", None)
-    quiet = theme in ("late-depth", "approximate-depth", "same-names")
-    if theme in ("canary", "small-limit") or (dice.random() < 0.5 and not quiet):
+    quiet = theme in ("late-depth", "approximate-depth", "same-names", "hidden", "moved-route", "held", "fast-clock")
+    if theme in ("canary", "small-limit", "backlog") or (dice.random() < 0.5 and not quiet):
         route["canary"] = {
             "first": dice.choice([1, 2, 3]), "grow": dice.choice([2, 2, 10] if theme == "canary" else [2, 10, 10]),
             "pass": 0.6,
             "observe": dice.choice(["10s", "2m", "auto"]),
         }  # fmt: skip
-    elif quiet and dice.random() < 0.7:
+    elif quiet and (dice.random() < 0.7 or theme in SHORT):
         route["canary"] = {"first": 5, "grow": 10, "pass": 0.6, "observe": "1s"}
     else:
         route["canary"] = "off"
@@ -232,8 +249,15 @@ def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[st
         route["backoff"]["native"] = False
     if dice.random() < 0.2:
         route["rate"] = {"per_second": dice.choice([1, 5]), "max_in_flight": dice.choice([2, 5, 20])}
-    if theme == "small-limit":
-        route["drain"]["limit"] = dice.choice([2, 5])
+    if theme == "mistyped-destination":
+        route["delay_attempts"] = max(1, route["delay_attempts"])
+    if theme in ("hidden", "fast-clock", "canary"):
+        route["requeue_attempts"] = max(1, route["requeue_attempts"])
+    if theme in ("small-limit", "backlog"):
+        route["drain"]["limit"] = 2 if theme == "backlog" else dice.choice([2, 5])
+    if theme == "backlog" and dice.random() < 0.4:
+        route["canary"], route["order_by"] = "off", "attribute:customer"
+        route["backoff"]["native"] = False
     if theme == "fan-out":
         route["fan_out"] = dice.choice(["refuse", "refuse", "allow"])
     if theme in ("rates", "hangs"):
@@ -279,22 +303,30 @@ MORE_OPS: dict[str, dict[str, int]] = {
     "faults": {"trouble": 25},
     **{theme: {"trouble": 25} for theme in ON_CLIENT},
     "people": {"review": 25, "release": 5, "pause": 2, "resume": 2},
-    "canary": {"release": 5, "heal": 5, "restore": 6, "produce": 10},
+    "canary": {"release": 5, "heal": 5, "restore": 6, "produce": 10, "trickle": 15},
     "restore": {"restore": 40, "review": 20, "trouble": 5},
-    "backup": {"backup": 10, "restore_backup": 10, "relapse": 15, "torn": 15},
+    "backup": {"backup": 10, "restore_backup": 10, "relapse": 30, "torn": 30},
     "no-identity": {"run_troubled": 15, "peek": 5, "whole_batch": 40},
-    "mistyped-destination": {"mistype": 8, "mend": 6, "review": 6},
+    "mistyped-destination": {"mistype": 8, "mend": 6, "review": 6, "rename": 30},
     "delete-review-rows": {"delete_rows": 8},
     "late-depth": {"advance": 6},
     "approximate-depth": {"run": 20},
     "runaway-rules": {"rule": 8},
     "expiry": {"advance": 10, "produce": 10},
     "standing": {"stand": 10, "revoke": 4, "review": 10, "run": 10},
-    "records": {"trouble": 10},
+    "records": {"trouble": 10, "misquery": 10, "mend": 5},
     "rates": {"produce": 10},
     "shared-ids": {"both": 20},
     "shuffles": {"consume": 20, "produce": 10},
     "clocks": {"run_troubled": 40, "produce": 5},
+    "fast-clock": {"ahead": 200},
+    "backlog": {"siege": 200},
+    "hidden": {"hide": 200},
+    "held": {"grab": 200},
+    "pages": {"pages": 200},
+    "moved-route": {"move": 100},
+    "damaged-file": {"damage": 30, "run": 30, "produce": 30},
+    "interrupts": {"run_troubled": 60},
 }
 #: How its consumers are more often than not.
 HABITS: dict[str, tuple[str, ...]] = {
@@ -307,6 +339,7 @@ HABITS: dict[str, tuple[str, ...]] = {
     "approximate-depth": ("idle", "few"),
     "same-names": ("idle", "idle", "reject"),
     "huge-numbers": ("forges", "own"),
+    "odd-headers": ("forges", "own"),
     "canary": ("own", "reject", "mixed"),
     "hangs": ("hangs", "hangs", "own"),
     "records": ("slow", "late", "own"),
@@ -319,13 +352,25 @@ STYLES = ("reject", "reject", "own", "own", "own", "leave", "bare", "mixed", "mi
           "derives", "forwards", "forges", "late", "few", "hangs")  # fmt: skip
 
 
-def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], theme: str) -> list[dict[str, Any]]:
-    ops = Counter(OPS) + Counter(MORE_OPS.get(theme, {}))
+def _steps(
+    dice: random.Random, systems: dict[str, Any], configured: dict[str, Any], theme: str
+) -> list[dict[str, Any]]:
+    routes = list(configured)
+    ops = Counter({} if theme in SHORT else OPS) + Counter(MORE_OPS.get(theme, {}))
     names, weights = list(ops), list(ops.values())
     mains = [
         (system, queue) for system, queues in systems.items() for queue, how in queues.items() if "dead_letters" in how
     ]
     steps: list[dict[str, Any]] = []
+
+    def own(system: str, queue: str) -> str:
+        """The route that has what dies there."""
+        dead = systems[system][queue]["dead_letters"]
+        return next(
+            (name for name, route in configured.items()
+             if route["connection"] == system and any(source["queue"] == dead for source in route["sources"])),
+            routes[0],
+        )  # fmt: skip
 
     def add(op: str, **how: Any) -> None:
         steps.append({"op": op, "dice": dice.getrandbits(32), **how})
@@ -349,7 +394,9 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
         style = dice.choice(["reject", "own"])
         add("consume", system=system, queue=queue, count=20, style=style, theme=theme)
 
-    pauses = {"late-depth": [0.2, 0.2, 0.4, 1], "clocks": [0, 0.2, 0.4, 1, 7]}.get(theme, [0, 1, 3, 7, 40])
+    pauses = {"late-depth": [0.2, 0.2, 0.4, 1], "moved-route": [0.2, 1, 3], "clocks": [0, 0.2, 0.4, 1, 7]}.get(
+        theme, [0, 1, 3, 7, 40]
+    )
 
     def consume() -> None:
         system, queue = dice.choice(mains)
@@ -366,7 +413,7 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
         add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=REFUSED,
             fails=2 if theme == "no-identity" else 1, same_body=False)  # fmt: skip
         all_die(system, queue)
-    for _ in range(dice.randint(6, 14)):
+    for _ in range(SHORT.get(theme) or dice.randint(6, 14)):
         op = dice.choices(names, weights)[0]
         route = dice.choice(routes)
         match op:
@@ -382,6 +429,9 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                 if dice.random() < 0.6:
                     consume()
             case "whole_batch":  # is taken by a run that dies of it, fails again, and somebody looks at it
+                for system, queue in mains if dice.random() < 0.6 else ():
+                    add("produce", system=system, queue=queue, count=2, error=REFUSED, fails=3, same_body=False)
+                    add("consume", system=system, queue=queue, count=20, style="own", theme=theme)
                 last = {"die_at": dice.choice([1, 1, 3]), "die_of": "settle", "again": True}
                 add("run", route=route, minutes=7, shards=1, trouble=last)
                 add("run", route=route, minutes=0, shards=1)
@@ -393,17 +443,130 @@ def _steps(dice: random.Random, systems: dict[str, Any], routes: list[str], them
                     dead = systems[system][queue]["dead_letters"]
                     add("peek", system=system, queue=dead, count=20, back=True)
                 add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
+            case "trickle":  # a group of which there was little, and nothing waits when its canary passes
+                system, queue = dice.choice(mains)
+                route = own(system, queue)
+                for count in (dice.choice([1, 2]), 9):
+                    add("produce", system=system, queue=queue, count=count, error=RESET, fails=1, same_body=False)
+                    add("consume", system=system, queue=queue, count=20, style="reject", theme=theme)
+                    for minutes in (1, 7, 7) if count < 9 else (1,):
+                        add("run", route=route, minutes=minutes, shards=1)
+                        add("consume", system=system, queue=queue, count=20, style="well", theme=theme)
+            case "ahead":  # what was sent first has the later time; it comes back while the other lies there
+                system, queue = dice.choice(mains)
+                route = own(system, queue)
+                add("run", route=route, minutes=1, shards=1)
+                add("consume", system=system, queue=queue, count=50, style="well", theme=theme)
+                add("produce", system=system, queue=queue, count=4, error=RESET, fails=3, same_body=False)
+                add("consume", system=system, queue=queue, count=20, style="reject", theme=theme)
+                add("peek", system=system, queue=systems[system][queue]["dead_letters"], count=2, back=False)
+                add("run", route=route, minutes=1, shards=1, trouble={"skew": 90})
+                add("restart", system=system)
+                add("run", route=route, minutes=0.2, shards=1)
+                add("consume", system=system, queue=queue, count=2, style="few", theme=theme)
+                for _ in range(3):
+                    add("run", route=route, minutes=0.4, shards=1)
+            case "mistype":  # and what dies meanwhile is loaded with it
+                add("mistype", route=route)
+                for system, queue in mains:
+                    add("produce", system=system, queue=queue, count=2, error=dice.choice([REFUSED, KEY_ERROR]),
+                        fails=1, same_body=False)  # fmt: skip
+                    all_die(system, queue)
+                run()
+                if dice.random() < 0.5:
+                    add("review", apply=True, how="all", route=route)
+                    run()
+            case "rename":  # while messages wait
+                system, queue = dice.choice(mains)
+                route = own(system, queue)
+                add("resume", route=route)
+                add("produce", system=system, queue=queue, count=4, error=THROTTLED, fails=1,
+                    same_body=False)  # fmt: skip
+                all_die(system, queue)
+                add("run", route=route, minutes=0, shards=1)
+                add("rename", route=route)
+                for minutes in (3, 7, 40):
+                    add("run", route=route, minutes=minutes, shards=1)
+            case "misquery":  # while what was processed lies dead
+                system, queue = dice.choice(mains)
+                route = own(system, queue)
+                add("produce", system=system, queue=queue, count=3, error=REFUSED, fails=1, same_body=False)
+                add("consume", system=system, queue=queue, count=20, style="slow", theme=theme)
+                all_die(system, queue)
+                add("misquery", route=route)
+                for minutes in (1, 3):
+                    add("run", route=route, minutes=minutes, shards=1)
+                add("mend", route=route)
+            case "siege":
+                system, queue = dice.choice(mains)
+                route = own(system, queue)
+                add("siege", system=system, queue=queue, route=route, runs=7, shards=dice.choice([1, 2, 2]),
+                    error=dice.choice([REFUSED, THROTTLED]))  # fmt: skip
+            case "hide":  # what failed again is with somebody who looks at it, while as many others die
+                system, queue = dice.choice(mains)
+                route = own(system, queue)
+                dead = systems[system][queue]["dead_letters"]
+                add("run", route=route, minutes=7, shards=1)
+                add("produce", system=system, queue=queue, count=2, error=REFUSED, fails=2, same_body=False)
+                add("consume", system=system, queue=queue, count=20, style="reject", theme=theme)
+                add("run", route=route, minutes=3, shards=1)
+                add("consume", system=system, queue=queue, count=20, style="reject", theme=theme)
+                add("peek", system=system, queue=dead, count=2, back=False)
+                add("run", route=route, minutes=0, shards=1)
+                add("run", route=route, minutes=3, shards=1)
+                add("produce", system=system, queue=queue, count=2, error=REFUSED, fails=1, same_body=False)
+                add("consume", system=system, queue=queue, count=20, style="reject", theme=theme)
+                add("run", route=route, minutes=1, shards=1, trouble={
+                    "meet": 0, "meet_of": "after receive", "who": "produce", "dice": dice.getrandbits(32)})  # fmt: skip
+            case "grab":  # a consumer takes all that there is at the moment before somebody looks, and hangs
+                system, queue = dice.choice(mains)
+                route = own(system, queue)
+                add("run", route=route, minutes=1, shards=1)
+                add("advance", minutes=1)
+                add("consume", system=system, queue=queue, count=100, style="hangs", theme=theme)
+                add("run", route=route, minutes=0, shards=1)
+                add("run", route=route, minutes=dice.choice([1, 3]), shards=1)
+                add("run", route=route, minutes=dice.choice([1, 3]), shards=1)
+            case "move":
+                run()
+                add("move", route=route)
+                for system, queue in mains:
+                    add("produce", system=system, queue=queue, count=2, error=REFUSED, fails=1, same_body=False)
+                    all_die(system, queue)
+                for minutes in (1, 3):
+                    add("run", route=route, minutes=minutes, shards=1)
+            case "damage":
+                run()
+                add("damage")
+                run()
+            case "pages":  # the same failure on two routes, first in one way, then in many
+                for (system, queue), count in zip(mains, (1, 6), strict=False):
+                    add("produce", system=system, queue=queue, count=count, error=DOOR, fails=1, same_body=False)
+                    all_die(system, queue)
+                    add("run", route=own(system, queue), minutes=1, shards=1)
+                add("pages")
             case "relapse":  # what was sent since the backup is not known, and its numbers are given again
                 add("backup", route=route)
+                late = dice.random() < 0.5
                 for op in ("", "restore_backup"):
                     if op:
-                        add(op, route=route)
+                        add(op, route=route, late=late)
                     for system, queue in mains:
                         error = dice.choice([REFUSED, KEY_ERROR, STRANGE])
                         add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=error, fails=1,
                             same_body=False)  # fmt: skip
                         all_die(system, queue)
                     add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
+            case "torn" if dice.random() < 0.5:  # by the same run
+                produce()
+                for system, queue in mains:
+                    all_die(system, queue)
+                add("run", route=route, minutes=0, shards=1, trouble={
+                    "meet": dice.randint(0, 2), "meet_of": "after receive", "who": "backup", "dice": 0})  # fmt: skip
+                if dice.random() < 0.5:
+                    consume()
+                add("restore_backup", route=route)
+                add("run", route=route, minutes=1, shards=1)
             case "torn":  # a batch is open in the backup, and was recorded since
                 add("run", route=route, minutes=0, shards=1,
                     trouble={"die_at": dice.randint(0, 4), "die_of": dice.choice(["file", "commit"])})  # fmt: skip
@@ -476,6 +639,8 @@ def _trouble(dice: random.Random, theme: str) -> dict[str, Any]:
         kind = "meet"
     if theme == "clocks" and dice.random() < 0.8:
         kind = "skew"
+    if theme == "interrupts" and dice.random() < 0.8:
+        return {"ledger": int(dice.triangular(0, 60, 10)), "how": "interrupted"}
     if theme in ("crashes", "no-identity") and dice.random() < 0.7:
         kind = "die"
     match kind:

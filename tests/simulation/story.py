@@ -1,10 +1,12 @@
 """Plays a plan: every step, and then the end, at which all is well and everything must come to rest."""
 
+import os
 import random
 import shlex
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.simulation import plan as planning
@@ -54,11 +56,14 @@ class Story:
             system = System(self.world, name, plan.traits[name])
             for queue, how in queues.items():
                 system.create(queue, **how)
+        if plan.theme == "moved-route":
+            self.world.book.one_for_all = dict.fromkeys(plan.systems, next(iter(plan.systems)))
         self.actors = Actors(self.world)
         self.people = People(self.world)
         self.config = {"routes": {name: dict(route) for name, route in plan.config["routes"].items()}}
         self.database = database
         self.told = Told(plan.seed)
+        self.damaged: dict[int, tuple[Path, bytes]] = {}  # batch -> its file, and what was in it
 
     def play(self, steps: list[int] | None = None) -> Told:
         """All steps, or those with these numbers, and the end."""
@@ -148,7 +153,7 @@ class Story:
             case "revoke":
                 self.people.revoke(self.sql)
             case "delete_rows":
-                self.people.delete_rows(self.sql)
+                self.people.delete_rows(self.sql, older=dice.random() < 0.5)
             case "configure":
                 self.configure(step)
             case "backup":
@@ -156,7 +161,19 @@ class Story:
                     world.tell("a backup of the ledger")
                     self.product.backup()
             case "restore_backup":
-                self.restore_backup()
+                self.restore_backup(step)
+            case "move":
+                self.move(step)
+            case "rename":
+                self.rename(step["route"])
+            case "damage":
+                self.damage(dice)
+            case "misquery":
+                self.misquery(step["route"])
+            case "pages":
+                self.checker.pages_show_their_own({route: self.product.pages(route) for route in self.config["routes"]})
+            case "siege":
+                self.siege(step, dice)
 
     def run(self, step: dict[str, Any], dice: random.Random) -> Outcome:
         route, trouble = step["route"], step.get("trouble", {})
@@ -166,6 +183,7 @@ class Story:
         self.world.tell(f"run of {route}" + (f", {_words(trouble)}" if trouble else ""))
         self.checker.exact_bounds = not trouble and self.product.skew == 0
         self.product.skew = trouble.get("skew", 0) * SECOND
+        self.world.book.numbers["runs with another clock"] += "skew" in trouble
         self.world.book.numbers["runs"] += 1
 
         def watch(stage: str, counts: dict[str, Any]) -> None:
@@ -179,9 +197,11 @@ class Story:
             retries=trouble.get("retries", 0),
             twice=trouble.get("twice", ""),
             shards=step.get("shards", 1),
+            together=step.get("together", False),
             watch=watch,
         )
         self.product.skew = 0
+        self.checker.after_run(self.sql, self.config["routes"], route, outcome.status, outcome.error, trouble)
         self.world.tell(f"    run of {route}: {outcome}")
         self.world.book.numbers[f"runs {outcome.status}"] += 1
         if outcome.status == "died":
@@ -221,6 +241,9 @@ class Story:
                 self.actors.consume({"system": name, "queue": queue, "count": 10, "style": "reject"}, dice)
             case "pause":
                 self.product.pause(route)
+            case "backup" if self.database is None:
+                self.world.tell("    a backup of the ledger")
+                self.product.backup()
         self.checker.exact_bounds = exact
 
     def peek(self, step: dict[str, Any]) -> None:
@@ -250,7 +273,7 @@ class Story:
         if step["key"] == "canary":
             self.checker.changed_canaries.add(step["route"])
         route[step["key"]] = step["value"]
-        self.product.config = self.config
+        self.product.config, self.checker.current = self.config, self.config["routes"]
         if no := self.product.refused():
             self.world.tell(f"    refused: {no}")
             route[step["key"]] = before
@@ -263,8 +286,69 @@ class Story:
         if self.config["routes"] != self.plan.config["routes"]:
             self.world.tell("configuration: as it was")
             self.config = {"routes": {name: dict(route) for name, route in self.plan.config["routes"].items()}}
-            self.product.config = self.config
+            self.product.config, self.checker.current = self.config, self.config["routes"]
             self.product.configure()
+
+    def move(self, step: dict[str, Any]) -> None:
+        """The route's queues are on another broker from now on."""
+        route = self.config["routes"][step["route"]]
+        to = next(name for name in self.world.systems if name != route["connection"])
+        self.world.tell(f"configuration: {step['route']} moves to {to}")
+        self.config["routes"][step["route"]] = {**route, "connection": to}
+        self.product.config, self.checker.current = self.config, self.config["routes"]
+        self.product.configure()
+        self.checker.group_sends.clear()  # there everything proves itself anew
+
+    def rename(self, route: str) -> None:
+        """A new queue takes the place of a route's destination, and has its consumers from now on."""
+        at, queue = self.config["routes"][route], self.config["routes"][route].get("destination", {}).get("queue")
+        system = self.world.systems[at["connection"]]
+        if queue not in system.queues or queue.endswith("-2"):
+            return
+        new, old = f"{queue}-2", system.queues[queue]
+        if not system.exists(new):
+            system.create(new, lease=old.lease, max_deliveries=old.max_deliveries, dead_letters=old.dead_letters)
+            self.world.book.renamed[system.name, new] = (system.name, queue)
+        self.configure({"route": route, "key": "destination", "value": {"queue": new}})
+
+    def misquery(self, route: str) -> None:
+        """Somebody writes the consumer's key in another form than the consumer does."""
+        check = self.config["routes"][route].get("processed_check")
+        if check is not None:
+            query = check["query"].replace("select order_number ", "select 'no-' || order_number ", 1)
+            self.configure({"route": route, "key": "processed_check", "value": {**check, "query": query}})
+
+    def damage(self, dice: random.Random) -> None:
+        """A file of the staging is cut off, by somebody else."""
+        found = {batch: path for batch, path in self.product.files().items() if batch not in self.damaged}
+        if found:
+            batch = dice.choice(sorted(found))
+            self.damaged[batch] = (found[batch], found[batch].read_bytes())
+            self.world.tell(f"the staging file of batch {batch} is cut off")
+            os.truncate(found[batch], len(self.damaged[batch][1]) // 2)
+
+    def bring_back(self) -> None:
+        """Damaged files come back from the store's versions."""
+        for path, content in self.damaged.values():
+            path.write_bytes(content)
+        self.damaged.clear()
+
+    def siege(self, step: dict[str, Any], dice: random.Random) -> None:
+        """More dead letters come in than a run drains, run after run; the consumer is well."""
+        system, queue, route = self.world.systems[step["system"]], step["queue"], step["route"]
+        limit = self.config["routes"][route]["drain"].get("limit", 2)
+        self.checker.begin_siege()
+        self.world.tell("a siege")
+        for number in range(step["runs"]):
+            for error in (step["error"], planning.KEY_ERROR)[: 2 if number % 2 else 1]:
+                made = {"system": system.name, "queue": queue, "count": limit if number else 3 * limit, "error": error}
+                self.actors.produce({**made, "fails": 1, "same_body": False}, dice)
+            self.actors.consume({"system": system.name, "queue": queue, "count": 100, "style": "reject"}, dice)
+            self.world.clock.now += 20 * MINUTE
+            self.product.resume(route)
+            self.run({"route": route, "shards": step["shards"], "together": True}, dice)
+            self.actors.work_off(system, queue)
+            self.checker.gates_move_on(self.sql, route)
 
     def restore(self, step: dict[str, Any]) -> None:
         route, trouble = step["route"], step.get("trouble", {})
@@ -284,6 +368,7 @@ class Story:
             die_at=trouble.get("die_at"),
             die_of=trouble.get("die_of", ""),
             ledger={trouble["ledger"]: trouble["how"]} if "ledger" in trouble else None,
+            meet_of=trouble.get("meet_of", ""),
             disk={trouble["disk"]} if "disk" in trouble else None,
             tell=self.world.tell,
         )
@@ -294,7 +379,7 @@ class Story:
         self.world.serial += 1
         return f"simulate-{(last + 1 + self.world.serial % 3) << 20:014x}"
 
-    def restore_backup(self) -> None:
+    def restore_backup(self, step: dict[str, Any]) -> None:
         if not self.product.backups or self.database is not None:
             return
         self.world.tell("the ledger is lost and comes back from its last backup")
@@ -304,6 +389,10 @@ class Story:
         self.checker.sql = self.sql
         self.checker.forget()
         self.world.book.forgotten += self.world.book.arrivals[self.product.backup_at :]
+        if step.get("late"):  # the schedule doesn't wait for people
+            for route in self.config["routes"]:
+                self.world.clock.now += 3 * MINUTE
+                self.run({"route": route, "shards": 1}, random.Random(step["dice"]))
         for route in self.config["routes"]:
             self.world.clock.now += 3 * MINUTE  # whoever held it then is gone
             outcome = self.product.adopt(route)
@@ -334,6 +423,18 @@ class Story:
                 self.configure({"route": name, "key": "fan_out", "value": "allow"})
         self.checker.all_readers_may = True
         world.clock.now += 30 * MINUTE  # leases of the dead, looks of the curious
+        if self.damaged:  # it stops its own messages and no others
+            self.to_rest()
+            world.tell("damaged files come back")
+            self.bring_back()
+        self.to_rest()
+        self.checker.at_the_end(self.sql)
+        problems = product.audit()
+        if problems:
+            raise Broken("the audit is clean", str(problems[0])[:300])
+
+    def to_rest(self) -> None:
+        world, product = self.world, self.product
         unrest: list[str] = []
         for number in range(self.bound()):
             for route in self.config["routes"]:
@@ -343,23 +444,19 @@ class Story:
                     self.release(route)
                 if self.sql.value("select count(*) from escalated_messages where status = 'decided'"):
                     self.must_be_done(route, product.review(route))
-                if number < 1 or self.checker.unrest(self.sql, route):
+                if number < 1 or self.checker.unrest(self.sql, route, self.damaged):
                     world.tell(f"run {number + 1} of {route}")
                     self.must_be_done(route, self.quiet_run(route))
             for name, queue in self._live():
                 self.actors.work_off(world.systems[name], queue)
             self.checker.after_step(self.sql)
-            unrest = self.checker.unrest(self.sql)
+            unrest = self.checker.unrest(self.sql, without=self.damaged)
             open_ = self.people.decide_all(self.sql) if number < 4 else 0
             if not unrest and not open_ and number >= 2:
                 break
         else:
             raise Broken("everything comes to rest", f"after {self.bound()} runs: {'; '.join(unrest)}")
         world.book.numbers["rounds to rest"] = max(world.book.numbers["rounds to rest"], number + 1)
-        self.checker.at_the_end(self.sql)
-        problems = product.audit()
-        if problems:
-            raise Broken("the audit is clean", str(problems[0])[:300])
 
     def bound(self) -> int:
         """:data:`BOUND`, and where only some may go at a time, as many runs as these need: of a key one goes per run

@@ -20,6 +20,7 @@ TRAITS: dict[str, dict[str, object]] = {
     "sqs": sqs.TRAITS,
     "sqs_fifo": sqs.FIFO_TRAITS,
     "rabbitmq": rabbitmq.TRAITS,
+    "rabbitmq_managed": rabbitmq.MANAGED_TRAITS,
     "pubsub": pubsub.TRAITS,
     "service_bus": service_bus.TRAITS,
 }
@@ -28,6 +29,7 @@ CONNECT = {
     "sqs": ("amazon_sqs", sqs.connect),
     "sqs_fifo": ("amazon_sqs", sqs.connect),
     "rabbitmq": ("rabbitmq", rabbitmq.connect),
+    "rabbitmq_managed": ("rabbitmq", rabbitmq.connect_managed),
     "pubsub": ("google_pubsub", pubsub.connect),
     "service_bus": ("azure_service_bus", service_bus.connect),
 }
@@ -52,6 +54,6 @@ def producer_fields(client: str, body: bytes, dice: random.Random, *, chosen: st
         return {"dedup_id": dedup, "properties": (("MessageDeduplicationId", dedup),)}
     if client == "service_bus":
         return {"publisher_id": chosen, "dedup_id": chosen} if chosen else {}
-    if client == "rabbitmq" and chosen and dice.random() < 0.7:
+    if client.startswith("rabbitmq") and chosen and dice.random() < 0.7:
         return {"publisher_id": chosen}
     return {}

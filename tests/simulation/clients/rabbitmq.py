@@ -1,7 +1,8 @@
 """RabbitMQ's AMQP link over a simulated system: channels, deliveries, acks and confirms, with headers on the wire.
 
-Content headers are written and read by pika, which shares no code with the adapter. There is no management API, so the
-depth tells what is ready and nothing more. A client whose messages went to others finds its connection closed.
+Content headers are written and read by pika, which shares no code with the adapter. Without the management API the
+depth tells what is ready and nothing more; with it (``rabbitmq_managed``) also what a node measured of its queues some
+seconds ago. A client whose messages went to others finds its connection closed.
 """
 
 import json
@@ -13,6 +14,7 @@ import pika
 
 from redrive.brokers.rabbitmq import adapter
 from redrive.brokers.rabbitmq.link import Delivery
+from redrive.brokers.rabbitmq.management import Management
 from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
 from tests.simulation.world import Copy, System
 from tests.simulation.world.systems import Header
@@ -31,6 +33,9 @@ TRAITS: dict[str, object] = {
     "native_delay": None,
     "subscribers": 1,
 }
+#: With the management API, whose numbers are as old as this, in seconds.
+MEASURED = 5
+MANAGED_TRAITS = TRAITS | {"depth": "late", "lag": MEASURED}
 #: RabbitMQ notices that a client is gone when its heartbeats stop.
 HEARTBEAT = 120.0
 _DELAY = "redrive.delay."
@@ -45,11 +50,12 @@ def connect(system: System) -> "RabbitMQ":
 class RabbitMQ(adapter.RabbitMQ):
     """The adapter, but for where its link comes from."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, management: Management | None = None) -> None:
         clock = system.world.clock
         super().__init__(
-            [pika.ConnectionParameters("simulated")], subject=system.name, sleep=clock.sleep, monotonic=clock.monotonic
-        )
+            [pika.ConnectionParameters("simulated")], subject=system.name, sleep=clock.sleep, monotonic=clock.monotonic,
+            management=management,
+        )  # fmt: skip
         self._system = system
 
     def _connected(self, subject: str) -> Any:
@@ -60,6 +66,48 @@ class RabbitMQ(adapter.RabbitMQ):
             self._link = Link(self._system)  # type: ignore[assignment]
             self._ever_connected = True
         return self._link
+
+
+def connect_managed(system: System) -> RabbitMQ:
+    """The same, with the management API."""
+    return RabbitMQ(system, Measured(system))
+
+
+class Measured(Management):
+    """The management API's answers; consumers and connections are not among them."""
+
+    def __init__(self, system: System) -> None:
+        super().__init__("http://simulated", "/", "guest", "guest", context=None, timeout=1)
+        self._system = system
+
+    def _get(self, path: str, queue: str) -> Any:
+        if path.startswith("overview"):
+            return {"rabbitmq_version": "4.0.5"}
+        if queue:
+            if not self._system.exists(queue):
+                raise QueueMissing(f"queue {queue} does not exist")
+            return self._told(queue)
+        return [self._told(name) for name in self._system.queues]
+
+    def _patiently(self, path: str, queue: str, what: str = "") -> Any:
+        return [] if what == "channels" else {"consumer_details": []}
+
+    def _told(self, name: str) -> dict[str, Any]:
+        queue = self._system._at(name)
+        then = self._system.world.clock.now - MEASURED * 1_000_000
+        before = [entry for entry in queue.history if entry[0] <= then]
+        _, ready, unacked, _ = before[-1] if before else (0, 0, 0, 0)
+        arguments: dict[str, Any] = {}
+        if queue.dead_letters:
+            arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue.dead_letters}
+        return {
+            "name": name,
+            "type": "classic",
+            "arguments": arguments,
+            "messages_ready": ready,
+            "messages_unacknowledged": unacked,
+            "consumer_details": [],
+        }
 
 
 class Link:
@@ -189,7 +237,12 @@ class Channel:
         if fate in ("error", "down"):
             link.error = pika.exceptions.StreamLostError("simulated")
             return tag
-        if fate in ("retry", "refused", "part"):
+        if fate == "retry":  # the node that has the queue is away, so nothing leads there
+            changed = stamped(raw) if system.world.dice.random() < 0.5 else raw
+            link.words.append(lambda: back(312, "NO_ROUTE", changed, body))
+            link.words.append(lambda: word(tag, False, True))
+            return tag
+        if fate in ("refused", "part"):
             link.words.append(lambda: word(tag, False, False))
             return tag
         fields = pika.BasicProperties().decode(raw)
@@ -272,13 +325,25 @@ def content_header(copy: Copy) -> bytes:
         headers.setdefault("x-first-death-queue", copy.origin)
         headers.setdefault("x-first-death-reason", reason)
         headers.setdefault("x-first-death-exchange", "")
+    told = headers.get("x-told-enqueued")  # in whatever unit its producer has
     fields = pika.BasicProperties(
         headers=headers or None,
         delivery_mode=2,
         message_id=copy.publisher_id[:255] or None,
         content_type=copy.content_type,
-        timestamp=copy.enqueued_at // 1_000_000 if copy.publisher_id else None,
+        timestamp=int(told) % 2**62
+        if str(told or "").isdigit()
+        else copy.enqueued_at // 1_000_000
+        if copy.publisher_id
+        else None,
     )
+    return b"".join(fields.encode())
+
+
+def stamped(raw: bytes) -> bytes:
+    """A content header as a plugin of the broker's makes it that writes down when it was published."""
+    fields = pika.BasicProperties().decode(raw)
+    fields.headers = {**(fields.headers or {}), "timestamp_in_ms": 1_760_000_000_000}
     return b"".join(fields.encode())
 
 

@@ -58,22 +58,30 @@ class Book:
         self.first_seen: dict[bytes, int] = {}  # body -> when it was made
         self.deaths: list[tuple[int, Place, Copy]] = []  # (when, where it failed, the dead copy)
         self.forged: list[tuple[str, bytes]] = []  # ids that somebody made up in the ledger's name, and on which body
+        self.words: dict[Place, set[str]] = {}  # that failures of messages there say, and no others
+        self.one_for_all: dict[str, str] = {}  # systems that are one for the account -> which
+        self.renamed: dict[Place, Place] = {}  # queues that took the place of another
         self.revoked: dict[int, int] = {}  # standing decisions, and when
         self.numbers: Counter[str] = Counter()  # for the account
         self.record: Callable[[bytes], None] = lambda _body: None  # a consumer's own table of what it processed
 
+    def home(self, place: Place) -> Place:
+        """Where a route moves between systems or queues, these are the same for the account."""
+        place = self.renamed.get(place, place)
+        return self.one_for_all.get(place[0], place[0]), place[1]
+
     def owe(self, place: Place, body: bytes, at: int) -> None:
         """A message that has to be processed at ``place``."""
-        self.owed[place, body] += 1
+        self.owed[self.home(place), body] += 1
         self.first_seen.setdefault(body, at)
 
     def excuse(self, place: Place, body: bytes, why: str) -> None:
         """It may be processed there once more, and Redrive is not to blame."""
-        self.excused[place, body].append(why)
+        self.excused[self.home(place), body].append(why)
 
     def finish(self, at: int, place: Place, copy: "Copy") -> None:
         """A consumer has processed ``copy``."""
         self.processed.append(Processed(at, place, copy.body, copy))
-        self.done[place, copy.body] += 1
+        self.done[self.home(place), copy.body] += 1
         self.record(copy.body)
         self.numbers["processed"] += 1
