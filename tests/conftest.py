@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import scratch
 from tests.elasticmq_server import ElasticMq
 from tests.pulsar_server import Pulsar
 from tests.scheduling import Scheduling
 from tests.server_report import ServerReport, no_skip
 from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
+
+scratch.use_memory()
 
 # Tests talk to loopback only: no proxy between, and nobody's AWS account within reach.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
