@@ -329,6 +329,24 @@ def test_a_forwarded_dead_letter_names_its_source(
     assert dict(received.letter.properties)["DeadLetterSource"] == "orders"
 
 
+@pytest.mark.parametrize(
+    ("name", "told", "origin"),
+    [
+        ("NServiceBus.FailedQ", "orders", "orders"),
+        ("NServiceBus.FailedQ", "orders@worker-7", "orders"),
+        ("MT-Fault-InputAddress", "sb://shop.servicebus.windows.net/shop/orders?autodelete=300", "shop/orders"),
+        ("MT-Fault-InputAddress", " ", None),
+    ],
+)
+def test_what_a_framework_moved_to_a_queue_of_errors_says_where_it_failed(
+    bus: ServiceBusStandIn, broker: AzureServiceBus, theirs: ServiceBusClient, name: str, told: str, origin: str | None
+) -> None:
+    bus.queue("error")
+    produce(theirs, "error", ServiceBusMessage(b"x", application_properties={name: told}))
+    [received] = take(broker, "error")
+    assert received.letter.origin == origin
+
+
 def test_the_dead_letters_of_a_session_queue_are_read_without_sessions(
     bus: ServiceBusStandIn, broker: AzureServiceBus
 ) -> None:

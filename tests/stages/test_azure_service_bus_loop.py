@@ -16,7 +16,7 @@ from redrive.classification.causes import Cause
 from redrive.classification.explain import explain
 from redrive.errors import SourcesFailed
 from redrive.ledger.engine import Ledger
-from redrive.stages import pipeline
+from redrive.stages import peek, pipeline
 from tests import blank
 from tests.contract.test_azure_service_bus import _quick_links, adapter  # noqa: F401 - a fixture
 from tests.stages.loop_contract import LoopContract
@@ -463,3 +463,29 @@ def test_reason_and_description_say_why(reason: str, description: str, cause: Ca
     [line] = explain([{"text": description, "reason": reason}])
 
     assert line["cause"] == cause.value
+
+
+# --- looking before draining -------------------------------------------------------------------------------------
+
+
+def test_a_dead_letter_queue_is_looked_at_and_left_as_it_is(tmp_path: Path, bus: ServiceBusStandIn) -> None:
+    """What can't be put back should be seen before it is drained: by why, by type, by where it failed."""
+    shop = ServiceBusWorkshop(tmp_path, bus)
+    types = {"NServiceBus.EnclosedMessageTypes": "Shop.OrderPlaced, Shop.Messages, Version=1.0.0.0;Shop.IEvent"}
+    with shop.client.get_queue_sender("orders") as sender:
+        sender.send_messages([ServiceBusMessage(b"{}", application_properties=types) for _ in range(3)])  # type: ignore[arg-type]
+    shop.work(lambda _: ("SocketException", REFUSED))
+    shop.buy("late", subject="OrderCancelled")
+    shop.work(lambda _: ("HeaderSizeExceeded", "The size quota for this stream has been exceeded."))
+    before = [(one.failed_deliveries, one.kept) for one in bus.messages(DEAD)]
+
+    seen = peek.peek(shop.settings, "orders", broker=shop.broker)
+    assert [(one["messages"], one["type"], one["reason"], one["cause"]) for one in seen] == [
+        (3, "Shop.OrderPlaced", "SocketException", "transient_network"),
+        (1, "OrderCancelled", "HeaderSizeExceeded", "oversized"),
+    ]
+    assert {(one["source"], one["origin"]) for one in seen} == {(DEAD, "orders")}
+    assert sum(one["messages"] for one in peek.peek(shop.settings, "orders", broker=shop.broker, limit=2)) == 2
+    assert [(one.failed_deliveries, one.kept) for one in bus.messages(DEAD)] == before
+    assert shop.query("select count(*) from staging_batches") == [(0,)]
+    shop.close()

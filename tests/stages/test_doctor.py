@@ -52,6 +52,18 @@ def test_how_long_consumers_renew_their_leases_is_asked_for(tmp_path: Path, monk
     assert not [one for one in examine(told, monkeypatch, Renewing(told.world)) if one.subject == subject]
 
 
+def test_what_can_not_be_put_back_is_said_before_the_first_drain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path)
+    broker = Renewing(workshop.world)
+    broker.capabilities = replace(broker.capabilities, takes_back=False)
+    [found] = [one for one in examine(workshop, monkeypatch, broker) if one.subject.endswith(": restore")]
+    assert found.level == "warning"
+    assert "redrive run orders --dry-run" in found.text
+    assert not [one for one in examine(workshop, monkeypatch) if one.subject.endswith(": restore")]
+
+
 def test_a_consumer_that_is_given_no_more_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = Workshop(tmp_path)
     broker = Renewing(workshop.world)

@@ -275,4 +275,13 @@ LEFT_OUT: list[tuple[C, str]] = [
     (C.RESOURCE_EXHAUSTED, "ロックの数が多すぎます。"),
     (C.MISSING_DATA, "親キーがありません: 整合性制約(SHOP.FK)に違反しました"),
     (C.AUTH_FAILURE, "ユーザー 'app' のログインに失敗しました。"),
+    (
+        C.ROUTING_FAILURE,
+        "Session ID is null: セッションが有効なエンティティでは、セッション識別子が null のメッセージは許可されません。",
+    ),
+    (C.ROUTING_FAILURE, "セッション ID が null です。"),
+    (C.ROUTING_FAILURE, "DestinationEntityNotFound"),
+    (C.MAX_DELIVERIES, "最大配信数を超えました"),
+    (C.MAX_DELIVERIES, "メッセージは 10 回の配信試行後に使用できませんでした。"),
+    (C.MESSAGE_EXPIRED, "メッセージの有効期限が切れたため、配信不能になりました。"),
 ]

@@ -582,18 +582,23 @@ def _stage(run: Counts, stage: Callable[..., Counts], **options: Any) -> Counts:
 
 def _preview(run: "Run") -> Counts:
     """What the run would do, in full in the log and in numbers as the answer."""
-    from redrive.stages import preview  # noqa: PLC0415
+    from redrive.stages import peek, preview  # noqa: PLC0415
 
-    found = preview.preview(configuration.load(), run.route, run.selection, now=datetime.now(UTC))
+    settings = configuration.load()
+    found = preview.preview(settings, run.route, run.selection, now=datetime.now(UTC))
     verdicts: dict[str, int] = {}
     for row in found["plan"]:
         log.info("%(messages)s messages of group %(group)s (%(cause)s): %(verdict)s, %(why)s", row)
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["messages"]
+    looked = peek.peek(settings, run.route, limit=run.selection.limit) if peek.can_peek(settings, run.route) else []
+    for row in looked:
+        log.info("%(messages)s of type %(type)s in %(source)s, reason %(reason)s: %(cause)s, %(template)s", row)
     for text, what in found["not_seen"].items():
         log.info("not seen: %s: %s", text.replace("_", " "), what)
     return {
         "dry_run": True,
         "would": verdicts,
+        **({"peeked": sum(row["messages"] for row in looked)} if looked else {}),
         "due_now": sum(lane["messages"] for lane in found["due_now"]),
         "staged_but_not_classified": found["not_seen"]["staged_but_not_classified"],
     }

@@ -68,6 +68,11 @@ class Capabilities:
     leases_end: bool = False
     #: Whether describing a dead-letter queue says how long its origin leases: where no reason is given, a hint at one.
     tells_origin_lease: bool = False
+    #: Whether messages can be looked at without receiving them: it counts no delivery and hides them from nobody.
+    peeks: bool = False
+    #: Whether what was drained from a dead-letter queue can be put back there. False: nobody can send there, so
+    #: :func:`redrive.stages.restore.restore` can't.
+    takes_back: bool = True
     #: So long a consumer's client library keeps a lease alive, unless told otherwise; None: it ends when the origin's
     #: lease does. What runs out then is this one, whatever the origin says.
     client_lease: timedelta | None = None
@@ -260,6 +265,14 @@ class Broker(Protocol):
     def describe(self, queue: str) -> QueueInfo: ...
 
     def close(self) -> None: ...
+
+
+class Peeks(Protocol):
+    """What a broker has besides where its capabilities say ``peeks``."""
+
+    def peek(self, queue: str, limit: int) -> list[DeadLetter]:
+        """Up to ``limit`` messages of ``queue``, oldest first, which stay as they are."""
+        ...
 
 
 class TellsOfConsumers(Protocol):

@@ -964,9 +964,14 @@ def _classify(settings: "Settings", current: "Run", progress: "Progress") -> dic
 
 
 def _preview(settings: "Settings", route: str, selection: "Selection", as_json: bool) -> None:
-    from redrive.stages import preview  # noqa: PLC0415
+    from redrive.stages import peek, preview  # noqa: PLC0415
 
     plan = preview.preview(settings, route, selection, now=_now())
+    if peek.can_peek(settings, route):
+        plan["peeked"] = peek.peek(
+            settings, route, limit=selection.limit, known=_known_groups(), model=_learned_model()
+        )
+        plan["not_seen"]["in_the_sources"] = "looked at, and not touched"
     if as_json:
         typer.echo(json.dumps(plan, default=str))
         return

@@ -162,6 +162,16 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
             Text((row["template"] or "")[:60]),
         )
     console.print(table)
+    if plan.get("peeked"):
+        table = Table("messages", "source", "failed at", "type", "reason", "cause", "template", box=box.SIMPLE_HEAD,
+                      title=f"{plan['route']}: what lies in its sources (looked at, not touched)",
+                      title_justify="left")  # fmt: skip
+        for row in plan["peeked"]:
+            said = (
+                _printable(row[name] or "")[:60] for name in ("source", "origin", "type", "reason", "cause", "template")
+            )
+            table.add_row(f"{row['messages']:,}", *map(Text, said))
+        console.print(table)
     for due in plan["due_now"]:
         console.print(f"due now for {due['destination']}: {due['messages']:,}")
     unseen = plan["not_seen"]

@@ -88,14 +88,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             subject = f"{name}: source {source.queue}"
             yield _look(subject, partial(_depth, broker, source.queue))
             yield from _retention(broker, subject, source.queue)
-            longest = broker.capabilities.client_lease
-            if source.kind == "dead_letter" and source.lease is None and longest is not None:
-                yield Finding(
-                    "warning",
-                    f"{subject}: lease",
-                    f"consumers are taken to renew what they hold for {longest}, as their library does unless told"
-                    " otherwise: where yours are told so, say how long with sources[].lease",
-                )
+            yield from _before_the_first_drain(name, subject, broker, source)
             if route.destination_of(source.queue) is None:
                 yield _origins(broker, subject, source, aiming.key_of(name, route, source.queue))
         for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):
@@ -119,6 +112,28 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield _look(f"{name}: processed_check", lambda: _check(route))
     finally:
         broker.close()
+
+
+def _before_the_first_drain(name: str, subject: str, broker: Broker, source: Source) -> Iterator[Finding]:
+    """What people should know, and say, of a source of dead letters before anything is taken from it."""
+    if source.kind != "dead_letter":
+        return
+    if not broker.capabilities.takes_back:
+        yield Finding(
+            "warning",
+            f"{subject}: restore",
+            "what is drained can't be put back here, nobody can send to such a queue: look first with `redrive run"
+            f" {name} --dry-run`, which touches nothing; `redrive restore` leaves unfinished messages in the ledger,"
+            " from where people redeliver or discard them",
+        )
+    longest = broker.capabilities.client_lease
+    if source.lease is None and longest is not None:
+        yield Finding(
+            "warning",
+            f"{subject}: lease",
+            f"consumers are taken to renew what they hold for {longest}, as their library does unless told otherwise:"
+            " where yours are told so, say how long with sources[].lease",
+        )
 
 
 def _review(settings: Settings, name: str) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ from redrive.brokers.service_bus.message import (
 )
 from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
-from redrive.message import Outgoing, Received
+from redrive.message import DeadLetter, Outgoing, Received
 
 #: The lock that is reckoned with where nobody may ask for the entity's.
 ASSUMED_LOCK = timedelta(seconds=30)
@@ -378,6 +378,24 @@ class AzureServiceBus:
             return UNKNOWN_DEPTH
         held = min(held, total)
         return Depth(total - held, held, delayed)
+
+    def peek(self, queue: str, limit: int) -> list[DeadLetter]:
+        """See :class:`~redrive.brokers.base.Peeks`. Properties have the types that the SDK gives them."""
+        address = Address.parse(queue)
+
+        def look() -> list[DeadLetter]:
+            found: list[ServiceBusReceivedMessage] = []
+            receiver = Receiver(self._sdk_receiver(address))
+            try:
+                start = 1
+                while len(found) < limit and (page := receiver.peek(min(PEEK_PAGE, limit - len(found)), start)):
+                    found += page
+                    start = (page[-1].sequence_number or start) + 1
+            finally:
+                receiver.close()
+            return [letter(one, b"", address) for one in found]
+
+        return self._again("peek", queue, look)
 
     def _peeked_depth(self, queue: str, address: Address, held: int) -> Depth:
         def look() -> Depth:

@@ -33,6 +33,8 @@ CAPABILITIES = Capabilities(
     publish_batch=500,
     failure_headers=FAILURE_HEADERS,
     max_lease=MAX_LOCK,
+    peeks=True,
+    takes_back=False,
     untried_rights="the claims Listen on sources and Send on destinations, or the roles Azure Service Bus Data Receiver"
     " and Data Sender",
     consumer_ids="new",  # where duplicates are detected; else a MessageId is kept

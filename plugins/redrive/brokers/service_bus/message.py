@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
@@ -20,6 +21,7 @@ MAX_ID = 128
 #: Holds the message's own MessageId while an attempt needs another one.
 MESSAGE_ID_HEADER = "x-redrive-message-id"
 
+_FAILED_AT = ("NServiceBus.FailedQ", "MT-Fault-InputAddress")
 _SEQUENCE = b"x-opt-sequence-number"
 _ENQUEUED = b"x-opt-enqueued-time"
 _PARTITION_KEY = b"x-opt-partition-key"
@@ -122,13 +124,25 @@ def _letter(message: ServiceBusReceivedMessage, payload: bytes, address: Address
         # In a dead-letter queue these are the failed deliveries of the origin, and later our own.
         deliveries=max(failed, 1) if dead else failed + 1,
         # Where it failed last: what was forwarded from one dead-letter queue may die again elsewhere.
-        origin=address.origin if dead else source,
+        origin=address.origin if dead else source or _failed_at(headers),
         ordering_key=amqp_values.to_text(session) if session else partition_key,
         content_type=amqp_values.to_text(fields["ContentType"]) if "ContentType" in fields else None,
         reason=said.get(REASON),
         description=said.get(DESCRIPTION),
         redelivered=failed > 0 and not dead,
     )
+
+
+def _failed_at(headers: Iterable[Header]) -> str | None:
+    """Where NServiceBus or MassTransit say that it failed, of what they moved to a queue of errors by themselves:
+    ``orders``, ``orders@host``, ``sb://namespace/orders?…``. A claim, as any header."""
+    said = {header.name: _as_text(header.value) for header in headers if header.name in _FAILED_AT}
+    for name in _FAILED_AT:
+        if told := said.get(name, "").strip():
+            if "://" in told:
+                return urlsplit(told).path.strip("/") or None
+            return told.partition("@")[0] or None
+    return None
 
 
 def _parts(payload: bytes) -> dict[int, list[Section]]:
