@@ -115,6 +115,23 @@ def test_commands_are_really_found() -> None:
 # --- examples -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "brokers").glob("*.md")), ids=lambda page: page.stem)
+def test_a_brokers_page_leads_with_what_people_see_and_a_route_to_copy(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.index("## What you see") < text.index("## Connection"), "before how it is connected"
+    first = textwrap.dedent(fenced(text, "yaml")[0])
+    assert text.index("```yaml") < text.index("## Connection")
+    settings = parse(first, env={}, root=ROOT)
+    assert {route.broker for route in settings.routes.values()} == {page.stem}
+
+
+def test_the_door_names_each_brokers_symptom_and_its_page() -> None:
+    text = (ROOT / "docs" / "symptoms.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs" / "brokers").glob("*.md"):
+        assert f"(brokers/{page.name}#what-you-see)" in text
+    assert "docs/symptoms.md" in README.partition("## Two commands")[0]
+
+
 def test_the_readmes_route_is_a_route() -> None:
     (text,) = [textwrap.dedent(block) for block in fenced(README, "yaml")]
     route = parse(text, env={}, root=ROOT).route("orders")
