@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from redrive.errors import BrokerUnavailable
+from redrive.ledger.engine import parse_instant
 from redrive.message import DeadLetter, Header, Received
 from redrive.stages import pipeline
 from tests.workshop import KEY_ERROR, Workshop
@@ -51,6 +52,72 @@ def look(workshop: Workshop) -> tuple[float | None, str]:
 
 def test_an_empty_queue_has_no_oldest_message_and_is_known_to_have_none(workshop: Workshop) -> None:
     assert look(workshop) == (None, "broker")
+
+
+def test_a_queue_that_nobody_consumes_keeps_its_age(workshop: Workshop) -> None:
+    """The looks that a message can bear are used up; nothing has left, so what was the oldest is it still."""
+    workshop.world.create("orders", dead_letter_queue="orders-dlq", max_deliveries=5)
+    put(workshop, "first")
+    for minutes in range(0, 600, 60):
+        assert look(workshop) == (minutes, "sample" if minutes < 120 else "ledger")
+        workshop.advance(minutes=60)
+        put(workshop, f"{minutes}")
+
+
+def test_once_something_has_left_its_age_is_unknown_again(workshop: Workshop) -> None:
+    workshop.world.create("orders", dead_letter_queue="orders-dlq", max_deliveries=5)
+    put(workshop, "first")
+    put(workshop, "second")
+    for _ in range(4):
+        look(workshop)
+        workshop.advance(minutes=60)
+    assert look(workshop) == (240, "ledger")
+    workshop.broker.settle("orders", [take(workshop, "first").receipt])
+    workshop.advance(minutes=60)
+    assert look(workshop) == (None, "unknown"), "it may have been the oldest one"
+
+
+def test_what_two_useless_looks_leave_is_a_lower_bound_then_unknown_and_the_truth_when_it_dies(
+    workshop: Workshop,
+) -> None:
+    """A poison message that is in a consumer's hands whenever somebody looks, and good ones that come and go."""
+    workshop.world.create("orders", dead_letter_queue="orders-dlq", max_deliveries=6)
+    first = workshop.now()
+    put(workshop, "poison")
+    coverage = "select coverage from queue_observations where queue = 'orders' order by observation_id desc limit 1"
+    for number in range(4):
+        held = take(workshop, "poison")
+        put(workshop, "good")
+        workshop.advance(minutes=1)
+        assert look(workshop) == ((1, "sample") if number < 2 else (None, "unknown"))
+        assert workshop.query(coverage) == [(0.5 if number < 2 else None,)]
+        assert workshop.consume() == 1
+        workshop.broker.release("orders", [held.receipt])
+    while got := workshop.broker.receive("orders", limit=1, wait=0 * SECOND, lease=SECOND):  # its last deliveries
+        workshop.broker.release("orders", [one.receipt for one in got])
+    workshop.cycle()
+    [(since,)] = workshop.query("select first_enqueued_at from messages")
+    assert parse_instant(since) == first
+
+
+def test_people_are_told_of_a_live_queue_that_is_older_than_the_slo(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, ages={"sample": 10}, slo="2h", notify=[{"connection": "nowhere"}])
+    put(workshop, "first")
+    look(workshop)
+    assert workshop.query("select count(*) from notifications") == [(0,)]
+    workshop.advance(hours=3)
+    run = workshop.begin()
+    counts = pipeline.observe(workshop.settings, run, **workshop.options())
+    pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert (counts["oldest_age_seconds"], counts["aged"]) == (3 * 3600, 1)
+    [(event, subject, facts)] = workshop.query("select event, subject, facts from notifications")
+    assert (event, subject) == ("slo_breach", "orders")
+    assert '"messages": 1' in facts
+    workshop.broker.settle("orders", [take(workshop, "first").receipt])
+    workshop.advance(minutes=10)
+    look(workshop)
+    assert workshop.query("select count(*) from notifications where resolved_at is null") == [(0,)]
+    workshop.ledger.close()
 
 
 def test_a_poison_message_that_was_drained_from_the_dead_letter_queue_is_remembered_no_longer(
@@ -112,7 +179,7 @@ def test_a_queue_that_was_empty_since_can_bear_looks_again(workshop: Workshop) -
         put(workshop, f"order-{number}")
         workshop.advance(minutes=1)
         assert look(workshop) == (1, "sample")
-        assert look(workshop) == (None, "unknown")  # a second look at it would be one too many
+        assert look(workshop) == (1, "ledger")  # a second look at it would be one too many, and nothing has left
         assert workshop.consume() == 1
         workshop.advance(minutes=10)
         assert look(workshop) == (None, "broker")

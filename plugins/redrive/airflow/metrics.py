@@ -25,7 +25,7 @@ COUNTERS: Final[dict[str, frozenset[str]]] = {
 }
 #: Gauges: what is there now.
 GAUGES: Final[dict[str, frozenset[str]]] = {
-    "observe": frozenset({"source_depth", "destination_depth"}),
+    "observe": frozenset({"source_depth", "destination_depth", "oldest_age_seconds"}),
     "report": frozenset({"waiting", "held"}),
 }
 

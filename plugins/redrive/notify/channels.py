@@ -93,6 +93,12 @@ def _words(one: Event) -> tuple[str, str]:
                 f"{one.route}: paused by {facts['by']}",
                 f"{facts['reason']}. Nothing is sent until `redrive resume {one.route}`.",
             )
+        case "slo_breach" if "queue" in facts:
+            return (
+                f"{one.route}: the oldest message in {facts['queue']} is older than the route's SLO of {facts['slo']}",
+                f"It was first enqueued at {facts['oldest']}; {facts['messages']} messages are there. Look at its "
+                f"consumers, and at `redrive status {one.route}`.",
+            )
         case "slo_breach":
             return (
                 f"{one.route}: messages are older than its SLO of {facts['slo']}",

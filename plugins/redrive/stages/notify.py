@@ -35,7 +35,12 @@ PATIENCE = 30.0
 def after(stage: str, context: Context, counts: Mapping[str, Any]) -> None:
     """What may have changed with this stage of a run, which returned ``counts``; sends what waits."""
     if stage == "observe":
-        _look(_teller(context), Teller.paused, Teller.groups, partial(Teller.late, found=bool(counts.get("late"))))
+        _look(
+            _teller(context),
+            Teller.paused,
+            Teller.groups,
+            partial(Teller.late, found=bool(counts.get("late") or counts.get("aged"))),
+        )
     elif looks := _AFTER.get(stage):
         _look(_teller(context), *looks)
 
@@ -87,13 +92,17 @@ class Teller:
         self._raise("route_paused", found)
 
     def late(self, *, found: bool) -> None:
-        """Whether messages are older than the route's SLO, as somebody ``found`` who looked just before."""
+        """Whether messages are older than the route's SLO, as somebody ``found`` who looked just before: ours without
+        an outcome, and what a destination holds."""
         if not found:
             self._raise("slo_breach", {})
             return
         with self.ledger.read() as connection:
             count, oldest = notices.late(connection, self.name, enqueued_before=self.now - self.route.slo)
-        self._raise("slo_breach", {"": {"messages": count, "oldest": oldest, "slo": format_duration(self.route.slo)}})
+            aged = notices.aged(connection, self.name, seconds=self.route.slo.total_seconds())
+        slo = format_duration(self.route.slo)
+        present: dict[str, Facts] = {"": {"messages": count, "oldest": oldest, "slo": slo}} if count else {}
+        self._raise("slo_breach", present | {queue: {**facts, "slo": slo} for queue, facts in aged.items()})
 
     def expiring(self, risks: Iterable[Risk] | None = None) -> None:
         """Whether messages may expire in a source."""

@@ -21,9 +21,11 @@ def observe(context: Context) -> dict[str, Any]:
     source that fails is noted and stops no other one, unless nobody answers for any. A missing destination that the
     configuration names is an error: nothing is drained for it. One that only a message told is that message's own
     trouble when it is to be sent there. ``late`` are the messages that
-    are older than the route's SLO and have no outcome.
+    are older than the route's SLO and have no outcome, ``aged`` the
+    destinations that hold one so old.
     """
     refuse_broker_id(context)
+    aged: list[float] = []
     more = {"stuck_consumers": 0, "isolated_consumers": 0, "closed_connections": 0, "refused_looks": 0}
     seen: list[tuple[str, str, Depth]] = []
     failures = Failures(context)
@@ -49,6 +51,8 @@ def observe(context: Context) -> dict[str, Any]:
             # At once: what a look has cost must be known although the next queue may fail.
             _write(context, [_observation(context, queue, "destination", depth, age)])
             seen.append((queue, "destination", depth))
+            if age.oldest_age_seconds is not None:
+                aged.append(age.oldest_age_seconds)
             stuck, isolated, closed = consumers.look(context, queue)
         except QueueMissing:
             continue
@@ -67,6 +71,10 @@ def observe(context: Context) -> dict[str, Any]:
         late, _ = notices.late(connection, context.name, enqueued_before=context.now() - context.route.slo)
     if late:
         counts["late"] = late
+    if aged:
+        counts["oldest_age_seconds"] = round(max(aged))
+    if over := sum(1 for one in aged if one > context.route.slo.total_seconds()):
+        counts["aged"] = over
     return counts | {name: count for name, count in more.items() if count} | failures.noted()
 
 

@@ -161,6 +161,22 @@ def late(connection: Connection, route: str, *, enqueued_before: datetime) -> tu
     return int(row.n), parse_instant(row.oldest)
 
 
+def aged(connection: Connection, route: str, *, seconds: float) -> dict[str, Facts]:
+    """The destinations whose oldest message was older than that when they were last seen."""
+    rows = connection.execute(
+        sql(
+            "select queue, visible + in_flight + delayed as depth, oldest_enqueued_at from queue_observations o"
+            " where route = :route and role = 'destination' and oldest_age_seconds > :seconds and observation_id ="
+            " (select max(observation_id) from queue_observations n where n.route = o.route and n.queue = o.queue)"
+        ),
+        {"route": route, "seconds": seconds},
+    )
+    return {
+        row.queue: {"queue": row.queue, "messages": row.depth, "oldest": parse_instant(row.oldest_enqueued_at)}
+        for row in rows
+    }
+
+
 # --- who is told --------------------------------------------------------------------------------------------------
 
 

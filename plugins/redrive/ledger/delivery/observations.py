@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import sqlalchemy as sa
@@ -121,6 +122,22 @@ def looks(connection: Connection, route: str, queue: str, since: datetime) -> in
         {"route": route, "queue": queue, "since_at": since},
     ).one()
     return int(row.looks)
+
+
+def nothing_left(connection: Connection, route: str, queue: str, depth: int, since: datetime) -> bool:
+    """Whether all looks at the ``route``'s ``queue`` from ``since`` on say that nobody took anything: none was in a
+    consumer's hands, and the depth, which is ``depth`` now, never fell."""
+    rows = connection.execute(
+        sql(
+            "select in_flight, visible + in_flight + delayed as depth from queue_observations where queue = :queue"
+            f" and {_HERE} and role = 'destination' and observed_at >= :since_at order by observed_at, observation_id"
+        ),
+        {"route": route, "queue": queue, "since_at": since},
+    ).all()
+    depths = [*(row.depth for row in rows), depth]
+    return all(row.in_flight == 0 for row in rows) and all(
+        earlier is not None and earlier <= later for earlier, later in pairwise(depths)
+    )
 
 
 def nothing_older_than(connection: Connection, route: str, queue: str, since: datetime) -> datetime:
