@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from redrive.classification import grouping
+from redrive.classification import grouping, undressing
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
@@ -235,7 +235,7 @@ def templates(
     for route, group_id in sorted(pairs - found.keys()):
         if text := _example(connection, route, group_id):
             masked = grouping.mask(text)
-            found[route, group_id] = grouping.templates({masked: 1})[masked].template
+            found[route, group_id] = undressing.template(masked)
     return found
 
 

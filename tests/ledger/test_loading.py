@@ -475,7 +475,7 @@ NAMES = ["ana", "ben", "cleo", "dora", "emil"]
 
 def named(plant: Plant, *names: str) -> dict[str, int]:
     """Groups of a text with a name in it, made known in one load."""
-    groups = [Group(name, "auth_failure", f"cannot open session for user {name}", None) for name in names]
+    groups = [Group(name, "auth_failure", f"cannot open session beside gnome {name}", None) for name in names]
     return loading.ensure_groups(plant.ledger, plant.lease, groups, plant.now)
 
 
@@ -487,12 +487,12 @@ def test_groups_that_turn_out_to_be_one_keep_their_names_and_the_oldest_takes_wh
     assert merged == {"emil": ids["ana"]}
     assert named(plant, *NAMES) == dict.fromkeys(NAMES, ids["ana"])
     assert plant.rows("select fingerprint, template from failure_groups where group_id = :id", id=ids["ben"]) == [
-        ("ben", "cannot open session for user ben")
+        ("ben", "cannot open session beside gnome ben")
     ]
     assert plant.rows("select message_id, group_id from messages") == [(old[0], ids["ben"])]
     with plant.ledger.read() as connection:
         known = {group.template: group.fingerprint for group in loading.known_groups(connection)}
-    assert known == {f"cannot open session for user {name}": "ana" for name in NAMES}
+    assert known == {f"cannot open session beside gnome {name}": "ana" for name in NAMES}
     assert plant.rows("select count(*) from audit_events where action = 'merge_groups'") == [(4,)]
 
 

@@ -9,7 +9,7 @@ from failure_samples import SAMPLES
 from hostile_texts import HOSTILE
 from local_wordings import CATALOGUES, LEFT_OUT
 
-from redrive.classification import failure_text, grouping, rule_table, rules, templates
+from redrive.classification import failure_text, grouping, rule_table, rules
 from redrive.classification.causes import Cause
 from redrive.classification.rule_table import Rule, Tier
 
@@ -87,7 +87,7 @@ def _seconds(text: str) -> float:
     started = time.process_time()
     masked = grouping.mask(text)
     rules.find.__wrapped__(masked)
-    templates.mine({grouping.trace_key(masked): 1})
+    grouping.spots([masked])
     return time.process_time() - started
 
 

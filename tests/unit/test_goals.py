@@ -20,3 +20,10 @@ def test_groups_are_those_that_people_made() -> None:
     ga, fga = grouping.means(measured)
     assert ga >= grouping.GA
     assert fga >= grouping.FGA
+
+
+def test_failures_are_grouped_as_people_would() -> None:
+    measured = grouping.failures()
+    if not measured:
+        pytest.skip("no families of failures: set REDRIVE_DATA")
+    assert measured["all"].good, measured["all"]

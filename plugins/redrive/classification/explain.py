@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from redrive.classification import failure_text, grouping, route_rules
 from redrive.classification.cases import LEASE_HINT, MAYBE_LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
-from redrive.classification.learned_model import OVERRULES, Model, shipped
+from redrive.classification.grouping import Spot
+from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
 from redrive.classification.rules import HINTS, Finding, find, find_reason
 from redrive.classification.templates import KnownGroup, Place
 from redrive.message import Header
@@ -48,8 +49,7 @@ def explain_cases(
 
     ``model`` is asked about what the table of rules leaves open; None stands for the one that we ship. Time grows with
     the number of cases, and so does memory up to ``told_apart`` (:data:`TOLD_APART`) of them, those with the most
-    messages; the rest :class:`Others` judges. A group has
-    one cause: templates are mined within a cause.
+    messages; the rest :class:`Others` judges. A group has one cause.
     """
     known = list(known)
     told_apart = TOLD_APART if told_apart is None else told_apart
@@ -122,25 +122,23 @@ def _decided(known: Iterable[KnownGroup]) -> list[KnownGroup]:
 def _told_apart(
     cases: Mapping[Case, int], rules: Sequence[RouteRule], known: Sequence[KnownGroup], model: Model | None
 ) -> dict[Case, Explanation]:
-    believed = _believed(cases, known, model or shipped())
-    findings = {case: _cause_of(case, rules, believed) for case in cases}
-    by_cause: dict[Cause, dict[str, int]] = {}
-    for case, (cause, _, _) in findings.items():
-        texts = by_cause.setdefault(cause, {})
+    counts: dict[str, int] = {}
+    for case, count in cases.items():
         text = case.masked or _nothing_said(case)
-        texts[text] = texts.get(text, 0) + cases[case]
-    known_of = _by_cause(known)
-    found = {cause: grouping.templates(texts, known_of.get(cause, ())) for cause, texts in by_cause.items()}
+        counts[text] = counts.get(text, 0) + count
+    spots = grouping.spots(counts, known)
+    believed = _believed(cases, spots, model or shipped())
     explanations: dict[Case, Explanation] = {}
-    for case, (cause, rule, confidence) in findings.items():
-        place = found[cause][case.masked or _nothing_said(case)]
-        explanations[case] = Explanation(
-            cause,
-            rule,
-            confidence,
-            place.template,
-            place.fingerprint or grouping.fingerprint(cause, place.template),
+    for case in cases:
+        cause, rule, confidence = _cause_of(case, rules, believed)
+        spot = spots[case.masked or _nothing_said(case)]
+        group = spot.known.get(cause)
+        place = (
+            (group.template, group.fingerprint)
+            if group
+            else (spot.template, grouping.fingerprint(cause, spot.template))
         )
+        explanations[case] = Explanation(cause, rule, confidence, *place)
     return explanations
 
 
@@ -199,7 +197,7 @@ def _cause_of(
         finding = believed[case.masked]
         # "Too often" and "too old" in a text say no more than the broker's own reason does.
         by_reason = find_reason(case.reason)
-        if finding is not None and not (finding.last_resort and by_reason is not None):
+        if finding is not None and not (by_reason is not None and _says_more(by_reason, finding)):
             return finding.cause, finding.rule, finding.confidence
         if by_reason is not None:
             return by_reason.cause, by_reason.rule, by_reason.confidence
@@ -214,32 +212,50 @@ def _cause_of(
     return Cause.MAX_DELIVERIES, "broker.nothing_said", 0.3
 
 
-def _believed(cases: Mapping[Case, int], known: Sequence[KnownGroup], model: Model | None) -> dict[str, Finding | None]:
+def _says_more(reason: Finding, text: Finding) -> bool:
+    """Whether a broker's reason outweighs what its text was found to say.
+
+    It does where the text says no more than that it was too often or too late, and where that is a guess and the reason
+    is none: weak evidence never beats strong. That there were too many deliveries says nothing about why.
+    """
+    guessed = text.weak or text.rule.startswith(GUESS)
+    outweighs = text.confidence < reason.confidence and reason.cause is not Cause.MAX_DELIVERIES
+    return text.last_resort or (guessed and outweighs)
+
+
+def _believed(cases: Mapping[Case, int], spots: Mapping[str, Spot], model: Model | None) -> dict[str, Finding | None]:
     """What to believe of every text: what the rules say, and where they say little, what the model says.
 
-    Single words are weighed, and the model is asked, in the template and not in each text, so that a name in it
+    Where the rules say little of a text and much of another way to tell the same failure, that holds for both. Single
+    words are weighed, and the model is asked, in the template and not in each text, so that a name in it
     doesn't split a group; and what belongs to a known group has that group's cause, so that a new model doesn't
     either.
     """
-    believed: dict[str, Finding | None] = {}
-    texts: dict[str, int] = {}
-    for case, count in cases.items():
-        if case.masked and not case.hint.startswith(ROUTE_HINT):
-            if case.masked not in believed:
-                believed[case.masked] = find(case.masked)
-            finding = believed[case.masked]
-            if finding is None or finding.weak:
-                texts[case.masked] = texts.get(case.masked, 0) + count
-    if not texts:
-        return believed
-    decided = _decided(known)
-    cause_of = {group.fingerprint: Cause(group.cause) for group in decided}
+    believed = {
+        case.masked: find(case.masked) for case in cases if case.masked and not case.hint.startswith(ROUTE_HINT)
+    }
+    said: dict[str, dict[Cause, Finding]] = {}
+    for text, finding in believed.items():
+        if finding is not None and not finding.weak:
+            best = said.setdefault(spots[text].template, {})
+            best[finding.cause] = max(
+                finding, best.get(finding.cause, finding), key=lambda one: (one.confidence, one.rule)
+            )
     asked: dict[str, tuple[Finding | None, Finding | None]] = {}
-    for text, place in grouping.templates(texts, decided).items():
-        if place.template not in asked:
-            learned = model.find(place.template) if model is not None else None
-            asked[place.template] = learned, find(place.template)
-        believed[text] = _weigh(believed[text], *asked[place.template], cause_of.get(place.fingerprint))
+    for text, finding in believed.items():
+        if finding is not None and not finding.weak:
+            continue
+        spot = spots[text]
+        sure = said.get(spot.template, {})
+        if len(sure) == 1:
+            believed[text] = next(iter(sure.values()))
+            continue
+        if spot.template not in asked:
+            learned = model.find(spot.template) if model is not None else None
+            asked[spot.template] = learned, find(spot.template)
+        causes = [Cause(cause) for cause in spot.known if cause != Cause.UNCLASSIFIED]
+        known = finding.cause if finding is not None and finding.cause in causes else causes[0] if causes else None
+        believed[text] = _weigh(finding, *asked[spot.template], known)
     return believed
 
 

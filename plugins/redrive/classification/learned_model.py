@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 DOUBT: Final = 0.3
 #: Below this probability nothing is answered.
 ENOUGH: Final = 0.22
+#: What the rule of an answer of the model begins with.
+GUESS: Final = "learned: "
 #: Only so much evidence may overrule a rule that knows no more than that something was raised.
 OVERRULES: Final = 0.5
 SHIPPED: Final = "cause_model.npz"
@@ -86,7 +88,7 @@ class Model:
         if likely[cause] < ENOUGH:
             return None
         words = self._evidence(text, cause)
-        return Finding(cause, f"learned: {', '.join(words)}", likely[cause]) if words else None
+        return Finding(cause, GUESS + ", ".join(words), likely[cause]) if words else None
 
     def to_bytes(self) -> bytes:
         """The model as a file: eight bits per weight."""

@@ -75,7 +75,7 @@ CASES: Final = pa.schema(
         ("cause", pa.string()),
         ("rule", pa.string()),
         ("confidence", pa.float32()),  # 0 to 1
-        ("fingerprint", pa.string()),  # of the group, 16 hexadecimal digits; many cases may share one
+        ("fingerprint", pa.string()),  # of the group, sixteen characters; many cases may share one
         ("template", pa.string()),  # of the group, whether the ledger knew it before or not
         ("example", pa.string()),  # a failure text of the group, in one row of each; nothing personal in it
     ]

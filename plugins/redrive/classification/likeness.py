@@ -1,0 +1,265 @@
+"""Which templates are one failure: those that differ only in parts which the same failure is told with or without.
+
+A template has a core, the words that every telling of the failure has, and parts: the exception's class in front, a
+wrapper, what is in parentheses, further sentences, of what kind the value is (*for order <*>*). Templates of one core
+are one failure unless a part tells them apart: where two of them have different parts of one kind, that kind tells, and
+who lacks it stands alone. So *timed out (read)* and *timed out* are one failure until there is a *timed out (connect)*.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from redrive.classification.stack_traces import FRAME
+from redrive.classification.values_and_names import BLANK
+from redrive.classification.word_lists import WORDS, any_of
+
+#: A core of so many words is one failure whatever its class is called.
+LONG: Final = 5
+#: What has fewer words says nothing on its own.
+MIN_WORDS: Final = 2
+
+_CLASS = re.compile(
+    r"(?P<name>(?:[A-Za-z_$][\w$]*(?:[.]|::|\\))*"
+    r"(?:[A-Z][\w$]*(?:[a-z][A-Z]|Error|Exception|Fault|Failure|Violation|Warning)[\w$]*|[A-Z][a-z]+[A-Z]\w*))"
+    r"(?:: ?| \()"
+)
+_ANY_CLASS = frozenset(["Error", "Exception", "RuntimeException", "Throwable", "Fault", "Failure", "Warning"])
+_SHOUT = re.compile(r"([A-Z]{3,20}) (?=[a-zA-Z][a-z'])")
+_PARENS = re.compile(r"[(\uff08]([^()\uff08\uff09]*)[)\uff09]|[(\uff08]([^()\uff08\uff09]*)$")
+_BEFORE = re.compile(
+    rf"(?:(?<![^\W_])(?P<prep>{any_of('prepositions')}) )?(?:(?:{any_of('articles')}) )?"
+    r"(?P<label>[^\W\d_][\w-]{0,40}(?: [^\W\d_][\w-]{0,40})?)?[ ]?[:=]?[ ]?$",
+    re.I,
+)
+_LONGEST_BEFORE = 90
+_COMMAS = (",", "\u3001", "\uff0c", ":", "(")
+_ENDS = (",", "\u3001", "\uff0c", ";")
+_WORD = re.compile(r"[^\W_][\w.'$/-]*|<\*>")
+_CODES = re.compile(r"(?:[a-z_@]{2,40}=[^\s|]{1,80}(?: |$))+")
+_STOP, _TECHNICAL = frozenset(WORDS["stop"]), frozenset(WORDS["technical"])
+_OF_RUNTIMES = frozenset(WORDS["of_runtimes"])
+_SENTENCE = re.compile(r"(?<=[^\W\d_]{2})[.] |[;\uff1b\u3002]")
+_NAME = re.compile(r"'([^'\n]{1,120})'")
+
+
+class Parts(NamedTuple):
+    """What a template is made of; each part "" where there is none."""
+
+    core: str
+    name: str = ""  # the exception's class
+    code: str = ""  # numbers that stayed
+    wrapper: str = ""
+    label: str = ""  # for order <*>
+    aside: str = ""  # in parentheses
+    more: str = ""  # further sentences
+
+
+class Told(NamedTuple):
+    """A template's parts, and the frame where it was raised."""
+
+    frame: str
+    parts: Parts
+    head: str  # the words of its first clause
+
+
+@lru_cache(maxsize=1 << 15)
+def told_by(template: str) -> Told:
+    """What a whole template, with its frame, tells."""
+    said, _, frame = template.partition(FRAME)
+    parts = _parts(said)
+    if frame and parts.name in _OF_RUNTIMES:
+        names = sorted({word for name in _NAME.findall(said) for word in _words(name)})
+        # A value in the place of a name is none.
+        parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))
+    head = "" if frame else " ".join(_words(_without_values(said.split(": ")[0].split(" (")[0])))
+    return Told(frame.lower(), parts, head)
+
+
+def _parts(said: str) -> Parts:
+    text = said
+    codes = ""
+    if match := _CODES.match(text):
+        codes, text = match[0].strip(), text[match.end() :].lstrip("| ")
+    name, text = _class_of(text)
+    text, aside = _asides(text)
+    sentences = [part for part in _SENTENCE.split(text) if part.strip()] or [text]
+    while len(sentences) > 1 and len(_words(sentences[0])) < MIN_WORDS:
+        sentences[:2] = [" ".join(sentences[:2])]
+    wrapper, clause = _unwrapped(sentences[0])
+    labels: list[str] = []
+    words = _words(_without_values(clause, labels))
+    if len(words) < MIN_WORDS:
+        words, labels = _words(clause), []
+    core = " ".join(word for word in words if not word.isdigit()) or " ".join(words)
+    more = [" ".join(_words(_without_values(part))) for part in sentences[1:]]
+    if codes:  # they tell more than any words beside them
+        more = [" ".join([*wrapper, core]), *more] if core else more
+        core, wrapper = (codes.partition("=")[2] if codes.count("=") == 1 else codes).lower(), []
+    return Parts(
+        core or said.lower(),
+        name,
+        " ".join(word for word in words if word.isdigit()),
+        " ".join(wrapper),
+        " ".join(labels),
+        " ".join(aside),
+        " ".join(part for part in more if part),
+    )
+
+
+def _class_of(text: str) -> tuple[str, str]:
+    """The class that is nearest to the message, or what a server shouts there, and the message."""
+    name = ""
+    while (match := _CLASS.match(text)) and _WORD.search(text, match.end()):
+        last = re.split(r"[.:\\]", match["name"])[-1]
+        name = name if last in _ANY_CLASS else last.lower()
+        text = text[match.end() :]
+    if (match := _SHOUT.match(text)) and len(_words(text[match.end() :])) > MIN_WORDS:
+        return match[1].lower(), text[match.end() :]
+    return name, text
+
+
+def _asides(text: str) -> tuple[str, list[str]]:
+    """``text`` without what is in parentheses, and the words of that."""
+    found: list[str] = []
+
+    def aside(match: re.Match[str]) -> str:
+        inside = match[1] or match[2] or ""
+        words = inside.split()
+        # Names of people and places, as values are: every word has a capital.
+        if len(words) < 2 or not all(word[:1].isupper() for word in words):
+            found.extend(_words(_without_values(inside)))
+        return " "
+
+    bare = text
+    for _ in range(3):  # of those in parentheses that are in parentheses, as deep as people read
+        if "(" not in bare and "\uff08" not in bare:
+            break
+        bare = _PARENS.sub(aside, bare)
+    return (bare, found) if len(_words(bare)) >= MIN_WORDS else (text, [])
+
+
+def _unwrapped(sentence: str) -> tuple[list[str], str]:
+    """The words that wrap the last clause which says something, and that clause with what follows it."""
+    pieces = sentence.split(": ")
+    for at in range(len(pieces) - 1, 0, -1):
+        if len(_words(_without_values(pieces[at], []))) >= MIN_WORDS:
+            before = _words(_without_values(": ".join(pieces[:at])))
+            wrapper = [word for word in before if word not in _TECHNICAL and not word.isdigit()]
+            return wrapper, ": ".join(pieces[at:])
+    return [], sentence
+
+
+def _words(text: str) -> list[str]:
+    found = []
+    for match in _WORD.finditer(text):
+        word = match[0].strip(".'-").lower()
+        if word and word != BLANK and word not in _STOP:
+            found.append(word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word)
+    return found
+
+
+def _without_values(text: str, labels: list[str] | None = None) -> str:
+    """``text`` without its values and what introduces them: *for order <*>*, *, limit: <*>*.
+
+    Of what kind a value is goes to ``labels`` where it could tell failures apart.
+    """
+    if BLANK not in text:
+        return text
+    pieces = text.split(BLANK)
+    for number, piece in enumerate(pieces[:-1]):
+        match = _BEFORE.search(piece, max(0, len(piece) - _LONGEST_BEFORE))
+        if match is None or match.start() == len(piece):
+            continue
+        start = match.start()
+        if labels is None or match["prep"]:
+            if labels is not None and match["label"]:
+                labels.append(" ".join(_words(match["label"])))
+            pieces[number] = piece[:start]
+            continue
+        following = pieces[number + 1]
+        ends = not following.strip(" .)") or following.lstrip().startswith(_ENDS)
+        if ends and piece[:start].rstrip().endswith(_COMMAS) and (number or start):
+            pieces[number] = piece[:start]
+    return " ".join(pieces)
+
+
+def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """template -> what names its failure; equal for those that are one."""
+    told = {template: told_by(template) for template in templates}
+    frames: dict[str, set[str]] = {}
+    for one in told.values():
+        frames.setdefault(one.parts.core, set()).add(one.frame)
+    by_core: dict[tuple[str, str], list[tuple[str, Parts]]] = {}
+    for template, one in told.items():
+        by_core.setdefault((_whole(one.frame, frames[one.parts.core]), one.parts.core), []).append(
+            (template, one.parts)
+        )
+    into = _longer(told, by_core)
+    for key in sorted(into):
+        to = into[key]
+        while to in into:
+            to = into[to]
+        by_core.setdefault(to, []).extend((template, Parts(to[1])) for template, _ in by_core.pop(key))
+    found: dict[str, tuple[str, ...]] = {}
+    for (frame, core), members in by_core.items():
+        keys = {template: [frame, core] for template, _ in members}
+        if len(members) > 1:
+            for at in range(1, len(Parts._fields)):
+                if at == 1 and len(core.split()) >= LONG:
+                    continue
+                values = {parts[at] for _, parts in members}
+                telling = _telling(values)
+                if telling:
+                    for template, parts in members:
+                        keys[template].append(f"{at}:{telling[parts[at]]}")
+        found.update({template: tuple(key) for template, key in keys.items()})
+    return found
+
+
+def covers(wider: str, template: str) -> bool:
+    """Whether ``wider`` says all that ``template`` does."""
+    one, other = told_by(wider).parts, told_by(template).parts
+    return all(set(part.split()) <= set(more.split()) for part, more in zip(other[1:], one[1:], strict=True))
+
+
+def fullest(templates: Iterable[str]) -> str:
+    """That of ``templates`` which says the most; the same whatever their order."""
+    return min(templates, key=lambda one: (-sum(len(part) for part in told_by(one).parts), one))
+
+
+def _whole(frame: str, frames: set[str]) -> str:
+    """A frame whose end was cut off is the only one that begins so."""
+    if not frame.endswith("\u2026"):
+        return frame
+    fitting = [other for other in frames if not other.endswith("\u2026") and other.startswith(frame[:-1])]
+    return fitting[0] if len(fitting) == 1 else frame
+
+
+def _longer(
+    told: Mapping[str, Told], by_core: Mapping[tuple[str, str], Sequence[tuple[str, Parts]]]
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """Cores that are the first clause of one other and of no more: the same failure, told without its cause."""
+    longer: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for one in told.values():
+        key = (one.frame, one.parts.core)
+        shorter = (one.frame, one.head)
+        if one.head != one.parts.core and len(one.head.split()) >= 3 and shorter in by_core and key in by_core:
+            longer.setdefault(shorter, set()).add(key)
+    return {key: next(iter(some)) for key, some in longer.items() if len(some) == 1 and next(iter(some)) != key}
+
+
+def _telling(values: set[str]) -> dict[str, str]:
+    """Of the values of a part that tells failures apart, which of them are one; {} of one that doesn't."""
+    if len(values) <= 1:
+        return {}
+    sets = {value: frozenset(value.split()) for value in values}
+    widest = [value for value in values if not any(sets[value] < sets[other] for other in values)]
+    if len(widest) <= 1:
+        return {}
+    found = {}
+    for value in values:
+        above = [other for other in widest if sets[value] <= sets[other]]
+        found[value] = above[0] if len(above) == 1 else value
+    return found

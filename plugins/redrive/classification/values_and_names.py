@@ -1,0 +1,246 @@
+"""Which words of a failure text name what is broken, and which are values that differ from message to message.
+
+:func:`phrase` writes a line of masked prose with its names bare and its values blanked. What a word is, is told by its
+form, by its quotes and by the word before it (*column "email"*, *user 'ana'*): see ``word_lists.txt``.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from redrive.classification.word_lists import WORDS, any_of
+
+BLANK: Final = "<*>"
+
+#: A name of a field whose value names something.
+NAMING: Final = re.compile(
+    r"(?:^|[._-])(?:code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
+    r"event|op|operation|action|class|error_class|kind|name|field|param|parameter|property|column|constraint|resource|"
+    r"component|faultcode|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
+    r"loc)$"
+)
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+# A letter of any script is [^\W\d_]; of a word it is not the middle: (?<![^\W_]).
+_TOKEN = re.compile(
+    r"<<\*>>|<\*>(?:[-_.]{0,2}(?:<\*>|[^\W_]+))*|<(?:path|lib)>[^\s\"'`,;()\[\]{}<>|]*"
+    r"|\\?\"(?P<double>(?:[^\"\n\\]|\\(?!\")){0,200})\\?\""
+    r"|\u00bb(?P<german>[^\u00bb\u00ab\n]{0,200})\u00ab|\u00ab\s?(?P<french>[^\u00bb\u00ab\n]{0,200}?)\s?\u00bb"
+    r"|\u201e(?P<low>[^\u201c\u201d\u201e\n]{0,200})[\u201c\u201d]|\u201c(?P<high>[^\u201c\u201d\n]{0,200})\u201d"
+    r"|\u2018(?P<single>[^\u2018\u2019\n]{0,200})\u2019|\u300c(?P<corner>[^\u300c\u300d\n]{0,200})\u300d"
+    r"|`(?P<back>[^`'\n]{0,200})[`']|(?<![^\W_])'(?P<straight>[^'\n]{0,200})'(?![^\W_])"
+    r"|\[(?P<bracket>[^\[\]\"'\n]{0,120})\]"
+    r"|(?:https?|wss?|ftps?|sftp|s3a?|gs|abfss?|hdfs|file|amqps?|tcp|redis|postgres(?:ql)?|mysql|jdbc:[a-z]+|"
+    r"mongodb(?:\+srv)?|queue|topic|persistent)://(?P<url>[^\s\"'`,;()\[\]{}|]*)"
+    r"|(?P<arn>arn:[^\s\"',;()]+)"
+    r"|(?P<word>[^\W_][\w$<*>@#%+-]*(?:(?:[.:/\\]|::|->)+[\w$<*>@#%+-]+)*|_[\w.<*>]+)"
+    r"|\s+|."
+)
+_DIGIT = re.compile(r"[0-9]|<\*>")
+# What has digits and is a name all the same: ORA-00060, 42S02, ENOENT, NOT_FOUND, 503; utf8, x509, S3.
+_CODE = re.compile(
+    r"[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
+    r"[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+"
+)
+_SMALL_NUMBER = re.compile(
+    r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
+    r"(?:utf|UTF|iso|ISO|sha|SHA|rfc|RFC)-?[0-9]{1,5}(?:-[0-9]{1,2})?"
+)
+_NUMBERED = re.compile(r"(?P<name>[A-Za-z]{3,40})(?:_-?<\*>)+")
+_CAMEL = re.compile(r"[A-Z]?[a-z]+[A-Z]|[A-Z][A-Z]+[a-z]")
+_PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*(?:[.][A-Za-z_$*][A-Za-z0-9_$]*|\[\]|::[A-Za-z_]+)*(?:\(\))?")
+_HEADER = re.compile(r"x-[a-z-]+")
+_HOST = re.compile(
+    r"(?:[A-Za-z0-9_-]|<\*>)+(?:[.](?:[A-Za-z0-9_-]|<\*>)+)*[.](?:example|com|net|org|io|dev|internal|local|localdomain|"
+    r"corp|lan|intra|cloud|app|test|[a-z]{2}|amazonaws|svc|windows)(?:[.][a-z]{2,9})*(?::(?:[0-9]+|<\*>))?"
+)
+_PATH_WORD = re.compile(r"[a-z][a-z_-]{2,30}")
+# TS-BLU-M, DE-BY
+_SHOUTED = re.compile(r"[A-Z]{1,6}(?:-[A-Z]{1,4}){2,}|[A-Z]{2}-[A-Z]{2,3}")
+_VOWELS = re.compile(r"[aeiouyAEIOUY]")
+_TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
+# A request, or a status with its words.
+_REQUEST = re.compile(r"(?:GET|POST|PUT|PATCH|DELETE|HEAD) |[1-5][0-9]{2} [A-Z][a-z]")
+_VALUES, _NAMES = frozenset(WORDS["values"]), frozenset(WORDS["names"])
+
+_AFTER_VALUE = re.compile(rf"<\*> ?(?:(?:{any_of('units')})(?:\([sn]\))?)(?![^\W\d_])")
+_BEFORE_VALUE = re.compile(r"(?:EUR|USD|GBP|CHF|JPY|€|[$]|£|¥|[+#№]) ?(?=<\*>)")
+_DATE = re.compile(rf"(?:<\*>[., ]{{1,2}})?(?:{any_of('months')})[. ]{{1,2}}<\*>(?:,? <\*>)?")
+_RUN_OF_VALUES = re.compile(r"<\*>(?:(?:[ ]?[,;/:.+x\u2013-]|[ ]and|[ ]or|[ ]und|[ ]et|[ ]?\u3001|[ ]?&)?[ ]?<\*>)+")
+
+_OF_NOUN = re.compile(
+    rf"(?<![^\W_])((?:of|in|for|from|to|by|on|with|at|im|für|von|en|dans|pour) (?:the |der |dem |le |la |el )?"
+    rf"(?:{any_of('nouns')})) (?!<|(?:{any_of('no_values')})\b)[\w./@-]+(?:://[^\s,;]*)?",
+    re.I,
+)
+_NOUN_SHOUTED = re.compile(
+    rf"(?<![^\W_])((?i:{any_of('nouns')})) (?:[A-Z][A-Z0-9]{{1,11}}|[A-Z]{{2,6}}[-_][A-Z0-9]{{1,8}})(?![^\W])"
+)
+_COUNTRY = re.compile(rf"(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_countries')})\b)[A-Z]{{2}}(?![\w-])")
+# (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
+_LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
+_CLAUSE = re.compile(r", [a-z_]{2,20}: (?:\"[^\"\n]{0,300}\"|[^ ,\n]{1,200})(?=,|$)")
+_SETTING = re.compile(r"(?<![^\W])([A-Za-z_][\w.-]{0,40})=([^\s,;()\[\]{}\"']{1,200})")
+# What a driver prints of its objects.
+_DUMP = re.compile(
+    r"(?:, )?(?:full error: )?\{(?:[^{}\n]{0,400}?['\"]?\w+['\"]?: ){2}(?:[^{}\n]|\{[^{}\n]{0,300}\}){0,1500}\}?|"
+    r"<[A-Z]\w{2,60} [a-z_]{1,30}: [^\n]*"
+)
+_NOT_CONNECTED = re.compile(
+    r"(?:connect: )?(?:connection refused|connection timed out|connect timed out|i/o timeout|no route to host|"
+    r"network is unreachable|host is unreachable|operation timed out|etimedout|econnrefused|ehostunreach)",
+    re.I,
+)
+_CONNECTING = re.compile(
+    r"establish a new connection|while dialing|dial tcp|(?:could|can|un|not) ?(?:not|able)? (?:to )?connect|"
+    r"trying to connect|failed to connect|client error \(connect\)",
+    re.I,
+)
+_NOT_RESOLVED = re.compile(
+    r"nodename nor servname provided, or not known|name or service not known|temporary failure in name resolution|"
+    r"no address associated with hostname|no such host|(?<=getaddrinfo )(?:enotfound|eai_again)|name does not resolve",
+    re.I,
+)
+
+
+def field_of(key: str) -> str:
+    """The name of a field in small letters, its parts parted by underscores."""
+    return _HUMP.sub("_", key.rpartition(":")[2]).lower()
+
+
+def phrase(text: str) -> str:
+    """A line of prose with its names bare and its values blanked."""
+    if "{" in text or "<" in text:
+        text = _DUMP.sub("", text)
+    text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(r"\1 <*>", _OF_NOUN.sub(r"\1 <*>", _network(text))))
+    if ": " in text:
+        text = _LISTED.sub(r"\1 <*>", text)
+        if len(_CLAUSE.findall(text)) > 1:
+            text = _CLAUSE.sub("", text)
+    if "=" in text:
+        text = _SETTING.sub(_setting, text)
+    found = "".join(_prose(text))
+    for pattern, replacement in ((_DATE, BLANK), (_BEFORE_VALUE, ""), (_AFTER_VALUE, BLANK), (_RUN_OF_VALUES, BLANK)):
+        found = pattern.sub(replacement, found)
+    return " ".join(found.split())
+
+
+def _network(text: str) -> str:
+    """Why a system could not connect, or resolve a name, depends on the moment: it is one failure."""
+    text = _NOT_RESOLVED.sub("host not found", text)
+    return _NOT_CONNECTED.sub("could not connect", text) if _CONNECTING.search(text) else text
+
+
+def _setting(match: re.Match[str]) -> str:
+    names = NAMING.search(field_of(match[1])) or BLANK in match[2]
+    return match[0] if names else f"{match[1]}={BLANK}"
+
+
+def _prose(text: str) -> Iterator[str]:
+    before = ""  # the word before, or ": " where a clause of several words has ended
+    words = 0
+    for match in _TOKEN.finditer(text):
+        piece, kind = match.group(), match.lastgroup
+        if kind == "word":
+            bare = piece.rstrip(".:")
+            yield _of_word(bare) + piece[len(bare) :]
+            before = ": " if piece.endswith(":") and piece.islower() and words else piece
+            words += 1
+        elif kind is None:
+            if piece.isspace():
+                yield " "
+                continue
+            yield BLANK if piece.startswith("<") else piece
+            if piece == ":" and before.islower():
+                before = ": "
+        elif kind == "url":
+            yield _of_url(match[kind]) if piece.startswith(("http", "ws")) else BLANK
+        elif kind == "arn":
+            yield BLANK
+        elif kind == "bracket" and " " in match[kind].strip():
+            yield f"({''.join(_prose(match[kind]))})"
+        else:
+            name = _of_quoted(match[kind].strip(), before)
+            yield name if BLANK in name or " " in name else f"'{name}'"
+
+
+def _of_word(word: str) -> str:
+    """A word of prose: itself where it names something, else BLANK."""
+    if word.isalpha():
+        return BLANK if len(word) >= 10 and _is_random(word) else word
+    if "#" in word and "." in word:
+        word = word.partition("#")[0]
+    if "/" in word:
+        is_pair = word.count("/") == 1 and BLANK not in word and "://" not in word and len(word) < 40
+        return word if is_pair else _path_words(word, "") or BLANK
+    if "." in word and _CAMEL.search(last := word.rpartition(".")[2]) and not _DIGIT.search(last):
+        return _last(word)
+    if _DIGIT.search(word):
+        return _of_numbered(word)
+    if "@" in word or _SHOUTED.fullmatch(word):
+        return BLANK
+    if "." in word.strip("."):
+        return BLANK if _HOST.fullmatch(word) else _last(word)
+    return re.split(r"::|\\|->", word)[-1] or word
+
+
+def _of_numbered(word: str) -> str:
+    """A word with digits or blanks in it: a code, a name with a number at its end or in its path, or a value."""
+    if BLANK not in word:
+        return word if _CODE.fullmatch(word) or _SMALL_NUMBER.fullmatch(word) else BLANK
+    if match := _NUMBERED.fullmatch(word):
+        return match["name"]
+    if "." in word and not _HOST.fullmatch(word):
+        parts = [part for part in word.split(".") if part and BLANK not in part]
+        return _of_word(parts[-1]) if parts and _PLAIN_NAME.fullmatch(parts[-1]) else BLANK
+    bare = word.replace(BLANK, "")
+    return bare if len(bare) > 3 and bare.isalpha() and bare.islower() and not word.startswith(BLANK) else BLANK
+
+
+def _is_random(word: str) -> bool:
+    """Whether a word is letters by chance: an id without a digit."""
+    return word.isascii() and len(_TURNS.findall(word)) > 3 and len(_VOWELS.findall(word)) * 5 < len(word)
+
+
+def _last(word: str) -> str:
+    """Of a dotted name what tells: the class or the column, and what it is a part of where that is a class."""
+    parts = [part for part in word.rstrip(".:").split(".") if part]
+    if len(parts) > 1 and parts[-2][:1].isupper() and not parts[-2].isupper():
+        return ".".join(parts[-2:])
+    return parts[-1] if parts else word
+
+
+def _of_quoted(said: str, before: str) -> str:
+    """What stands in quotes after the word ``before``: a name, a whole message, or a value."""
+    if "://" in said:
+        return _of_url(said.partition("://")[2]) if said.startswith(("http", "ws")) else BLANK
+    if _REQUEST.match(said):
+        return "".join(_prose(said))
+    if " " in said:
+        # A sentence in quotes is a message; a few words are a value.
+        words = [word.strip(":,.;'") for word in said.split()]
+        is_sentence = len(words) > 3 and sum(word.islower() and word.isalpha() for word in words) > 2
+        return "".join(_prose(said)) if is_sentence else BLANK
+    context = before.lower().rstrip(":=")
+    is_code = _CODE.fullmatch(said) is not None and not said.isdigit()
+    is_name = _PLAIN_NAME.fullmatch(said) is not None and BLANK not in said
+    if before == ": " or context in _VALUES - _NAMES or not said:
+        return said if is_code and before == ": " else BLANK
+    if context in _NAMES:
+        return _last(said) if is_name or said.isalpha() else _of_numbered(said) if _DIGIT.search(said) else said
+    if _DIGIT.search(said) or ("." in said and _HOST.fullmatch(said)):
+        return said if is_code else BLANK
+    if is_name and (said.islower() or "_" in said or _CAMEL.search(said)):
+        return _last(said)
+    return said if _HEADER.fullmatch(said) else BLANK
+
+
+def _of_url(rest: str) -> str:
+    """Of an address without its scheme the words of its path: they say what was asked for."""
+    path = rest.partition("?")[0].partition("#")[0].partition("/")[2]
+    return _path_words(path, "/") or BLANK
+
+
+def _path_words(path: str, start: str) -> str:
+    words = [part for part in path.split("/") if _PATH_WORD.fullmatch(part)][:6]
+    return start + "/".join(words) if words else ""

@@ -1,0 +1,29 @@
+"""The words by which names are told from values, read from ``word_lists.txt``."""
+
+import re
+from importlib import resources
+
+
+def shipped() -> dict[str, list[str]]:
+    """The lists by name, each in the order of the file; a blank after a backslash belongs to its word."""
+    lists: dict[str, list[str]] = {}
+    name = ""
+    text = (resources.files("redrive.classification") / "word_lists.txt").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if match := re.fullmatch(r"\[([a-z_]+)\]", line):
+            name = match[1]
+            lists[name] = []
+        elif name:
+            words = re.findall(r"(?:\\ |[^ ])+", line)
+            lists[name] += [word.replace("\\ ", " ") for word in words]
+    return lists
+
+
+WORDS = shipped()
+
+
+def any_of(name: str) -> str:
+    """The words of a list as alternatives of an expression, the longest first."""
+    return "|".join(sorted((re.escape(word) for word in WORDS[name]), key=len, reverse=True))
