@@ -54,7 +54,7 @@ GOALS = Families(0, 0, 0, ga=0.75, fga=0.65, merge=0.01, split=0.25)
 
 
 def families_of(rows: Sequence[dict[str, str]], found: Sequence[str]) -> dict[str, Families]:
-    """By kind, and as ``all``: how ``rows`` were grouped, of which each is in the group of the same place in ``found``."""
+    """By kind, and as ``all``: how ``rows`` were grouped, each into the group of its place in ``found``."""
     true: dict[str, set[int]] = {}
     predicted: dict[str, set[int]] = {}
     other: dict[str, str] = {}

@@ -28,6 +28,7 @@ _SENTENCE = re.compile(r"(?:message|msg|description|desc|detail|details|text|tit
 _NO_NAME = re.compile(r"(?:host|user|file|customer|first|last|sku|order|queue|topic|user)_?name$")
 _WORD = re.compile(r"[A-Za-z0-9_.:/|-]{1,60}")
 _NUMBER = re.compile(r"[0-9]{6}|[0-9]{4}-")
+_PAGE = re.compile(r"<(?:!doctype )?html", re.I)
 _LOOKED_AT = 4000
 
 
@@ -36,11 +37,16 @@ def told(text: str, say: Callable[[str], str]) -> str:
     start = text.find("{")
     if 0 <= start < 60 and len(fields := _FIELD.findall(text[:_LOOKED_AT])) > 1:
         return _together(fields, say)
-    if "</" in text and len(tags := _TAG.findall(text[:_LOOKED_AT])) > 1:
+    if (
+        text.startswith("<")
+        and "</" in text
+        and not _PAGE.match(text)
+        and len(tags := _TAG.findall(text[:_LOOKED_AT])) > 1
+    ):
         return _together(tags, say)
     pairs = list(_PAIR.finditer(text[:_LOOKED_AT])) if "=" in text else []
     covered = sum(len(pair[0]) for pair in pairs)
-    if len(pairs) > 1 and covered * 10 >= 7 * min(len(text), _LOOKED_AT):
+    if len(pairs) > 1 and not pairs[0].start() and covered * 10 >= 7 * min(len(text), _LOOKED_AT):
         # Where no field names anything, that there are such fields is all that is known.
         return _together([(pair["key"], pair["value"]) for pair in pairs], say) or f"{pairs[0]['key']}={BLANK}"
     return ""

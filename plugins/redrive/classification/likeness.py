@@ -40,7 +40,10 @@ _WORD = re.compile(r"[^\W_][\w.'$/-]*|<\*>")
 _CODES = re.compile(r"(?:[a-z_@]{2,40}=[^\s|]{1,80}(?: |$))+")
 _STOP, _TECHNICAL = frozenset(WORDS["stop"]), frozenset(WORDS["technical"])
 _OF_RUNTIMES = frozenset(WORDS["of_runtimes"])
-_SENTENCE = re.compile(r"(?<=[^\W\d_]{2})[.] |[;\uff1b\u3002]")
+_SENTENCE = re.compile(r"(?<=[^\W\d_][^\W\d_'\")\]])[.] |[;\uff1b\u3002]")
+# Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
+_ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[a-z][a-z_-]*(?:/[a-z][a-z_-]*)*")
+_OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
 _NAME = re.compile(r"'([^'\n]{1,120})'")
 
 
@@ -73,7 +76,7 @@ def told_by(template: str) -> Told:
         names = sorted({word for name in _NAME.findall(said) for word in _words(name)})
         # A value in the place of a name is none.
         parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))
-    head = "" if frame else " ".join(_words(_without_values(said.split(": ")[0].split(" (")[0])))
+    head = "" if frame else " ".join(_words(_without_values(said.split(": ")[0].split(" (")[0], [])))
     return Told(frame.lower(), parts, head)
 
 
@@ -89,6 +92,15 @@ def _parts(said: str) -> Parts:
         sentences[:2] = [" ".join(sentences[:2])]
     wrapper, clause = _unwrapped(sentences[0])
     labels: list[str] = []
+
+    def label(match: re.Match[str]) -> str:
+        labels.extend(_words(match[0].replace("/", " ")))
+        return " "
+
+    asked = _ASKED_FOR.sub(label, clause)
+    clause = asked if len(_words(asked)) >= MIN_WORDS else clause
+    if (match := _OF_NAME.search(clause)) and len(_words(clause[: match.start()])) >= MIN_WORDS:
+        clause = label(match).join([clause[: match.start()], clause[match.end() :]])
     words = _words(_without_values(clause, labels))
     if len(words) < MIN_WORDS:
         words, labels = _words(clause), []
@@ -146,7 +158,8 @@ def _unwrapped(sentence: str) -> tuple[list[str], str]:
     for at in range(len(pieces) - 1, 0, -1):
         if len(_words(_without_values(pieces[at], []))) >= MIN_WORDS:
             before = _words(_without_values(": ".join(pieces[:at])))
-            wrapper = [word for word in before if word not in _TECHNICAL and not word.isdigit()]
+            before = [part for word in before for part in word.split("/")]
+            wrapper = [word for word in before if word and word not in _TECHNICAL and not word.isdigit()]
             return wrapper, ": ".join(pieces[at:])
     return [], sentence
 
@@ -173,7 +186,8 @@ def _without_values(text: str, labels: list[str] | None = None) -> str:
         if match is None or match.start() == len(piece):
             continue
         start = match.start()
-        if labels is None or match["prep"]:
+        # What comes after a colon is no part of what is before it.
+        if labels is None or (match["prep"] and ":" not in match[0]):
             if labels is not None and match["label"]:
                 labels.append(" ".join(_words(match["label"])))
             pieces[number] = piece[:start]
@@ -206,9 +220,9 @@ def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for (frame, core), members in by_core.items():
         keys = {template: [frame, core] for template, _ in members}
         if len(members) > 1:
-            for at in range(1, len(Parts._fields)):
-                if at == 1 and len(core.split()) >= LONG:
-                    continue
+            # Where many words are the same, what the exception is called tells nothing more.
+            same = len(core.split()) + min(len(f"{parts.wrapper} {parts.more}".split()) for _, parts in members)
+            for at in range(2 if same >= LONG else 1, len(Parts._fields)):
                 values = {parts[at] for _, parts in members}
                 telling = _telling(values)
                 if telling:

@@ -133,6 +133,7 @@ class Trace:
             and (_CUT.search(lines[end]) or "(" not in lines[end])
             and not lines[end].endswith(")")
         ):
+            self._cut = True
             lines = [
                 *lines[:end],
                 _CUT.sub("", lines[end]).partition("(")[0] + ("(" if "(" in lines[end] else "\u2026"),

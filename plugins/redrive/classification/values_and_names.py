@@ -86,6 +86,7 @@ _DUMP = re.compile(
     r"(?:, )?(?:full error: )?\{(?:[^{}\n]{0,400}?['\"]?\w+['\"]?: ){2}(?:[^{}\n]|\{[^{}\n]{0,300}\}){0,1500}\}?|"
     r"<[A-Z]\w{2,60} [a-z_]{1,30}: [^\n]*"
 )
+_OBJECT = re.compile(r"<[\w.]{2,80} (?:object )?at <\*>>")
 _NOT_CONNECTED = re.compile(
     r"(?:connect: )?(?:connection refused|connection timed out|connect timed out|i/o timeout|no route to host|"
     r"network is unreachable|host is unreachable|operation timed out|etimedout|econnrefused|ehostunreach)",
@@ -111,7 +112,7 @@ def field_of(key: str) -> str:
 def phrase(text: str) -> str:
     """A line of prose with its names bare and its values blanked."""
     if "{" in text or "<" in text:
-        text = _DUMP.sub("", text)
+        text = _DUMP.sub("", _OBJECT.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(r"\1 <*>", _OF_NOUN.sub(r"\1 <*>", _network(text))))
     if ": " in text:
         text = _LISTED.sub(r"\1 <*>", text)
@@ -214,6 +215,8 @@ def _of_quoted(said: str, before: str) -> str:
     """What stands in quotes after the word ``before``: a name, a whole message, or a value."""
     if "://" in said:
         return _of_url(said.partition("://")[2]) if said.startswith(("http", "ws")) else BLANK
+    if said.startswith("<"):
+        return BLANK
     if _REQUEST.match(said):
         return "".join(_prose(said))
     if " " in said:
