@@ -160,7 +160,7 @@ class Service:
                 service.asked.append(question)
                 service.paths.append(self.path)
                 service.headers.append(dict(self.headers))
-                service.answer(self, question["keys"])
+                service.answer(self, question.get("keys", question))
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -264,6 +264,110 @@ def test_a_host_may_be_a_whole_address_with_a_path(service: Service, connect: Ca
     connect(host=f"http://127.0.0.1:{service.port}/shop/", port=None)
     ask("m-1")
     assert service.paths == ["/shop/v1/processed"]
+
+
+# --- records that are asked, and that answer, in their own words --------------------------------------------------
+
+#: Elasticsearch and OpenSearch.
+SEARCH: dict[str, Any] = {
+    "path": "/orders/_mget?_source=false",
+    "request": {"ids": "{keys}"},
+    "answer": {"items": "docs", "key": "_id", "when": {"found": True}},
+}
+#: A key-value table behind an API: DynamoDB's words.
+TABLE: dict[str, Any] = {
+    "path": "/",
+    "request": {"RequestItems": {"processed": {"Keys": [{"pk": {"S": "{key}"}}], "ConsistentRead": True}}},
+    "answer": {"items": "Responses.processed", "key": "pk.S", "empty": ["UnprocessedKeys"]},
+    "batch": 100,
+}
+
+
+def search(*found: str, **odd: dict[str, Any]) -> Callable[[BaseHTTPRequestHandler, Any], None]:
+    """A search index that has ``found``; of ``odd`` keys it answers that."""
+
+    def answer(request: BaseHTTPRequestHandler, question: Any) -> None:
+        docs = [{"_id": key, **odd.get(key, {"found": key in found})} for key in question["ids"]]
+        say(request, json.dumps({"docs": docs}))
+
+    return answer
+
+
+def test_a_search_index_is_asked_for_many_documents_at_once(service: Service, connect: Callable[..., None]) -> None:
+    service.answer = search("m-1", "m-3")
+    assert ask("m-1", "m-2", "m-3", **SEARCH) == {"m-1", "m-3"}
+    assert service.asked == [{"ids": ["m-1", "m-2", "m-3"]}]
+    assert service.paths == ["/orders/_mget?_source=false"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"error": {"type": "index_not_found_exception"}}, {"found": None}, {"found": "true"}],
+    ids=["an error", "null", "another type"],
+)
+def test_a_document_of_which_the_index_does_not_say_whether_it_is_there_is_a_failure(
+    service: Service, connect: Callable[..., None], odd: dict[str, Any]
+) -> None:
+    service.answer = search("m-1", **{"m-2": odd})
+    with pytest.raises(CheckFailed, match="the answer"):
+        ask("m-1", "m-2", **SEARCH)
+
+
+def test_an_index_that_does_not_answer_for_every_key_is_a_failure(
+    service: Service, connect: Callable[..., None]
+) -> None:
+    service.answer = lambda request, _: say(request, '{"docs": [{"_id": "m-1", "found": false}]}')
+    with pytest.raises(CheckFailed, match="1 of 2 keys"):
+        ask("m-1", "m-2", **SEARCH)
+
+
+def test_a_table_is_asked_key_by_key_in_one_request_and_in_its_batches(
+    service: Service, connect: Callable[..., None]
+) -> None:
+    def table(request: BaseHTTPRequestHandler, question: Any) -> None:
+        keys = [one["pk"]["S"] for one in question["RequestItems"]["processed"]["Keys"]]
+        rows = [{"pk": {"S": key}, "at": {"N": "7"}} for key in keys if key.endswith("0")]
+        say(request, json.dumps({"Responses": {"processed": rows}, "UnprocessedKeys": {}}))
+
+    service.answer = table
+    assert len(ask(*(f"m-{n}" for n in range(250)), **TABLE)) == 25
+    assert [len(one["RequestItems"]["processed"]["Keys"]) for one in service.asked] == [100, 100, 50]
+
+
+def test_what_a_table_did_not_come_to_is_a_failure(service: Service, connect: Callable[..., None]) -> None:
+    told = {"Responses": {"processed": []}, "UnprocessedKeys": {"processed": {"Keys": [{"pk": {"S": "m-1"}}]}}}
+    service.answer = lambda request, _: say(request, json.dumps(told))
+    with pytest.raises(CheckFailed, match="UnprocessedKeys"):
+        ask("m-1", **TABLE)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, {"Responses": {}}, {"Responses": {"processed": {}}}, {"Responses": {"processed": [{"pk": "m-1"}]}}, []],
+    ids=["nothing", "no list", "another kind", "no key", "a list"],
+)
+def test_an_answer_in_other_words_than_the_route_says_is_a_failure(
+    service: Service, connect: Callable[..., None], answer: object
+) -> None:
+    service.answer = lambda request, _: say(request, json.dumps(answer))
+    with pytest.raises(CheckFailed, match="the answer"):
+        ask("m-1", **TABLE)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"request": {"ids": "keys"}}, "exactly once"),
+        ({"request": {"ids": "{keys}", "more": ["{key}"]}}, "exactly once"),
+        ({"request": {"id": "{key}"}}, "list"),
+        ({"batch": 0}, "greater than or equal"),
+        ({"batch": 501}, "less than or equal"),
+    ],
+    ids=["no key", "two", "no list", "none", "too many"],
+)
+def test_a_request_that_asks_for_no_keys_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        an_endpoint(**{**SEARCH, **wrong})
 
 
 ANSWERS: dict[str, str] = {

@@ -8,7 +8,9 @@ An answer with a key that was not asked about is such an answer: the query or th
 than the route does, and then what it leaves out tells nothing either.
 
 The endpoint gets ``POST {"keys": ["…", …]}`` and answers ``200 {"processed": ["…", …]}``: those of the keys that were
-processed. Redirects are never followed: keys and credentials go to the host that the connection names and to no other.
+processed. Or it is asked, and answers, in words of its own, which the route's ``request`` and ``answer`` describe: a
+search index, a key-value table, any API that takes many keys at once. Redirects are never followed: keys and
+credentials go to the host that the connection names and to no other.
 """
 
 import contextlib
@@ -17,14 +19,14 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Protocol
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
 from redrive.connections import http, lookup
 from redrive.connections.lookup import Connection
 from redrive.errors import CheckFailed, RedriveError
-from redrive.settings import ProcessedCheck
+from redrive.settings import CheckAnswer, ProcessedCheck
 
 BATCH = 500
 #: More than any honest answer about one batch: keys are headers, fields and ids.
@@ -60,8 +62,9 @@ class Checker:
         """Those of ``keys`` that were processed."""
         wanted = list(dict.fromkeys(keys))
         found: set[str] = set()
-        for start in range(0, len(wanted), BATCH):
-            found |= self._ask(wanted[start : start + BATCH])
+        size = min(BATCH, self._check.batch)
+        for start in range(0, len(wanted), size):
+            found |= self._ask(wanted[start : start + size])
         return found
 
     def close(self) -> None:
@@ -91,7 +94,7 @@ class Checker:
             if self._check.query is not None:
                 self._records = _Database(connection, self._check.query)
             else:
-                self._records = _Endpoint(connection, self._check.path or "/")
+                self._records = _Endpoint(connection, self._check)
         return self._records.ask(keys, self._check.timeout.total_seconds())
 
 
@@ -130,7 +133,8 @@ class _Database:
 class _Endpoint:
     """The consumer's service."""
 
-    def __init__(self, connection: Connection, path: str) -> None:
+    def __init__(self, connection: Connection, check: ProcessedCheck) -> None:
+        path, self._request, self._answer = check.path or "/", check.request, check.answer
         base = http.base_url(connection, "a check with a path")
         self._host, self._port = base.hostname or "", base.port
         self._path = f"{base.path.rstrip('/')}/{path.lstrip('/')}"
@@ -141,7 +145,7 @@ class _Endpoint:
 
     def ask(self, keys: Sequence[str], seconds: float) -> set[str]:
         deadline = time.monotonic() + seconds
-        body = json.dumps({"keys": list(keys)}).encode()
+        body = json.dumps(_question(self._request or {"keys": "{keys}"}, keys)).encode()
         link = self._connected(seconds)
         try:
             link.request("POST", self._path, body, self._headers)
@@ -155,7 +159,7 @@ class _Endpoint:
         if response.status != 200:
             raise CheckFailed(_refusal(response))
         self._used = time.monotonic()
-        return _processed(answer, keys)
+        return _processed(answer, keys) if self._answer is None else _found(answer, keys, self._answer)
 
     def close(self) -> None:
         if self._link is not None:
@@ -205,6 +209,66 @@ def _processed(answer: bytes, keys: Sequence[str]) -> set[str]:
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise CheckFailed('the answer is not {"processed": [keys as text]}')
     return _only_asked(set(found), keys, "the service has to answer keys as they were asked")
+
+
+def _question(template: Any, keys: Sequence[str]) -> Any:
+    """``template`` with the keys in it."""
+    if template == "{keys}":
+        return list(keys)
+    if isinstance(template, dict):
+        return {name: _question(value, keys) for name, value in template.items()}
+    if isinstance(template, list):
+        if len(template) == 1 and '"{key}"' in json.dumps(template):
+            return [_about(template[0], key) for key in keys]
+        return [_question(value, keys) for value in template]
+    return template
+
+
+def _about(template: Any, key: str) -> Any:
+    if template == "{key}":
+        return key
+    if isinstance(template, dict):
+        return {name: _about(value, key) for name, value in template.items()}
+    return [_about(value, key) for value in template] if isinstance(template, list) else template
+
+
+_NOTHING: Any = object()
+
+
+def _at(value: Any, place: str) -> Any:
+    """What is at ``place``, names with dots between them; :data:`_NOTHING` where there is nothing."""
+    for name in place.split(".") if place else ():
+        if not isinstance(value, dict) or name not in value:
+            return _NOTHING
+        value = value[name]
+    return value
+
+
+def _found(answer: bytes, keys: Sequence[str], words: CheckAnswer) -> set[str]:
+    """What an answer says in the words of the route; CheckFailed where it says anything else."""
+    try:
+        said = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise CheckFailed("the answer is not JSON") from error
+    for place in words.empty:
+        if _at(said, place) not in (_NOTHING, None, False, 0, "", [], {}):
+            raise CheckFailed(f"the answer is not whole: there is something at {place}")
+    items = _at(said, words.items)
+    if not isinstance(items, list):
+        raise CheckFailed(f"the answer has no list at {words.items}")
+    told: dict[str, bool] = {}
+    for item in items:
+        key = _at(item, words.key)
+        if not isinstance(key, str | int) or isinstance(key, bool):
+            raise CheckFailed(f"the answer has an item without a key at {words.key or 'its place'}")
+        values = [(_at(item, place), wanted) for place, wanted in words.when.items()]
+        if any(type(value) is not type(wanted) for value, wanted in values):
+            raise CheckFailed(f"the answer has an item that does not tell {', '.join(words.when)}")
+        told[str(key)] = all(value == wanted for value, wanted in values)
+    _only_asked(set(told), keys, "it has to answer keys as they were asked")
+    if words.when and (missing := len(set(keys) - told.keys())):
+        raise CheckFailed(f"the answer says nothing of {missing} of {len(keys)} keys")
+    return {key for key, done in told.items() if done}
 
 
 def _only_asked(found: set[str], keys: Sequence[str], advice: str) -> set[str]:

@@ -400,6 +400,30 @@ _NOT_A_BIND = re.compile(r"'[^']*'|--[^\n]*|/\*.*?\*/|::", re.DOTALL)
 _BIND = re.compile(r":([A-Za-z_][A-Za-z0-9_]*)")
 
 
+def _repeats(value: Any) -> bool:
+    """Whether ``"{key}"`` stands within a list of one thing."""
+    if isinstance(value, list) and len(value) == 1 and '"{key}"' in json.dumps(value):
+        return True
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(_repeats(one) for one in inner)
+
+
+class CheckAnswer(Part):
+    """Where an HTTP endpoint's answer says which keys were processed. Places are names with dots between them."""
+
+    items: str = Field(description="The place of a list.", min_length=1, max_length=500)
+    key: str = Field(default="", max_length=500, description="The key's place in an item. Empty: the item is the key.")
+    when: dict[str, str | int | bool] = Field(
+        default={},
+        description="Only items that have these values at these places were processed. Each item has to have something "
+        "of their kind there, and there has to be one for every key that was asked. Empty: whatever is listed was "
+        "processed.",
+    )
+    empty: tuple[str, ...] = Field(
+        default=(), description="Places at which nothing may be, or something empty: what was not answered."
+    )
+
+
 class ProcessedCheck(Part):
     """How to find out whether a message was processed although it is here."""
 
@@ -420,6 +444,15 @@ class ProcessedCheck(Part):
         description='The path of an HTTP endpoint: it gets `POST {"keys": [...]}` and answers '
         '`200 {"processed": [...]}`, those of the keys that were processed. Anything else holds the messages.',
     )
+    request: dict[str, Any] | None = Field(
+        default=None,
+        description='With `path`: the JSON that is sent instead. `"{keys}"` in it becomes the list of keys, or a list '
+        'of one thing with `"{key}"` in it has that thing once for each.',
+    )
+    answer: CheckAnswer | None = Field(
+        default=None, description="With `path`: where the answer says which keys were processed."
+    )
+    batch: int = Field(default=500, ge=1, le=500, description="So many keys are asked about at once.")
     key: KeySelector = Field(
         description="The key in a message: `attribute:NAME`, `body:$.path`, `key` or `broker_id`. It has to"
         " survive trips; so with `broker_id` a message is asked about by all ids that it ever had, "
@@ -440,7 +473,21 @@ class ProcessedCheck(Part):
             raise _problem("query", "is required, or path for an HTTP endpoint")
         if self.query is not None and self.path is not None:
             raise _problem("path", "is not for a check with a query: write one of both")
+        if self.path is None and (self.request is not None or self.answer is not None):
+            raise _problem("request", "is for a check with a path, and so is answer")
         return self
+
+    @field_validator("request")
+    @classmethod
+    def _request_has_the_keys(cls, request: dict[str, Any] | None) -> dict[str, Any] | None:
+        if request is None:
+            return None
+        told = json.dumps(request)
+        if told.count('"{keys}"') + told.count('"{key}"') != 1:
+            raise ValueError('has to hold "{keys}", or "{key}" within a list of one thing, exactly once')
+        if '"{key}"' in told and not _repeats(request):
+            raise ValueError('"{key}" has to stand within a list of one thing, which is repeated for each key')
+        return request
 
     @field_validator("query")
     @classmethod
