@@ -131,6 +131,26 @@ def test_the_file_is_found_by_home_or_by_its_own_variable(tmp_path: Path) -> Non
     assert settings.load(tmp_path / "other.yaml", env=home).staging == "s3://bucket/there"
 
 
+@pytest.mark.parametrize("text", ["", "{database: 'sqlite:///demo.db', staging: demo}"])
+def test_the_environment_says_where_state_is_whatever_the_file_says(text: str) -> None:
+    env = {"REDRIVE_DATABASE_URL": "postgresql://redrive@db/ledger", "REDRIVE_STAGING_URI": "s3://bucket/prefix"}
+    found = settings.parse(text, env=env, root=Path("/srv"))
+    assert (found.database, found.staging) == ("postgresql+psycopg://redrive@db/ledger", "s3://bucket/prefix")
+    nothing = {"REDRIVE_DATABASE_URL": "", "REDRIVE_STAGING_URI": ""}
+    assert settings.parse(text, env=nothing, root=Path("/srv")) == settings.parse(text, env={}, root=Path("/srv"))
+    assert settings.parse(text, env={"REDRIVE_STAGING_URI": "kept"}, root=Path("/srv")).staging == "/srv/kept"
+
+
+def test_a_place_of_the_environments_is_refused_by_its_name_and_without_its_secret() -> None:
+    env = {"REDRIVE_DATABASE_URL": "mysql://root:secret@db/ledger", "REDRIVE_STAGING_URI": "ftp://host/folder"}
+    with pytest.raises(SettingsError) as refused:
+        settings.parse("database: sqlite:///var/redrive.db", env=env, root=Path("/srv"))
+    assert str(refused.value).splitlines() == [
+        "REDRIVE_DATABASE_URL: has to be sqlite:///path or postgresql://user:password@host/name",
+        "REDRIVE_STAGING_URI: 'ftp://host/folder': write a folder, s3://bucket/prefix or gs://bucket/prefix",
+    ]
+
+
 def test_a_checkout_is_its_own_home() -> None:
     assert settings.home({}) == settings.checkout() == REPOSITORY
     assert settings.home({"REDRIVE_CONFIG": "/etc/redrive.yaml", "AIRFLOW_HOME": "/opt/airflow"}) == REPOSITORY

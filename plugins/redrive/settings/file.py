@@ -28,6 +28,9 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 _Key = tuple[str | int, ...]
 
+#: Where the environment says where state is, it goes before the file, whether that has the key or not: a ledger that was
+#: named and not taken would be the demo's.
+PLACES: Mapping[str, str] = {"database": "REDRIVE_DATABASE_URL", "staging": "REDRIVE_STAGING_URI"}
 #: What of a route says who is sent when, and how often: what ``redrive simulate`` takes.
 POLICY_KEYS = ("requeue_attempts", "delay_attempts", "backoff", "canary", "causes")
 #: What every route needs, for a look at parts of one.
@@ -162,8 +165,12 @@ def _mapping(text: str, env: Mapping[str, str]) -> tuple[dict[str, Any], dict[st
 
 
 def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
-    """The settings that the YAML ``text`` means; relative paths count from ``root``. No I/O."""
+    """The settings that the YAML ``text`` means, :data:`PLACES` of ``env`` first; relative paths count from ``root``.
+
+    No I/O.
+    """
     (given, expanded), problems = _mapping(text, env), list[str]()
+    expanded |= {key: env[variable] for key, variable in PLACES.items() if env.get(variable)}
     defaults = expanded.get("defaults")
     routes = expanded.get("routes")
     merged = dict(expanded)
@@ -181,6 +188,9 @@ def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
     except ValidationError as error:
         for detail in _first_causes(error):
             line = _line(_where(detail, expanded), detail)
+            key, _, text = line.partition(": ")
+            if env.get(PLACES.get(key, "")):
+                line = f"{PLACES[key]}: {text}"
             if line not in problems:
                 problems.append(line)
     if settings is None or problems:

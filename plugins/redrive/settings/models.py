@@ -825,13 +825,13 @@ class Settings(Part):
         repr=False,  # holds a password
         description="The ledger: `sqlite:///path` or `postgresql://user:password@host/name`. A relative "
         "path counts from "
-        "`$REDRIVE_HOME`. Take passwords from the environment.",
+        "`$REDRIVE_HOME`. `$REDRIVE_DATABASE_URL` goes before what stands here: passwords belong there.",
     )
     staging: str = Field(
         default="var/staging",
         description="Where payloads are kept as Parquet: a folder, `s3://bucket/prefix` or "
         "`gs://bucket/prefix`. A "
-        "relative path counts from `$REDRIVE_HOME`.",
+        "relative path counts from `$REDRIVE_HOME`. `$REDRIVE_STAGING_URI` goes before what stands here.",
     )
     spark: SparkSettings = Field(default=SparkSettings(), description="Where the job that finds causes runs.")
     defaults: dict[str, Any] = Field(
