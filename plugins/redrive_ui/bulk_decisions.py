@@ -5,7 +5,8 @@ A decision is taken in two steps. :func:`preview` tells what would be decided an
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -100,6 +101,24 @@ def routes_of(
         **values,
     )
     return frozenset(row["route"] for row in rows)
+
+
+def faster(
+    connection: Connection, chosen: Filter, routes: Collection[str], *, by: str, up_to: int, since: datetime
+) -> list[Row]:
+    """Who but ``by`` decided about what matches after ``since``: ``by``, ``decision`` and ``count``, most first, at
+    most three."""
+    where, values = replace(chosen, status="all").where(routes, dialect_of(connection))
+    return rows_of(
+        connection,
+        f'select decided_by as "by", decision, count(*) as "count" from escalated_messages where {where}'
+        " and escalation_id <= :up_to and decided_at >= :decided_since and decision is not null and decided_by <> :me"
+        " group by decided_by, decision order by count(*) desc, decided_by, decision limit 3",
+        up_to=up_to,
+        decided_since=since,
+        me=by,
+        **values,
+    )
 
 
 def decide(

@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from redrive_ui import bulk_decisions
+from redrive_ui import bulk_decisions, filters
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
@@ -21,7 +21,10 @@ _MIN_NOTE = 3
 
 @router.post("/api/decisions")
 async def decide(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
-    """Decides what the body says and answers ``{"action", "count", "by"}``; see docs/review-page.md."""
+    """Decides what the body says and answers ``{"action", "count", "by"}``; see docs/review-page.md.
+
+    Who says what a preview showed (``expected``, ``since``) also hears who was ``faster`` where it was not all of it.
+    """
     refuse_forged(request)
     given = await bounded_json(request)
     return JSONResponse(await run_in_threadpool(lambda: _decide(request_context(request, person), given)))
@@ -46,14 +49,20 @@ def insist(at: RequestContext, routes: frozenset[str]) -> None:
 
 def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     """Take the decision that the body of a request describes; what is wrong with it is said before anything is done."""
-    unknown = set(given) - {"action", "filter", "up_to", "note", "corrected_body"}
+    unknown = set(given) - {"action", "filter", "routes", "up_to", "expected", "since", "note", "corrected_body"}
     if unknown:
         raise Refused(400, f"unknown: {', '.join(sorted(unknown))[:200]}")
     action, up_to, body = given.get("action"), given.get("up_to"), given.get("corrected_body")
     if action not in bulk_decisions.ACTIONS:
         raise Refused(400, f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
-    if isinstance(up_to, bool) or not isinstance(up_to, int) or not 0 <= up_to < 1 << 63:
+    if not _is_count(up_to):
         raise Refused(400, "up_to: the newest escalation that the preview showed")
+    expected, since = given.get("expected"), given.get("since")
+    if expected is not None and not _is_count(expected):
+        raise Refused(400, "expected: how many messages the preview showed")
+    if since is not None and not isinstance(since, str):
+        raise Refused(400, "since: when the preview was made")
+    previewed = filters.instant("since", since or "")
     note = given.get("note", "")
     if not isinstance(note, str) or len(note) > _MAX_NOTE:
         raise Refused(400, f"note: text of at most {_MAX_NOTE} characters")
@@ -68,12 +77,14 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(narrowed, dict):
         raise Refused(400, "filter: an object")
     chosen = filter_for(action, Filter.read(narrowed))
-    if not (chosen.route or chosen.ids):
-        raise Refused(400, "filter: names a route, or messages by id")
+    named = _routes_in(given)
+    if not (chosen.route or chosen.ids or named):
+        raise Refused(400, "routes: name those that the preview showed; or filter: a route, or messages by id")
+    readable = at.readable if named is None else at.readable & named
     by = at.person.name
     with at.read() as connection:
-        routes = bulk_decisions.routes_of(connection, action, chosen, at.readable, by, up_to)
-        if action == "edit" and bulk_decisions.preview(connection, action, chosen, at.readable, by).count > 1:
+        routes = bulk_decisions.routes_of(connection, action, chosen, readable, by, up_to)
+        if action == "edit" and bulk_decisions.preview(connection, action, chosen, readable, by).count > 1:
             raise Refused(400, "edit: one message at a time")
     insist(at, routes)
     count = (
@@ -81,4 +92,23 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         if routes
         else 0
     )
-    return {"action": action, "count": count, "by": by}
+    told = {"action": action, "count": count, "by": by}
+    if expected is None or count >= expected or previewed is None:
+        return told
+    with at.read() as connection:
+        others = bulk_decisions.faster(connection, chosen, readable, by=by, up_to=up_to, since=previewed)
+    return {**told, "expected": expected, "faster": others}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _routes_in(given: dict[str, Any]) -> frozenset[str] | None:
+    """The routes that the request keeps to; None where it names none."""
+    routes = given.get("routes")
+    if routes is None:
+        return None
+    if not isinstance(routes, list) or not all(isinstance(route, str) for route in routes):
+        raise Refused(400, "routes: a list of names")
+    return frozenset(routes)

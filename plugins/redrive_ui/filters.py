@@ -73,8 +73,8 @@ class Filter:
             _whole_number("group", self.group)
         if self.header and not self.header.partition("=")[2]:
             raise BadFilter("header: write name=value")
-        _instant("since", self.since)
-        _instant("until", self.until)
+        instant("since", self.since)
+        instant("until", self.until)
 
     def where(self, readable: Collection[str], dialect: Dialect) -> tuple[str, dict[str, Any]]:
         """A condition over ``escalated_messages`` and its parameters; only ``readable`` routes are ever in it."""
@@ -100,10 +100,10 @@ class Filter:
             if value := getattr(self, name):
                 parts.append(f"{column} = :{name}")
                 values[name] = value
-        if since := _instant("since", self.since):
+        if since := instant("since", self.since):
             parts.append("coalesce(first_enqueued_at, escalated_at) >= :since_at")
             values["since_at"] = since
-        if until := _instant("until", self.until):
+        if until := instant("until", self.until):
             parts.append("coalesce(first_enqueued_at, escalated_at) < :until_at")
             values["until_at"] = until
         if self.text:
@@ -166,8 +166,8 @@ def _whole_number(name: str, raw: object) -> int:
     return int(text)
 
 
-def _instant(name: str, text: str) -> datetime | None:
-    """A date, a time with or without offset (UTC), None for nothing. What no clock can show is refused."""
+def instant(name: str, text: str) -> datetime | None:
+    """A date, a time with or without offset (UTC), None for nothing. What no clock can show is refused by ``name``."""
     if not text:
         return None
     try:

@@ -168,7 +168,15 @@ def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
         # What is masked here must not be sent by accident: then the field begins empty.
         if review["payload"] is not None and at.mask(review["route"], review["payload"]) == review["payload"]:
             original = review["payload"]
-    return at.render("decide.html", preview=found, filter=chosen, action=action, examples=examples, original=original)
+    return at.render(
+        "decide.html",
+        preview=found,
+        filter=chosen,
+        action=action,
+        examples=examples,
+        original=original,
+        seen_at=at.now.isoformat(),
+    )
 
 
 @router.get("/messages.csv")

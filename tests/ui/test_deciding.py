@@ -56,6 +56,37 @@ def test_what_somebody_else_decided_meanwhile_is_left_alone(site: Site) -> None:
     ]
 
 
+def test_who_was_faster_is_told_and_not_taken_for_success(site: Site) -> None:
+    order = order_of(site.page("/decide?route=orders&group=1&action=discard"))
+    site.change(
+        "update escalated_messages set decision = 'redeliver', decided_by = 'ben', note = 'fixed' where group_id = 1"
+        " and route = 'orders'"
+    )
+    answer = site.decide(order.pop("action"), **order).json()
+    assert (answer["count"], answer["expected"]) == (0, order["expected"])
+    assert answer["faster"] == [{"by": "ben", "decision": "redeliver", "count": order["expected"]}]
+
+    order = order_of(site.page("/decide?route=orders&group=2&action=discard"))
+    assert site.decide(order.pop("action"), **order).json().keys() == {"action", "count", "by"}, "all that it showed"
+
+
+def test_all_routes_are_decided_where_the_preview_named_them(site: Site) -> None:
+    shown = site.rows("select route, count(*) from escalated_messages where status = 'open' group by route")
+    assert len(shown) > 1
+    assert follow(site, "/decide?action=redeliver").json()["count"] == sum(count for _, count in shown)
+    assert site.value("select count(*) from escalated_messages where status = 'open'") == 0
+
+
+def test_only_routes_that_are_named_are_decided(site: Site) -> None:
+    answer = site.decide("discard", filter={}, routes=["orders", "no-such-route"]).json()
+    assert answer["count"] == site.value("select count(*) from escalated_messages where route = 'orders'")
+    assert site.rows("select distinct route from escalated_messages where status = 'decided'") == [("orders",)]
+    for routes in (None, []):
+        refused = site.decide("discard", filter={}, **({} if routes is None else {"routes": routes}))
+        assert refused.status_code == 400
+        assert "routes: name those that the preview showed" in refused.json()["detail"]
+
+
 def test_a_filter_decides_what_it_shows_and_no_more(site: Site) -> None:
     query = "route=orders&cause=missing_data&header=tenant%3Dblue&until=2026-11-15"
     expected = site.value(

@@ -75,9 +75,18 @@ async function decide(event) {
     if (!response.ok) {
       throw new Error(told.detail);
     }
-    const messages = told.count === 1 ? "1 message" : `${told.count.toLocaleString("en")} messages`;
-    answer.classList.add("good-text");
-    answer.textContent = `Done: ${told.action}, ${messages}, signed ${told.by}. It is applied within minutes.`;
+    const number = (n) => n.toLocaleString("en");
+    const messages = told.count === 1 ? "1 message" : `${number(told.count)} messages`;
+    if (told.expected > told.count) { // what the preview showed is more than what was left
+      const others = told.faster.map((one) => `${one.by} (${one.decision}, ${number(one.count)})`).join(", ");
+      answer.classList.add("bad-text");
+      answer.textContent = `${told.count ? `Only ${messages} of ${number(told.expected)}` : `None of ${number(told.expected)} messages`}`
+        + ` could be decided: ${others ? `${others} was faster` : "the rest was taken up or changed meanwhile"}.`
+        + `${told.count ? ` These were: ${told.action}, signed ${told.by}.` : ""}`;
+    } else {
+      answer.classList.add("good-text");
+      answer.textContent = `Done: ${told.action}, ${messages}, signed ${told.by}. It is applied within minutes.`;
+    }
     form.dataset.done = "true";
   } catch (error) {
     answer.classList.add("bad-text");
