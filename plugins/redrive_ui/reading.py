@@ -11,9 +11,11 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive.classification import grouping, undressing
+from redrive.ledger.delivery import gate_waits
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
+from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
 from redrive_ui.filters import Filter
 
@@ -311,7 +313,7 @@ def group_key(row: Row, order: str) -> tuple[int, str, int]:
 def group(
     connection: Connection, route: str, group_id: int | None, readable: Collection[str], now: datetime
 ) -> Row | None:
-    """One group on one route; None where nothing was ever escalated of it there.
+    """One group on one route; None where nothing of it was ever there.
 
     All that is told is of this route: counts, times, example, decisions. Groups that it was merged with are named where
     they are on this route too.
@@ -324,8 +326,21 @@ def group(
         f" escalated_messages where route = :route and {same} group by status",
         **values,
     )
-    if not counts:
+    under_way = {
+        row["state"]: row["n"]
+        for row in rows_of(
+            connection,
+            f"select state, count(*) as n from messages where route = :route and {same} and state in"
+            f" ({', '.join(repr(state.value) for state in State if state not in FINISHED)}) group by state",
+            **values,
+        )
+    }
+    gate = rows_of(
+        connection, "select * from group_state where route = :route and group_id = :id", route=route, id=group_id or 0
+    )
+    if not (counts or under_way or gate):
         return None
+    waits = [one for one in gate_waits.waits(connection, route) if group_id and one.group_id == group_id]
     known = _first(connection, "select cause from failure_groups where group_id = :id", id=group_id or 0)
     aliases = rows_of(
         connection,
@@ -335,16 +350,15 @@ def group(
         id=group_id or 0,
         route=route,
     )
-    gate = rows_of(
-        connection, "select * from group_state where route = :route and group_id = :id", route=route, id=group_id or 0
-    )
     return {
         "route": route,
         "group_id": group_id,
         "statuses": {row["status"]: row["n"] for row in counts},
         "messages": sum(row["n"] for row in counts),
-        "first_at": min(row["first_at"] for row in counts),
-        "last_at": max(row["last_at"] for row in counts),
+        "first_at": min((row["first_at"] for row in counts), default=None),
+        "last_at": max((row["last_at"] for row in counts), default=None),
+        "under_way": {state.value: under_way[state] for state in State if state in under_way},
+        "waits_for": waits[0] if waits else None,
         "cause": known and known["cause"],
         "template": group_id and templates(connection, readable, [(route, group_id)]).get((route, group_id)),
         "example": group_id and _example(connection, route, group_id),

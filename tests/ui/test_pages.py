@@ -4,6 +4,7 @@ import html
 import re
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,42 @@ class TestFailures:
 
     def test_that_nobody_had_is_not_there(self, site: Site) -> None:
         assert site.get("/groups/orders/999").status_code == 404
+
+    def test_that_is_held_has_a_page_that_says_what_it_waits_for(self, site: Site) -> None:
+        held = site.value(
+            "select min(group_id) from failure_groups where group_id not in"
+            " (select group_id from escalated_messages where route = 'orders' and group_id is not null)"
+        )
+        assert site.get(f"/groups/orders/{held}").status_code == 404
+        site.change("update messages set group_id = :held where state = 'held' and route = 'orders'", held=held)
+        site.change(
+            "update group_state set group_id = :held, stage = 'tripped', reason = '3 of 5 came back',"
+            " cool_down_until = :until where route = 'orders' and group_id = (select min(group_id) from group_state"
+            " where route = 'orders')",
+            held=held,
+            until=seeding.NOW + timedelta(minutes=20),
+        )
+        page = text_of(site.page(f"/groups/orders/{held}"))
+        assert "never put before people" in page
+        assert re.search(r"\d+ held", page)
+        assert "3 of 5 came back" in page
+        assert "It waits for its cool-down, until" in page
+
+
+def test_every_link_of_every_page_leads_somewhere(site: Site) -> None:
+    """From the first page on, over all that it links to; addresses that differ only in where a list goes on are one."""
+    pending, known = ["/"], {"/"}
+    while pending:
+        answer = site.get(path := pending.pop())
+        assert answer.status_code < 400, f"{path} answers {answer.status_code}"
+        if "text/html" not in answer.headers["content-type"]:
+            continue
+        for link in re.findall(r'href="/redrive(/[^"]*)"', answer.text):
+            following = re.sub(r"&?after=[^&]*", "", html.unescape(link))
+            if following not in known:
+                known.add(following)
+                pending.append(following)
+    assert len(known) > 100
 
 
 class TestMessages:
