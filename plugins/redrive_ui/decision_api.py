@@ -1,6 +1,7 @@
 """The only write: ``POST /api/decisions``. Everything is checked before anything is done."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -57,12 +58,7 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         raise Refused(400, f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
     if not _is_count(up_to):
         raise Refused(400, "up_to: the newest escalation that the preview showed")
-    expected, since = given.get("expected"), given.get("since")
-    if expected is not None and not _is_count(expected):
-        raise Refused(400, "expected: how many messages the preview showed")
-    if since is not None and not isinstance(since, str):
-        raise Refused(400, "since: when the preview was made")
-    previewed = filters.instant("since", since or "")
+    expected, previewed = _previewed(given)
     note = given.get("note", "")
     if not isinstance(note, str) or len(note) > _MAX_NOTE:
         raise Refused(400, f"note: text of at most {_MAX_NOTE} characters")
@@ -102,6 +98,16 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _previewed(given: dict[str, Any]) -> tuple[int | None, datetime | None]:
+    """How many messages the preview showed, and when it was made."""
+    expected, since = given.get("expected"), given.get("since")
+    if expected is not None and not _is_count(expected):
+        raise Refused(400, "expected: how many messages the preview showed")
+    if since is not None and not isinstance(since, str):
+        raise Refused(400, "since: when the preview was made")
+    return expected, filters.instant("since", since or "")
 
 
 def _routes_in(given: dict[str, Any]) -> frozenset[str] | None:

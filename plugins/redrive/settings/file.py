@@ -28,8 +28,8 @@ _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 _Key = tuple[str | int, ...]
 
-#: Where the environment says where state is, it goes before the file, whether that has the key or not: a ledger that was
-#: named and not taken would be the demo's.
+#: Where the environment says where state is, it goes before the file, whether that has the key or not: who names a
+#: ledger must not get the demo's.
 PLACES: Mapping[str, str] = {"database": "REDRIVE_DATABASE_URL", "staging": "REDRIVE_STAGING_URI"}
 #: What of a route says who is sent when, and how often: what ``redrive simulate`` takes.
 POLICY_KEYS = ("requeue_attempts", "delay_attempts", "backoff", "canary", "causes")
