@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
@@ -96,7 +96,7 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     return {**told, "expected": expected, "faster": others}
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
