@@ -70,10 +70,10 @@ def preview(connection: Connection, action: str, chosen: Filter, readable: Colle
     where, values = _matching(action, chosen, readable, by, dialect_of(connection))
     rows = rows_of(
         connection,
-        "select matching.*, failure_groups.cause, group_state.stage from (select route,"
+        "select matching.*, failure_groups.cause, gate.stage from (select route,"
         " group_id, count(*) as n, max(escalation_id) as newest from escalated_messages"
         f" where {where} group by route, group_id) as matching left join failure_groups on failure_groups.group_id ="
-        " matching.group_id left join group_state on group_state.route = matching.route and group_state.group_id ="
+        " matching.group_id left join breakers gate on gate.route = matching.route and gate.group_id ="
         " matching.group_id order by n desc, matching.route, matching.group_id",
         **values,
     )

@@ -78,7 +78,10 @@ def gates(connection: Connection, readable: Collection[str]) -> dict[str, dict[s
     where, values = _routes(readable)
     found: dict[str, dict[str, int]] = {}
     for row in rows_of(
-        connection, f"select route, stage, count(*) as n from group_state where {where} group by route, stage", **values
+        connection,
+        "select route, stage, count(*) as n from breakers"
+        f" where {where} and group_id is not null group by route, stage",
+        **values,
     ):
         found.setdefault(row["route"], {})[row["stage"]] = row["n"]
     return found

@@ -51,6 +51,14 @@ class Plant(Probe):
         )  # fmt: skip
         return self.lease
 
+    def gate(self, group: int, stage: str, *, allowed: int = 0) -> None:
+        """The group's gate is at this stage since now."""
+        self.change(
+            "insert into breakers (route, group_id, stage, allowed, stage_at, began_at)"
+            " values (:route, :group, :stage, :allowed, :now, :now)",
+            route=self.route, group=group, stage=stage, allowed=allowed, now=self.now,
+        )  # fmt: skip
+
     # --- copies -----------------------------------------------------------------------------------------
 
     def batch(self, copies: int, *, source: str = "orders-dlq", kind: str = "dead_letter") -> int:
@@ -159,6 +167,6 @@ def unchanged(plant: Plant) -> Iterator[None]:
 def _everything(plant: Plant) -> dict[str, list[tuple[Any, ...]]]:
     tables = (
         "runs", "route_state", "source_state", "staging_batches", "failure_groups", "group_aliases", "messages",
-        "repeat_copies", "delivery_slices", "redelivery_attempts", "group_state", "escalated_messages", "audit_events",
+        "repeat_copies", "delivery_slices", "redelivery_attempts", "breakers", "escalated_messages", "audit_events",
     )  # fmt: skip
     return {table: sorted(plant.rows(f"select * from {table}"), key=repr) for table in tables}

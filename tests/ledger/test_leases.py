@@ -15,6 +15,7 @@ from redrive.ledger.delivery import (
     breakers,
     claims,
     consumers,
+    counting,
     expiry,
     lanes,
     observations,
@@ -33,7 +34,7 @@ from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import Plan
 from redrive.policy.aims import Aim, Aims
-from redrive.policy.gates import BreakerStage, BreakerStep, Stage, Step
+from redrive.policy.gates import Stage, Step
 from redrive.policy.next_step import Case, Send
 from tests.ledger.planting import MINUTE, NOW, Plant, unchanged
 
@@ -199,15 +200,11 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "expire": lambda p, z, s: planning.expire(p.ledger, z, enqueued_before=p.now, now=p.now),
     "refuse_lost": lambda p, z, s: planning.refuse_lost(p.ledger, z, {"orders-dlq": "key"}, p.now),
     "aim": lambda p, z, s: aiming.aim(p.ledger, z, Aims({}, Aim("elsewhere")), p.now),
-    "open_gates": lambda p, z, s: planning.open_gates(p.ledger, z, first=1, now=p.now),
+    "open_gates": lambda p, z, s: breakers.open_gates(p.ledger, z, first=1, now=p.now),
     "note_expiry": lambda p, z, s: expiry.note(
         p.ledger, z, "q", expiry.Expiry(), rescued=1, expiring_at=p.now, now=p.now
     ),
-    "remember": lambda p, z, s: planning.remember(p.ledger, z, 10, p.now),
-    "set_stage": lambda p, z, s: breakers.set_stage(
-        p.ledger, z, breakers.DestinationGate("orders", BreakerStage.OPEN, 0, 0, None, None, (), 0),
-        BreakerStep(BreakerStage.TRIPPED, 0, "why", 1, p.now), p.now,
-    ),
+    "remember": lambda p, z, s: counting.remember(p.ledger, z, 10, p.now),
     "admit": lambda p, z, s: planning.admit(p.ledger, z, {1: None}, p.now),
     "hold_out_of_turn": lambda p, z, s: planning.hold_out_of_turn(p.ledger, z, InOrder(), p.now),
     "hold_back": lambda p, z, s: planning.hold_back(p.ledger, z, {1: "why"}, p.now),
@@ -230,7 +227,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
         p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
     ),
     "stand": lambda p, z, s: standing.apply(p.ledger, z, approvals=1, now=p.now),
-    "regate": lambda p, z, s: escalations.regate(p.ledger, z, first=1, now=p.now),
+    "regate": lambda p, z, s: breakers.regate(p.ledger, z, first=1, now=p.now),
     "ask_about_suspected": lambda p, z, s: suspects.write_reviews(
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
     ),
@@ -251,8 +248,8 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     ),
     "close_connection": lambda p, z, s: consumers.close_connection(p.ledger, z, "orders", "x", ["c"], "why", p.now),
     "connection_stayed": lambda p, z, s: consumers.connection_stayed(p.ledger, z, "orders", "x", ["c"], "why", p.now),
-    "set_gate": lambda p, z, s: planning.set_gate(
-        p.ledger, z, planning.GroupGate(1, "throttled", Stage.CANARY, 1, 0, 0, 0, 0, None, None, 0, 0, 0),
+    "step_breaker": lambda p, z, s: breakers.take_step(
+        p.ledger, z, breakers.GroupGate(1, "throttled", Stage.CANARY, 1, 0, 0, 0, 0, None, None, 0, 0, 0),
         Step(Stage.OPEN, 0, "why", 0), p.now,
     ),
     "pause_itself": lambda p, z, s: leases.pause_itself(p.ledger, z, "sick", p.now),

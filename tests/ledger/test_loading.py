@@ -65,14 +65,11 @@ def test_a_copy_with_the_headers_and_body_of_a_send_is_its_return(plant: Plant) 
 def test_what_was_thought_to_have_worked_can_still_return(plant: Plant, outcome: str) -> None:
     group = plant.group()
     (one,) = plant.messages(1, group_id=group)
-    plant.change(
-        "insert into group_state (route, group_id, stage, stayed, stage_at) values ('orders', :g, 'open', 1, :now)",
-        g=group,
-        now=plant.now,
-    )
+    plant.gate(group, "canary")
     plant.send()
     plant.change(f"update messages set {entering(outcome)}")
     plant.change("update redelivery_attempts set outcome = :outcome", outcome=outcome)
+    assert plant.rows("select stayed, returned from group_state") == [(1, 0)]
     assert plant.load(coming_back(plant, one))[0] == RETURNED
     assert plant.states() == {"classified": 1}
     assert plant.rows("select stayed, returned from group_state") == [(0, 1)], (

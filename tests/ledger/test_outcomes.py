@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from redrive.ledger import leases
-from redrive.ledger.delivery import observations, outcomes, planning
+from redrive.ledger.delivery import breakers, observations, outcomes
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.delivery.outcomes import Consumption, Look, Sends
 from redrive.ledger.engine import Ledger
@@ -99,8 +99,7 @@ def test_a_slice_that_is_still_open_is_not_observed(plant: Plant) -> None:
 def test_the_group_learns_how_many_stayed_away(plant: Plant) -> None:
     group = plant.group()
     plant.messages(3, group_id=group)
-    plant.change("insert into group_state (route, group_id, stage, stage_at) values ('orders', :g, 'canary', :now)",
-                 g=group, now=plant.now)  # fmt: skip
+    plant.gate(group, "canary")
     plant.send()
     assert plant.rows("select sent, stayed from group_state") == [(3, 0)]
     see_destination(plant, plant.now + MINUTE)
@@ -389,16 +388,15 @@ def test_a_ledger_from_before_systems_were_known_takes_its_sends_for_the_present
 def test_what_was_known_of_queues_is_forgotten_where_the_route_moves(sent: Plant) -> None:
     group = sent.group()
     for number, stage in enumerate(("open", "ramp", "failed")):
-        sent.change("insert into group_state (route, group_id, stage, allowed, sent, stage_at) values"
-                    " ('orders', :g, :stage, 100, 10, :now)", g=group + number, stage=stage, now=sent.now)  # fmt: skip
+        sent.gate(group + number, stage, allowed=100)
     sent.begin(system="memory:eu")
     drain(sent, sent.now)
     sent.begin(system="memory:us")
     assert sent.rows("select * from source_state") == []
-    assert sent.rows("select stage, allowed, sent from group_state order by group_id") == [
-        ("canary", 0, 0), ("canary", 0, 0), ("failed", 100, 10),
+    assert sent.rows("select stage, allowed from group_state order by group_id") == [
+        ("canary", 0), ("canary", 0), ("failed", 100),
     ]  # fmt: skip
-    planning.open_gates(sent.ledger, sent.lease, first=20, now=sent.now)
+    breakers.open_gates(sent.ledger, sent.lease, first=20, now=sent.now)
     assert sent.rows("select stage, allowed from group_state order by group_id") == [
         ("canary", 20), ("canary", 20), ("failed", 100),
     ]  # fmt: skip

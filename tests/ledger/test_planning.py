@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive.classification.causes import Cause
-from redrive.ledger.delivery import planning
+from redrive.ledger.delivery import breakers, planning
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
@@ -107,8 +107,8 @@ def test_a_selection_limits_the_plan(plant: Plant) -> None:
 def test_what_may_go_waits_behind_its_groups_gate(plant: Plant, stage: str, state: str) -> None:
     group = plant.group()
     plant.messages(2, group_id=group)
-    planning.open_gates(plant.ledger, plant.lease, first=1, now=plant.now)
-    plant.change("update group_state set stage = :stage", stage=stage)
+    breakers.open_gates(plant.ledger, plant.lease, first=1, now=plant.now)
+    plant.change("update breakers set stage = :stage", stage=stage)
     apply(plant, Send(Plan.CANARY))
     assert plant.states() == {state: 2}
 
@@ -116,8 +116,7 @@ def test_what_may_go_waits_behind_its_groups_gate(plant: Plant, stage: str, stat
 def test_delays_pass_every_gate(plant: Plant) -> None:
     group = plant.group()
     plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "group_id": group})
-    plant.change("insert into group_state (route, group_id, stage, stage_at) values ('orders', :g, 'failed', :now)",
-                 g=group, now=plant.now)  # fmt: skip
+    plant.gate(group, "failed")
     apply(plant, Send(Plan.DELAY), delays={"orders-delay": timedelta(0)})
     assert plant.states() == {"waiting": 1}
 
@@ -125,17 +124,17 @@ def test_delays_pass_every_gate(plant: Plant) -> None:
 def test_a_gate_is_opened_once_per_group(plant: Plant) -> None:
     group = plant.group()
     plant.messages(5, group_id=group)
-    assert planning.open_gates(plant.ledger, plant.lease, first=20, now=plant.now) == 1
-    assert planning.open_gates(plant.ledger, plant.lease, first=99, now=plant.now) == 0
+    assert breakers.open_gates(plant.ledger, plant.lease, first=20, now=plant.now) == 1
+    assert breakers.open_gates(plant.ledger, plant.lease, first=99, now=plant.now) == 0
     with plant.ledger.read() as connection:
-        (gate,) = planning.gates(connection, "orders")
+        (gate,) = breakers.of_groups(connection, "orders")
     assert (gate.group_id, gate.stage, gate.allowed, gate.cause) == (group, "canary", 20, "transient_network")
 
 
 def held(plant: Plant, count: int = 5) -> int:
     group = plant.group()
     plant.messages(count, group_id=group)
-    planning.open_gates(plant.ledger, plant.lease, first=2, now=plant.now)
+    breakers.open_gates(plant.ledger, plant.lease, first=2, now=plant.now)
     apply(plant, Send(Plan.CANARY))
     assert plant.states() == {"held": count}
     return group

@@ -27,7 +27,7 @@ from sqlalchemy.engine import make_url
 from redrive.brokers.rabbitmq import adapter as rabbitmq
 from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
 from redrive.ledger import engine, leases, schema
-from redrive.ledger.delivery import breakers, planning
+from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, parse
 from redrive.stages import deliver as deliver_stage
@@ -464,10 +464,12 @@ class Product:
     def release(self, route: str, group: int) -> None:
         canary = self.settings.route(route).canary
         first = canary.first if canary else None
-        self._with_ledger(lambda ledger: planning.release(ledger, route, group, first=first, by="ana", now=self.now()))
+        self._with_ledger(
+            lambda ledger: breakers.release_group(ledger, route, group, first=first, by="ana", now=self.now())
+        )
 
     def release_destination(self, route: str, queue: str) -> None:
-        self._with_ledger(lambda ledger: breakers.release(ledger, route, queue, by="ana", now=self.now()))
+        self._with_ledger(lambda ledger: breakers.release_destination(ledger, route, queue, by="ana", now=self.now()))
 
     def backup(self) -> None:
         """A copy of the ledger as it is, for later."""

@@ -191,8 +191,8 @@ def over_its_cap(small: Small) -> None:
 
 def beyond_the_canary(small: Small) -> None:
     small.sql.do(
-        "insert into group_state (route, group_id, stage, allowed, stage_at)"
-        f" values ('east0', 7, 'canary', 1, {NOW.replace('08:53:20', '08:00:00')})"
+        "insert into breakers (route, group_id, stage, allowed, stage_at, began_at)"
+        f" values ('east0', 7, 'canary', 1, {NOW.replace('08:53:20', '08:00:00')}, {NOW})"
     )
     for number in (1, 2):
         small.message("sending", number, group="7")
@@ -226,8 +226,8 @@ def though_it_is_stopped(small: Small) -> None:
     small.die()
     small.message("sending")
     small.sql.do(
-        "insert into destination_state (route, destination, stage, allowed, trips, stage_at)"
-        f" values ('east0', 'orders', 'tripped', 0, 1, {NOW})"
+        "insert into breakers (route, destination, stage, trips, stage_at, began_at)"
+        f" values ('east0', 'orders', 'tripped', 1, {NOW}, {NOW})"
     )
     small.send()
 
@@ -253,7 +253,7 @@ def called_as_forged(small: Small) -> None:
 def beyond_what_is_proved(small: Small) -> None:
     small.checker.routes = {"east0": {**ROUTES["east0"], "canary": {"first": 1, "grow": 2}}}
     small.sql.do(
-        f"insert into group_state (route, group_id, stage, allowed, stage_at) values ('east0', 7, 'open', 0, {NOW})"
+        f"insert into breakers (route, group_id, stage, stage_at, began_at) values ('east0', 7, 'open', {NOW}, {NOW})"
     )
     for number in (1, 2):
         small.message("sending", number, group="7")

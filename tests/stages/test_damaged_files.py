@@ -263,7 +263,7 @@ def test_what_may_have_come_back_in_a_batch_that_is_given_up_is_never_presumed(w
     assert workshop.query("select distinct reason from messages") == [
         (f"may have come back in batch {lost}, which was given up",)
     ]
-    assert workshop.query("select sent, stayed, returned from destination_outcomes") == [(0, 0, 0)]
+    assert workshop.query("select sent, stayed, returned from destination_state") == [(0, 0, 0)]
     file_of(workshop, lost).write_bytes(whole)
     run = workshop.begin()
     assert pipeline.adopt(workshop.settings, run, **workshop.options())["adopted"] == 1

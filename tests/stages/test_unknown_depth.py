@@ -11,7 +11,7 @@ import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth, QueueInfo
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
-from redrive.ledger.delivery import gate_waits, in_flight, planning
+from redrive.ledger.delivery import breakers, gate_waits, in_flight
 from redrive.message import DeadLetter, Received
 from redrive.stages import pipeline
 from tests.workshop import REFUSED, Workshop, outgoing
@@ -148,7 +148,7 @@ def test_a_canary_says_that_it_waits_for_a_person_where_nobody_tells_a_depth(bui
     assert "how much it holds is not known" in wait.waits_for
     assert wait.waits_for.endswith(f"redrive release orders {wait.group_id}")
 
-    planning.release(workshop.ledger, "orders", wait.group_id or 0, first=1, by="ana", now=workshop.now())
+    breakers.release_group(workshop.ledger, "orders", wait.group_id or 0, first=1, by="ana", now=workshop.now())
     workshop.cycle()
     assert workshop.states() == {"sent": 2, "held": 1}, "on her word the next canary goes"
     broker.told = lambda _: Depth(0, 0, 0)

@@ -118,9 +118,9 @@ def seed(
         for cause, stage in stages.items():
             group = next(g for (_, c, _, _), g in zip(GROUPS, groups, strict=True) if c == cause)
             connection.execute(
-                tables.group_state.insert(),
-                {"route": route, "group_id": group, "stage": stage, "allowed": 20, "sent": 14, "stayed": 6,
-                 "returned": 8, "stage_at": now - 2 * HOUR, "cool_down_until": now + HOUR,
+                tables.breakers.insert(),
+                {"route": route, "group_id": group, "stage": stage, "allowed": 20, "began_at": now - 2 * HOUR,
+                 "stage_at": now - 2 * HOUR, "cool_down_until": now + HOUR,
                  "reason": "8 of 14 came back"},
             )  # fmt: skip
 

@@ -44,7 +44,7 @@ def dead(shop: Shop) -> Shop:  # noqa: F811
         seeding.escalate(ledger, HOSTILE_ID + number, text, text, group_id=3, headers=[[text, "String", text]])
     with ledger.write() as connection:  # none of the history may move: its files aren't there
         later = datetime.now(UTC) + timedelta(days=30)
-        gates, messages = tables.group_state, tables.messages
+        gates, messages = tables.breakers, tables.messages
         connection.execute(
             gates.update().where(gates.c.stage == "failed").values(stage="tripped", cool_down_until=later)
         )

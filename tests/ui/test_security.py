@@ -186,7 +186,7 @@ class TestGroupsOfSeveralRoutes:
 
 def gate_of_77(site: Site) -> None:
     site.change(
-        "insert into group_state (route, group_id, stage, stage_at) values ('orders', 77, 'failed', :at)",
+        "insert into breakers (route, group_id, stage, stage_at, began_at) values ('orders', 77, 'failed', :at, :at)",
         at=seeding.NOW,
     )
 
@@ -353,7 +353,7 @@ def pages_with(site: Site, text: str, paths: tuple[str, ...]) -> list[str]:
     """The pages when every text that comes from outside is ``text``."""
     site.change("delete from audit_events where action = 'note'")  # of the call before: a trigger tells of each
     site.change("update failure_groups set template = :t, example = :t", t=text)
-    site.change("update group_state set reason = :t", t=text)
+    site.change("update breakers set reason = :t", t=text)
     site.change("update queue_observations set queue = :t || observation_id", t=text)
     site.change("update messages set message_key = :t, broker_message_id = :t, destination = :t", t=text)
     site.change(

@@ -19,7 +19,7 @@ from redrive.cli import app
 from redrive.ledger import schema, tables
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import FINISHED, MOVES, Decision, Outcome, Plan, ReviewStatus, State
-from redrive.policy.gates import BreakerStage, Stage
+from redrive.policy.gates import Stage
 from redrive.settings.file import parse
 
 ROOT = Path(__file__).parents[2]
@@ -268,7 +268,7 @@ def test_the_page_of_states_is_current() -> None:
     page = (ROOT / "docs" / "states.md").read_text()
     assert moves() in page, f"docs/states.md should have:\n{moves()}"
     assert actions() in page, f"docs/states.md should have:\n{actions()}"
-    for words in (State, Plan, Outcome, ReviewStatus, Decision, Stage, BreakerStage):
+    for words in (State, Plan, Outcome, ReviewStatus, Decision, Stage):
         assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) >= set(words), words
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive.policy import gates
-from redrive.policy.gates import BreakerStage, BreakerStep, Counts, Outcomes, Rules, Stage, Step
+from redrive.policy.gates import Counts, Outcomes, Rules, Stage, Step
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 COOL = timedelta(minutes=15)
@@ -135,6 +135,7 @@ def test_growth_by_one_still_grows() -> None:
         (counts("canary"), 20),
         (counts("canary", sent=5, waiting=5), 10),
         (counts("ramp", allowed=200, sent=300), 0),
+        (counts("half_open", sent=5, waiting=5), 10),
         (counts("failed"), 0),
         (counts("tripped"), 0),
     ],
@@ -151,9 +152,9 @@ def of_groups(*seen: tuple[int, int]) -> list[Outcomes]:
     return [Outcomes(stayed + returned, stayed, returned) for stayed, returned in seen]
 
 
-def step_destination(stage: str, seen: list[Outcomes], **state: Any) -> BreakerStep | None:
-    known: dict[str, Any] = {"allowed": 0, "trips": 0, "cool_down_until": None}
-    return gates.step_destination(BreakerStage(stage), seen, RULES, now=NOW, **known | state)
+def step_destination(stage: str, seen: list[Outcomes], **state: Any) -> Step | None:
+    sums = {name: sum(getattr(one, name) for one in seen) for name in ("sent", "stayed", "returned")}
+    return gates.step_destination(counts(stage, **{"allowed": 0, **sums, **state}), seen, RULES, now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +185,8 @@ def test_a_destination_trips_when_no_single_group_is_to_blame(seen: list[Outcome
 
 def test_a_tripped_destination_is_tried_with_a_few_after_its_cool_down() -> None:
     assert step_destination("tripped", [], cool_down_until=NOW + timedelta(seconds=1), trips=1) is None
-    assert step_destination(BreakerStage.TRIPPED, [], cool_down_until=NOW, trips=1) == BreakerStep(
-        BreakerStage.HALF_OPEN, 20, "half-open after its cool-down", 1
+    assert step_destination("tripped", [], cool_down_until=NOW, trips=1) == Step(
+        Stage.HALF_OPEN, 20, "half-open after its cool-down", 1
     )
 
 

@@ -399,7 +399,7 @@ def release(
 ) -> None:
     """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages. Of a destination that
     tells no depth you say by it that it has worked off what was sent there."""
-    from redrive.ledger.delivery import breakers, in_flight, planning  # noqa: PLC0415
+    from redrive.ledger.delivery import breakers, in_flight  # noqa: PLC0415
 
     settings = _settings()
     canary = settings.route(route).canary
@@ -408,7 +408,8 @@ def release(
     with _ledger(settings) as ledger:
         if destination is not None:
             worked = in_flight.vouch(ledger, route, destination, by=getpass.getuser(), now=_now())
-            if not (breakers.release(ledger, route, destination, by=getpass.getuser(), now=_now()) or worked):
+            released = breakers.release_destination(ledger, route, destination, by=getpass.getuser(), now=_now())
+            if not (released or worked):
                 raise UsageError(
                     f"the breaker of {destination} holds nothing back; `redrive status {route}` shows those that do"
                 )
@@ -416,7 +417,7 @@ def release(
             return
         assert group is not None  # noqa: S101 - one of the two was given
         first = canary.first if canary else None
-        if not planning.release(ledger, route, group, first=first, by=getpass.getuser(), now=_now()):
+        if not breakers.release_group(ledger, route, group, first=first, by=getpass.getuser(), now=_now()):
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
     typer.echo(f"group {group} of {route} tries its canary again in the next run")
 

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.errors import RouteBusy, RoutePaused
 from redrive.ledger import configurations
+from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import MACHINE, RouteLease, RunTransaction, Transaction
@@ -122,18 +123,10 @@ def _move(tx: RunTransaction, before: str, system: str) -> None:
     if not before:  # the ledger is older than this column: it was there all the time
         tx.execute(sql("update delivery_slices set system = :system where route = :route and system = ''"), values)
         return
-    for table in ("source_state", "destination_state", "destination_outcomes", "consumer_health"):
+    for table in ("source_state", "consumer_health"):
         tx.execute(sql(f"delete from {table} where route = :route"))
-    # With nothing allowed, the plan lets each of them begin as a new one.
     reason = f"the route moved from {before} to {system}"
-    tx.execute(
-        sql(
-            "update group_state set stage = 'canary', allowed = 0, sent = 0, stayed = 0, returned = 0,"
-            " cool_down_until = null, reason = :reason, stage_at = :now, began_at = :now"
-            " where route = :route and stage in ('canary', 'ramp', 'open')"
-        ),
-        {"reason": reason},
-    )
+    breakers.move_route(tx, reason)
     record_event(tx, Action.MOVE_ROUTE, reason=reason)
 
 
@@ -241,8 +234,8 @@ def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
                 " where route = :route and paused_at is not null"
             )
         ).rowcount
-        for table in ("group_state", "destination_state") if changed and ours else ():
-            tx.execute(sql(f"update {table} set cool_down_until = :now where route = :route and stage = 'tripped'"))
+        if changed and ours:
+            breakers.end_cool_down(tx)
         if changed:
             record_event(tx, Action.RESUME)
     return bool(changed)

@@ -6,14 +6,16 @@ repeated hits the primary key, and messages in id order are payloads in file ord
 """
 
 import sqlalchemy as sa
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Table, text
+from sqlalchemy import CheckConstraint, Column, Computed, ForeignKey, Index, Table, UniqueConstraint, text
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Instant
 from redrive.ledger.predicates import UNFINISHED, listed
 from redrive.lifecycle import SENDS, UNPLANNED, Decision, Outcome, Plan, ReviewStatus, State
-from redrive.policy.gates import BreakerStage, Stage
+from redrive.policy.gates import OF_DESTINATIONS, OF_GROUPS
 
+#: A breaker has fewer periods: a new one every second for half a year.
+PERIODS = 1 << 24
 #: SQLite gives a rowid only to INTEGER, PostgreSQL counts in BIGINT.
 BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -305,6 +307,9 @@ redelivery_attempts = Table(
     Column("outcome_at", Instant),
     Column("return_copy", sa.BigInteger),
     Column("return_kind", sa.Text),  # dead_letter: it failed again; delay: the consumer asked for later
+    # The stage of its group's breaker, and of its destination's, for which it counts (breakers.stage_id); null: none
+    Column("group_stage", sa.BigInteger),
+    Column("destination_stage", sa.BigInteger),
     _one_of("mode", *SENDS),
     _one_of("outcome", *Outcome),
     Index("ix_redelivery_attempts_slice_id", "slice_id", "message_id"),
@@ -314,55 +319,58 @@ redelivery_attempts = Table(
         sqlite_where=text("not tracked"),
         postgresql_where=text("not tracked"),
     ),
+    # All that is counted of a stage, and nothing of what counts for none.
+    Index(
+        "ix_redelivery_attempts_group_stage",
+        "group_stage",
+        "outcome",
+        "return_kind",
+        sqlite_where=text("group_stage is not null"),
+        postgresql_where=text("group_stage is not null"),
+    ),
+    Index(
+        "ix_redelivery_attempts_destination_stage",
+        "destination_stage",
+        "group_id",
+        "outcome",
+        "return_kind",
+        sqlite_where=text("destination_stage is not null"),
+        postgresql_where=text("destination_stage is not null"),
+    ),
     sqlite_with_rowid=False,
 )
 
-group_state = Table(
-    "group_state",
+# What a group of failures may be sent (its gate), and what a destination may. Which attempts count for its stage they
+# say themselves; views group_state and destination_state count them.
+breakers = Table(
+    "breakers",
     metadata,
-    Column("route", sa.Text, primary_key=True),
-    Column("group_id", sa.BigInteger, primary_key=True),
-    # canary: the first few.  ramp: more each time they stay away.  open: all.  failed: the canary came
-    # back, a person must release.  tripped: the breaker is open until cool_down_until, then canary again.
+    Column("breaker_id", BigId, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("group_id", sa.BigInteger),  # of a group …
+    Column("destination", sa.Text),  # … or of a destination
+    # canary: the first few.  ramp: more each time they stay away.  half_open: a few, whatever their group.
+    # open: all.  tripped: nothing until cool_down_until, then canary or half_open.
+    # failed: the canary came back, a person must release.
     Column("stage", sa.Text, nullable=False),
+    _count("period"),  # counts up with each stage that begins, and when an open one forgets
+    # Of this period of this breaker alone: what an attempt carries that counts for it.
+    Column("stage_id", sa.BigInteger, Computed(f"breaker_id * {PERIODS} + period", persisted=True), nullable=False),
     _count("allowed"),  # sends that this stage allows
-    _count("sent"),  # counted since the stage began
-    _count("stayed"),
-    _count("returned"),
     _count("trips"),
     Column("cool_down_until", Instant),
     Column("reason", sa.Text),
     Column("stage_at", Instant, nullable=False),
     # Since when it is tried in this series of stages: what was sent before, before a fix perhaps, tells nothing.
-    Column("began_at", Instant),
-    _one_of("stage", *Stage),
-)
-
-destination_state = Table(
-    "destination_state",
-    metadata,
-    Column("route", sa.Text, primary_key=True),
-    Column("destination", sa.Text, primary_key=True),
-    # open: as much as the budget allows; also without a row.  tripped: nothing until cool_down_until.
-    # half_open: then a few, and what becomes of them decides.
-    Column("stage", sa.Text, nullable=False),
-    _count("allowed"),
-    _count("trips"),
-    Column("cool_down_until", Instant),
-    Column("reason", sa.Text),
-    Column("stage_at", Instant, nullable=False),
-    _one_of("stage", *BreakerStage),
-)
-
-destination_outcomes = Table(
-    "destination_outcomes",
-    metadata,
-    Column("route", sa.Text, primary_key=True),
-    Column("destination", sa.Text, primary_key=True),
-    Column("group_id", sa.BigInteger, primary_key=True, autoincrement=False),  # 0: none
-    _count("sent"),  # counted since the stage of the destination's breaker began
-    _count("stayed"),
-    _count("returned"),
+    Column("began_at", Instant, nullable=False),
+    CheckConstraint(
+        f"destination is null and group_id is not null and stage in {listed(OF_GROUPS)}"
+        f" or group_id is null and destination is not null and stage in {listed(OF_DESTINATIONS)}",
+        name="stage",
+    ),
+    UniqueConstraint("route", "group_id"),
+    UniqueConstraint("route", "destination"),
+    sqlite_autoincrement=True,
 )
 
 escalated_messages = Table(

@@ -1,5 +1,7 @@
-"""The gate of a failure group: canary, ramp, open; failed or tripped when too much comes back. And the breaker of a
-destination: open, tripped, half-open.
+"""Breakers: what a group of failures, and what a destination, may be sent. The breaker of a group is called its gate.
+
+A breaker is at one stage at a time. A *limited* stage (canary, ramp, half-open) lets through so many, and what becomes
+of them decides; an open one lets all go, and stops when too much comes back; a stopped one lets nothing go.
 
 Pure decisions: what the ledger counted goes in, the next stage comes out.
 """
@@ -11,28 +13,28 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """The gate of a group."""
+    """Where a breaker stands."""
 
     CANARY = "canary"  # the first few
     RAMP = "ramp"  # more each time they stay away
+    HALF_OPEN = "half_open"  # a few, and what becomes of them decides
     OPEN = "open"  # all
     FAILED = "failed"  # the canary came back: a person must release it
-    TRIPPED = "tripped"  # nothing until the cool-down is over, then the canary again
+    TRIPPED = "tripped"  # nothing until the cool-down is over, then a few
 
 
-class BreakerStage(StrEnum):
-    """The breaker of a destination."""
-
-    OPEN = "open"  # as much as the budget allows; also without a row
-    TRIPPED = "tripped"  # nothing until the cool-down is over
-    HALF_OPEN = "half_open"  # a few, and what becomes of them decides
+#: The stages of the gate of a group, and of the breaker of a destination.
+OF_GROUPS = (Stage.CANARY, Stage.RAMP, Stage.OPEN, Stage.FAILED, Stage.TRIPPED)
+OF_DESTINATIONS = (Stage.OPEN, Stage.TRIPPED, Stage.HALF_OPEN)
+#: The stages that let through only as many as they allow.
+LIMITED = (Stage.CANARY, Stage.RAMP, Stage.HALF_OPEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was seen of a group since its stage began.
+    """A breaker at its stage, and the attempts that count for that stage.
 
-    ``sent`` also counts returns of what was sent before, so that as many outcomes as sends are all of its own.
+    An attempt whose return became known late counts as sent too, so that as many outcomes as sends are all there are.
     """
 
     stage: Stage
@@ -42,8 +44,13 @@ class Counts:
     returned: int
     trips: int
     cool_down_until: datetime | None
-    waiting: int
-    held: int
+    waiting: int  # messages that are on their way: they take places of a limited stage
+    held: int  # messages that it holds back
+
+    @property
+    def observed(self) -> int:
+        """How many attempts have a known outcome."""
+        return self.stayed + self.returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next stage of a gate."""
+    """The next stage of a breaker."""
 
     stage: Stage
     allowed: int
@@ -71,29 +78,26 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerStep:
-    """The next stage of a breaker."""
+class Outcomes:
+    """Of the attempts that count for the stage of a destination's breaker, those of one group."""
 
-    stage: BreakerStage
-    allowed: int
-    reason: str
-    trips: int
-    cool_down_until: datetime | None = None
+    sent: int
+    stayed: int
+    returned: int
 
 
-#: An open gate or breaker keeps in mind so many times the samples that it needs: what is new has to show.
+#: An open breaker keeps in mind up to so many times the samples that it needs: what is new has to show.
 REMEMBERED = 10
 #: From this many allowed sends on a passed ramp opens.
 WIDE_OPEN = 10_000
 
 
 def step(counts: Counts, rules: Rules, *, passing: bool, now: datetime) -> Step | None:
-    """The step that a gate takes now, or None when it stays.
+    """The step that a group's gate takes now, or None when it stays.
 
     ``passing`` groups (failures that go away by themselves) trip and try again after a cool-down that doubles;
     the others fail, and a person must release them.
     """
-    observed = counts.stayed + counts.returned
     match counts.stage:
         case Stage.CANARY | Stage.RAMP:
             needed = rules.pass_share if rules.canary else 1 - rules.return_rate
@@ -104,92 +108,72 @@ def step(counts: Counts, rules: Rules, *, passing: bool, now: datetime) -> Step 
                 size = max(size, min(counts.allowed, rules.min_samples))
             if counts.returned and (size - counts.returned) / size < needed:
                 return _stop(counts, rules, passing, now)
-            if counts.sent and observed >= counts.sent and not counts.waiting and counts.stayed / observed >= needed:
-                return _grow(counts, rules, observed)
+            if _all_known(counts) and not counts.waiting and counts.stayed / counts.observed >= needed:
+                return _grow(counts, rules)
         case Stage.OPEN:
-            if observed >= rules.min_samples and counts.returned / observed > rules.return_rate:
+            if counts.observed >= rules.min_samples and counts.returned / counts.observed > rules.return_rate:
                 return _stop(counts, rules, passing, now)
-        case Stage.TRIPPED:
-            if counts.cool_down_until is not None and counts.cool_down_until <= now:
-                if rules.canary:
-                    return Step(Stage.CANARY, rules.first, "half-open after its cool-down", counts.trips)
-                return Step(Stage.RAMP, rules.min_samples, "half-open after its cool-down", counts.trips)
+        case Stage.TRIPPED if _has_cooled(counts, now):
+            first = (Stage.CANARY, rules.first) if rules.canary else (Stage.RAMP, rules.min_samples)
+            return Step(*first, "half-open after its cool-down", counts.trips)
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """What was seen of one group's sends to a destination since the stage of its breaker began."""
-
-    sent: int
-    stayed: int
-    returned: int
-
-
-def step_destination(
-    stage: BreakerStage,
-    outcomes: Sequence[Outcomes],
-    rules: Rules,
-    *,
-    allowed: int,
-    trips: int,
-    cool_down_until: datetime | None,
-    now: datetime,
-) -> BreakerStep | None:
-    """The step that a destination's breaker takes now, or None when it stays.
+def step_destination(counts: Counts, groups: Sequence[Outcomes], rules: Rules, *, now: datetime) -> Step | None:
+    """The step that a destination's breaker takes now, or None when it stays; ``counts`` is the sum of the ``groups``.
 
     It trips when too much comes back and no single group is to blame: also without the group that came back most
     there are outcomes enough to tell, and too many of them are returns. After the cool-down, which doubles with each
     trip, a few may go, whatever their group, and what becomes of them decides.
     """
-    sent, stayed, returned = (
-        (sum(of) for of in zip(*((o.sent, o.stayed, o.returned) for o in outcomes), strict=True))
-        if outcomes
-        else (0, 0, 0)
-    )
-    observed = stayed + returned
-    reason = f"{returned} of {observed} came back"
-    match stage:
-        case BreakerStage.OPEN:
-            worst = max(outcomes, key=lambda one: one.returned, default=Outcomes(0, 0, 0))
-            rest_returned = returned - worst.returned
-            rest = observed - worst.stayed - worst.returned
-            enough = observed >= rules.min_samples and 2 * rest >= rules.min_samples and rest > 0
-            if enough and returned / observed > rules.return_rate and rest_returned / rest > rules.return_rate:
-                return BreakerStep(
-                    BreakerStage.TRIPPED, 0, f"{reason}, of several groups", trips + 1, cooled(rules, trips, now)
-                )
-        case BreakerStage.TRIPPED:
-            if cool_down_until is not None and cool_down_until <= now:
-                return BreakerStep(BreakerStage.HALF_OPEN, rules.min_samples, "half-open after its cool-down", trips)
-        case BreakerStage.HALF_OPEN:
-            if returned > rules.return_rate * max(sent, allowed):
-                return BreakerStep(BreakerStage.TRIPPED, 0, reason, trips + 1, cooled(rules, trips, now))
-            if sent > 0 and observed >= sent:
-                if returned / observed > rules.return_rate:
-                    return BreakerStep(BreakerStage.TRIPPED, 0, reason, trips + 1, cooled(rules, trips, now))
-                return BreakerStep(BreakerStage.OPEN, 0, f"{stayed} of {observed} stayed away", 0)
+    came_back = f"{counts.returned} of {counts.observed} came back"
+    match counts.stage:
+        case Stage.OPEN:
+            worst = max(groups, key=lambda one: one.returned, default=Outcomes(0, 0, 0))
+            rest_returned = counts.returned - worst.returned
+            rest = counts.observed - worst.stayed - worst.returned
+            enough = counts.observed >= rules.min_samples and 2 * rest >= rules.min_samples and rest > 0
+            too_many = enough and counts.returned / counts.observed > rules.return_rate
+            if too_many and rest_returned / rest > rules.return_rate:
+                return _trip(counts, rules, f"{came_back}, of several groups", now)
+        case Stage.TRIPPED if _has_cooled(counts, now):
+            return Step(Stage.HALF_OPEN, rules.min_samples, "half-open after its cool-down", counts.trips)
+        case Stage.HALF_OPEN:
+            if counts.returned > rules.return_rate * max(counts.sent, counts.allowed):
+                return _trip(counts, rules, came_back, now)
+            if _all_known(counts):
+                if counts.returned / counts.observed > rules.return_rate:
+                    return _trip(counts, rules, came_back, now)
+                return Step(Stage.OPEN, 0, f"{counts.stayed} of {counts.observed} stayed away", 0)
     return None
 
 
-def cooled(rules: Rules, trips: int, now: datetime) -> datetime:
-    """Until when a breaker stays open that has tripped ``trips`` times before: longer each time."""
-    return now + rules.cool_down * float(2 ** min(trips, 10))
-
-
 def quota(counts: Counts) -> int | None:
-    """How many held messages may go on now; None: all of them."""
+    """How many more may go on now; None: all of them."""
     if counts.stage == Stage.OPEN:
         return None
-    if counts.stage in (Stage.CANARY, Stage.RAMP):
+    if counts.stage in LIMITED:
         return max(0, counts.allowed - counts.sent - counts.waiting)
     return 0
 
 
-def _grow(counts: Counts, rules: Rules, observed: int) -> Step | None:
+def cooled(rules: Rules, trips: int, now: datetime) -> datetime:
+    """Until when a breaker stays tripped that has tripped ``trips`` times before: longer each time."""
+    return now + rules.cool_down * float(2 ** min(trips, 10))
+
+
+def _has_cooled(counts: Counts, now: datetime) -> bool:
+    return counts.cool_down_until is not None and counts.cool_down_until <= now
+
+
+def _all_known(counts: Counts) -> bool:
+    return counts.sent > 0 and counts.observed >= counts.sent
+
+
+def _grow(counts: Counts, rules: Rules) -> Step | None:
     """The next stage of one that has passed. It never lets through more than ``grow`` times what has proved itself: a
     group that ran empty, or that a person emptied, has its ramp still before it."""
-    share = f"{counts.stayed} of {observed} stayed away"
+    share = f"{counts.stayed} of {counts.observed} stayed away"
     if not rules.canary:
         return Step(Stage.OPEN, 0, share, counts.trips)
     if counts.sent >= counts.allowed:
@@ -209,6 +193,8 @@ def _grow(counts: Counts, rules: Rules, observed: int) -> Step | None:
 
 def _stop(counts: Counts, rules: Rules, passing: bool, now: datetime) -> Step:
     reason = f"{counts.returned} of {counts.sent} came back"
-    if not passing:
-        return Step(Stage.FAILED, 0, reason, counts.trips + 1)
+    return _trip(counts, rules, reason, now) if passing else Step(Stage.FAILED, 0, reason, counts.trips + 1)
+
+
+def _trip(counts: Counts, rules: Rules, reason: str, now: datetime) -> Step:
     return Step(Stage.TRIPPED, 0, reason, counts.trips + 1, cooled(rules, counts.trips, now))

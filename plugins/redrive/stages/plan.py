@@ -11,9 +11,9 @@ from typing import Any
 
 from redrive.classification.causes import Cause
 from redrive.ledger import leases
-from redrive.ledger.delivery import breakers, consumers, outcomes, planning
+from redrive.ledger.delivery import breakers, consumers, counting, outcomes, planning
 from redrive.ledger.delivery.ordering import InOrder
-from redrive.ledger.delivery.planning import CaseCount, GroupGate
+from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.predicates import TO_PLAN
 from redrive.ledger.selecting import Selection
 from redrive.policy import gates, next_step
@@ -33,7 +33,7 @@ def plan(context: Context) -> dict[str, Any]:
     aiming.aim(context)
     expired = planning.expire(ledger, lease, enqueued_before=now - route.give_up_after, now=now)
     rules = gate_rules(route)
-    planning.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
+    breakers.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
     if in_order := _in_order(context):
         planning.hold_out_of_turn(ledger, lease, in_order, now)
     stopped, reopened = _step_gates(context, rules)
@@ -46,7 +46,7 @@ def plan(context: Context) -> dict[str, Any]:
     lost = planning.refuse_lost(ledger, lease, keys, now)
     counts["to_review"] += lost
     stopped += _step_destinations(context, rules)
-    planning.remember(ledger, lease, gates.REMEMBERED * rules.min_samples, now)
+    counting.remember(ledger, lease, gates.REMEMBERED * rules.min_samples, now)
     let = admit(context)
     counts["waiting"] += let
     counts["held"] -= let
@@ -110,37 +110,22 @@ def gate_rules(route: Route) -> gates.Rules:
     )
 
 
-def counts_of(gate: GroupGate) -> gates.Counts:
-    """What the ledger knows of a gate, as the decision takes it."""
-    return gates.Counts(
-        gate.stage,
-        gate.allowed,
-        gate.sent,
-        gate.stayed,
-        gate.returned,
-        gate.trips,
-        gate.cool_down_until,
-        gate.waiting,
-        gate.held,
-    )
-
-
 def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     """Let every gate take its step; (groups stopped, messages reopened for people)."""
     ledger, lease, now = context.ledger, context.lease, context.now()
     overrides = policy_limits(context.route).verdicts
     with ledger.read() as connection:
-        current = planning.gates(connection, context.name)
+        current = breakers.of_groups(connection, context.name)
     hold: dict[int, str] = {}
     to_people: dict[int, str] = {}
     for gate in current:
         passing = gate.released == 0 and next_step.is_automatic(Cause(gate.cause), overrides)
-        taken = gates.step(counts_of(gate), rules, passing=passing, now=now)
+        taken = gates.step(gate.counts, rules, passing=passing, now=now)
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
                 to_people[gate.group_id] = f"canary failed: {gate.reason}"
             continue
-        planning.set_gate(ledger, lease, gate, taken, now)
+        breakers.take_step(ledger, lease, gate, taken, now)
         if taken.stage == "tripped":
             hold[gate.group_id] = f"breaker: {taken.reason}"
         elif taken.stage == "failed":
@@ -154,20 +139,12 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
     """Let the breaker of every destination take its step; how many were stopped."""
     now, stopped = context.now(), 0
     with context.ledger.read() as connection:
-        current = breakers.states(connection, context.name)
+        current = breakers.of_destinations(connection, context.name)
     for gate in current:
-        taken = gates.step_destination(
-            gate.stage,
-            [gates.Outcomes(*counts) for counts in gate.outcomes],
-            rules,
-            allowed=gate.allowed,
-            trips=gate.trips,
-            cool_down_until=gate.cool_down_until,
-            now=now,
-        )
+        taken = gates.step_destination(gate.counts, gate.outcomes, rules, now=now)
         if taken is None:
             continue
-        breakers.set_stage(context.ledger, context.lease, gate, taken, now)
+        breakers.take_step(context.ledger, context.lease, gate, taken, now)
         if taken.stage == "tripped":
             stopped += 1
             context.progress(f"nothing goes to {gate.destination} for a while: {taken.reason}", 0, None)
@@ -177,7 +154,7 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
 def _pause_if_sick(context: Context) -> None:
     """With most of the open messages behind stopped gates it is the destination that is sick, not the messages."""
     with context.ledger.read() as connection:
-        current = planning.gates(connection, context.name)
+        current = breakers.of_groups(connection, context.name)
     open_messages = {gate.group_id: gate.waiting + gate.held for gate in current}
     busy = [gate for gate in current if open_messages[gate.group_id]]
     total = sum(open_messages.values())
@@ -197,7 +174,7 @@ def admit(context: Context) -> int:
     if in_order := _in_order(context):
         held = planning.hold_out_of_turn(ledger, lease, in_order, now)
     with ledger.read() as connection:
-        current = planning.gates(connection, context.name)
+        current = breakers.of_groups(connection, context.name)
     beyond = {
         gate.group_id: gate.reason or f"{gate.stage}: waits for the outcome of the first {gate.allowed}"
         for gate in current
@@ -206,8 +183,8 @@ def admit(context: Context) -> int:
     back = planning.hold_back(ledger, lease, beyond, now)
     if back:
         with ledger.read() as connection:
-            current = planning.gates(connection, context.name)
-    quotas = {gate.group_id: gates.quota(counts_of(gate)) for gate in current if gate.held}
+            current = breakers.of_groups(connection, context.name)
+    quotas = {gate.group_id: gates.quota(gate.counts) for gate in current if gate.held}
     quotas = {group: allowed for group, allowed in quotas.items() if allowed != 0}
     return _let_selected(context, quotas) - back - held
 

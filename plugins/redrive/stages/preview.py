@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from redrive.ledger import schema
-from redrive.ledger.delivery import consumers, lanes, planning
+from redrive.ledger.delivery import breakers, consumers, lanes, planning
 from redrive.ledger.delivery.planning import CaseCount, WaitingCount
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
@@ -50,7 +50,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
         else:
             seen.look(ledger, route, selection, now)
         with ledger.read() as connection:
-            gates = {gate.group_id: gate for gate in planning.gates(connection, route)}
+            gates = {gate.group_id: gate for gate in breakers.of_groups(connection, route)}
             staged = batches.unloaded(connection, route)
             mask = redactor(known)
             templates = {group: mask(text) for group, text in planning.templates(connection, route).items()}

@@ -4,6 +4,7 @@ import json
 from typing import Any, Never
 from xml.parsers import expat
 
+from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import suspects
 from redrive.ledger.review import escalations, standing
 from redrive.ledger.review.escalations import Decided
@@ -54,7 +55,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
         totals = {name: totals[name] + done[name] for name in totals}
     if totals["released"]:
         canary = context.route.canary
-        escalations.regate(context.ledger, context.lease, first=canary.first if canary else None, now=context.now())
+        breakers.regate(context.ledger, context.lease, first=canary.first if canary else None, now=context.now())
         # Not left to the next plan: a delivery may come first, and a claim looks at no gate.
         plan.admit(context)
     return totals

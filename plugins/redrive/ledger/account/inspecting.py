@@ -6,7 +6,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
-from redrive.ledger.delivery import breakers, expiry, gate_waits, planning
+from redrive.ledger.delivery import breakers, expiry, gate_waits
 from redrive.ledger.engine import sql
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import State
@@ -27,7 +27,7 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
         "balance": balance.of_route(connection, route),
         "gates": [
             {name: getattr(gate, name) for name in gate.__slots__} | _wait(waits.get((gate.group_id, None)))
-            for gate in planning.gates(connection, route)
+            for gate in breakers.of_groups(connection, route)
             if gate.stage != "open" or gate.waiting or gate.held
         ],
         "destinations": [
@@ -44,7 +44,7 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
                 "waiting": one.waiting,
                 **_wait(waits.get((None, one.destination))),
             }
-            for one in breakers.states(connection, route)
+            for one in breakers.of_destinations(connection, route)
             if one.stage != "open"
         ],
         "watching": _watching(connection, route),

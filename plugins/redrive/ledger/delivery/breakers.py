@@ -1,11 +1,14 @@
-"""The breaker of each destination: what came back from it across groups, and how many it may get now.
+"""Breakers: the gate of each group and the breaker of each destination, at their stages.
 
-A destination without a row in ``destination_state`` is open. Outcomes are counted per group, because one group that
-keeps coming back says something of that group; that several do says something of the destination. Counted is what was
-sent since the stage began.
+How many of a stage were sent, stayed away and came back is written nowhere. It is counted, whenever it is asked, from
+the attempts that carry the stage (:mod:`redrive.ledger.delivery.counting`).
+
+Outcomes of a destination are told by group, because one group that keeps coming back says something of that group; that
+several do says something of the destination.
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,12 +19,42 @@ from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
 from redrive.ledger.transactions import RouteLease, RunTransaction, Transaction
-from redrive.policy.gates import BreakerStage, BreakerStep
+from redrive.policy import gates
+from redrive.policy.gates import Counts, Outcomes, Stage, Step
 
-_OF_THIS_STAGE = (
-    "attempts.sent_at is not null and not exists (select 1 from destination_state state where state.route ="
-    " attempts.route and state.destination = attempts.destination and state.stage_at > attempts.sent_at)"
-)
+
+@dataclass(frozen=True, slots=True)
+class GroupGate:
+    """A group's gate as the ledger holds it, with what is open behind it."""
+
+    group_id: int
+    cause: str
+    stage: Stage
+    allowed: int
+    sent: int
+    stayed: int
+    returned: int
+    trips: int
+    cool_down_until: datetime | None
+    reason: str | None
+    waiting: int  # messages that are waiting, sending or unknown
+    held: int
+    released: int  # of both, those that a person released
+
+    @property
+    def counts(self) -> Counts:
+        """What the rules decide by."""
+        return Counts(
+            self.stage,
+            self.allowed,
+            self.sent,
+            self.stayed,
+            self.returned,
+            self.trips,
+            self.cool_down_until,
+            self.waiting,
+            self.held,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,217 +62,343 @@ class DestinationGate:
     """A destination's breaker as the ledger holds it."""
 
     destination: str
-    stage: BreakerStage
+    stage: Stage
     allowed: int
+    sent: int
+    stayed: int
+    returned: int
     trips: int
     cool_down_until: datetime | None
     reason: str | None
-    outcomes: tuple[tuple[int, int, int], ...]  # per group: sent, stayed, returned
+    outcomes: tuple[Outcomes, ...]  # of each group
     waiting: int  # messages that are due or will be
 
     @property
-    def sent(self) -> int:
-        return sum(sent for sent, _, _ in self.outcomes)
-
-    @property
-    def stayed(self) -> int:
-        return sum(stayed for _, stayed, _ in self.outcomes)
-
-    @property
-    def returned(self) -> int:
-        return sum(returned for _, _, returned in self.outcomes)
-
-
-def states(connection: Connection, route: str) -> list[DestinationGate]:
-    """The breakers of all destinations that the route has sent to."""
-    outcomes: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for row in connection.execute(
-        sql(
-            "select destination, sent, stayed, returned from destination_outcomes where route = :route"
-            " order by destination, group_id"
-        ),
-        {"route": route},
-    ):
-        outcomes[row.destination].append((row.sent, row.stayed, row.returned))
-    known = {
-        row.destination: row
-        for row in connection.execute(sql("select * from destination_state where route = :route"), {"route": route})
-    }
-    waiting: dict[str, int] = {
-        row.destination: row.n
-        for row in connection.execute(
-            sql(
-                "select destination, count(*) as n from messages where route = :route and state = 'waiting'"
-                " and destination is not null group by destination"
-            ),
-            {"route": route},
+    def counts(self) -> Counts:
+        """What the rules decide by."""
+        return Counts(
+            self.stage,
+            self.allowed,
+            self.sent,
+            self.stayed,
+            self.returned,
+            self.trips,
+            self.cool_down_until,
+            self.waiting,
+            held=0,
         )
-    }
+
+
+# --- as they are ------------------------------------------------------------------------------------------
+
+#: Each gate with what counts for it, and what is open behind it.
+_GATES = """
+select
+    gate.group_id, failure_groups.cause, gate.stage, gate.allowed, gate.sent, gate.stayed, gate.returned, gate.trips,
+    gate.cool_down_until, gate.reason, coalesce(open.waiting, 0) as waiting, coalesce(open.held, 0) as held,
+    coalesce(open.released, 0) as released
+from group_state gate
+inner join failure_groups on failure_groups.group_id = gate.group_id
+left join (
+    select
+        group_id,
+        sum(case when state = 'held' then 0 else 1 end) as waiting,
+        sum(case when state = 'held' then 1 else 0 end) as held,
+        sum(case when plan = 'release' then 1 else 0 end) as released
+    from messages
+    where route = :route and state in ('waiting', 'sending', 'unknown', 'held') and kind <> 'delay'
+    group by group_id
+) open on open.group_id = gate.group_id
+where gate.route = :route
+order by gate.group_id
+"""
+
+
+def of_groups(connection: Connection, route: str) -> list[GroupGate]:
+    """All gates of the route with what is waiting and held behind them."""
     return [
-        DestinationGate(
-            name,
-            BreakerStage(row.stage) if row is not None else BreakerStage.OPEN,
-            row.allowed if row is not None else 0,
-            row.trips if row is not None else 0,
-            parse_instant(row.cool_down_until) if row is not None else None,
-            row.reason if row is not None else None,
-            tuple(outcomes.get(name, ())),
-            waiting.get(name, 0),
+        GroupGate(
+            row.group_id,
+            row.cause,
+            Stage(row.stage),
+            row.allowed,
+            row.sent,
+            row.stayed,
+            row.returned,
+            row.trips,
+            parse_instant(row.cool_down_until),
+            row.reason,
+            row.waiting,
+            row.held,
+            row.released,
         )
-        for name in sorted(outcomes.keys() | known.keys())
-        for row in [known.get(name)]
+        for row in connection.execute(sql(_GATES), {"route": route})
     ]
 
 
-def set_stage(ledger: Ledger, lease: RouteLease, gate: DestinationGate, step: BreakerStep, now: datetime) -> None:
-    """Move a destination's breaker to another stage and begin to count anew."""
-    with ledger.under(lease, now) as tx:
-        tx.execute(
-            sql(
-                "insert into destination_state (route, destination, stage, allowed, trips, cool_down_until, reason,"
-                " stage_at) values (:route, :destination, :stage, :allowed, :trips, :cool_down_at, :reason, :now)"
-                " on conflict (route, destination) do update set stage = excluded.stage, allowed = excluded.allowed,"
-                " trips = excluded.trips, cool_down_until = excluded.cool_down_until, reason = excluded.reason,"
-                " stage_at = excluded.stage_at"
-            ),
-            {
-                "destination": gate.destination,
-                "stage": step.stage,
-                "allowed": step.allowed,
-                "trips": step.trips,
-                "cool_down_at": step.cool_down_until,
-                "reason": step.reason,
-            },
-        )
-        _forget(tx, gate.destination)
-        record_event(
-            tx,
-            action=Action.STEP_BREAKER,
-            count=gate.waiting,
-            selection={"destination": gate.destination, "from": gate.stage, "to": step.stage, "allowed": step.allowed},
-            reason=step.reason,
-        )
+#: What counts for the breaker of each destination, by group.
+_OUTCOMES_BY_GROUP = """
+select
+    breakers.destination,
+    count(*) as sent,
+    count(case when attempts.outcome in ('presumed', 'confirmed') then 1 end) as stayed,
+    count(case when attempts.outcome = 'returned' then 1 end) as returned
+from breakers
+inner join redelivery_attempts attempts on attempts.destination_stage = breakers.stage_id
+where
+    breakers.route = :route and breakers.destination is not null
+    and coalesce(attempts.return_kind, 'dead_letter') = 'dead_letter'
+group by breakers.destination, attempts.group_id
+order by breakers.destination, attempts.group_id
+"""
+#: Each breaker of a destination, and how many messages wait to be sent there.
+_DESTINATIONS = """
+select
+    breakers.destination, stage, allowed, trips, cool_down_until, reason,
+    (
+        select count(*) from messages
+        where
+            messages.route = :route and messages.state = 'waiting'
+            and messages.destination = breakers.destination
+    ) as waiting
+from breakers
+where route = :route and destination is not null
+order by destination
+"""
 
 
-def release(ledger: Ledger, route: str, destination: str, *, by: str, now: datetime) -> bool:
-    """A person lets a stopped destination have messages again, a few first, and one that has had a few as many as come:
-    where nobody tells its depth, what became of those may never be known. False where its breaker is closed."""
-    values = {"destination": destination, "reason": f"released by {by}"}
-    with ledger.by(by, now, route=route) as tx:
-        changed = tx.execute(
-            sql(
-                "update destination_state set cool_down_until = :now where route = :route"
-                " and destination = :destination and stage = 'tripped'"
-            ),
-            values,
-        ).rowcount
-        opened = tx.execute(
-            sql(
-                "update destination_state set stage = 'open', allowed = 0, cool_down_until = null, reason = :reason,"
-                " stage_at = :now where route = :route and destination = :destination and stage = 'half_open'"
-            ),
-            values,
-        ).rowcount
-        if opened:
-            _forget(tx, destination)
-        changed += opened
-        if changed:
-            record_event(tx, Action.RELEASE_GATE, selection={"destination": destination})
-    return bool(changed)
+def of_destinations(connection: Connection, route: str) -> list[DestinationGate]:
+    """The breakers of all destinations that the route has sent to."""
+    outcomes: dict[str, list[Outcomes]] = defaultdict(list)
+    for row in connection.execute(sql(_OUTCOMES_BY_GROUP), {"route": route}):
+        outcomes[row.destination].append(Outcomes(row.sent, row.stayed, row.returned))
+    return [
+        DestinationGate(
+            row.destination,
+            Stage(row.stage),
+            row.allowed,
+            sum(one.sent for one in outcomes[row.destination]),
+            sum(one.stayed for one in outcomes[row.destination]),
+            sum(one.returned for one in outcomes[row.destination]),
+            row.trips,
+            parse_instant(row.cool_down_until),
+            row.reason,
+            tuple(outcomes[row.destination]),
+            row.waiting,
+        )
+        for row in connection.execute(sql(_DESTINATIONS), {"route": route}).all()
+    ]
+
+
+#: The breaker of a destination with the places of its stage that are taken: by what was sent, and by what is claimed.
+_PLACES = """
+select
+    stage, allowed, trips,
+    (
+        select count(*) from redelivery_attempts attempts
+        where
+            attempts.destination_stage = breakers.stage_id
+            and coalesce(attempts.return_kind, 'dead_letter') = 'dead_letter'
+    ) as sent,
+    (
+        select coalesce(sum(claimed), 0) from delivery_slices slices
+        where
+            slices.route = breakers.route and slices.destination = breakers.destination
+            and slices.closed_at is null
+    ) as claimed
+from breakers
+where route = :route and destination = :destination and stage <> 'open'
+"""
 
 
 def quota(connection: Connection, route: str, destination: str) -> int | None:
     """How many messages the breaker lets go to ``destination`` now, beside those claimed already; None: any number."""
-    row = connection.execute(
-        sql(
-            "select stage, allowed, coalesce((select sum(sent) from destination_outcomes o where o.route = s.route"
-            " and o.destination = s.destination), 0) as sent, coalesce((select sum(claimed) from delivery_slices d"
-            " where d.route = s.route and d.destination = s.destination and d.closed_at is null), 0) as claimed"
-            " from destination_state s where s.route = :route and s.destination = :destination"
-        ),
-        {"route": route, "destination": destination},
-    ).first()
-    if row is None or row.stage == "open":
+    row = connection.execute(sql(_PLACES), {"route": route, "destination": destination}).first()
+    if row is None:
         return None
-    return 0 if row.stage == "tripped" else max(0, int(row.allowed) - int(row.sent) - int(row.claimed))
-
-
-# --- what becomes of sends; each within the transaction of whoever learned it -----------------------------
-
-
-def count_sent(tx: RunTransaction, slice_id: int) -> None:
-    """The sends of a slice that is being closed."""
-    _add(tx, "sent", "attempts.slice_id = :slice_id", {"slice_id": slice_id})
-
-
-def uncount_sent(tx: RunTransaction, which: str, values: dict[str, Any]) -> None:
-    """Attempts (``which``, SQL over ``attempts``) whose outcome nobody will know: others go in their place."""
-    _add(tx, "sent", which, values, by="-count(*)")
-
-
-def count_stayed(tx: RunTransaction, which: str, values: dict[str, Any]) -> None:
-    """Attempts (``which``, SQL over ``attempts``) without an outcome of which one is about to be known: they stayed."""
-    _add(tx, "stayed", f"attempts.outcome is null and ({which})", values)
-
-
-def count_returned(tx: RunTransaction) -> None:
-    """The returns in table ``incoming``, before they are written into their attempts.
-
-    What was put into a delay queue did not fail, and tells nothing of the destination.
-    """
-    came_back = (
-        "from incoming inner join redelivery_attempts attempts on attempts.message_id = incoming.owner"
-        f" and attempts.attempt = incoming.redrive_attempt where incoming.role = 'returned' and {_OF_THIS_STAGE}"
-        " group by attempts.route, attempts.destination, coalesce(attempts.group_id, 0)"
-    )
-    tx.execute(
-        sql(
-            "insert into destination_outcomes (route, destination, group_id, sent, stayed, returned)"
-            " select attempts.route, attempts.destination, coalesce(attempts.group_id, 0),"
-            " sum(case when incoming.kind = 'dead_letter' then 0 else -1 end),"
-            " sum(case when incoming.prior_outcome in ('presumed', 'confirmed') then -1 else 0 end),"
-            f" sum(case when incoming.kind = 'dead_letter' then 1 else 0 end) {came_back}"
-            " on conflict (route, destination, group_id) do update set"
-            " sent = destination_outcomes.sent + excluded.sent,"
-            " stayed = case when destination_outcomes.stayed + excluded.stayed < 0 then 0"
-            " else destination_outcomes.stayed + excluded.stayed end,"
-            " returned = destination_outcomes.returned + excluded.returned"
+    return gates.quota(
+        Counts(
+            Stage(row.stage), row.allowed, row.sent, 0, 0, row.trips, cool_down_until=None, waiting=row.claimed, held=0
         )
     )
 
 
-def remember(tx: RunTransaction, most: int) -> None:
-    """Of open destinations keep only so many outcomes in mind, in their proportion: what matters is what is new."""
+# --- stages -----------------------------------------------------------------------------------------------
+
+#: A group of which something is to be planned gets its gate.
+_ADD_GATES = """
+insert into breakers (route, group_id, stage, allowed, stage_at, began_at)
+select distinct route, group_id, :stage, :allowed, :begins_at, :begins_at
+from messages
+where route = :route and state = 'classified' and group_id is not null
+on conflict (route, group_id) do nothing
+"""
+
+
+def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
+    """Give every group of the route that has no gate yet one: a canary of ``first``, or open when None. So begins also
+    a canary that is allowed nothing yet."""
+    values = {"stage": Stage.OPEN if first is None else Stage.CANARY, "allowed": first or 0}
+    with ledger.under(lease, now) as tx:
+        tx.execute(
+            sql(
+                "update breakers set stage = :stage, allowed = :allowed"
+                " where route = :route and stage = 'canary' and allowed = 0"
+            ),
+            values,
+        )
+        return int(tx.execute(sql(_ADD_GATES), {**values, "begins_at": now}).rowcount)
+
+
+def add_destination(tx: RunTransaction, destination: str) -> None:
+    """See to it that a destination has a breaker: an open one, before anything is sent there."""
     tx.execute(
         sql(
-            "update destination_outcomes set sent = sent - stayed - returned + stayed * cast(:most as bigint) / total.n"
-            " + returned * cast(:most as bigint) / total.n, stayed = stayed * cast(:most as bigint) / total.n,"
-            " returned = returned * cast(:most as bigint) / total.n"
-            " from (select destination as name, sum(stayed + returned) as n from destination_outcomes"
-            " where route = :route group by destination) total where route = :route and destination = total.name"
-            " and total.n > :most and not exists (select 1 from destination_state state where state.route = :route"
-            " and state.destination = total.name and state.stage <> 'open')"
+            "insert into breakers (route, destination, stage, stage_at, began_at)"
+            " values (:route, :destination, 'open', :now, :now) on conflict (route, destination) do nothing"
         ),
-        {"most": most},
-    )
-
-
-def _add(tx: RunTransaction, column: str, which: str, values: dict[str, Any], *, by: str = "count(*)") -> None:
-    tx.execute(
-        sql(
-            f"insert into destination_outcomes (route, destination, group_id, {column})"
-            f" select attempts.route, attempts.destination, coalesce(attempts.group_id, 0), {by}"
-            f" from redelivery_attempts attempts where {which} and {_OF_THIS_STAGE}"
-            " group by attempts.route, attempts.destination, coalesce(attempts.group_id, 0)"
-            " on conflict (route, destination, group_id) do update set"
-            f" {column} = destination_outcomes.{column} + excluded.{column}"
-        ),
-        values,
-    )
-
-
-def _forget(tx: Transaction, destination: str) -> None:
-    tx.execute(
-        sql("delete from destination_outcomes where route = :route and destination = :destination"),
         {"destination": destination},
+    )
+
+
+#: The next stage of one breaker. What leaves ``tripped`` is tried anew: what was sent before tells nothing of it.
+_STEP = """
+update breakers set
+    stage = :stage, period = period + 1, allowed = :allowed, trips = :trips, cool_down_until = :cool_down_at,
+    reason = :reason, stage_at = :now, began_at = case when stage = 'tripped' then :now else began_at end
+where route = :route and (group_id = :group_id or destination = :destination)
+"""
+
+
+def take_step(
+    ledger: Ledger, lease: RouteLease, breaker: GroupGate | DestinationGate, step: Step, now: datetime
+) -> None:
+    """Move a breaker to another stage, for which nothing counts yet."""
+    which: dict[str, int | str]
+    if isinstance(breaker, GroupGate):
+        action, behind, which = Action.STEP_GATE, breaker.waiting + breaker.held, {"group_id": breaker.group_id}
+    else:
+        action, behind, which = Action.STEP_BREAKER, breaker.waiting, {"destination": breaker.destination}
+    values = {
+        "group_id": None,
+        "destination": None,
+        **which,
+        "stage": step.stage,
+        "allowed": step.allowed,
+        "trips": step.trips,
+        "cool_down_at": step.cool_down_until,
+        "reason": step.reason,
+    }
+    with ledger.under(lease, now) as tx:
+        tx.execute(sql(_STEP), values)
+        record_event(
+            tx,
+            action=action,
+            count=behind,
+            selection={**which, "from": breaker.stage, "to": step.stage, "allowed": step.allowed},
+            reason=step.reason,
+        )
+
+
+def begin_anew(
+    tx: Transaction,
+    stage: Stage,
+    *,
+    allowed: int,
+    reason: str,
+    which: str,
+    values: Mapping[str, Any] | None = None,
+) -> int:
+    """Begin a series of stages of the route's breakers that match ``which`` (SQL over ``breakers``); how many."""
+    return int(
+        tx.execute(
+            sql(
+                "update breakers set stage = :stage, period = period + 1, allowed = :allowed, cool_down_until = null,"
+                f" reason = :reason, stage_at = :now, began_at = :now where route = :route and {which}"
+            ),
+            {**(values or {}), "stage": stage, "allowed": allowed, "reason": reason},
+        ).rowcount
+    )
+
+
+def release_group(ledger: Ledger, route: str, group_id: int, *, first: int | None, by: str, now: datetime) -> bool:
+    """A person lets a group try its canary again (``first`` None: opens it); False when it has no gate."""
+    with ledger.by(by, now, route=route) as tx:
+        changed = begin_anew(
+            tx,
+            Stage.OPEN if first is None else Stage.CANARY,
+            allowed=first or 0,
+            reason=f"released by {by}",
+            which="group_id = :group_id",
+            values={"group_id": group_id},
+        )
+        if changed:
+            record_event(tx, Action.RELEASE_GATE, selection={"group_id": group_id})
+    return bool(changed)
+
+
+def release_destination(ledger: Ledger, route: str, destination: str, *, by: str, now: datetime) -> bool:
+    """A person lets a stopped destination have messages again, a few first, and one that has had a few as many as come:
+    where nobody tells its depth, what became of those may never be known. False where its breaker is closed."""
+    values = {"destination": destination}
+    with ledger.by(by, now, route=route) as tx:
+        changed = end_cool_down(tx, "destination = :destination", {**values, "reason": f"released by {by}"})
+        changed += begin_anew(
+            tx,
+            Stage.OPEN,
+            allowed=0,
+            reason=f"released by {by}",
+            which="destination = :destination and stage = 'half_open'",
+            values=values,
+        )
+        if changed:
+            record_event(tx, Action.RELEASE_GATE, selection=values)
+    return bool(changed)
+
+
+def end_cool_down(tx: Transaction, which: str = "true", values: Mapping[str, Any] | None = None) -> int:
+    """The route's tripped breakers that match ``which`` (SQL over ``breakers``) may be tried at once; how many."""
+    return int(
+        tx.execute(
+            sql(f"update breakers set cool_down_until = :now where route = :route and stage = 'tripped' and {which}"),
+            values,
+        ).rowcount
+    )
+
+
+#: Gates of groups of which a person released something since the stage began, and that don't try it yet.
+_RELEASED_SINCE = """
+group_id is not null and stage in ('failed', 'tripped', 'open') and stage_at < (
+    select max(changed_at) from messages
+    where
+        messages.route = :route and messages.plan = 'release' and messages.group_id = breakers.group_id
+)
+and group_id in (
+    select group_id from messages where route = :route and plan = 'release' and state in ('waiting', 'held')
+)
+"""
+
+
+def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
+    """The gate of groups that people released goes back to a canary: a fix is a claim, not a fact."""
+    with ledger.under(lease, now) as tx:
+        return begin_anew(
+            tx,
+            Stage.OPEN if first is None else Stage.CANARY,
+            allowed=first or 0,
+            reason="released by a person",
+            which=_RELEASED_SINCE,
+        )
+
+
+def move_route(tx: RunTransaction, reason: str) -> None:
+    """The route's queues are elsewhere now: destinations there are new ones, and groups begin with a canary to which
+    the plan will allow its first few (:func:`open_gates`)."""
+    tx.execute(sql("delete from breakers where route = :route and destination is not null"))
+    begin_anew(
+        tx,
+        Stage.CANARY,
+        allowed=0,
+        reason=reason,
+        which="group_id is not null and stage in ('canary', 'ramp', 'open')",
     )

@@ -225,6 +225,7 @@ def claim_resends(
 
 
 def _open(tx: RunTransaction, wanted: Wanted, terms: Terms) -> int:
+    breakers.add_destination(tx, wanted.destination)
     return int(
         tx.execute(
             sql(

@@ -13,9 +13,8 @@ from typing import Any
 
 from sqlalchemy.engine import Connection, Row
 
-from redrive.ledger.delivery import breakers, ordering, planning
-from redrive.ledger.delivery.outcomes import OF_THIS_STAGE
-from redrive.ledger.delivery.planning import GroupGate
+from redrive.ledger.delivery import breakers, ordering
+from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.engine import parse_instant, sql
 
 _HERE = "(select system from route_state where route = :route)"
@@ -41,12 +40,11 @@ def waits(connection: Connection, route: str) -> list[GateWait]:
         sql(
             "select attempts.group_id, slices.destination, slices.system, slices.observed_from is null as unpassed,"
             f" slices.system = {_HERE} as here, count(*) as n, max(slices.last_sent_at) as last_sent_at,"
-            " max(slices.window_ends_at) as window_ends_at from group_state"
-            " inner join redelivery_attempts attempts on attempts.route = group_state.route"
-            " and attempts.group_id = group_state.group_id"
+            " max(slices.window_ends_at) as window_ends_at from breakers"
+            " inner join redelivery_attempts attempts on attempts.group_stage = breakers.stage_id"
             " inner join delivery_slices slices on slices.slice_id = attempts.slice_id"
-            " where slices.route = :route and slices.observed_at is null and slices.sent > 0"
-            f" and group_state.stage in ('canary', 'ramp') and attempts.outcome is null and {OF_THIS_STAGE}"
+            " where breakers.route = :route and breakers.stage in ('canary', 'ramp')"
+            " and slices.observed_at is null and attempts.outcome is null"
             " group by attempts.group_id, slices.destination, slices.system, slices.observed_from is null"
         ),
         {"route": route},
@@ -63,12 +61,12 @@ def waits(connection: Connection, route: str) -> list[GateWait]:
     ):
         open_messages[row.group_id][row.state] = row
     found = []
-    for gate in planning.gates(connection, route):
+    for gate in breakers.of_groups(connection, route):
         told = _of_group(connection, route, gate, pending[gate.group_id], open_messages[gate.group_id])
         if told is not None:
             words, until, stuck = told
             found.append(GateWait(gate.group_id, None, gate.stage, words, until, stuck))
-    for one in breakers.states(connection, route):
+    for one in breakers.of_destinations(connection, route):
         if one.stage == "tripped":
             words = f"its cool-down, until {_at(one.cool_down_until)}"
             found.append(GateWait(None, one.destination, one.stage, words, one.cool_down_until))
@@ -188,16 +186,16 @@ def for_what_came_back(connection: Connection, route: str, *, drained_from: date
     if connection.execute(sql(f"{over} limit 1"), values).first() is None:
         return False
     of_group = (
-        "select 1 from redelivery_attempts attempts inner join group_state on group_state.route = attempts.route"
-        f" and group_state.group_id = attempts.group_id where attempts.slice_id in ({over})"
-        f" and attempts.outcome is null and {OF_THIS_STAGE} and group_state.stage in ('canary', 'ramp')"
+        "select 1 from breakers inner join redelivery_attempts attempts on attempts.group_stage = breakers.stage_id"
+        " where breakers.route = :route and breakers.stage in ('canary', 'ramp')"
+        f" and attempts.outcome is null and attempts.slice_id in ({over})"
         " and exists (select 1 from messages where messages.route = :route and messages.state = 'held'"
-        " and messages.group_id = group_state.group_id) limit 1"
+        " and messages.group_id = breakers.group_id) limit 1"
     )
     of_destination = (
-        "select 1 from destination_state gate inner join delivery_slices slices on slices.route = gate.route"
-        f" and slices.destination = gate.destination where gate.route = :route and gate.stage = 'half_open'"
-        f" and slices.slice_id in ({over}) and slices.claimed_at >= gate.stage_at limit 1"
+        "select 1 from breakers inner join redelivery_attempts attempts on attempts.destination_stage ="
+        " breakers.stage_id where breakers.route = :route and breakers.stage = 'half_open'"
+        f" and attempts.outcome is null and attempts.slice_id in ({over}) limit 1"
     )
     return any(connection.execute(sql(one), values).first() is not None for one in (of_group, of_destination))
 

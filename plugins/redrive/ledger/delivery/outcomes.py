@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.ledger.delivery import breakers
+from redrive.ledger.delivery import counting
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
 from redrive.ledger.review import escalations
@@ -48,9 +48,6 @@ NOBODYS = 2**63
 
 #: So far apart the clocks of two processes may be.
 CLOCKS = timedelta(minutes=2)
-
-#: SQL: the attempt was sent since its group's gate is at its stage, so that its outcome is this stage's.
-OF_THIS_STAGE = "attempts.sent_at >= group_state.stage_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,24 +189,13 @@ def lose_sight(tx: RunTransaction, *, until_fence: int, reason: str) -> int:
         "select slice_id from delivery_slices where route = :route and fence <= :until_fence and closed_at is not null"
         " and observed_at is null and sent > 0"
     )
-    lost = f"attempts.slice_id in ({slices}) and attempts.sent_at is not null and attempts.outcome is null"
-    tx.execute(
-        sql(
-            "update group_state set sent ="
-            " case when group_state.sent > seen.n then group_state.sent - seen.n else 0 end"
-            " from (select attempts.group_id, count(*) as n from redelivery_attempts attempts inner join group_state"
-            " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
-            f" where {lost} and {OF_THIS_STAGE} group by attempts.group_id) seen"
-            " where group_state.route = :route and group_state.group_id = seen.group_id"
-        ),
-        values,
-    )
-    breakers.uncount_sent(tx, lost, values)
+    lost = f"slice_id in ({slices}) and sent_at is not null and outcome is null"
+    counting.forget_sends(tx, lost, values)
     count = tx.execute(
         sql(
             "update messages set reason = :reason where route = :route and state = 'sent' and exists (select 1 from"
             " redelivery_attempts attempts where attempts.message_id = messages.message_id"
-            f" and attempts.attempt = messages.attempts and {lost})"
+            f" and attempts.attempt = messages.attempts and attempts.{lost})"
         ),
         values,
     ).rowcount
@@ -256,19 +242,7 @@ def presume(
         values = {"horizon_at": horizon}
         tx.execute(
             sql(
-                "update group_state set stayed = group_state.stayed + seen.n from (select attempts.group_id,"
-                " count(*) as n from redelivery_attempts attempts inner join group_state"
-                " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
-                f" where attempts.slice_id in ({closable}) and outcome is null and {OF_THIS_STAGE}"
-                " group by attempts.group_id) seen"
-                " where group_state.route = :route and group_state.group_id = seen.group_id"
-            ),
-            values,
-        )
-        breakers.count_stayed(tx, f"attempts.slice_id in ({closable})", values)
-        tx.execute(
-            sql(
-                "update redelivery_attempts set outcome = 'presumed', outcome_at = :now"
+                f"update redelivery_attempts set outcome = 'presumed', outcome_at = :now, {counting.STAYED}"
                 f" where slice_id in ({closable}) and sent_at is not null and outcome is null"
             ),
             values,
@@ -544,24 +518,9 @@ def prove(tx: RunTransaction, message_ids: Sequence[int]) -> int:
         "redelivery_attempts.message_id in (select message_id from proved) and redelivery_attempts.attempt ="
         " (select attempts from messages where messages.message_id = redelivery_attempts.message_id)"
     )
-    # A send of which nobody knew whether it was one was not counted as sent until now.
     tx.execute(
         sql(
-            "update group_state set stayed = group_state.stayed + seen.known + seen.unknown,"
-            " sent = group_state.sent + seen.unknown from (select attempts.group_id,"
-            f" sum(case when {OF_THIS_STAGE} then 1 else 0 end) as known,"
-            " sum(case when attempts.sent_at is null then 1 else 0 end) as unknown"
-            " from redelivery_attempts attempts inner join group_state"
-            " on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
-            f" where {last.replace('redelivery_attempts', 'attempts')} and outcome is null"
-            " group by attempts.group_id) seen"
-            " where group_state.route = :route and group_state.group_id = seen.group_id"
-        )
-    )
-    breakers.count_stayed(tx, last.replace("redelivery_attempts", "attempts"), {})
-    tx.execute(
-        sql(
-            "update redelivery_attempts set outcome = 'confirmed', outcome_at = :now"
+            f"update redelivery_attempts set outcome = 'confirmed', outcome_at = :now, {counting.STAYED}"
             f" where {last} and coalesce(outcome, 'presumed') = 'presumed'"
         )
     )

@@ -1,7 +1,5 @@
-"""Apply decisions to whole sets of messages, and keep the gates (canary, ramp, breaker) of each group.
-
-The gate of a group is its ``stage``: while it is ``canary`` or ``ramp``, only ``allowed`` messages may go out and
-the rest is held; ``open`` lets all go; ``failed`` and ``tripped`` hold all.
+"""Apply decisions to whole sets of messages, and hold them behind the gates of their groups
+(:mod:`redrive.ledger.delivery.breakers`) or let them through.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,17 +11,16 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.ledger.delivery import breakers, ordering
+from redrive.ledger.delivery import ordering
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.moves import move, record_event
+from redrive.ledger.moves import move
 from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
 from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import SENDS, Plan, State
 from redrive.policy import backoff
-from redrive.policy.gates import Stage, Step
 from redrive.policy.next_step import Case, Consumers, Decision, Discard, Escalate, Hold, Send
 
 _NOBODY_TELLS: Mapping[str, Consumers] = MappingProxyType({})
@@ -44,30 +41,6 @@ class CaseCount:
     group_id: int | None
     source: str
     messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupGate:
-    """A group's gate as the ledger holds it, with what is open behind it."""
-
-    group_id: int
-    cause: str
-    stage: Stage
-    allowed: int
-    sent: int
-    stayed: int
-    returned: int
-    trips: int
-    cool_down_until: datetime | None
-    reason: str | None
-    waiting: int  # messages that are waiting, sending or unknown
-    held: int
-    released: int  # of both, those that a person released
-
-    @property
-    def observed(self) -> int:
-        """How many sends have a known outcome."""
-        return self.stayed + self.returned
 
 
 def cases(
@@ -187,8 +160,8 @@ def apply(
             )
 
         gated = (
-            "messages.kind <> 'delay' and exists (select 1 from group_state where group_state.route = messages.route"
-            " and group_state.group_id = messages.group_id and group_state.stage <> 'open')"
+            "messages.kind <> 'delay' and exists (select 1 from breakers gate where gate.route = messages.route"
+            " and gate.group_id = messages.group_id and gate.stage <> 'open')"
         )
         because = "reason = decisions.reason, next_attempt_at = null"
         # What is held until the consumers are well comes first: else it would be what is held now.
@@ -318,71 +291,6 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
 # --- gates ----------------------------------------------------------------------------------------------
 
 
-def open_gates(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
-    """Give every group of the route that has no gate yet one: a canary of ``first``, or open when None. So begins also
-    a canary that is allowed nothing yet."""
-    with ledger.under(lease, now) as tx:
-        tx.execute(
-            sql(
-                "update group_state set stage = :stage, allowed = :allowed"
-                " where route = :route and stage = 'canary' and allowed = 0"
-            ),
-            {"stage": Stage.OPEN if first is None else Stage.CANARY, "allowed": first or 0},
-        )
-        return int(
-            tx.execute(
-                sql(
-                    "insert into group_state (route, group_id, stage, allowed, stage_at, began_at)"
-                    " select distinct route, group_id, :stage, :allowed, :now, :began_at from messages"
-                    " where route = :route and state = 'classified' and group_id is not null"
-                    " on conflict (route, group_id) do nothing"
-                ),
-                {
-                    "stage": Stage.OPEN if first is None else Stage.CANARY,
-                    "allowed": first or 0,
-                    "began_at": now,
-                },
-            ).rowcount
-        )
-
-
-def gates(connection: Connection, route: str) -> list[GroupGate]:
-    """All gates of the route with what is waiting and held behind them."""
-    rows = connection.execute(
-        sql(
-            "select group_state.group_id, failure_groups.cause, stage, allowed, sent, stayed, returned, trips,"
-            " cool_down_until, group_state.reason, coalesce(open.waiting, 0) as waiting,"
-            " coalesce(open.held, 0) as held, coalesce(open.released, 0) as released"
-            " from group_state inner join failure_groups on failure_groups.group_id = group_state.group_id"
-            " left join (select group_id, sum(case when state = 'held' then 0 else 1 end) as waiting,"
-            "   sum(case when state = 'held' then 1 else 0 end) as held,"
-            "   sum(case when plan = 'release' then 1 else 0 end) as released from messages"
-            "   where route = :route and state in ('waiting', 'sending', 'unknown', 'held') and kind <> 'delay'"
-            "   group by group_id) open on open.group_id = group_state.group_id"
-            " where group_state.route = :route order by group_state.group_id"
-        ),
-        {"route": route},
-    ).all()
-    return [
-        GroupGate(
-            row.group_id,
-            row.cause,
-            Stage(row.stage),
-            row.allowed,
-            row.sent,
-            row.stayed,
-            row.returned,
-            row.trips,
-            parse_instant(row.cool_down_until),
-            row.reason,
-            row.waiting,
-            row.held,
-            row.released,
-        )
-        for row in rows
-    ]
-
-
 def held(connection: Connection, route: str, selection: Selection) -> dict[int, int]:
     """How many selected messages are held behind the gate of each group, and not by stuck consumers."""
     where, values = selection.where()
@@ -452,51 +360,6 @@ def waiting(connection: Connection, route: str, selection: Selection, now: datet
     ]
 
 
-def set_gate(ledger: Ledger, lease: RouteLease, gate: GroupGate, step: Step, now: datetime) -> None:
-    """Move a group's gate to another stage and start counting anew."""
-    with ledger.under(lease, now) as tx:
-        tx.execute(
-            sql(
-                "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
-                " trips = :trips, cool_down_until = :cool_down_at, reason = :reason, stage_at = :now,"
-                " began_at = case when stage = 'tripped' then :now else coalesce(began_at, stage_at) end"
-                " where route = :route and group_id = :group_id"
-            ),
-            {
-                "stage": step.stage,
-                "allowed": step.allowed,
-                "trips": step.trips,
-                "cool_down_at": step.cool_down_until,
-                "reason": step.reason,
-                "group_id": gate.group_id,
-            },
-        )
-        record_event(
-            tx,
-            action=Action.STEP_GATE,
-            count=gate.waiting + gate.held,
-            selection={"group_id": gate.group_id, "from": gate.stage, "to": step.stage, "allowed": step.allowed},
-            reason=step.reason,
-        )
-
-
-def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> None:
-    """Of each open gate and breaker keep only so many outcomes in mind, in their proportion."""
-    with ledger.under(lease, now) as tx:
-        tx.execute(
-            sql(
-                "update group_state set sent = sent - stayed - returned"
-                " + stayed * cast(:most as bigint) / (stayed + returned)"
-                " + returned * cast(:most as bigint) / (stayed + returned),"
-                " stayed = stayed * cast(:most as bigint) / (stayed + returned),"
-                " returned = returned * cast(:most as bigint) / (stayed + returned)"
-                " where route = :route and stage = 'open' and stayed + returned > :most"
-            ),
-            {"most": most},
-        )
-        breakers.remember(tx, most)
-
-
 def admit(
     ledger: Ledger,
     lease: RouteLease,
@@ -544,7 +407,7 @@ def hold_out_of_turn(ledger: Ledger, lease: RouteLease, in_order: InOrder, now: 
             State.WAITING,
             State.HELD,
             where=(
-                "route = :route and kind <> 'delay' and group_id in (select group_id from group_state"
+                "route = :route and kind <> 'delay' and group_id in (select group_id from breakers"
                 " where route = :route and stage in ('canary', 'ramp')) and order_key is not null"
                 f" and not {ordering.may_go('messages')}"
             ),
@@ -598,27 +461,6 @@ def put_to_review(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], 
                 )  # fmt: skip
                 to_review += move(tx, state, State.TO_REVIEW, where=of_group, action=Action.PUT_TO_REVIEW, **common)
     return {"reopened": reopened, "to_review": to_review}
-
-
-def release(ledger: Ledger, route: str, group_id: int, *, first: int | None, by: str, now: datetime) -> bool:
-    """A person lets a group try its canary again (``first`` None: opens it); False when it has no gate."""
-    with ledger.by(by, now, route=route) as tx:
-        changed = tx.execute(
-            sql(
-                "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
-                " cool_down_until = null, reason = :reason, stage_at = :now, began_at = :now"
-                " where route = :route and group_id = :group_id"
-            ),
-            {
-                "stage": Stage.OPEN if first is None else Stage.CANARY,
-                "allowed": first or 0,
-                "reason": f"released by {by}",
-                "group_id": group_id,
-            },
-        ).rowcount
-        if changed:
-            record_event(tx, Action.RELEASE_GATE, selection={"group_id": group_id})
-    return bool(changed)
 
 
 def templates(connection: Connection, route: str) -> dict[int, str]:

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from redrive.audit_actions import Action
 from redrive.errors import LeaseLost
-from redrive.ledger.delivery import breakers, outcomes
+from redrive.ledger.delivery import counting, outcomes
 from redrive.ledger.delivery.claims import AT_ONCE
-from redrive.ledger.delivery.outcomes import OF_THIS_STAGE
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
 from redrive.ledger.review import escalations
@@ -348,17 +347,7 @@ def close_slice(tx: RunTransaction, slice_id: int) -> None:
         ),
         of_slice,
     )
-    tx.execute(
-        sql(
-            "update group_state set sent = group_state.sent + seen.n from (select attempts.group_id, count(*) as n"
-            " from redelivery_attempts attempts inner join group_state on group_state.route = attempts.route"
-            f" and group_state.group_id = attempts.group_id where slice_id = :slice_id and {OF_THIS_STAGE}"
-            " group by attempts.group_id) seen"
-            " where group_state.route = :route and group_state.group_id = seen.group_id"
-        ),
-        of_slice,
-    )
-    breakers.count_sent(tx, slice_id)
+    counting.take_places(tx, slice_id)
     tx.execute(
         sql(
             "update escalated_messages set status = 'applied', applied_at = :now where status = 'decided'"

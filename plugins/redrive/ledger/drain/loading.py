@@ -29,7 +29,7 @@ from redrive.audit_actions import Action
 from redrive.classification import grouping
 from redrive.classification.templates import KnownGroup
 from redrive.errors import ClassificationFailed
-from redrive.ledger.delivery import breakers
+from redrive.ledger.delivery import counting
 from redrive.ledger.drain import adopting
 from redrive.ledger.drain.repeats import Repeat
 from redrive.ledger.engine import Ledger, sql
@@ -522,34 +522,9 @@ def _tell_other_ids(tx: RunTransaction) -> None:
 def _apply_returns(tx: RunTransaction) -> None:
     if not tx.execute(sql("select 1 from incoming where role = 'returned' limit 1")).first():
         return
-    # What the canary and the breaker learn: counted for the group that the attempt was made for. A message that
-    # a consumer put into the delay queue asked for time; it did not fail, and tells nothing. What was sent in an
-    # earlier stage, or not known to be sent, was not counted as sent in this one; now it is, so that a stage that
-    # knows as many outcomes as it has sent knows all of its own.
-    failed = "incoming.kind = 'dead_letter'"
-    mine = "coalesce(attempts.sent_at >= group_state.stage_at, false)"
     tx.execute(
         sql(
-            "update group_state set returned = group_state.returned + seen.returned,"
-            " sent = group_state.sent + seen.late - seen.asked,"
-            " stayed = case when group_state.stayed > seen.recanted then group_state.stayed - seen.recanted else 0 end"
-            f" from (select attempts.group_id, sum(case when {failed} then 1 else 0 end) as returned,"
-            f"   sum(case when {failed} and not {mine} then 1 else 0 end) as late,"
-            f"   sum(case when not {failed} and {mine} then 1 else 0 end) as asked,"
-            f"   sum(case when {mine} and incoming.prior_outcome in ('presumed', 'confirmed') then 1 else 0 end)"
-            "   as recanted from incoming"
-            "   inner join redelivery_attempts attempts on attempts.message_id = incoming.owner"
-            "   and attempts.attempt = incoming.redrive_attempt inner join group_state"
-            "   on group_state.route = attempts.route and group_state.group_id = attempts.group_id"
-            "   where incoming.role = 'returned' and coalesce(attempts.sent_at, attempts.unknown_at)"
-            "   >= coalesce(group_state.began_at, group_state.stage_at) group by attempts.group_id) seen"
-            " where group_state.route = :route and group_state.group_id = seen.group_id"
-        )
-    )
-    breakers.count_returned(tx)
-    tx.execute(
-        sql(
-            "update redelivery_attempts set outcome = 'returned',"
+            f"update redelivery_attempts set outcome = 'returned', {counting.CAME_BACK},"
             " outcome_at = coalesce(incoming.dead_lettered_at, :now), return_copy = incoming.message_id,"
             " return_kind = incoming.kind from incoming where incoming.role = 'returned'"
             " and redelivery_attempts.message_id = incoming.owner"

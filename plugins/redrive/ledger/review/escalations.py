@@ -18,7 +18,6 @@ from redrive.ledger.moves import move, move_each
 from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
-from redrive.policy.gates import Stage
 
 
 class Candidate(NamedTuple):
@@ -426,27 +425,6 @@ def _leave_changed(tx: RunTransaction) -> None:
             f" reviews.escalation_id = taken.escalation_id and reviews.status = 'decided' and {same})"
         )
     )
-
-
-def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetime) -> int:
-    """The gate of groups that people released goes back to a canary: a fix is a claim, not a fact."""
-    with ledger.under(lease, now) as tx:
-        return int(
-            tx.execute(
-                sql(
-                    "update group_state set stage = :stage, allowed = :allowed, sent = 0, stayed = 0, returned = 0,"
-                    " reason = 'released by a person', stage_at = :now, began_at = :now, cool_down_until = null"
-                    " where route = :route and stage in ('failed', 'tripped', 'open') and group_id in"
-                    " (select group_id from messages where route = :route and plan = 'release'"
-                    " and state in ('waiting', 'held')) and stage_at < (select max(changed_at) from messages where"
-                    " route = :route and plan = 'release' and messages.group_id = group_state.group_id)"
-                ),
-                {
-                    "stage": Stage.OPEN if first is None else Stage.CANARY,
-                    "allowed": first or 0,
-                },
-            ).rowcount
-        )
 
 
 def corrected(connection: Connection, message_ids: Sequence[int]) -> dict[int, str]:

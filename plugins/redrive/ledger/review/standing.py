@@ -71,7 +71,7 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                     " and status = 'open' and escalated_at >= :since and exists (select 1 from messages"
                     " where messages.message_id = escalated_messages.message_id and messages.state = 'escalated'"
                     + (
-                        " and messages.releases = 0) and not exists (select 1 from group_state gate"
+                        " and messages.releases = 0) and not exists (select 1 from breakers gate"
                         " where gate.route = :route and gate.group_id = :group_id and gate.stage = 'failed'"
                         " and gate.stage_at >= :since)"
                         if one.decision == "redeliver"

@@ -59,6 +59,33 @@ def upgrade() -> None:
     op.create_index("ix_audit_events_message_id", "audit_events", ["message_id"], unique=False)
     op.create_index("ix_audit_events_route_at", "audit_events", ["route", "at"], unique=False)
     op.create_table(
+        "breakers",
+        sa.Column("breaker_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("group_id", sa.BigInteger(), nullable=True),
+        sa.Column("destination", sa.Text(), nullable=True),
+        sa.Column("stage", sa.Text(), nullable=False),
+        sa.Column("period", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column(
+            "stage_id", sa.BigInteger(), sa.Computed("breaker_id * 16777216 + period", persisted=True), nullable=False
+        ),
+        sa.Column("allowed", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("trips", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("cool_down_until", Instant(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("stage_at", Instant(), nullable=False),
+        sa.Column("began_at", Instant(), nullable=False),
+        sa.CheckConstraint(
+            "destination is null and group_id is not null and stage in ('canary', 'ramp', 'open', 'failed', 'tripped')"
+            " or group_id is null and destination is not null and stage in ('open', 'tripped', 'half_open')",
+            name=op.f("ck_breakers_stage"),
+        ),
+        sa.PrimaryKeyConstraint("breaker_id", name=op.f("pk_breakers")),
+        sa.UniqueConstraint("route", "destination", name=op.f("uq_breakers_route_destination")),
+        sa.UniqueConstraint("route", "group_id", name=op.f("uq_breakers_route_group_id")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
         "configurations",
         sa.Column("hash", sa.Text(), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
@@ -108,29 +135,6 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_delivery_slices_route_closed_at", "delivery_slices", ["route", "closed_at"], unique=False)
-    op.create_table(
-        "destination_outcomes",
-        sa.Column("route", sa.Text(), nullable=False),
-        sa.Column("destination", sa.Text(), nullable=False),
-        sa.Column("group_id", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("sent", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("stayed", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("returned", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.PrimaryKeyConstraint("route", "destination", "group_id", name=op.f("pk_destination_outcomes")),
-    )
-    op.create_table(
-        "destination_state",
-        sa.Column("route", sa.Text(), nullable=False),
-        sa.Column("destination", sa.Text(), nullable=False),
-        sa.Column("stage", sa.Text(), nullable=False),
-        sa.Column("allowed", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("trips", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("cool_down_until", Instant(), nullable=True),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("stage_at", Instant(), nullable=False),
-        sa.CheckConstraint("stage in ('open', 'tripped', 'half_open')", name=op.f("ck_destination_state_stage")),
-        sa.PrimaryKeyConstraint("route", "destination", name=op.f("pk_destination_state")),
-    )
     op.create_table(
         "escalated_messages",
         sa.Column("escalation_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -205,25 +209,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("group_id", name=op.f("pk_failure_groups")),
         sa.UniqueConstraint("fingerprint", name=op.f("uq_failure_groups_fingerprint")),
         sqlite_autoincrement=True,
-    )
-    op.create_table(
-        "group_state",
-        sa.Column("route", sa.Text(), nullable=False),
-        sa.Column("group_id", sa.BigInteger(), nullable=False),
-        sa.Column("stage", sa.Text(), nullable=False),
-        sa.Column("allowed", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("sent", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("stayed", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("returned", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("trips", sa.Integer(), server_default=sa.text("0"), nullable=False),
-        sa.Column("cool_down_until", Instant(), nullable=True),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("stage_at", Instant(), nullable=False),
-        sa.Column("began_at", Instant(), nullable=True),
-        sa.CheckConstraint(
-            "stage in ('canary', 'ramp', 'open', 'failed', 'tripped')", name=op.f("ck_group_state_stage")
-        ),
-        sa.PrimaryKeyConstraint("route", "group_id", name=op.f("pk_group_state")),
     )
     op.create_table(
         "ledger_identity",
@@ -394,6 +379,8 @@ def upgrade() -> None:
         sa.Column("outcome_at", Instant(), nullable=True),
         sa.Column("return_copy", sa.BigInteger(), nullable=True),
         sa.Column("return_kind", sa.Text(), nullable=True),
+        sa.Column("group_stage", sa.BigInteger(), nullable=True),
+        sa.Column("destination_stage", sa.BigInteger(), nullable=True),
         sa.CheckConstraint(
             "mode in ('requeue', 'delay', 'canary', 'release')", name=op.f("ck_redelivery_attempts_mode")
         ),
@@ -402,6 +389,22 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("message_id", "attempt", name=op.f("pk_redelivery_attempts")),
         sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_redelivery_attempts_destination_stage",
+        "redelivery_attempts",
+        ["destination_stage", "group_id", "outcome", "return_kind"],
+        unique=False,
+        sqlite_where=sa.text("destination_stage is not null"),
+        postgresql_where=sa.text("destination_stage is not null"),
+    )
+    op.create_index(
+        "ix_redelivery_attempts_group_stage",
+        "redelivery_attempts",
+        ["group_stage", "outcome", "return_kind"],
+        unique=False,
+        sqlite_where=sa.text("group_stage is not null"),
+        postgresql_where=sa.text("group_stage is not null"),
     )
     op.create_index("ix_redelivery_attempts_slice_id", "redelivery_attempts", ["slice_id", "message_id"], unique=False)
     op.create_index(

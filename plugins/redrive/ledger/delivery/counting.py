@@ -1,0 +1,127 @@
+"""Which attempts count for a breaker: those that carry the stage that it is at.
+
+An attempt carries the stage of its group's breaker and that of its destination's: ``group_stage`` and
+``destination_stage`` are a ``breakers.stage_id``, or null where it counts for none. It gets the present stage
+
+- when its slice is closed, of a stage that lets through only so many: it has taken a place;
+- when it stayed away, if it was sent since the stage began;
+- when it came back, if it was sent since this series of stages began: a late return is seen by the stage that is.
+
+So a stage that knows as many outcomes as it has sent knows all of its own, and an open breaker, through which most
+goes, costs nothing until an outcome is known. What a consumer put into a delay queue did not fail and counts for none;
+nor does what nobody watches any more (:func:`forget_sends`). Each is written by who learns it, in the same transaction.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.predicates import listed
+from redrive.ledger.transactions import RouteLease, RunTransaction
+from redrive.policy.gates import LIMITED
+
+_TAKEN = listed(LIMITED)
+#: The sends of a slice take places of the limited stage that their group's gate is at.
+_TAKE_PLACES_OF_GROUPS = f"""
+update redelivery_attempts set group_stage = breakers.stage_id
+from breakers
+where
+    redelivery_attempts.slice_id = :slice_id and redelivery_attempts.sent_at >= breakers.stage_at
+    and breakers.route = :route and breakers.group_id = redelivery_attempts.group_id and breakers.stage in {_TAKEN}
+"""
+#: And of the limited stage that their destination's breaker is at.
+_TAKE_PLACES_OF_DESTINATIONS = f"""
+update redelivery_attempts set destination_stage = breakers.stage_id
+from breakers
+where
+    redelivery_attempts.slice_id = :slice_id and redelivery_attempts.sent_at >= breakers.stage_at
+    and breakers.route = :route and breakers.destination = redelivery_attempts.destination
+    and breakers.stage in {_TAKEN}
+"""
+
+
+def take_places(tx: RunTransaction, slice_id: int) -> None:
+    """What was sent of a slice that is being closed counts for the limited stages that it was sent in."""
+    limited = tx.execute(
+        sql(
+            "select count(group_id) as groups, count(destination) as destinations from breakers"
+            f" where route = :route and stage in {_TAKEN}"
+        )
+    ).one()
+    if limited.groups:
+        tx.execute(sql(_TAKE_PLACES_OF_GROUPS), {"slice_id": slice_id})
+    if limited.destinations:
+        tx.execute(sql(_TAKE_PLACES_OF_DESTINATIONS), {"slice_id": slice_id})
+
+
+def _counting(since: str) -> str:
+    sent_at = "coalesce(redelivery_attempts.sent_at, redelivery_attempts.unknown_at)"
+    return ", ".join(
+        f"{column} = coalesce((select stage_id from breakers where breakers.route = redelivery_attempts.route"
+        f" and breakers.{key} = redelivery_attempts.{key} and breakers.{since} <= {sent_at}), {column})"
+        for column, key in (("group_stage", "group_id"), ("destination_stage", "destination"))
+    )
+
+
+#: SQL for the SET of whoever writes that attempts stayed away: they count for the present stages, if sent since those
+#: began. One of which nobody knew whether it was sent took no place until now.
+STAYED = _counting("stage_at")
+#: The same for attempts that came back, if sent since this series of stages began.
+CAME_BACK = _counting("began_at")
+
+
+def forget_sends(tx: RunTransaction, which: str, values: Mapping[str, Any]) -> None:
+    """Attempts (``which``, SQL) whose outcome nobody will see give their places back: others go instead."""
+    tx.execute(
+        sql(f"update redelivery_attempts set group_stage = null, destination_stage = null where {which}"), values
+    )
+
+
+#: Open breakers of groups that know more than so many outcomes, and those of destinations.
+_FULL_OF_GROUPS = """
+select breakers.stage_id
+from breakers
+inner join redelivery_attempts attempts on attempts.group_stage = breakers.stage_id
+where breakers.route = :route and breakers.stage = 'open' and breakers.group_id is not null
+group by breakers.stage_id
+having count(*) > :most
+"""
+_FULL_OF_DESTINATIONS = """
+select breakers.stage_id
+from breakers
+inner join redelivery_attempts attempts on attempts.destination_stage = breakers.stage_id
+where breakers.route = :route and breakers.stage = 'open' and breakers.destination is not null
+group by breakers.stage_id
+having count(*) > :most
+"""
+
+
+def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> None:
+    """An open breaker that knows more than ``most`` outcomes forgets all but half as many, which it keeps in their
+    proportion: what matters is what is new."""
+    with ledger.under(lease, now) as tx:
+        for full, column in ((_FULL_OF_GROUPS, "group_stage"), (_FULL_OF_DESTINATIONS, "destination_stage")):
+            for stage_id in tx.execute(sql(full), {"most": most}).scalars().all():
+                _forget_half(tx, column, stage_id, most // 2)
+
+
+def _forget_half(tx: RunTransaction, column: str, stage_id: int, keep: int) -> None:
+    """Begin a period to which, of each outcome of each group, the newest messages go over."""
+    counts = f"{column} = :stage_id and coalesce(return_kind, 'dead_letter') = 'dead_letter'"
+    of = {"stage_id": stage_id}
+    alike = tx.execute(
+        sql(f"select group_id, outcome, count(*) as n from redelivery_attempts where {counts} group by 1, 2"), of
+    ).all()
+    known = sum(row.n for row in alike)
+    tx.execute(sql("update breakers set period = period + 1 where stage_id = :stage_id"), of)
+    for row in alike:
+        of_group = {} if row.group_id is None else {"group_id": row.group_id}
+        tx.execute(
+            sql(
+                f"update redelivery_attempts set {column} = {column} + 1 where (message_id, attempt) in"
+                f" (select message_id, attempt from redelivery_attempts where {counts} and outcome = :outcome"
+                f" and group_id {'= :group_id' if of_group else 'is null'} order by message_id desc limit :n)"
+            ),
+            {**of, **of_group, "outcome": row.outcome, "n": row.n * keep // known},
+        )
