@@ -6,8 +6,8 @@ import pytest
 
 from redrive.ledger import leases
 from redrive.ledger.drain import loading
-from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful
-from redrive.message import Tracking, body_hash, message_id_of
+from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch, decide, doubtful, let_go
+from redrive.message import Tracking, batch_and_row, body_hash, message_id_of
 from tests.ledger.planting import Plant
 
 DIED = datetime(2026, 11, 21, 8, 41, 22, tzinfo=UTC)
@@ -152,6 +152,31 @@ def test_what_was_sent_since_is_no_second_staging(first: Tracking | None, second
     after = batch(2, "a", "b", again=True, named=True, tracking=second)
 
     assert "duplicate" not in roles(before, after).values()
+
+
+def test_what_was_let_go_since_is_suspected_where_it_says_nothing_of_us() -> None:
+    """Its consumer may have dead-lettered it anew, without our headers, and somebody looked and put it back."""
+    before = batch(1, "a", "b", again=False, doubt=True, waiting=False, named=True)
+    after = batch(2, "a", "b", again=True, named=True)
+    gone = {message_id_of(1, 0)}
+
+    assert decide([before, after], {}, gone) == {
+        message_id_of(2, 0): Repeat("suspected", message_id_of(1, 0)),
+        message_id_of(2, 1): Repeat("duplicate", message_id_of(1, 1)),
+    }
+
+
+def test_let_go_is_what_was_sent_or_restored(plant: Plant) -> None:
+    (sent,) = plant.messages(1)
+    plant.send()
+    (unknown,) = plant.messages(1)
+    plant.send(status="unknown")
+    (restored,) = plant.messages(1)
+    plant.change("update messages set state = 'discarded' where message_id = :id", id=restored)
+    (waits,) = plant.messages(1)
+    every = {batch_and_row(one)[0] for one in (sent, unknown, restored, waits)}
+    with plant.ledger.read() as connection:
+        assert let_go(connection, every) == {sent, unknown, restored}
 
 
 def test_the_same_send_staged_twice_is_a_second_staging() -> None:

@@ -278,6 +278,7 @@ def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
         return {}  # what was never delivered before was never staged before
     with context.ledger.read() as connection:
         doubtful = repeats.doubtful(context.ledger, connection, context.name, leased_for=context.route.drain.lease)
+        gone = repeats.let_go(connection, doubtful)
     earlier = {
         batch_id: _readable_evidence(context, uri) for batch_id, (uri, *_) in doubtful.items() if batch_id not in tables
     }
@@ -287,7 +288,8 @@ def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:
         if table is not None
     ]
     again = [copy for batch in staged if batch.waiting for copy in batch.copies if copy.redelivered]
-    found = repeats.decide(staged, repeats.known(context.ledger, context.name, (copy.evidence for copy in again)))
+    known = repeats.known(context.ledger, context.name, (copy.evidence for copy in again))
+    found = repeats.decide(staged, known, gone)
     if lost := [batch_id for batch_id, table in earlier.items() if table is None]:
         # Nobody can tell whether these are what is in a file that can't be read.
         first = message_id_of(min(lost), 0)

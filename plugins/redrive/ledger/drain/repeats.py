@@ -3,13 +3,14 @@
 Such a broker takes the acks of a batch whole or not at all. So a batch that is recorded but not known to be settled
 either is gone from its queue or comes back whole, marked as redelivered. Came it back whole, its second staging is
 *duplicate*. Where only a part of it was seen again, or nothing in the copies tells one from another, nobody knows:
-those are *suspected*, and people decide. A copy that was never delivered before is never a second staging, nor is one
-with the id of a send of ours where the other has another or none. The doubt about a batch ends once its source was
-drained to the end after its leases: what was still there would have come.
+those are *suspected*, and people decide; so is what was let go since: a consumer that drops our headers may have
+dead-lettered it anew. A copy that was never delivered before is never a second staging, nor is one with the id of a
+send of ours where the other has another or none. The doubt about a batch ends once its source was drained to the end
+after its leases: what was still there would have come.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
-from redrive.message import Tracking, batch_and_row, index_key
+from redrive.message import Tracking, batch_and_row, index_key, message_id_of
 
 
 class Evidence(NamedTuple):
@@ -72,8 +73,29 @@ def doubtful(
     return {row.batch_id: (row.uri, row.copies) for row in rows}
 
 
-def decide(staged: Iterable[StagedBatch], known: Mapping[Evidence, int]) -> dict[int, Repeat]:
-    """Which of the waiting copies repeat an earlier one; ``known`` are copies that were loaded before."""
+def let_go(connection: Connection, batch_ids: Iterable[int]) -> set[int]:
+    """The copies of these batches whose messages were sent or restored since: they may have come back from there."""
+    found: set[int] = set()
+    for batch_id in batch_ids:
+        bounds = {"first": message_id_of(batch_id, 0), "beyond": message_id_of(batch_id + 1, 0)}
+        rows = connection.execute(
+            sql(
+                "select message_id from redelivery_attempts where message_id >= :first and message_id < :beyond"
+                " and (sent_at is not null or unknown_at is not null)"
+                " union select message_id from messages where message_id >= :first and message_id < :beyond"
+                " and state in ('restoring', 'restore_unknown', 'discarded')"
+            ),
+            bounds,
+        )
+        found.update(rows.scalars())
+    return found
+
+
+def decide(
+    staged: Iterable[StagedBatch], known: Mapping[Evidence, int], gone: Collection[int] = frozenset()
+) -> dict[int, Repeat]:
+    """Which of the waiting copies repeat an earlier one; ``known`` are copies that were loaded before, ``gone`` those
+    that were :func:`let_go` since."""
     in_order = sorted(staged, key=lambda batch: batch.batch_id)
     again: dict[Evidence, list[Copy]] = defaultdict(list)
     for batch in in_order:
@@ -84,7 +106,9 @@ def decide(staged: Iterable[StagedBatch], known: Mapping[Evidence, int]) -> dict
     for batch in in_order:
         if batch.in_doubt:
             pairs = _came_back_whole(batch, again, found)
-            found.update({copy.copy_id: Repeat("duplicate", _root(found, first)) for copy, first in pairs})
+            for copy, first in pairs:
+                may_be_back = copy.tracking is None and first.copy_id in gone
+                found[copy.copy_id] = Repeat("suspected" if may_be_back else "duplicate", _root(found, first))
     found.update(_suspected(in_order, again, found, known))
     return found
 
