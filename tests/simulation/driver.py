@@ -383,6 +383,7 @@ class Product:
                 status = "succeeded"
                 return counts
             finally:
+                life.life().ending = True
                 if not life.life().dead:
                     with contextlib.suppress(EXPECTED):
                         pipeline.finish(settings, run, status, self.now)
@@ -510,7 +511,8 @@ class Product:
                 return Outcome("died", died)
             except KeyboardInterrupt as interrupt:
                 lived.ended()
-                return Outcome("interrupted", interrupt)
+                # In the middle of letting go of its route it can't do that once more: its lease ends.
+                return Outcome("died" if lived.interrupted_at_its_end else "interrupted", interrupt)
             except RoutePaused:
                 return Outcome("paused")
             except RouteBusy as busy:

@@ -49,6 +49,7 @@ class Life:
         self.die_of = die_of  # only points of this kind are counted
         self.meet = meet or {}
         self.meet_of = meet_of  # only open points of this kind are counted
+        self.ending = self.interrupted_at_its_end = False
         self.left_open: list[Any] = []  # transactions that an interrupt left
         self.ledger = ledger or {}
         self.disk = disk or set()
@@ -155,6 +156,7 @@ def _mortal_write(ledger: Ledger) -> Iterator[Any]:
             left.__exit__(*sys.exc_info())
             raise
         one.left_open.append(left)
+        one.interrupted_at_its_end = one.ending
         raise KeyboardInterrupt
     with _write(ledger) as connection:
         yield connection

@@ -28,10 +28,19 @@ THEMES = (
     "restore", "backup", "no-identity", "no-identity", "small-limit", "mistyped-destination", "delete-review-rows",
     "long-keys", "huge-numbers", "runaway-rules", *ON_CLIENT,
     "expiry", "fan-out", "records", "standing", "hangs", "rates", "shared-ids", "shuffles", "clocks",
-    "backlog", "hidden", "pages", "moved-route", "damaged-file", "interrupts", "fast-clock",
+    "backlog", "hidden", "pages", "moved-route", "damaged-file", "interrupts", "fast-clock", "torn-backup",
 )  # fmt: skip
 #: Of these so few steps tell all.
-SHORT = {"backlog": 1, "hidden": 1, "pages": 2, "moved-route": 2, "held": 2, "damaged-file": 4, "fast-clock": 1}
+SHORT = {
+    "backlog": 1,
+    "hidden": 1,
+    "pages": 2,
+    "moved-route": 2,
+    "held": 2,
+    "damaged-file": 4,
+    "fast-clock": 1,
+    "torn-backup": 3,
+}
 #: Themes that ask for more of a system than a stand-in of a client library can be told.
 OWN_CLIENT = (
     "forged-origin", "forward-with-headers", "late-depth", "approximate-depth", "small-limit", "canary", "order",
@@ -116,7 +125,7 @@ def _traits(dice: random.Random, theme: str) -> Traits:
         ids = "none"
     shuffles, ordered = dice.random() < 0.3, dice.random() < 0.2
     dedupe = dice.choice([None, None, None, 300, 1200])
-    if theme in ("shared-ids", "backup"):
+    if theme in ("shared-ids", "backup", "torn-backup"):
         dedupe = dedupe or 1200
     origins = ("forged-origin", "forward-with-headers", "mistyped-destination")
     return Traits(
@@ -249,6 +258,8 @@ def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[st
         route["backoff"]["native"] = False
     if dice.random() < 0.2:
         route["rate"] = {"per_second": dice.choice([1, 5]), "max_in_flight": dice.choice([2, 5, 20])}
+    if theme == "torn-backup":
+        route["drain"]["flush_messages"] = dice.choice([4, 50, 50])
     if theme == "mistyped-destination":
         route["delay_attempts"] = max(1, route["delay_attempts"])
     if theme in ("hidden", "fast-clock", "canary"):
@@ -320,6 +331,7 @@ MORE_OPS: dict[str, dict[str, int]] = {
     "shuffles": {"consume": 20, "produce": 10},
     "clocks": {"run_troubled": 40, "produce": 5},
     "fast-clock": {"ahead": 200},
+    "torn-backup": {"torn": 3, "relapse": 2},
     "backlog": {"siege": 200},
     "hidden": {"hide": 200},
     "held": {"grab": 200},
@@ -557,12 +569,12 @@ def _steps(
                             same_body=False)  # fmt: skip
                         all_die(system, queue)
                     add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
-            case "torn" if dice.random() < 0.5:  # by the same run
+            case "torn" if theme == "torn-backup" or dice.random() < 0.5:  # by the same run
                 produce()
                 for system, queue in mains:
                     all_die(system, queue)
                 add("run", route=route, minutes=0, shards=1, trouble={
-                    "meet": dice.randint(0, 2), "meet_of": "after receive", "who": "backup", "dice": 0})  # fmt: skip
+                    "meet": dice.choice([1, 2, 2, 3]), "meet_of": "receive", "who": "backup", "dice": 0})  # fmt: skip
                 if dice.random() < 0.5:
                     consume()
                 add("restore_backup", route=route)
