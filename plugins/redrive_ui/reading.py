@@ -107,7 +107,7 @@ def alarms(connection: Connection, readable: Collection[str]) -> dict[str, dict[
     for row in rows_of(
         connection,
         "select route, event, count(*) as n from notifications where resolved_at is null and event in ('slo_breach',"
-        f" 'messages_expiring', 'balance_broken') and {where} group by route, event",
+        f" 'messages_expiring', 'consumers_stuck', 'balance_broken') and {where} group by route, event",
         **values,
     ):
         found.setdefault(row["route"], {})[row["event"]] = row["n"]

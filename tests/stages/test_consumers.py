@@ -7,8 +7,11 @@ import pytest
 
 from redrive.brokers.base import ConsumerStats
 from redrive.errors import BrokerUnavailable
+from redrive.ledger.account import inspecting, notices
 from redrive.ledger.delivery.consumers import Health
 from redrive.ledger.selecting import Selection
+from redrive.notify import channels
+from redrive.notify.channels import Event
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline, preview
 from redrive.stages.consumers import Closing, assess, to_close
@@ -174,6 +177,27 @@ def test_a_consumer_that_leaves_no_longer_counts(tmp_path: Path) -> None:
 
     assert workshop.cycle()["redelivered"] == 1
     assert health(workshop) == {"gone": 1, "healthy": 1}
+
+
+def test_people_are_told_of_stuck_consumers_until_they_get_on(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, notify=[{"connection": "nowhere"}])
+    stick(workshop, stuck=2, well=2)
+    told = "select event, subject, resolved_at is null from notifications"
+    assert workshop.query(told) == [("consumers_stuck", "orders", True)]
+    with workshop.ledger.read() as connection:
+        (title, text) = channels._words(
+            Event("1", "consumers_stuck", "orders", "orders", "", notices.stuck(connection, "orders")["orders"])
+        )
+        seen = inspecting.status(connection, "orders")["stuck_consumers"]
+    assert title == "orders: 2 consumers of orders hold messages and get nowhere"
+    assert "2 are isolated" in text
+    assert [(one["consumer"], one["status"]) for one in seen] == [("s0", "isolated"), ("s1", "isolated")]
+
+    for name in ("s0", "s1"):
+        workshop.world.tell_consumer("orders", name, unacked=0, progress=1)
+    go_on(workshop, well=2)
+    workshop.cycle()
+    assert workshop.query(told) == [("consumers_stuck", "orders", False)]
 
 
 def test_isolating_and_freeing_are_told(tmp_path: Path) -> None:

@@ -82,6 +82,10 @@ def print_status(console: Console, status: dict[str, Any]) -> None:
         if status["next_due_at"]:
             console.print(Text(f"  next redelivery due {str(status['next_due_at'])[:19]} UTC", style="dim"))
     _print_queues(console, status["queues"])
+    for one in status["stuck_consumers"]:
+        who, since = f"{one['consumer']} of {one['queue']}", str(one["last_progress_at"])[:16]
+        said = f"  {who} is {one['status']}: it holds {one['unacked']:,} and got nowhere since {since} UTC"
+        console.print(Text(_printable(said), style="red"))
     _print_destinations(console, status["destinations"])
     _print_gates(console, status["gates"], status["watching"])
 

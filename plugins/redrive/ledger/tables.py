@@ -459,7 +459,9 @@ notifications = Table(
     Column("facts", sa.Text, nullable=False),  # JSON: names and numbers, no texts of messages
     Column("raised_at", Instant, nullable=False),
     Column("resolved_at", Instant),  # it is over; should it begin again, that is a new one
-    _one_of("event", "new_group", "route_paused", "slo_breach", "messages_expiring", "balance_broken"),
+    _one_of(
+        "event", "new_group", "route_paused", "slo_breach", "messages_expiring", "consumers_stuck", "balance_broken"
+    ),
     Index(
         "ix_notifications_unresolved",
         "route",

@@ -111,6 +111,13 @@ def _words(one: Event) -> tuple[str, str]:
                 f"What lies there may be {facts['hours']} hours old, and it keeps messages for {facts['retention']}. "
                 f"Run `redrive drain {one.route}`, or find out why its runs don't.",
             )
+        case "consumers_stuck":
+            return (
+                f"{one.route}: {facts['consumers']} consumers of {facts['queue']} hold messages and get nowhere",
+                f"They hold {facts['held']}, the first ({facts['first']}) since {facts['since']};"
+                f" {facts['isolated']} are isolated: less is sent, and what they hold stays with them."
+                " Restart them, or look at consumer_health.",
+            )
         case _:
             return (
                 f"{one.route}: the ledger does not add up",

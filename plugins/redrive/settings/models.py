@@ -561,7 +561,7 @@ class Isolation(Part):
     )
 
 
-EventName = Literal["new_group", "route_paused", "slo_breach", "messages_expiring", "balance_broken"]
+EventName = Literal["new_group", "route_paused", "slo_breach", "messages_expiring", "consumers_stuck", "balance_broken"]
 
 
 class Notify(Part):

@@ -39,6 +39,7 @@ def after(stage: str, context: Context, counts: Mapping[str, Any]) -> None:
             _teller(context),
             Teller.paused,
             Teller.groups,
+            Teller.stuck,
             partial(Teller.late, found=bool(counts.get("late") or counts.get("aged"))),
         )
     elif looks := _AFTER.get(stage):
@@ -90,6 +91,12 @@ class Teller:
         with self.ledger.read() as connection:
             found = notices.pause(connection, self.name)
         self._raise("route_paused", found)
+
+    def stuck(self) -> None:
+        """Whether consumers of a destination hold messages and get nowhere."""
+        with self.ledger.read() as connection:
+            found = notices.stuck(connection, self.name)
+        self._raise("consumers_stuck", found)
 
     def late(self, *, found: bool) -> None:
         """Whether messages are older than the route's SLO, as somebody ``found`` who looked just before: ours without

@@ -61,6 +61,12 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
             " order by role desc, queue",
             route=route,
         ),
+        "stuck_consumers": _all(
+            connection,
+            "select queue, consumer, unacked, status, last_progress_at, observed_at from consumer_health"
+            " where route = :route and status in ('stuck', 'isolated') order by queue, consumer",
+            route=route,
+        ),
         "next_due_at": _one(
             connection,
             "select min(next_attempt_at) as due from messages where route = :route and state = 'waiting'",

@@ -177,6 +177,29 @@ def aged(connection: Connection, route: str, *, seconds: float) -> dict[str, Fac
     }
 
 
+def stuck(connection: Connection, route: str) -> dict[str, Facts]:
+    """The destinations of which consumers hold messages and get nowhere, as they were seen last."""
+    rows = connection.execute(
+        sql(
+            "select queue, count(*) as n, sum(case when status = 'isolated' then 1 else 0 end) as isolated,"
+            " sum(unacked) as held, min(last_progress_at) as since, min(consumer) as first from consumer_health"
+            " where route = :route and status in ('stuck', 'isolated') group by queue"
+        ),
+        {"route": route},
+    )
+    return {
+        row.queue: {
+            "queue": row.queue,
+            "consumers": row.n,
+            "isolated": row.isolated,
+            "held": row.held,
+            "since": parse_instant(row.since),
+            "first": row.first,
+        }
+        for row in rows
+    }
+
+
 # --- who is told --------------------------------------------------------------------------------------------------
 
 

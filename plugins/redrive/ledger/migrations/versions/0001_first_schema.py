@@ -306,7 +306,8 @@ def upgrade() -> None:
         sa.Column("raised_at", Instant(), nullable=False),
         sa.Column("resolved_at", Instant(), nullable=True),
         sa.CheckConstraint(
-            "event in ('new_group', 'route_paused', 'slo_breach', 'messages_expiring', 'balance_broken')",
+            "event in ('new_group', 'route_paused', 'slo_breach', 'messages_expiring', 'consumers_stuck',"
+            " 'balance_broken')",
             name=op.f("ck_notifications_event"),
         ),
         sa.PrimaryKeyConstraint("notification_id", name=op.f("pk_notifications")),
