@@ -44,6 +44,7 @@ _SENTENCE = re.compile(r"(?<=[^\W\d_][^\W\d_'\")\]])[.] |[;\uff1b\u3002]")
 # Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
 _ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[a-z][a-z_-]*(?:/[a-z][a-z_-]*)*")
 _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
+_NUMBER = re.compile(r"([0-9]{3,6}), ")
 _NAME = re.compile(r"'([^'\n]{1,120})'")
 
 
@@ -76,13 +77,21 @@ def told_by(template: str) -> Told:
         names = sorted({word for name in _NAME.findall(said) for word in _words(name)})
         # A value in the place of a name is none.
         parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))
-    head = "" if frame else " ".join(_words(_without_values(said.split(": ")[0].split(" (")[0], [])))
+    head = (
+        parts.more
+        if _CODES.match(said)
+        else ""
+        if frame
+        else " ".join(_words(_without_values(said.split(": ")[0].split(" (")[0], [])))
+    )
     return Told(frame.lower(), parts, head)
 
 
 def _parts(said: str) -> Parts:
-    text = said
-    codes = ""
+    text = _peeled(said)
+    codes = number = ""
+    if match := _NUMBER.match(text):  # (1062, "…")
+        number, text = match[1], text[match.end() :]
     if match := _CODES.match(text):
         codes, text = match[0].strip(), text[match.end() :].lstrip("| ")
     name, text = _class_of(text)
@@ -101,9 +110,10 @@ def _parts(said: str) -> Parts:
     clause = asked if len(_words(asked)) >= MIN_WORDS else clause
     if (match := _OF_NAME.search(clause)) and len(_words(clause[: match.start()])) >= MIN_WORDS:
         clause = label(match).join([clause[: match.start()], clause[match.end() :]])
-    words = _words(_without_values(clause, labels))
+    words = _words(_without_values(clause, kinds := []))
     if len(words) < MIN_WORDS:
-        words, labels = _words(clause), []
+        words, kinds = _words(clause), []
+    labels += kinds
     core = " ".join(word for word in words if not word.isdigit()) or " ".join(words)
     more = [" ".join(_words(_without_values(part))) for part in sentences[1:]]
     if codes:  # they tell more than any words beside them
@@ -112,12 +122,26 @@ def _parts(said: str) -> Parts:
     return Parts(
         core or said.lower(),
         name,
-        " ".join(word for word in words if word.isdigit()),
+        " ".join([number] * bool(number) + [word for word in words if word.isdigit()]),
         " ".join(wrapper),
         " ".join(labels),
         " ".join(aside),
         " ".join(part for part in more if part),
     )
+
+
+def _peeled(text: str) -> str:
+    """``text`` out of parentheses that go round all of it."""
+    while text.startswith("(") and text.endswith(")"):
+        depth = 0
+        for number, char in enumerate(text):
+            depth += (char == "(") - (char == ")")
+            if not depth:
+                break
+        if number < len(text) - 1:
+            break
+        text = text[1:-1]
+    return text
 
 
 def _class_of(text: str) -> tuple[str, str]:

@@ -42,6 +42,7 @@ _FRONT: Final = tuple(
         # a logger's name
         (r"(?![A-Z_]+ )[A-Za-z_$][A-Za-z0-9_.$/<*>-]{1,80} - (?=[^ ])", 0),
         (r"(?:[a-z_][a-z0-9_]{0,40}[.]){1,8}[A-Za-z_$][A-Za-z0-9_$]{0,60}(?<!Exception)(?<!Error):(?=[^ :])", 0),
+        (r"(?:[a-z]{1,12}-){0,4}reason: (?=[a-z_]+(?: |$))", 0),
         (r"[|] *", 0),
         (r"[^\s|]{1,60} \| (?=[^ ])", 0),
         (r"PHP (?:Fatal error|Parse error|Warning|Notice|Recoverable fatal error): *", 0),
@@ -72,6 +73,7 @@ _INNER: Final = re.compile(
 )
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 _DETAIL = re.compile(rf"\s*(?:{any_of('details')}|LINE [0-9<]|[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{{3,20}}(?: [0-9]+)? ?: )")
+_ADDED = re.compile(r"\s*(?:ORA-06512: |[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{4,20} ?: )")
 _INDEX = re.compile(r"(?<=[a-z\]])[.]<\*>(?=[.]|$)|\[<\*>\](?=[.\[]|$)")
 
 
@@ -129,6 +131,8 @@ def _one_line(text: str) -> str:
     if "\n" not in text:
         return text
     lines = [line for line in text.split("\n")[:_MAX_LINES] if line.strip()]
-    kept = [line for number, line in enumerate(lines) if number == 0 or not _DETAIL.match(line)]
+    # What a database adds comes last, and goes on over several lines.
+    end = next((number for number, line in enumerate(lines) if number and _ADDED.match(line)), len(lines))
+    kept = [line for number, line in enumerate(lines[:end]) if number == 0 or not _DETAIL.match(line)]
     # A report of several errors of one kind says the same several times.
     return " ; ".join(dict.fromkeys(_INDEX.sub("", " ".join(line.split())) for line in kept))

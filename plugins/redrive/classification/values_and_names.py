@@ -61,12 +61,15 @@ _VOWELS = re.compile(r"[aeiouyAEIOUY]")
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # A request, or a status with its words.
 _REQUEST = re.compile(r"(?:GET|POST|PUT|PATCH|DELETE|HEAD) |[1-5][0-9]{2} [A-Z][a-z]")
+_CODED = frozenset(["code", "error", "errno", "state", "sqlstate", "status", "reason"])
 _VALUES, _NAMES = frozenset(WORDS["values"]), frozenset(WORDS["names"])
 
 _AFTER_VALUE = re.compile(rf"<\*> ?(?:(?:{any_of('units')})(?:\([sn]\))?)(?![^\W\d_])")
 _BEFORE_VALUE = re.compile(r"(?:EUR|USD|GBP|CHF|JPY|€|[$]|£|¥|[+#№]) ?(?=<\*>)")
 _DATE = re.compile(rf"(?:<\*>[., ]{{1,2}})?(?:{any_of('months')})[. ]{{1,2}}<\*>(?:,? <\*>)?")
-_RUN_OF_VALUES = re.compile(r"<\*>(?:(?:[ ]?[,;/:.+x\u2013-]|[ ]and|[ ]or|[ ]und|[ ]et|[ ]?\u3001|[ ]?&)?[ ]?<\*>)+")
+_RUN_OF_VALUES = re.compile(
+    r"<\*>(?:(?:[ ]?[,;/:.+x\u2013-]|[ ]and|[ ]or|[ ]und|[ ]et|[ ]on|[ ]of|[ ]out of|[ ]?\u3001|[ ]?&)?[ ]?<\*>)+"
+)
 
 _OF_NOUN = re.compile(
     rf"(?<![^\W_])((?:of|in|for|from|to|by|on|with|at|im|für|von|en|dans|pour) (?:the |der |dem |le |la |el )?"
@@ -77,15 +80,21 @@ _NOUN_SHOUTED = re.compile(
     rf"(?<![^\W_])((?i:{any_of('nouns')})) (?:[A-Z][A-Z0-9]{{1,11}}|[A-Z]{{2,6}}[-_][A-Z0-9]{{1,8}})(?![^\W])"
 )
 _COUNTRY = re.compile(rf"(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_countries')})\b)[A-Z]{{2}}(?![\w-])")
+# Unknown carrier code ZZ
+_UNKNOWN = re.compile(
+    rf"((?i:unknown|unsupported|invalid|unrecogni[sz]ed|unexpected|illegal)(?: [a-z]{{2,20}})? "
+    rf"(?:(?:{any_of('nouns')}|unit|sku|product|item) (?!{any_of('no_values')})|code (?=[A-Z0-9]{{2,5}}$)))[^\s,:;()]{{1,40}}$"
+)
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
-_CLAUSE = re.compile(r", [a-z_]{2,20}: (?:\"[^\"\n]{0,300}\"|[^ ,\n]{1,200})(?=,|$)")
+_CLAUSE = re.compile(r"[,;] [a-z_]{2,20}(?:: |=)(?:\"[^\"\n]{0,300}\"|[^ ,;\n]{1,200})(?=[,;]|$)")
 _SETTING = re.compile(r"(?<![^\W])([A-Za-z_][\w.-]{0,40})=([^\s,;()\[\]{}\"']{1,200})")
 # What a driver prints of its objects.
 _DUMP = re.compile(
     r"(?:, )?(?:full error: )?\{(?:[^{}\n]{0,400}?['\"]?\w+['\"]?: ){2}(?:[^{}\n]|\{[^{}\n]{0,300}\}){0,1500}\}?|"
     r"<[A-Z]\w{2,60} [a-z_]{1,30}: [^\n]*"
 )
+_NESTED = re.compile(r" ?\[\w{1,40}=\[[^\n]*$")
 _OBJECT = re.compile(r"<[\w.]{2,80} (?:object )?at <\*>>")
 _NOT_CONNECTED = re.compile(
     r"(?:connect: )?(?:connection refused|connection timed out|connect timed out|i/o timeout|no route to host|"
@@ -113,8 +122,10 @@ def phrase(text: str) -> str:
     """A line of prose with its names bare and its values blanked."""
     if "{" in text or "<" in text:
         text = _DUMP.sub("", _OBJECT.sub(BLANK, text))
+    text = _NESTED.sub("", text) if "=[" in text else text
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(r"\1 <*>", _OF_NOUN.sub(r"\1 <*>", _network(text))))
-    if ": " in text:
+    text = _UNKNOWN.sub(r"\1 <*>", text)
+    if ": " in text or "=" in text:
         text = _LISTED.sub(r"\1 <*>", text)
         if len(_CLAUSE.findall(text)) > 1:
             text = _CLAUSE.sub("", text)
@@ -133,7 +144,7 @@ def _network(text: str) -> str:
 
 
 def _setting(match: re.Match[str]) -> str:
-    names = NAMING.search(field_of(match[1])) or BLANK in match[2]
+    names = NAMING.search(field_of(match[1])) or match[1].endswith("reason") or BLANK in match[2]
     return match[0] if names else f"{match[1]}={BLANK}"
 
 
@@ -206,7 +217,7 @@ def _is_random(word: str) -> bool:
 def _last(word: str) -> str:
     """Of a dotted name what tells: the class or the column, and what it is a part of where that is a class."""
     parts = [part for part in word.rstrip(".:").split(".") if part]
-    if len(parts) > 1 and parts[-2][:1].isupper() and not parts[-2].isupper():
+    if len(parts) > 1 and parts[-2][:1].isupper() and not parts[-2].isupper() and parts[-1][:1].islower():
         return ".".join(parts[-2:])
     return parts[-1] if parts else word
 
@@ -225,10 +236,10 @@ def _of_quoted(said: str, before: str) -> str:
         is_sentence = len(words) > 3 and sum(word.islower() and word.isalpha() for word in words) > 2
         return "".join(_prose(said)) if is_sentence else BLANK
     context = before.lower().rstrip(":=")
-    is_code = _CODE.fullmatch(said) is not None and not said.isdigit()
+    is_code = context in _CODED and _CODE.fullmatch(said) is not None
     is_name = _PLAIN_NAME.fullmatch(said) is not None and BLANK not in said
     if before == ": " or context in _VALUES - _NAMES or not said:
-        return said if is_code and before == ": " else BLANK
+        return BLANK
     if context in _NAMES:
         return _last(said) if is_name or said.isalpha() else _of_numbered(said) if _DIGIT.search(said) else said
     if _DIGIT.search(said) or ("." in said and _HOST.fullmatch(said)):
