@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from redrive.classification import failure_text, grouping, route_rules
+from redrive.classification import failure_text, grouping, likeness, route_rules
 from redrive.classification.cases import LEASE_HINT, MAYBE_LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.grouping import Spot
@@ -185,6 +185,22 @@ def explain(
             "group": fingerprint,
             "template": template,
         }
+
+
+def compare(
+    one: str, other: str, known_groups: Iterable[KnownGroup] = (), model: Model | None = None
+) -> dict[str, Any]:
+    """Whether two failure texts are one group, and why: ``same, because`` (sentences), ``texts`` (explained)."""
+    answers = list(explain([{"text": one}, {"text": other}], known_groups=known_groups, model=model))
+    left, right = answers
+    same = left["group"] == right["group"]
+    alone = [next(explain([{"text": text}], model=model))["template"] for text in (one, other)]
+    because = likeness.reasons(*alone)
+    if left["cause"] != right["cause"]:
+        because.insert(0, f"their causes differ: {left['cause']} / {right['cause']}")
+    if same and known_groups and len({*alone}) > 1:
+        because.append("in this ledger both belong to one known group")
+    return {"same": same, "because": because, "texts": answers}
 
 
 def _cause_of(

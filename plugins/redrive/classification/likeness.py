@@ -9,6 +9,7 @@ who lacks it stands alone. So *timed out (read)* and *timed out* are one failure
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from redrive.classification.stack_traces import FRAME
@@ -110,7 +111,8 @@ def _parts(said: str) -> Parts:
     clause = asked if len(_words(asked)) >= MIN_WORDS else clause
     if (match := _OF_NAME.search(clause)) and len(_words(clause[: match.start()])) >= MIN_WORDS:
         clause = label(match).join([clause[: match.start()], clause[match.end() :]])
-    words = _words(_without_values(clause, kinds := []))
+    kinds: list[str] = []
+    words = _words(_without_values(clause, kinds))
     if len(words) < MIN_WORDS:
         words, kinds = _words(clause), []
     labels += kinds
@@ -133,14 +135,11 @@ def _parts(said: str) -> Parts:
 def _peeled(text: str) -> str:
     """``text`` out of parentheses that go round all of it."""
     while text.startswith("(") and text.endswith(")"):
-        depth = 0
-        for number, char in enumerate(text):
-            depth += (char == "(") - (char == ")")
-            if not depth:
-                break
-        if number < len(text) - 1:
+        depths = list(accumulate((char == "(") - (char == ")") for char in text))
+        if 0 not in depths[:-1] and depths[-1] == 0:
+            text = text[1:-1]
+        else:
             break
-        text = text[1:-1]
     return text
 
 
@@ -253,6 +252,39 @@ def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
                     for template, parts in members:
                         keys[template].append(f"{at}:{telling[parts[at]]}")
         found.update({template: tuple(key) for template, key in keys.items()})
+    return found
+
+
+#: What the parts of a template are called in front of people.
+_CALLED = {
+    "name": "the exception's class",
+    "code": "the number",
+    "wrapper": "what is in front",
+    "label": "the kind of thing",
+    "aside": "what is in parentheses",
+    "more": "what is said further",
+}
+
+
+def reasons(one: str, other: str) -> list[str]:
+    """Sentences about why two templates are one failure, or are two."""
+    a, b = told_by(one), told_by(other)
+    names = clusters([one, other])
+    same = names[one] == names[other]
+    found = [f"both say: {a.parts.core}"] if a.parts.core == b.parts.core else []
+    if a.frame != b.frame:
+        found.append(f"raised at different places: {a.frame or 'no frame'} / {b.frame or 'no frame'}")
+    if not found or (a.parts.core != b.parts.core and not same):
+        found.append(f"they say different things: {a.parts.core} / {b.parts.core}")
+    if a.parts.core != b.parts.core:
+        return [*found, "one is the first clause of the other"] if same else found
+    for part, called in _CALLED.items():
+        left, right = getattr(a.parts, part), getattr(b.parts, part)
+        if left != right:
+            at = Parts._fields.index(part)
+            tells = not same and any(key.startswith(f"{at}:") for key in names[one][2:])
+            end = "which tells them apart" if tells else "which does not tell them apart"
+            found.append(f"{called} differs ({left or 'none'} / {right or 'none'}), {end}")
     return found
 
 

@@ -83,7 +83,8 @@ _COUNTRY = re.compile(rf"(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_count
 # Unknown carrier code ZZ
 _UNKNOWN = re.compile(
     rf"((?i:unknown|unsupported|invalid|unrecogni[sz]ed|unexpected|illegal)(?: [a-z]{{2,20}})? "
-    rf"(?:(?:{any_of('nouns')}|unit|sku|product|item) (?!{any_of('no_values')})|code (?=[A-Z0-9]{{2,5}}$)))[^\s,:;()]{{1,40}}$"
+    rf"(?:(?:{any_of('nouns')}|unit|sku|product|item) (?!{any_of('no_values')})|code (?=[A-Z0-9]{{2,5}}$)))"
+    r"[^\s,:;()]{1,40}$"
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)

@@ -662,7 +662,11 @@ def doctor(
 
 
 @app.command()
-def explain() -> None:
+def explain(
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two failure texts: say whether they are one group, and why.")
+    ] = None,
+) -> None:
     """Say why messages failed: JSON lines with `text` in, the same lines with cause, rule and group out.
 
     A line may also have `reason` (the broker's) and `attributes`. The input is grouped as one batch. Needs neither
@@ -670,12 +674,21 @@ def explain() -> None:
     told on standard error. Example:
 
         echo '{"text": "KeyError: sku"}' | redrive explain
+
+    `--compare A B` takes two texts instead, and says why they are one group or two.
     """
     from redrive.brokers import registry  # noqa: PLC0415
     from redrive.classification.causes import Cause  # noqa: PLC0415
+    from redrive.classification.explain import compare as compared  # noqa: PLC0415
     from redrive.classification.explain import explain as explained  # noqa: PLC0415
 
     model = _learned_model()
+    if compare is not None:
+        found = compared(*compare, known_groups=_known_groups(), model=model)
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        one = "one group" if found["same"] else "two groups"
+        typer.echo("\n".join([f"{one}:", *(f"- {reason}" for reason in found["because"])]), err=True)
+        return
     causes: dict[str, None] = {}
     for line in explained(_json_lines(sys.stdin), known_groups=_known_groups(), model=model):
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
