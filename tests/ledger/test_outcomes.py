@@ -9,9 +9,9 @@ import pytest
 from redrive.ledger import leases
 from redrive.ledger.delivery import breakers, observations, outcomes
 from redrive.ledger.delivery.observations import Observation
-from redrive.ledger.delivery.outcomes import Consumption, Look, Sends
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
+from redrive.policy.worked_past import Consumption, Look, Sends, worked_past
 from tests.ledger.planting import MINUTE, NOW, Plant
 
 WINDOW = 5 * MINUTE
@@ -197,13 +197,13 @@ def looks(*depths: int, lag: float = 0, exact: bool = True) -> list[Look]:
 SENT = Sends(1, at(0), at(0.5), 5, None, fence=7)
 
 
-def worked_past(slices: list[Sends], seen: list[Look], *, in_order: bool = True) -> dict[int, datetime]:
-    return outcomes.worked_past(slices, seen, Consumption(in_order=in_order))
+def passed(slices: list[Sends], seen: list[Look], *, in_order: bool = True) -> dict[int, datetime]:
+    return worked_past(slices, seen, Consumption(in_order=in_order))
 
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_emptiness_after_the_send_is_worked_past(exact: bool) -> None:
-    assert worked_past([SENT], looks(7, 0, exact=exact)) == {1: at(2)}
+    assert passed([SENT], looks(7, 0, exact=exact)) == {1: at(2)}
 
 
 def estimates(*depths: int, apart: float = 2) -> list[Look]:
@@ -224,54 +224,54 @@ def estimates(*depths: int, apart: float = 2) -> list[Look]:
 def test_an_estimate_of_zero_is_emptiness_only_if_it_stays(
     depths: tuple[int, ...], proved: dict[int, datetime]
 ) -> None:
-    assert worked_past([SENT], estimates(*depths)) == proved
+    assert passed([SENT], estimates(*depths)) == proved
 
 
 def test_zeros_of_before_a_send_are_none_of_after_it() -> None:
     """The row of zeros begins before the send: what counts is how long it lasts from there on."""
     late = Sends(2, at(1.5), at(1.6), 5, None, fence=7)
-    assert worked_past([SENT, late], estimates(0, 0, 0, 0)) == {1: at(3), 2: at(4)}
+    assert passed([SENT, late], estimates(0, 0, 0, 0)) == {1: at(3), 2: at(4)}
 
 
 def test_what_is_estimated_to_be_given_out_counts_if_it_stays_so() -> None:
     seen = [look._replace(waiting=0, depth=9) for look in estimates(0, 0, 0)]
     over = timedelta(minutes=5)
-    assert outcomes.worked_past([SENT], seen, Consumption(redrive=over), at(7.9)) == {}
-    assert outcomes.worked_past([SENT], seen, Consumption(redrive=over), at(8)) == {1: at(8)}
+    assert worked_past([SENT], seen, Consumption(redrive=over), at(7.9)) == {}
+    assert worked_past([SENT], seen, Consumption(redrive=over), at(8)) == {1: at(8)}
 
 
 def test_a_look_is_as_old_as_the_broker_may_be_late() -> None:
     """And the clock of who looked may be two minutes ahead: only from minute 4 on it was surely after the send."""
-    assert worked_past([SENT], looks(0, 0, 0, lag=1)) == {}
-    assert worked_past([SENT], looks(0, 0, 0, 0, lag=1)) == {1: at(4)}
+    assert passed([SENT], looks(0, 0, 0, lag=1)) == {}
+    assert passed([SENT], looks(0, 0, 0, 0, lag=1)) == {1: at(4)}
 
 
 def test_own_sends_that_a_late_count_may_not_show_yet_have_not_left() -> None:
     later = Sends(2, at(1.2), at(1.8), 100, None, fence=9)
     seen = [Look(at(1), 10, exact=True, fence=8), Look(at(2), 10, timedelta(minutes=1), exact=True, fence=10)]
-    assert worked_past([SENT, later], seen) == {}
-    assert worked_past([SENT, later], [seen[0], seen[1]._replace(lag=timedelta(0))]) == {1: at(2)}
+    assert passed([SENT, later], seen) == {}
+    assert passed([SENT, later], [seen[0], seen[1]._replace(lag=timedelta(0))]) == {1: at(2)}
 
 
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.2, 0.3])
 @pytest.mark.parametrize("depth", [1, 3, 7, 100, 5_000])
 def test_a_depth_that_only_wavers_never_adds_up_to_everything_having_left(depth: int, share: float) -> None:
     low = round(depth * (1 - share)) if depth > 10 else max(1, depth - 3)
-    assert worked_past([SENT], looks(*[depth, low] * 500, exact=False)) == {}
+    assert passed([SENT], looks(*[depth, low] * 500, exact=False)) == {}
 
 
 def test_where_counts_are_exact_a_destination_that_others_fill_without_end_is_worked_past() -> None:
-    assert worked_past([SENT], looks(*[100, 95] * 25, exact=True)) == {1: at(40)}
+    assert passed([SENT], looks(*[100, 95] * 25, exact=True)) == {1: at(40)}
 
 
 def test_where_counts_are_approximate_only_great_swings_count() -> None:
-    worked = worked_past([SENT], looks(*[100, 10] * 50, exact=False))
+    worked = passed([SENT], looks(*[100, 10] * 50, exact=False))
     assert at(2) < worked[1] <= at(20), "ninety leave each time, of which what can't be the count's wavering counts"
 
 
 def test_a_fall_that_began_before_the_send_counts_from_the_first_look_after_it() -> None:
     before = [Look(at(-1), 1_000, exact=False), Look(at(0.2), 600, exact=False)]
-    assert worked_past([SENT], [*before, *looks(500, 400, 300, exact=False)]) == {}
+    assert passed([SENT], [*before, *looks(500, 400, 300, exact=False)]) == {}
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ def test_a_fall_that_began_before_the_send_counts_from_the_first_look_after_it()
 def test_where_later_ones_go_past_earlier_ones_only_emptiness_proves(
     others: list[Sends], depths: list[int], proved: bool
 ) -> None:
-    assert 1 in worked_past([SENT, *others], looks(*depths), in_order=True)
-    assert (1 in worked_past([SENT, *others], looks(*depths), in_order=False)) is proved
+    assert 1 in passed([SENT, *others], looks(*depths), in_order=True)
+    assert (1 in passed([SENT, *others], looks(*depths), in_order=False)) is proved
 
 
 @pytest.mark.parametrize(
@@ -301,32 +301,32 @@ def test_a_busy_queue_is_worked_past_when_what_was_given_out_would_have_died(
     """It is never empty: at minute 2 nothing waits and consumers hold nine, of which one may be ours."""
     seen = [look._replace(waiting=waiting) for look, waiting in zip(looks(9, 9, 9), (1, 0, 0), strict=True)]
     over = None if redrive is None else timedelta(minutes=redrive)
-    assert outcomes.worked_past([SENT], seen, Consumption(redrive=over), at(now)) == proved
+    assert worked_past([SENT], seen, Consumption(redrive=over), at(now)) == proved
 
 
 def test_what_was_given_out_before_the_send_says_nothing() -> None:
     early = Look(at(1), 9, timedelta(minutes=1), waiting=0)
-    assert outcomes.worked_past([SENT], [early], Consumption(redrive=timedelta(minutes=5)), at(60)) == {}
+    assert worked_past([SENT], [early], Consumption(redrive=timedelta(minutes=5)), at(60)) == {}
 
 
 @pytest.mark.parametrize(("fence", "proved"), [(6, False), (7, False), (8, True), (None, False)])
 def test_a_look_of_an_earlier_run_whose_clock_is_ahead_proves_nothing(fence: int | None, proved: bool) -> None:
     """It says to be of after the send, and was taken before; of another route's only the time is known."""
-    assert (1 in worked_past([SENT], [Look(at(1), 0, exact=True, fence=fence)])) is proved
-    assert (1 in worked_past([SENT], [Look(at(3), 0, exact=True, fence=fence)])) is (fence is None or proved)
+    assert (1 in passed([SENT], [Look(at(1), 0, exact=True, fence=fence)])) is proved
+    assert (1 in passed([SENT], [Look(at(3), 0, exact=True, fence=fence)])) is (fence is None or proved)
 
 
 @pytest.mark.parametrize(("fence", "proved"), [(6, False), (7, False), (8, True)])
 def test_a_send_of_an_earlier_run_whose_clock_is_ahead_is_no_later_one(fence: int, proved: bool) -> None:
-    assert (1 in worked_past([SENT, Sends(2, at(1), at(1), 5, at(2), fence)], [])) is proved
+    assert (1 in passed([SENT, Sends(2, at(1), at(1), 5, at(2), fence)], [])) is proved
 
 
 def test_sends_that_a_look_had_counted_are_not_added_to_it() -> None:
     """Its clock is behind that of the run that had sent them before."""
     others = Sends(2, at(1.2), at(1.8), 90, None, fence=8)
     seen = [Look(at(1), 100, exact=True, fence=9), Look(at(2), 90, exact=True, fence=10)]
-    assert worked_past([SENT, others], seen) == {}
-    assert worked_past([SENT, others], [seen[0]._replace(fence=8), seen[1]]) == {1: at(2)}
+    assert passed([SENT, others], seen) == {}
+    assert passed([SENT, others], [seen[0]._replace(fence=8), seen[1]]) == {1: at(2)}
 
 
 @pytest.mark.parametrize(("fence", "left"), [(9, True), (10, False), (11, False)])
@@ -334,13 +334,13 @@ def test_sends_that_a_look_had_not_counted_are_not_added_to_it(fence: int, left:
     """The run that looks sends afterwards, with a clock that may be behind; so do those after it."""
     again = Sends(2, at(1.2), at(1.8), 7, None, fence=fence)
     seen = [Look(at(1), 7, exact=True, fence=9), Look(at(2), 7, exact=True, fence=10)]
-    assert (1 in worked_past([SENT, again], seen)) is left
+    assert (1 in passed([SENT, again], seen)) is left
 
 
 def test_sends_near_a_look_of_another_route_are_not_added_to_it() -> None:
     seen = [Look(at(3), 7, exact=True, fence=9), Look(at(6), 7, exact=True)]
-    assert worked_past([SENT, Sends(2, at(4.2), at(4.8), 7, None, fence=9)], seen) == {}
-    assert worked_past([SENT, Sends(2, at(3.2), at(3.8), 7, None, fence=9)], seen) == {1: at(6)}
+    assert passed([SENT, Sends(2, at(4.2), at(4.8), 7, None, fence=9)], seen) == {}
+    assert passed([SENT, Sends(2, at(3.2), at(3.8), 7, None, fence=9)], seen) == {1: at(6)}
 
 
 def test_a_later_send_that_came_back_proves_nothing_without_order(plant: Plant) -> None:

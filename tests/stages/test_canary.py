@@ -9,9 +9,9 @@ import pytest
 
 from redrive.brokers.memory import MemoryBroker
 from redrive.ledger.account import inspecting
-from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger
 from redrive.message import DeadLetter, Header
+from redrive.policy.worked_past import Consumption, Sends, worked_past
 from redrive.stages import pipeline
 from tests.ledger.planting import NOW
 from tests.workshop import KEY_ERROR, Workshop
@@ -157,9 +157,9 @@ def test_a_later_send_that_came_back_shows_that_the_earlier_ones_were_reached() 
     def at(minute: int) -> Any:
         return NOW + timedelta(minutes=minute)
 
-    early = outcomes.Sends(1, at(0), at(1), 5, None, fence=1)
-    late = outcomes.Sends(2, at(10), at(11), 5, at(30), fence=2)
-    assert outcomes.worked_past([early, late], [], outcomes.Consumption(in_order=True)) == {1: at(30)}, (
+    early = Sends(1, at(0), at(1), 5, None, fence=1)
+    late = Sends(2, at(10), at(11), 5, at(30), fence=2)
+    assert worked_past([early, late], [], Consumption(in_order=True)) == {1: at(30)}, (
         "of itself it says nothing: others may still wait"
     )
 

@@ -1,4 +1,5 @@
-"""Conditions that more than one statement asks, as SQL over table ``messages``: each is written here once."""
+"""Conditions that more than one statement asks, as SQL, over table ``messages`` if nothing else is
+said: each is written here once."""
 
 from collections.abc import Iterable
 
@@ -28,6 +29,12 @@ PERHAPS_SENT = (
     " and last.attempt = messages.attempts and last.unknown_at is not null and last.sent_at is null"
     " and coalesce(last.outcome, '') not in ('returned', 'confirmed'))"
 )
+#: Over ``delivery_slices``: something of it was sent, and what becomes of that is still to be seen.
+NOT_OBSERVED = "sent > 0 and observed_at is null"
+#: The same of a slice of which nothing more is sent.
+WATCHED = f"closed_at is not null and {NOT_OBSERVED}"
+#: The broker and connection that the route's queues are on.
+HERE = "(select system from route_state where route = :route)"
 #: Over ``escalated_messages``: a person has to say something.
 UNDECIDED_REVIEW = f"status in {listed(UNDECIDED)}"
 

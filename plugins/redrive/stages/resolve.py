@@ -7,9 +7,9 @@ from functools import cache, partial
 from redrive.brokers.base import Broker, Capabilities, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
 from redrive.ledger.delivery import outcomes
-from redrive.ledger.delivery.outcomes import Consumption
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
+from redrive.policy.worked_past import Consumption
 from redrive.settings import Route, Source
 from redrive.stages.checking import Asked, open_check, vouches_for_unknown
 from redrive.stages.context import Context

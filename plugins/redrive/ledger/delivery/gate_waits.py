@@ -16,8 +16,7 @@ from sqlalchemy.engine import Connection, Row
 from redrive.ledger.delivery import breakers, ordering
 from redrive.ledger.delivery.breakers import GroupGate
 from redrive.ledger.engine import parse_instant, sql
-
-_HERE = "(select system from route_state where route = :route)"
+from redrive.ledger.predicates import HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def waits(connection: Connection, route: str) -> list[GateWait]:
     for row in connection.execute(
         sql(
             "select attempts.group_id, slices.destination, slices.system, slices.observed_from is null as unpassed,"
-            f" slices.system = {_HERE} as here, count(*) as n, max(slices.last_sent_at) as last_sent_at,"
+            f" slices.system = {HERE} as here, count(*) as n, max(slices.last_sent_at) as last_sent_at,"
             " max(slices.window_ends_at) as window_ends_at from breakers"
             " inner join redelivery_attempts attempts on attempts.group_stage = breakers.stage_id"
             " inner join delivery_slices slices on slices.slice_id = attempts.slice_id"
@@ -140,7 +139,7 @@ def _last_seen(connection: Connection, route: str, queue: str) -> tuple[str, boo
     row = connection.execute(
         sql(
             "select observed_at, visible + in_flight + delayed as depth, exact from queue_observations"
-            f" where queue = :queue and system = {_HERE} and role = 'destination' order by observed_at desc limit 1"
+            f" where queue = :queue and system = {HERE} and role = 'destination' order by observed_at desc limit 1"
         ),
         {"route": route, "queue": queue},
     ).first()
@@ -181,7 +180,7 @@ def for_what_came_back(connection: Connection, route: str, *, drained_from: date
     values = {"route": route, "drained_from_at": drained_from}
     over = (
         "select slices.slice_id from delivery_slices slices where slices.route = :route and slices.observed_at is null"
-        f" and slices.window_ends_at <= :drained_from_at and slices.system = {_HERE}"
+        f" and slices.window_ends_at <= :drained_from_at and slices.system = {HERE}"
     )
     if connection.execute(sql(f"{over} limit 1"), values).first() is None:
         return False

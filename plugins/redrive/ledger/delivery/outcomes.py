@@ -1,33 +1,14 @@
 """What became of past sends: confirmed, presumed, or to be sent again; never "gone, so it worked".
 
 A send is *presumed* good only when a return could have been seen: the destination was seen to have worked past the
-slice, the observation window has passed since then, and every source of the route was drained and loaded beyond the
-window's end.
-
-A destination has *worked past* a slice when it was seen empty after the last send (and after the broker had let go of
-what it delayed). Where the broker estimates, a count may be zero by itself: there only zeros over some minutes are
-emptiness (:class:`_Zeros`). Where it gives what came first first, also when at least as many messages have left it
-since as it held when it was first seen after the send; or when a later send of ours has come back from there, or was
-proved to be processed. Where later ones may go past earlier ones, neither says anything of one that may still lie
-there; but where a consumer's hold ends by the broker's clock, a look at which nothing waited says that the consumers
-had been given all of it, and when the longest redrive has passed since then, what failed there is in its dead-letter
-queue. It is the destination at the broker and connection that the slice went by: a queue of the same name elsewhere
-says nothing. A look counts as one of after the send only if the depth that the broker told, which may be late, was that
-of after the send. Clocks of processes differ: of two things that runs of the route did, the later one is that of the
-later run (its *fence*).
-
-How many have left can't be seen where others send too. Where the broker counts exactly, it is no fewer than the sum of
-what the depth went down by between two looks, our own sends in between added. Where it estimates, a depth wavers with
-nobody working, and small falls would add up to everything: there only what a fall goes beyond :data:`WAVER` counts.
+slice (:mod:`redrive.policy.worked_past`), the observation window has passed since then, and every source of the route
+was drained and loaded beyond the window's end.
 """
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import accumulate, pairwise
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy.engine import Connection
 
@@ -35,69 +16,13 @@ from redrive.audit_actions import Action
 from redrive.ledger.delivery import counting
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
+from redrive.ledger.predicates import HERE, NOT_OBSERVED, WATCHED
 from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
-
-#: An estimated depth may be off by a third, and by a few more: of a fall only what goes below half of where it began,
-#: and these few, has surely left.
-WAVER, FEW = 0.5, 10
-_T = TypeVar("_T", int, datetime)
-#: The fence of a look that no run of the route took: its time alone counts.
-NOBODYS = 2**63
-
-#: So far apart the clocks of two processes may be.
-CLOCKS = timedelta(minutes=2)
-
-
-@dataclass(frozen=True, slots=True)
-class Consumption:
-    """How a destination's messages are taken from it, as far as that proves what has become of one."""
-
-    in_order: bool = False  # what came first is given first
-    redrive: timedelta | None = None  # consumers' leases end by the broker's clock: how long the longest redrive takes
-
+from redrive.policy.worked_past import Consumption, Look, Sends, worked_past
 
 _UNKNOWN = Consumption()
-
-
-class Look(NamedTuple):
-    """A destination's depth at a moment, or up to ``lag`` before; ``exact``: no estimate."""
-
-    at: datetime
-    depth: int
-    lag: timedelta = timedelta(0)
-    exact: bool = False
-    fence: int | None = None  # of the run of ours that looked, before it sent anything; None: another route's
-    waiting: int | None = None  # of the depth, what no consumer holds; None: not told apart
-    zeros_apart: timedelta = timedelta(0)  # a zero counts once another, so much earlier, said so too
-
-    @property
-    def since(self) -> datetime:
-        """It was not so any earlier."""
-        return self.at - self.lag
-
-    @property
-    def surely_since(self) -> datetime:
-        """The same, whoever's clock is asked. Of a run of ours its fence says what it was before; that doesn't help
-        where the depth is late."""
-        return self.since - CLOCKS if self.lag or self.fence is None else self.since
-
-    @property
-    def surely_by(self) -> datetime:
-        """It was so by then, whoever's clock is asked."""
-        return self.at + CLOCKS if self.fence is None else self.at
-
-
-class Sends(NamedTuple):
-    """A slice that was sent to a destination."""
-
-    slice_id: int
-    claimed_at: datetime
-    last_sent_at: datetime
-    sent: int
-    first_outcome_at: datetime | None  # of its messages that came back or were proved to be processed
-    fence: int = 0  # of the run that claimed it
 
 
 class Keyed(NamedTuple):
@@ -107,17 +32,29 @@ class Keyed(NamedTuple):
     message_key: str
 
 
+#: A source was empty of what had died before a moment; what was staged of it may not be loaded yet.
+_DRAINED = """
+insert into source_state (route, source, pending_to)
+values (:route, :source, :since_at)
+on conflict (route, source) do update set pending_to = excluded.pending_to
+"""
+#: What was drained is known, once nothing that is staged of the route remains to be loaded.
+_LOADED = """
+update source_state set drained_to = pending_to, pending_to = null
+where
+    route = :route and pending_to is not null
+    and not exists (
+        select 1 from staging_batches
+        where route = :route and state in ('recorded', 'settled') and loaded_at is null
+    )
+"""
+
+
 def sources_drained(ledger: Ledger, lease: RouteLease, sources: Sequence[str], since: datetime, now: datetime) -> None:
     """These sources were empty of anything that lay in them at ``since``; it counts once their batches are loaded."""
     with ledger.under(lease, now) as tx:
         for source in sources:
-            tx.execute(
-                sql(
-                    "insert into source_state (route, source, pending_to) values (:route, :source, :since_at)"
-                    " on conflict (route, source) do update set pending_to = excluded.pending_to"
-                ),
-                {"source": source, "since_at": since},
-            )
+            tx.execute(sql(_DRAINED), {"source": source, "since_at": since})
 
 
 def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
@@ -129,13 +66,7 @@ def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
 def sources_loaded(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
     """All recorded batches of the route are loaded: what was drained is now also known."""
     with ledger.under(lease, now) as tx:
-        tx.execute(
-            sql(
-                "update source_state set drained_to = pending_to, pending_to = null where route = :route"
-                " and pending_to is not null and not exists (select 1 from staging_batches where route = :route"
-                " and state in ('recorded', 'settled') and loaded_at is null)"
-            )
-        )
+        tx.execute(sql(_LOADED))
 
 
 def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> datetime | None:
@@ -154,30 +85,48 @@ def awaited(connection: Connection, route: str, before: datetime) -> bool:
     """Whether sends that were claimed before ``before`` wait to be observed: drains decide what becomes of them."""
     found = connection.execute(
         sql(
-            "select 1 from delivery_slices where route = :route and claimed_at < :before_at and sent > 0"
-            " and observed_at is null limit 1"
+            f"select 1 from delivery_slices where route = :route and claimed_at < :before_at and {NOT_OBSERVED} limit 1"
         ),
         {"route": route, "before_at": before},
     )
     return found.first() is not None
 
 
+#: Sends of the route without an outcome that may have come back in a batch; without a batch, in any.
+_OUTSTANDING = """
+select count(*)
+from redelivery_attempts attempts
+inner join delivery_slices slices on slices.slice_id = attempts.slice_id
+where
+    slices.route = :route and slices.observed_at is null and attempts.sent_at is not null and attempts.outcome is null
+    and (
+        cast(:batch_id as bigint) is null
+        or slices.fence <= (select fence from staging_batches where batch_id = :batch_id)
+    )
+"""
+
+
 def outstanding(connection: Connection, route: str, batch_id: int | None = None) -> int:
     """How many sends of the route wait to be observed: each may have come back in a batch that is not loaded. With
     ``batch_id`` those that may have in this one: what later runs sent had not come back when it was drained."""
-    found = connection.execute(
-        sql(
-            "select count(*) from redelivery_attempts a inner join delivery_slices s on s.slice_id = a.slice_id"
-            " where s.route = :route and s.observed_at is null and a.sent_at is not null and a.outcome is null"
-            + (
-                ""
-                if batch_id is None
-                else " and s.fence <= (select fence from staging_batches where batch_id = :batch_id)"
-            )
-        ),
-        {"route": route} | ({} if batch_id is None else {"batch_id": batch_id}),
+    return int(connection.execute(sql(_OUTSTANDING), {"route": route, "batch_id": batch_id}).scalar_one())
+
+
+#: The slices of runs up to a fence that are watched.
+_WATCHED_UNTIL = f"select slice_id from delivery_slices where route = :route and fence <= :until_fence and {WATCHED}"
+#: Messages whose last send nobody will see come back stay sent, and say why.
+_SAY_THAT_SIGHT_IS_LOST = f"""
+update messages set reason = :reason
+where
+    route = :route and state = 'sent'
+    and exists (
+        select 1 from redelivery_attempts attempts
+        where
+            attempts.message_id = messages.message_id and attempts.attempt = messages.attempts
+            and attempts.slice_id in ({_WATCHED_UNTIL})
+            and attempts.sent_at is not null and attempts.outcome is null
     )
-    return int(found.scalar_one())
+"""
 
 
 def lose_sight(tx: RunTransaction, *, until_fence: int, reason: str) -> int:
@@ -185,21 +134,9 @@ def lose_sight(tx: RunTransaction, *, until_fence: int, reason: str) -> int:
     ``reason``, until they are seen after all or proved to be processed; how many they are. Gates and breakers count
     them as if they had not been sent, and send others. In the caller's transaction."""
     values = {"until_fence": until_fence, "reason": reason}
-    slices = (
-        "select slice_id from delivery_slices where route = :route and fence <= :until_fence and closed_at is not null"
-        " and observed_at is null and sent > 0"
-    )
-    lost = f"slice_id in ({slices}) and sent_at is not null and outcome is null"
-    counting.forget_sends(tx, lost, values)
-    count = tx.execute(
-        sql(
-            "update messages set reason = :reason where route = :route and state = 'sent' and exists (select 1 from"
-            " redelivery_attempts attempts where attempts.message_id = messages.message_id"
-            f" and attempts.attempt = messages.attempts and attempts.{lost})"
-        ),
-        values,
-    ).rowcount
-    tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({slices})"), values)
+    counting.forget_sends(tx, f"slice_id in ({_WATCHED_UNTIL}) and sent_at is not null and outcome is null", values)
+    count = tx.execute(sql(_SAY_THAT_SIGHT_IS_LOST), values).rowcount
+    tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({_WATCHED_UNTIL})"), values)
     return int(count)
 
 
@@ -207,13 +144,34 @@ def watched(connection: Connection, route: str) -> list[str]:
     """The destinations, at the route's present broker, that are not known to have worked past all of its sends."""
     rows = connection.execute(
         sql(
-            "select distinct destination from delivery_slices where route = :route and closed_at is not null"
-            " and observed_at is null and observed_from is null and sent > 0"
-            " and system = (select system from route_state where route = :route)"
+            f"select distinct destination from delivery_slices where route = :route and {WATCHED}"
+            f" and observed_from is null and system = {HERE}"
         ),
         {"route": route},
     )
     return sorted(row.destination for row in rows)
+
+
+#: The slices whose window is over, with every source drained beyond it. What went by another broker came back to
+#: sources that the route doesn't drain any more.
+_CLOSABLE = f"""
+select slice_id from delivery_slices
+where route = :route and observed_at is null and window_ends_at <= :horizon_at and system = {HERE}
+"""
+#: What has not come back of them is presumed, and counts for its breakers as having stayed.
+_PRESUME = f"""
+update redelivery_attempts set outcome = 'presumed', outcome_at = :now, {counting.STAYED}
+where slice_id in ({_CLOSABLE}) and sent_at is not null and outcome is null
+"""
+#: Over ``messages``: their last send was presumed with one of these slices.
+_IS_PRESUMED = f"""
+route = :route and exists (
+    select 1 from redelivery_attempts attempts
+    where
+        attempts.message_id = messages.message_id and attempts.attempt = messages.attempts
+        and attempts.outcome = 'presumed' and attempts.slice_id in ({_CLOSABLE})
+)
+"""
 
 
 def presume(
@@ -234,51 +192,52 @@ def presume(
         horizon = drained_to(tx.connection, lease.route, sources)
         if horizon is None:
             return 0
-        # What went by another broker came back to sources that this route doesn't drain any more.
-        closable = (
-            "select slice_id from delivery_slices where route = :route and observed_at is null"
-            " and window_ends_at <= :horizon_at and system = (select system from route_state where route = :route)"
-        )
         values = {"horizon_at": horizon}
-        tx.execute(
-            sql(
-                f"update redelivery_attempts set outcome = 'presumed', outcome_at = :now, {counting.STAYED}"
-                f" where slice_id in ({closable}) and sent_at is not null and outcome is null"
-            ),
-            values,
-        )
+        tx.execute(sql(_PRESUME), values)
         presumed = move(
             tx,
             State.SENT,
             State.PRESUMED,
-            where=(
-                "route = :route and exists (select 1 from redelivery_attempts attempts"
-                " where attempts.message_id = messages.message_id and attempts.attempt = messages.attempts"
-                f" and attempts.outcome = 'presumed' and attempts.slice_id in ({closable}))"
-            ),
+            where=_IS_PRESUMED,
             values=values,
             action=Action.PRESUME,
             reason=f"did not come back within {window} after the destination had worked past it",
         )
-        tx.execute(
-            sql(f"update delivery_slices set observed_at = :now where slice_id in ({closable})"),
-            values,
-        )
+        tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({_CLOSABLE})"), values)
     return presumed
+
+
+#: The route's slices whose destination is not known to have worked past them, and when the first outcome of each was.
+_NOT_WORKED_PAST = f"""
+select
+    slice_id, system, system = {HERE} as here, destination, claimed_at, last_sent_at, sent, fence,
+    (
+        select min(outcome_at) from redelivery_attempts
+        where
+            redelivery_attempts.slice_id = delivery_slices.slice_id
+            and outcome in ('returned', 'confirmed')
+    ) as first_outcome_at
+from delivery_slices
+where route = :route and {WATCHED} and observed_from is null
+"""
+#: Looks at a destination that say how much it holds, and the fences of those that runs of the route took.
+_LOOKS = """
+select
+    observed_at, visible + in_flight + delayed as depth, visible + delayed as waiting, lag_seconds,
+    zeros_apart_seconds, exact,
+    (select fence from runs where runs.run_id = queue_observations.run_id and runs.route = :route) as fence
+from queue_observations
+where
+    queue = :queue and system = :system and role = 'destination' and observed_at > :since_at
+    and visible + in_flight + delayed is not null
+order by observed_at
+"""
 
 
 def _note_worked_past(tx: RunTransaction, destinations: Mapping[str, Consumption], window: timedelta) -> None:
     """Give every slice of the route the moment from which its destination is known to have worked past it, and the end
     of its observation ``window``."""
-    rows = tx.execute(
-        sql(
-            "select slice_id, system, system = (select system from route_state where route = :route) as here,"
-            " destination, claimed_at, last_sent_at, sent, fence, (select min(outcome_at)"
-            " from redelivery_attempts where redelivery_attempts.slice_id = delivery_slices.slice_id"
-            " and outcome in ('returned', 'confirmed')) as first_outcome_at from delivery_slices where route = :route"
-            " and closed_at is not null and observed_at is null and observed_from is null and sent > 0"
-        )
-    ).all()
+    rows = tx.execute(sql(_NOT_WORKED_PAST)).all()
     slices: dict[tuple[str, str, Consumption], list[Sends]] = defaultdict(list)
     for row in rows:
         claimed, last, outcome = map(parse_instant, (row.claimed_at, row.last_sent_at, row.first_outcome_at))
@@ -289,20 +248,8 @@ def _note_worked_past(tx: RunTransaction, destinations: Mapping[str, Consumption
             )
     for (system, destination, how), sends in slices.items():
         looks = tx.execute(
-            sql(
-                "select observed_at, visible + in_flight + delayed as depth, visible + delayed as waiting,"
-                " lag_seconds, zeros_apart_seconds, exact,"
-                " (select fence from runs where runs.run_id = queue_observations.run_id and runs.route = :route)"
-                " as fence from queue_observations"
-                " where queue = :queue and system = :system and role = 'destination' and observed_at > :since_at"
-                " and visible + in_flight + delayed is not null"
-                " order by observed_at"
-            ),
-            {
-                "queue": destination,
-                "system": system,
-                "since_at": min(one.last_sent_at for one in sends),
-            },
+            sql(_LOOKS),
+            {"queue": destination, "system": system, "since_at": min(one.last_sent_at for one in sends)},
         )
         seen = [
             Look(
@@ -330,159 +277,13 @@ def _note_worked_past(tx: RunTransaction, destinations: Mapping[str, Consumption
     )
 
 
-def worked_past(
-    slices: Sequence[Sends], looks: Sequence[Look], how: Consumption, now: datetime | None = None
-) -> dict[int, datetime]:
-    """From when one destination is known to have worked past each of these slices; those of which it isn't are left
-    out. ``looks`` may be in any order. What its consumers were given by a look is done or dead-lettered when the
-    longest redrive after it is over ``now``."""
-    looks = sorted(looks, key=lambda look: (look.since, look.at))
-    #: The earliest moment, and run, of each look and of all that follow.
-    times = _least_of_the_rest([look.surely_since for look in looks])
-    runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
-    flow = _Flow(slices, looks) if how.in_order else None
-    empty = _Zeros(looks, [look.depth == 0 for look in looks])
-    given_out = _Zeros(looks, [look.waiting == 0 for look in looks])
-    ordered = sorted(slices, key=lambda one: one.fence)
-    fences = [one.fence for one in ordered]
-    claims = _least_of_the_rest([one.claimed_at for one in ordered])
-    # The earliest outcome of the n-th and of every later slice.
-    outcomes: list[datetime | None] = [None]
-    for one in reversed(ordered):
-        known = [at for at in (outcomes[-1], one.first_outcome_at) if at is not None]
-        outcomes.append(min(known, default=None))
-    outcomes.reverse()
-    found: dict[int, datetime] = {}
-    for one in slices:
-        moments = []
-        later = outcomes[max(bisect_right(fences, one.fence), bisect_right(claims, one.last_sent_at))]
-        if how.in_order and later is not None and later > one.last_sent_at:
-            moments.append(later)
-        first = max(bisect_right(times, one.last_sent_at), bisect_right(runs, one.fence))
-        if first < len(looks):
-            gone = flow.gone_by(first) if flow is not None else None
-            # By the time of a look it was surely so, be its depth late or not.
-            moments += [looks[number].at for number in (gone, empty.by(first)) if number is not None]
-            if how.redrive is not None and now is not None and (given := given_out.by(first)) is not None:
-                ends = looks[given].at + how.redrive
-                moments += [ends] if ends <= now else []
-        if moments:
-            found[one.slice_id] = min(moments)
-    return found
-
-
-def _least_of_the_rest(values: Sequence[_T]) -> list[_T]:
-    """Of each value and of all that follow, the least: it never falls."""
-    return list(accumulate(reversed(values), min))[::-1]
-
-
-class _Zeros:
-    """When a count was surely zero: at a look that says so, and where it is an estimate once an earlier look said so
-    too, as much before as the broker asks for, and none between them said otherwise.
-
-    AWS asks for that of a queue before it is deleted: *confirming that a queue is empty*.
-    """
-
-    def __init__(self, looks: Sequence[Look], zeros: Sequence[bool]) -> None:
-        self._looks = looks
-        self._times = [look.since for look in looks]
-        starts = [n for n, zero in enumerate(zeros) if zero and not (n and zeros[n - 1])]
-        #: Of each row of zeros its first look, and the one after its last.
-        self._rows = [
-            (start, next((n for n in range(start, len(zeros)) if not zeros[n]), len(zeros))) for start in starts
-        ]
-        #: Of each row, the look by which it or the next one that lasts is sure.
-        self._next: list[int | None] = [None]
-        for row in reversed(self._rows):
-            sure = self._within(*row)
-            self._next.append(self._next[-1] if sure is None else sure)
-        self._next.reverse()
-
-    def by(self, first: int) -> int | None:
-        """The look by which it is sure, of those from ``first`` on; None if there is none."""
-        row = bisect_right(self._rows, first, key=lambda one: one[0])
-        if row:
-            sure = self._within(max(first, self._rows[row - 1][0]), self._rows[row - 1][1])
-            if sure is not None:
-                return sure
-        return self._next[row]
-
-    def _within(self, start: int, end: int) -> int | None:
-        if start >= end:
-            return None
-        apart = self._looks[start].zeros_apart
-        found = bisect_left(self._times, self._times[start] + apart, lo=start)
-        return found if found < end else None
-
-
-class _Flow:
-    """How many messages at least have left a destination between looks at it."""
-
-    def __init__(self, slices: Sequence[Sends], looks: Sequence[Look]) -> None:
-        self._looks = looks
-        self._known: dict[int, int | None] = {}
-        by_end = sorted(slices, key=lambda one: one.last_sent_at)
-        ends = [one.last_sent_at for one in by_end]
-        #: What we sent between each look and the one before: only slices that wholly lie in between, so that no part
-        #: of them is in the one count or missing in the other. A run looks before it sends.
-        self._own = [0]
-        for before, look in pairwise(looks):
-            between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.surely_since)]
-            self._own.append(
-                sum(
-                    one.sent
-                    for one in between
-                    if one.claimed_at > before.surely_by
-                    and (before.fence is None or before.fence <= one.fence)
-                    and (look.fence is None or one.fence < look.fence)
-                )
-            )
-        self._left = self._exactly()
-        #: From each look on all counts are exact.
-        self._exact_from = next((n + 1 for n in reversed(range(len(looks))) if not looks[n].exact), 0)
-
-    def gone_by(self, first: int) -> int | None:
-        """The look by which as many have left as there were at the ``first``; None if there is none."""
-        if first not in self._known:
-            self._known[first] = self._exact_by(first) if first >= self._exact_from else self._estimated_by(first)
-        return self._known[first]
-
-    def _exactly(self) -> list[int]:
-        left = [0] if self._looks else []
-        for (before, look), own in zip(pairwise(self._looks), self._own[1:], strict=True):
-            left.append(left[-1] + max(0, before.depth + own - look.depth))
-        return left
-
-    def _exact_by(self, first: int) -> int | None:
-        found = bisect_left(self._left, self._left[first] + self._looks[first].depth, lo=first)
-        return found if found < len(self._looks) else None
-
-    def _estimated_by(self, first: int) -> int | None:
-        """A fall goes on until the depth rises again by more than it may waver; then another may begin."""
-        top = bottom = self._looks[first].depth
-        wanted = top * (1 + WAVER) + FEW
-        left = counted = 0.0
-        for number in range(first + 1, len(self._looks)):
-            top += self._own[number]
-            depth = self._looks[number].depth
-            if depth * (1 - WAVER) - FEW > bottom:
-                top, counted = depth, 0.0
-            top, bottom = max(top, depth), depth if counted == 0 else min(bottom, depth)
-            gone = top * (1 - WAVER) - FEW - depth
-            if gone > counted:
-                left, counted = left + gone - counted, gone
-                if left >= wanted:
-                    return number
-        return None
-
-
 def any_under_observation(connection: Connection, route: str) -> bool:
     """Whether the route has sends whose outcome isn't known."""
     return (
         connection.execute(
             sql(
                 "select 1 where exists (select 1 from messages where route = :route and state in ('sent', 'unknown'))"
-                " or exists (select 1 from delivery_slices where route = :route and sent > 0 and observed_at is null)"
+                f" or exists (select 1 from delivery_slices where route = :route and {NOT_OBSERVED})"
             ),
             {"route": route},
         ).first()
@@ -510,20 +311,20 @@ def confirm(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now: 
         return prove(tx, message_ids)
 
 
+#: The last sends of these messages succeeded, whatever was presumed of them; they count as having stayed.
+_PROVE = f"""
+update redelivery_attempts set outcome = 'confirmed', outcome_at = :now, {counting.STAYED}
+where
+    message_id in (select message_id from proved) and coalesce(outcome, 'presumed') = 'presumed'
+    and attempt = (select attempts from messages where messages.message_id = redelivery_attempts.message_id)
+"""
+
+
 def prove(tx: RunTransaction, message_ids: Sequence[int]) -> int:
     """As :func:`confirm`, in the caller's transaction."""
     tx.temporary("proved", "message_id bigint primary key")
     tx.bulk("proved", ("message_id",), [(i,) for i in message_ids])
-    last = (
-        "redelivery_attempts.message_id in (select message_id from proved) and redelivery_attempts.attempt ="
-        " (select attempts from messages where messages.message_id = redelivery_attempts.message_id)"
-    )
-    tx.execute(
-        sql(
-            f"update redelivery_attempts set outcome = 'confirmed', outcome_at = :now, {counting.STAYED}"
-            f" where {last} and coalesce(outcome, 'presumed') = 'presumed'"
-        )
-    )
+    tx.execute(sql(_PROVE))
     escalations.close_released(tx, "proved", "nobody knew whether it was sent; it was processed")
     return sum(
         move(
@@ -601,21 +402,26 @@ def decide_unknown(
         )
 
 
+#: The route's newest returns of what went by its present broker: from when it was with the consumer, until when.
+_RETURNS = f"""
+select coalesce(due_at, sent_at) as sent_at, outcome_at
+from redelivery_attempts
+where
+    route = :route and outcome = 'returned' and return_kind = 'dead_letter' and sent_at is not null
+    and exists (
+        select 1 from delivery_slices went
+        where went.slice_id = redelivery_attempts.slice_id and went.system = {HERE}
+    )
+order by message_id desc
+limit 10000
+"""
+
+
 def return_times(connection: Connection, route: str, quantile: float = 0.99, least: int = 20) -> float | None:
     """Seconds from send (or from when the broker let go of what it delayed) to return that ``quantile`` of the
     route's newest 10,000 returns, of what went by its present broker, stayed below; None while there are fewer than
     ``least``."""
-    rows = connection.execute(
-        sql(
-            "select coalesce(due_at, sent_at) as sent_at, outcome_at from redelivery_attempts"
-            " where route = :route and outcome = 'returned'"
-            " and return_kind = 'dead_letter' and sent_at is not null and exists (select 1 from delivery_slices went"
-            "   where went.slice_id = redelivery_attempts.slice_id"
-            "   and went.system = (select system from route_state where route = :route))"
-            " order by message_id desc limit 10000"
-        ),
-        {"route": route},
-    ).all()
+    rows = connection.execute(sql(_RETURNS), {"route": route}).all()
     seconds = sorted(
         (end - start).total_seconds()
         for start, end in ((parse_instant(r.sent_at), parse_instant(r.outcome_at)) for r in rows)

@@ -1,0 +1,230 @@
+"""What proves that a destination has worked past what was sent to it.
+
+It has *worked past* a slice when it was seen empty after the last send (and after the broker had let go of what it
+delayed). Where the broker estimates, a count may be zero by itself: there only zeros over some minutes are
+emptiness (:class:`_Zeros`). Where it gives what came first first, also when at least as many messages have left it
+since as it held when it was first seen after the send; or when a later send of ours has come back from there, or was
+proved to be processed. Where later ones may go past earlier ones, neither says anything of one that may still lie
+there; but where a consumer's hold ends by the broker's clock, a look at which nothing waited says that the consumers
+had been given all of it, and when the longest redrive has passed since then, what failed there is in its dead-letter
+queue. It is the destination at the broker and connection that the slice went by: a queue of the same name elsewhere
+says nothing. A look counts as one of after the send only if the depth that the broker told, which may be late, was that
+of after the send. Clocks of processes differ: of two things that runs of the route did, the later one is that of the
+later run (its *fence*).
+
+How many have left can't be seen where others send too. Where the broker counts exactly, it is no fewer than the sum of
+what the depth went down by between two looks, our own sends in between added. Where it estimates, a depth wavers with
+nobody working, and small falls would add up to everything: there only what a fall goes beyond :data:`WAVER` counts.
+
+Pure: what was seen of a queue goes in, what it proves comes out.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import accumulate, pairwise
+from typing import NamedTuple, TypeVar
+
+#: An estimated depth may be off by a third, and by a few more: of a fall only what goes below half of where it began,
+#: and these few, has surely left.
+WAVER, FEW = 0.5, 10
+_T = TypeVar("_T", int, datetime)
+#: The fence of a look that no run of the route took: its time alone counts.
+NOBODYS = 2**63
+
+#: So far apart the clocks of two processes may be.
+CLOCKS = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """How a destination's messages are taken from it, as far as that proves what has become of one."""
+
+    in_order: bool = False  # what came first is given first
+    redrive: timedelta | None = None  # consumers' leases end by the broker's clock: how long the longest redrive takes
+
+
+class Look(NamedTuple):
+    """A destination's depth at a moment, or up to ``lag`` before; ``exact``: no estimate."""
+
+    at: datetime
+    depth: int
+    lag: timedelta = timedelta(0)
+    exact: bool = False
+    fence: int | None = None  # of the run of ours that looked, before it sent anything; None: another route's
+    waiting: int | None = None  # of the depth, what no consumer holds; None: not told apart
+    zeros_apart: timedelta = timedelta(0)  # a zero counts once another, so much earlier, said so too
+
+    @property
+    def since(self) -> datetime:
+        """It was not so any earlier."""
+        return self.at - self.lag
+
+    @property
+    def surely_since(self) -> datetime:
+        """The same, whoever's clock is asked. Of a run of ours its fence says what it was before; that doesn't help
+        where the depth is late."""
+        return self.since - CLOCKS if self.lag or self.fence is None else self.since
+
+    @property
+    def surely_by(self) -> datetime:
+        """It was so by then, whoever's clock is asked."""
+        return self.at + CLOCKS if self.fence is None else self.at
+
+
+class Sends(NamedTuple):
+    """A slice that was sent to a destination."""
+
+    slice_id: int
+    claimed_at: datetime
+    last_sent_at: datetime
+    sent: int
+    first_outcome_at: datetime | None  # of its messages that came back or were proved to be processed
+    fence: int = 0  # of the run that claimed it
+
+
+def worked_past(
+    slices: Sequence[Sends], looks: Sequence[Look], how: Consumption, now: datetime | None = None
+) -> dict[int, datetime]:
+    """From when one destination is known to have worked past each of these slices; those of which it isn't are left
+    out. ``looks`` may be in any order. What its consumers were given by a look is done or dead-lettered when the
+    longest redrive after it is over ``now``."""
+    looks = sorted(looks, key=lambda look: (look.since, look.at))
+    #: The earliest moment, and run, of each look and of all that follow.
+    times = _least_of_the_rest([look.surely_since for look in looks])
+    runs = _least_of_the_rest([NOBODYS if look.fence is None else look.fence for look in looks])
+    flow = _Flow(slices, looks) if how.in_order else None
+    empty = _Zeros(looks, [look.depth == 0 for look in looks])
+    given_out = _Zeros(looks, [look.waiting == 0 for look in looks])
+    ordered = sorted(slices, key=lambda one: one.fence)
+    fences = [one.fence for one in ordered]
+    claims = _least_of_the_rest([one.claimed_at for one in ordered])
+    # The earliest outcome of the n-th and of every later slice.
+    outcomes: list[datetime | None] = [None]
+    for one in reversed(ordered):
+        known = [at for at in (outcomes[-1], one.first_outcome_at) if at is not None]
+        outcomes.append(min(known, default=None))
+    outcomes.reverse()
+    found: dict[int, datetime] = {}
+    for one in slices:
+        moments = []
+        later = outcomes[max(bisect_right(fences, one.fence), bisect_right(claims, one.last_sent_at))]
+        if how.in_order and later is not None and later > one.last_sent_at:
+            moments.append(later)
+        first = max(bisect_right(times, one.last_sent_at), bisect_right(runs, one.fence))
+        if first < len(looks):
+            gone = flow.gone_by(first) if flow is not None else None
+            # By the time of a look it was surely so, be its depth late or not.
+            moments += [looks[number].at for number in (gone, empty.by(first)) if number is not None]
+            if how.redrive is not None and now is not None and (given := given_out.by(first)) is not None:
+                ends = looks[given].at + how.redrive
+                moments += [ends] if ends <= now else []
+        if moments:
+            found[one.slice_id] = min(moments)
+    return found
+
+
+def _least_of_the_rest(values: Sequence[_T]) -> list[_T]:
+    """Of each value and of all that follow, the least: it never falls."""
+    return list(accumulate(reversed(values), min))[::-1]
+
+
+class _Zeros:
+    """When a count was surely zero: at a look that says so, and where it is an estimate once an earlier look said so
+    too, as much before as the broker asks for, and none between them said otherwise.
+
+    AWS asks for that of a queue before it is deleted: *confirming that a queue is empty*.
+    """
+
+    def __init__(self, looks: Sequence[Look], zeros: Sequence[bool]) -> None:
+        self._looks = looks
+        self._times = [look.since for look in looks]
+        starts = [n for n, zero in enumerate(zeros) if zero and not (n and zeros[n - 1])]
+        #: Of each row of zeros its first look, and the one after its last.
+        self._rows = [
+            (start, next((n for n in range(start, len(zeros)) if not zeros[n]), len(zeros))) for start in starts
+        ]
+        #: Of each row, the look by which it or the next one that lasts is sure.
+        self._next: list[int | None] = [None]
+        for row in reversed(self._rows):
+            sure = self._within(*row)
+            self._next.append(self._next[-1] if sure is None else sure)
+        self._next.reverse()
+
+    def by(self, first: int) -> int | None:
+        """The look by which it is sure, of those from ``first`` on; None if there is none."""
+        row = bisect_right(self._rows, first, key=lambda one: one[0])
+        if row:
+            sure = self._within(max(first, self._rows[row - 1][0]), self._rows[row - 1][1])
+            if sure is not None:
+                return sure
+        return self._next[row]
+
+    def _within(self, start: int, end: int) -> int | None:
+        if start >= end:
+            return None
+        apart = self._looks[start].zeros_apart
+        found = bisect_left(self._times, self._times[start] + apart, lo=start)
+        return found if found < end else None
+
+
+class _Flow:
+    """How many messages at least have left a destination between looks at it."""
+
+    def __init__(self, slices: Sequence[Sends], looks: Sequence[Look]) -> None:
+        self._looks = looks
+        self._known: dict[int, int | None] = {}
+        by_end = sorted(slices, key=lambda one: one.last_sent_at)
+        ends = [one.last_sent_at for one in by_end]
+        #: What we sent between each look and the one before: only slices that wholly lie in between, so that no part
+        #: of them is in the one count or missing in the other. A run looks before it sends.
+        self._own = [0]
+        for before, look in pairwise(looks):
+            between = by_end[bisect_right(ends, before.at) : bisect_right(ends, look.surely_since)]
+            self._own.append(
+                sum(
+                    one.sent
+                    for one in between
+                    if one.claimed_at > before.surely_by
+                    and (before.fence is None or before.fence <= one.fence)
+                    and (look.fence is None or one.fence < look.fence)
+                )
+            )
+        self._left = self._exactly()
+        #: From each look on all counts are exact.
+        self._exact_from = next((n + 1 for n in reversed(range(len(looks))) if not looks[n].exact), 0)
+
+    def gone_by(self, first: int) -> int | None:
+        """The look by which as many have left as there were at the ``first``; None if there is none."""
+        if first not in self._known:
+            self._known[first] = self._exact_by(first) if first >= self._exact_from else self._estimated_by(first)
+        return self._known[first]
+
+    def _exactly(self) -> list[int]:
+        left = [0] if self._looks else []
+        for (before, look), own in zip(pairwise(self._looks), self._own[1:], strict=True):
+            left.append(left[-1] + max(0, before.depth + own - look.depth))
+        return left
+
+    def _exact_by(self, first: int) -> int | None:
+        found = bisect_left(self._left, self._left[first] + self._looks[first].depth, lo=first)
+        return found if found < len(self._looks) else None
+
+    def _estimated_by(self, first: int) -> int | None:
+        """A fall goes on until the depth rises again by more than it may waver; then another may begin."""
+        top = bottom = self._looks[first].depth
+        wanted = top * (1 + WAVER) + FEW
+        left = counted = 0.0
+        for number in range(first + 1, len(self._looks)):
+            top += self._own[number]
+            depth = self._looks[number].depth
+            if depth * (1 - WAVER) - FEW > bottom:
+                top, counted = depth, 0.0
+            top, bottom = max(top, depth), depth if counted == 0 else min(bottom, depth)
+            gone = top * (1 - WAVER) - FEW - depth
+            if gone > counted:
+                left, counted = left + gone - counted, gone
+                if left >= wanted:
+                    return number
+        return None
