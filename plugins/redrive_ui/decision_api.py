@@ -82,7 +82,10 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         routes = bulk_decisions.routes_of(connection, action, chosen, readable, by, up_to)
         if action == "edit" and bulk_decisions.preview(connection, action, chosen, readable, by).count > 1:
             raise Refused(400, "edit: one message at a time")
+        problem = body and bulk_decisions.objection(connection, chosen, readable, body, by=by, up_to=up_to)
     insist(at, routes)
+    if problem:
+        raise Refused(400, problem)
     count = (
         bulk_decisions.decide(at.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, corrected_body=body)
         if routes

@@ -56,6 +56,14 @@ def test_what_somebody_else_decided_meanwhile_is_left_alone(site: Site) -> None:
     ]
 
 
+def test_a_correction_that_can_not_be_is_refused_at_once(site: Site) -> None:
+    escalation = site.value("select min(escalation_id) from escalated_messages")
+    answer = follow(site, f"/decide?ids={escalation}&action=edit", corrected_body='{"order": 1')
+    assert answer.status_code == 400
+    assert "corrected_body is not JSON" in answer.json()["detail"]
+    assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+
+
 def test_who_was_faster_is_told_and_not_taken_for_success(site: Site) -> None:
     order = order_of(site.page("/decide?route=orders&group=1&action=discard"))
     site.change(

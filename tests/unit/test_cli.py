@@ -12,8 +12,9 @@ import pytest
 from tests import blank, command
 from tests.workshop import THROTTLED, Workshop
 
+from redrive import __version__
 from redrive.ledger import leases
-from redrive.ledger.engine import Ledger
+from redrive.ledger.engine import Ledger, sql
 
 CONFIG = """
 database: sqlite:///{folder}/redrive.db
@@ -154,6 +155,85 @@ def test_a_correction_is_taken_byte_for_byte(folder: Path, ledger: Ledger) -> No
     with ledger.read() as connection:
         found = connection.exec_driver_sql("select corrected_body from escalated_messages").scalar()
     assert found == "MSH|^~\r\nPID|1\rOBX\n"
+
+
+def put_before_people(
+    ledger: Ledger, *messages: int, group: int | None = None, content_type: str | None = None
+) -> None:
+    with ledger.write() as connection:
+        if group is not None:
+            connection.exec_driver_sql(
+                "insert into failure_groups (group_id, fingerprint, cause, template, first_route, first_seen_at,"
+                f" last_seen_at) values ({group}, 'f{group}', 'unclassified', 'x', 'orders', '2026-01-01', '2026-01-01')"
+            )
+        for message in messages:
+            connection.execute(
+                sql(
+                    "insert into escalated_messages (message_id, route, reason, size_bytes, source, attempts,"
+                    " escalated_at, group_id, content_type, payload) values (:message, 'orders', 'x', 1, 'orders-dlq',"
+                    " 0, '2026-01-01', :group, :kind, '{}')"
+                ),
+                {"message": message, "group": group, "kind": content_type},
+            )
+
+
+def test_what_is_not_decided_is_named(folder: Path, ledger: Ledger) -> None:
+    put_before_people(ledger, 1, 2, group=7)
+    first = redrive(folder, "review", "discard", "--message", "1", "--message", "9", "--by", "ana", "--note", "no")
+    assert first.returncode == 1
+    assert "1 messages: discard" in first.stdout
+    assert first.stderr.splitlines() == ["redrive: there is no message 9"]
+
+    again = redrive(folder, "review", "redeliver", "--message", "1", "--by", "ben")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "message 1 is decided already: discard, by ana (decided)" in again.stderr
+
+    assert "there is no group 8" in redrive(folder, "review", "discard", "--group", "8").stderr
+    assert redrive(folder, "review", "discard", "--group", "7").returncode == 0
+    told = redrive(folder, "review", "discard", "--group", "7")
+    assert told.returncode == 1
+    assert "nothing of group 7 waits for a decision: 2 decided" in told.stderr
+
+
+def test_a_decision_about_many_is_asked_for_once_more_or_only_tried(folder: Path, ledger: Ledger) -> None:
+    put_before_people(ledger, *range(1, 102), group=7)
+    tried = redrive(folder, "review", "discard", "--group", "7", "--dry-run")
+    assert (tried.returncode, tried.stdout) == (0, "101 messages would be decided: discard\n")
+    assert redrive(folder, "review", "discard", "--group", "7").returncode == 1, "nobody answers"
+    with ledger.read() as connection:
+        assert (
+            connection.exec_driver_sql("select count(*) from escalated_messages where decision is null").scalar() == 101
+        )
+    done = redrive(folder, "review", "discard", "--group", "7", "--yes")
+    assert (done.returncode, done.stdout.split(";")[0]) == (0, "101 messages: discard")
+
+
+def test_a_correction_is_checked_at_once(folder: Path, ledger: Ledger) -> None:
+    put_before_people(ledger, 1, content_type="application/json")
+    (folder / "body").write_text("{")
+    done = redrive(folder, "review", "edit", "1", "--body", str(folder / "body"))
+    assert done.returncode == 2
+    assert "message 1: corrected_body is not JSON" in done.stderr
+
+
+def test_a_line_that_is_none_costs_one_line(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "redrive", "explain"],
+        check=False,
+        input='{"text": "KeyError: 1"}\n{broken\n["no object"]\n{"text": "deadlock detected"}\n',
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"REDRIVE_CONFIG": str(folder / "redrive.yaml")},
+    )
+    assert done.returncode == 2
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["KeyError: 1", "deadlock detected"]
+    assert "line 2 is not JSON" in done.stderr
+    assert "line 3 is not an object with a text" in done.stderr
+
+
+def test_it_says_its_version(folder: Path) -> None:
+    assert redrive(folder, "--version").stdout == f"redrive {__version__}\n"
 
 
 def test_a_busy_route_does_not_keep_the_review_from_the_others(folder: Path, ledger: Ledger) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from redrive.ledger.engine import Ledger
+    from redrive.ledger.review.decisions import Choice
     from redrive.ledger.selecting import Selection
     from redrive.settings import Settings
     from redrive.stages.context import Progress, Run
@@ -75,6 +76,23 @@ Attributes = Annotated[
         help="Only messages with this header, as NAME=VALUE; may be repeated: any value of one name, all names.",
     ),
 ]
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from redrive import __version__  # noqa: PLC0415
+
+        typer.echo(f"redrive {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version and stop.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
@@ -429,6 +447,15 @@ OfGroup = Annotated[int | None, typer.Option("--group", max=LARGEST_ID, help="Ev
 OfRoute = Annotated[str | None, typer.Option("--route", help="Only of this route.")]
 By = Annotated[str, typer.Option("--by", help="Who decides.", show_default="your login name")]
 Note = Annotated[str, typer.Option("--note", help="Why; kept for ever.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask, however many they are.")]
+#: A decision about more messages than that is asked for once more.
+ASK_FROM = 100
+
+
+def _chosen(message: list[int] | None, group: int | None, route: str | None) -> "Choice":
+    from redrive.ledger.review.decisions import Choice  # noqa: PLC0415
+
+    return Choice(message or (), group, route)
 
 
 @review_app.command("list")
@@ -485,53 +512,94 @@ def _masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None 
 
 
 def _decide(
-    decision: str, message: list[int] | None, group: int | None, route: str | None, by: str, note: str, body: str | None
+    decision: str,
+    choice: "Choice",
+    by: str,
+    note: str,
+    *,
+    body: str | None = None,
+    dry_run: bool = False,
+    yes: bool = False,
 ) -> None:
+    """Decide, or say what would be decided; exit 1 if anything that ``choice`` names could not be."""
     from redrive.ledger.review import decisions  # noqa: PLC0415
+    from redrive.stages.review import objection_to_body  # noqa: PLC0415
 
-    if not message and group is None:
+    if not choice.messages and choice.group is None:
         raise UsageError("say which: --message ID (may be repeated) or --group ID")
     settings = _settings()
-    if route:
-        settings.route(route)
+    if choice.route:
+        settings.route(choice.route)
     with _ledger(settings) as ledger:
-        count = decisions.decide(
-            ledger,
-            decision=decision,
-            messages=message or [],
-            group=group,
-            route=route,
-            by=by or getpass.getuser(),
-            note=note,
-            corrected_body=body,
-        )
-    typer.echo(f"{count} messages: {decision}; `redrive review apply` or the DAG redrive_review carries it out")
-    if not count:
+        if body is not None and (original := decisions.original(ledger, choice.messages[0])):
+            payload, kind, is_binary = original
+            if problem := objection_to_body(body, original=payload, content_type=kind, is_binary=is_binary):
+                raise UsageError(f"message {choice.messages[0]}: {problem}")
+        found = decisions.undecided(ledger, choice)
+        for sentence in found.left:
+            typer.echo(f"redrive: {sentence}", err=True)
+        if dry_run:
+            typer.echo(f"{found.questions} messages would be decided: {decision}")
+        elif found.questions:
+            if found.questions > ASK_FROM and not yes:
+                typer.confirm(f"{decision} {found.questions:,} messages?", abort=True)
+            count = decisions.decide(
+                ledger,
+                choice,
+                up_to=found.up_to,
+                decision=decision,
+                by=by or getpass.getuser(),
+                note=note,
+                corrected_body=body,
+            )
+            typer.echo(f"{count} messages: {decision}; `redrive review apply` or the DAG redrive_review carries it out")
+            if count < found.questions:
+                typer.echo(f"redrive: somebody else decided {found.questions - count} of them meanwhile", err=True)
+                raise typer.Exit(1)
+    if found.left:
         raise typer.Exit(1)
 
 
 @review_app.command("redeliver")
 def review_redeliver(
-    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+    message: Message = None,
+    group: OfGroup = None,
+    route: OfRoute = None,
+    by: By = "",
+    note: Note = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Send these again, one attempt beyond their cap."""
-    _decide("redeliver", message, group, route, by, note, None)
+    _decide("redeliver", _chosen(message, group, route), by, note, dry_run=dry_run, yes=yes)
 
 
 @review_app.command("discard")
 def review_discard(
-    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+    message: Message = None,
+    group: OfGroup = None,
+    route: OfRoute = None,
+    by: By = "",
+    note: Note = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Nobody needs these any more."""
-    _decide("discard", message, group, route, by, note, None)
+    _decide("discard", _chosen(message, group, route), by, note, dry_run=dry_run, yes=yes)
 
 
 @review_app.command("not-there")
 def review_not_there(
-    message: Message = None, group: OfGroup = None, route: OfRoute = None, by: By = "", note: Note = ""
+    message: Message = None,
+    group: OfGroup = None,
+    route: OfRoute = None,
+    by: By = "",
+    note: Note = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """You looked: what a restore may have put back is not in its queue. Decide then what becomes of it."""
-    _decide("not_there", message, group, route, by, note, None)
+    _decide("not_there", _chosen(message, group, route), by, note, dry_run=dry_run, yes=yes)
 
 
 @review_app.command("edit")
@@ -542,7 +610,7 @@ def review_edit(
     note: Note = "",
 ) -> None:
     """Send a corrected copy instead of the original, which is kept."""
-    _decide("edit", [message], None, None, by, note, _text_of(body))
+    _decide("edit", _chosen([message], None, None), by, note, body=_text_of(body))
 
 
 def _text_of(body: Path) -> str:
@@ -690,12 +758,17 @@ def explain(
         typer.echo("\n".join([f"{one}:", *(f"- {reason}" for reason in found["because"])]), err=True)
         return
     causes: dict[str, None] = {}
-    for line in explained(_json_lines(sys.stdin), known_groups=_known_groups(), model=model):
+    problems: list[str] = []
+    for line in explained(_json_lines(sys.stdin, problems), known_groups=_known_groups(), model=model):
         sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
         causes[line["cause"]] = None
     sys.stdout.flush()
     for cause in causes:  # for people; programs read the other stream
         typer.echo(f"{cause}: {registry.advice(Cause(cause))}", err=True)
+    for problem in problems:
+        typer.secho(f"redrive: {problem}", err=True, fg="red")
+    if problems:
+        raise typer.Exit(UsageError.exit_code)
 
 
 @app.command()
@@ -1005,16 +1078,19 @@ def _print_counts(title: str, counts: dict[str, Any]) -> None:
     typer.echo(f"{title}: {shown}")
 
 
-def _json_lines(stream: Any) -> Iterator[dict[str, Any]]:
+def _json_lines(stream: Any, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a stream of JSON lines; what is none is noted, by its number, and costs its own line only."""
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise UsageError(f"line {number} is not JSON: {error}") from error
+            problems.append(f"line {number} is not JSON: {error}")
+            continue
         if not isinstance(value, dict) or not isinstance(value.get("text", ""), str):
-            raise UsageError(f"line {number} is not an object with a text")
+            problems.append(f"line {number} is not an object with a text")
+            continue
         yield value
 
 

@@ -1,39 +1,132 @@
 """Decisions of people, as the command line makes them: the same plain UPDATE that reviewers use in SQL."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which questions somebody means to answer: those of some messages, or of a group; of one route if it is given."""
+
+    messages: Sequence[int] = ()
+    group: int | None = None
+    route: str | None = None
+
+    def where(self) -> tuple[str, dict[str, Any]]:
+        """A condition over ``escalated_messages`` and its parameters."""
+        parts, values = [], dict[str, Any]()
+        if self.group is not None:
+            parts.append("group_id = :group")
+            values["group"] = self.group
+        if self.messages:
+            parts.append(f"message_id in ({', '.join(str(int(one)) for one in self.messages)})")
+        if self.route is not None:
+            parts.append("route = :route")
+            values["route"] = self.route
+        return " and ".join(parts), values
+
+
+class Open(NamedTuple):
+    """What a choice finds."""
+
+    questions: int  # that nobody has decided
+    up_to: int  # the newest of them
+    left: list[str]  # a sentence for each message or group that it names and that isn't among them
+
+
+class Original(NamedTuple):
+    """What an edit takes the place of."""
+
+    payload: str | None  # None if it is no text
+    content_type: str | None
+    is_binary: bool
+
+
+def undecided(ledger: Ledger, choice: Choice) -> Open:
+    """What ``choice`` would decide now, and what it would not, and why. Changes nothing."""
+    where, values = choice.where()
+    with ledger.read() as connection:
+        rows = connection.execute(
+            sql(f"select message_id, escalation_id from escalated_messages where {UNDECIDED_REVIEW} and {where}"),
+            values,
+        ).all()
+        asked = {row.message_id for row in rows}
+        left = [_why_not(connection, message, choice.route) for message in choice.messages if message not in asked]
+        if choice.group is not None and not rows:
+            left.append(_why_no_group(connection, choice.group, choice.route))
+    return Open(len(rows), max((row.escalation_id for row in rows), default=0), left)
+
+
+def original(ledger: Ledger, message: int) -> Original | None:
+    """The payload of a message that waits for a decision; None if it doesn't."""
+    with ledger.read() as connection:
+        row = connection.execute(
+            sql(
+                "select payload, content_type, payload_bytes is not null as is_binary from escalated_messages"
+                f" where message_id = :message and {UNDECIDED_REVIEW} order by escalation_id desc limit 1"
+            ),
+            {"message": message},
+        ).first()
+    return Original(row.payload, row.content_type, bool(row.is_binary)) if row is not None else None
+
+
 def decide(
-    ledger: Ledger,
-    *,
-    decision: str,
-    messages: Sequence[int],
-    group: int | None,
-    route: str | None,
-    by: str,
-    note: str,
-    corrected_body: str | None,
+    ledger: Ledger, choice: Choice, *, up_to: int, decision: str, by: str, note: str, corrected_body: str | None
 ) -> int:
-    """Decide every undecided escalation of these messages or of this group; returns how many."""
-    where = [UNDECIDED_REVIEW]
-    if group is not None:
-        where.append("group_id = :group")
-    if messages:
-        where.append(f"message_id in ({', '.join(str(int(one)) for one in messages)})")
-    if route is not None:
-        where.append("route = :route")
-    values = {"decision": decision, "by": by, "note": note, "body": corrected_body, "group": group, "route": route}
-    used = {name: value for name, value in values.items() if name not in ("group", "route") or value is not None}
+    """Decide every undecided question of ``choice`` up to the question ``up_to``; returns how many."""
+    where, chosen = choice.where()
+    values = {"decision": decision, "by": by, "note": note, "body": corrected_body, "up_to": up_to, **chosen}
     with ledger.write() as connection:
         return int(
             connection.execute(
                 sql(
                     "update escalated_messages set decision = :decision, decided_by = :by, note = :note,"
-                    " corrected_body = coalesce(:body, corrected_body) where " + " and ".join(where)
+                    f" corrected_body = coalesce(:body, corrected_body) where {UNDECIDED_REVIEW} and {where}"
+                    " and escalation_id <= :up_to"
                 ),
-                used,
+                values,
             ).rowcount
         )
+
+
+def _why_not(connection: Connection, message: int, route: str | None) -> str:
+    row = connection.execute(
+        sql(
+            "select route, status, decision, decided_by from escalated_messages where message_id = :message"
+            " order by escalation_id desc limit 1"
+        ),
+        {"message": message},
+    ).first()
+    if row is not None and route not in (None, row.route):
+        return f"message {message} is of route {row.route}"
+    if row is not None:
+        return f"message {message} is decided already: {row.decision}, by {row.decided_by} ({row.status})"
+    state = connection.execute(
+        sql("select state from messages where message_id = :message"), {"message": message}
+    ).scalar()
+    return (
+        f"there is no message {message}" if state is None else f"message {message} is not before people: it is {state}"
+    )
+
+
+def _why_no_group(connection: Connection, group: int, route: str | None) -> str:
+    here = f" on route {route}" if route else ""
+    rows = connection.execute(
+        sql(
+            "select status, count(*) as n from escalated_messages where group_id = :group"
+            + (" and route = :route" if route else "")
+            + " group by status order by status"
+        ),
+        {"group": group} | ({"route": route} if route else {}),
+    ).all()
+    if rows:
+        told = ", ".join(f"{row.n} {row.status}" for row in rows)
+        return f"nothing of group {group}{here} waits for a decision: {told}"
+    known = connection.execute(sql("select 1 from failure_groups where group_id = :group"), {"group": group}).first()
+    return f"nothing of group {group} was ever put before people{here}" if known else f"there is no group {group}"
