@@ -122,8 +122,8 @@ class TestFailures:
         assert site.get(f"/groups/orders/{held}").status_code == 404
         site.change("update messages set group_id = :held where state = 'held' and route = 'orders'", held=held)
         site.change(
-            "update group_state set group_id = :held, stage = 'tripped', reason = '3 of 5 came back',"
-            " cool_down_until = :until where route = 'orders' and group_id = (select min(group_id) from group_state"
+            "update breakers set group_id = :held, stage = 'tripped', reason = '3 of 5 came back',"
+            " cool_down_until = :until where route = 'orders' and group_id = (select min(group_id) from breakers"
             " where route = 'orders')",
             held=held,
             until=seeding.NOW + timedelta(minutes=20),

@@ -164,7 +164,7 @@ def put_before_people(
         if group is not None:
             connection.exec_driver_sql(
                 "insert into failure_groups (group_id, fingerprint, cause, template, first_route, first_seen_at,"
-                f" last_seen_at) values ({group}, 'f{group}', 'unclassified', 'x', 'orders', '2026-01-01', '2026-01-01')"
+                f" last_seen_at) values ({group}, 'f{group}', 'unclassified', 'x', 'orders', '2026', '2026')"
             )
         for message in messages:
             connection.execute(
