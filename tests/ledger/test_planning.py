@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive.classification.causes import Cause
-from redrive.ledger.delivery import breakers, planning
+from redrive.ledger.delivery import breakers, holding, planning
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
@@ -142,19 +142,22 @@ def held(plant: Plant, count: int = 5) -> int:
 
 def test_a_quota_lets_the_oldest_through(plant: Plant) -> None:
     group = held(plant)
-    assert planning.admit(plant.ledger, plant.lease, {group: 2}, plant.now) == 2
+    assert holding.admit(plant.ledger, plant.lease, {group: 2}, plant.now) == 2
     assert plant.rows("select state from messages order by message_id") == [("waiting",)] * 2 + [("held",)] * 3
+    assert plant.value("select selection from audit_events where action = 'admit'").startswith(
+        '{"where": "route = :route and message_id in ( select message_id from'
+    ), "which set it was is told on one line"
 
 
 def test_no_quota_lets_all_through(plant: Plant) -> None:
     group = held(plant)
-    assert planning.admit(plant.ledger, plant.lease, {group: None}, plant.now) == 5
+    assert holding.admit(plant.ledger, plant.lease, {group: None}, plant.now) == 5
 
 
 def test_holding_back_says_why(plant: Plant) -> None:
     group = held(plant)
-    planning.admit(plant.ledger, plant.lease, {group: None}, plant.now)
-    assert planning.hold_back(plant.ledger, plant.lease, {group: "breaker"}, plant.now) == 5
+    holding.admit(plant.ledger, plant.lease, {group: None}, plant.now)
+    assert holding.hold_back(plant.ledger, plant.lease, {group: "breaker"}, plant.now) == 5
     assert plant.rows("select distinct state, reason from messages") == [("held", "breaker")]
 
 
@@ -168,7 +171,7 @@ def test_a_failed_canary_gives_the_group_to_people_and_reopens_what_they_release
         id=released, g=group, now=plant.now,
     )  # fmt: skip
     plant.change("update messages set plan = 'release' where message_id = :id", id=released)
-    assert planning.put_to_review(plant.ledger, plant.lease, {group: "canary failed"}, plant.now) == {
+    assert holding.put_to_review(plant.ledger, plant.lease, {group: "canary failed"}, plant.now) == {
         "reopened": 1,
         "to_review": 4,
     }

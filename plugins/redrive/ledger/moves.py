@@ -79,7 +79,7 @@ def move(
             source=source.value,
             target=target.value,
             count=count,
-            selection={"where": where, **shown},
+            selection={"where": " ".join(where.split()), **shown},
             reason=reason,
         )
     return count

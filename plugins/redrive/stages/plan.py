@@ -11,7 +11,7 @@ from typing import Any
 
 from redrive.classification.causes import Cause
 from redrive.ledger import leases
-from redrive.ledger.delivery import breakers, consumers, counting, outcomes, planning
+from redrive.ledger.delivery import breakers, consumers, counting, holding, outcomes, planning
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.predicates import TO_PLAN
@@ -35,7 +35,7 @@ def plan(context: Context) -> dict[str, Any]:
     rules = gate_rules(route)
     breakers.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
     if in_order := _in_order(context):
-        planning.hold_out_of_turn(ledger, lease, in_order, now)
+        holding.hold_out_of_turn(ledger, lease, in_order, now)
     stopped, reopened = _step_gates(context, rules)
     with ledger.read() as connection:
         consumed = consumers.states(connection, context.name, now=now)
@@ -130,8 +130,8 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
             hold[gate.group_id] = f"breaker: {taken.reason}"
         elif taken.stage == "failed":
             to_people[gate.group_id] = f"canary failed: {taken.reason}"
-    planning.hold_back(ledger, lease, hold, now)
-    moved = planning.put_to_review(ledger, lease, to_people, now)
+    holding.hold_back(ledger, lease, hold, now)
+    moved = holding.put_to_review(ledger, lease, to_people, now)
     return len(hold) + len(to_people), moved["reopened"]
 
 
@@ -172,7 +172,7 @@ def admit(context: Context) -> int:
     ledger, lease, now = context.ledger, context.lease, context.now()
     held = 0
     if in_order := _in_order(context):
-        held = planning.hold_out_of_turn(ledger, lease, in_order, now)
+        held = holding.hold_out_of_turn(ledger, lease, in_order, now)
     with ledger.read() as connection:
         current = breakers.of_groups(connection, context.name)
     beyond = {
@@ -180,7 +180,7 @@ def admit(context: Context) -> int:
         for gate in current
         if gate.stage in ("canary", "ramp", "tripped") and gate.waiting > max(0, gate.allowed - gate.sent)
     }
-    back = planning.hold_back(ledger, lease, beyond, now)
+    back = holding.hold_back(ledger, lease, beyond, now)
     if back:
         with ledger.read() as connection:
             current = breakers.of_groups(connection, context.name)
@@ -202,7 +202,7 @@ def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
     if not quotas:
         return 0
     ledger, lease, selection, let = context.ledger, context.lease, context.selection, 0
-    through_gate = partial(planning.admit, ledger, lease, in_order=_in_order(context))
+    through_gate = partial(holding.admit, ledger, lease, in_order=_in_order(context))
     if not selection.attributes:
         return through_gate(quotas, context.now(), selection)
     for group, quota in quotas.items():

@@ -1,6 +1,4 @@
-"""Apply decisions to whole sets of messages, and hold them behind the gates of their groups
-(:mod:`redrive.ledger.delivery.breakers`) or let them through.
-"""
+"""Which cases are to be decided, and each decision applied to the whole set of its messages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +9,9 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.ledger.delivery import ordering
-from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
 from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
-from redrive.ledger.review import escalations
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import SENDS, Plan, State
@@ -358,109 +353,6 @@ def waiting(connection: Connection, route: str, selection: Selection, now: datet
         )
         for row in rows
     ]
-
-
-def admit(
-    ledger: Ledger,
-    lease: RouteLease,
-    quotas: Mapping[int, int | None],
-    now: datetime,
-    selection: Selection = Selection(),  # noqa: B008 - frozen
-    *,
-    in_order: InOrder | None = None,
-) -> int:
-    """Of each group let so many selected held messages wait for delivery, oldest ids first; None lets all.
-
-    With ``in_order`` a quota is for messages that could go now: others would take places that they can't use.
-    """
-    where, values = selection.where("candidates")
-    if in_order:
-        where += f" and (quotas.quota is null or {ordering.may_go('candidates')})"
-        values |= ordering.values(in_order.drained_to)
-    with ledger.under(lease, now) as tx:
-        stage_selection(ledger, tx.connection, selection)
-        tx.temporary("quotas", "group_id bigint, quota bigint")
-        tx.bulk("quotas", ("group_id", "quota"), list(quotas.items()))
-        return move(
-            tx,
-            State.HELD,
-            State.WAITING,
-            where=(
-                "route = :route and message_id in (select message_id from (select candidates.message_id, quotas.quota,"
-                " row_number() over (partition by candidates.group_id order by candidates.message_id) as place"
-                " from messages candidates inner join quotas on quotas.group_id = candidates.group_id"
-                f" where candidates.route = :route and candidates.state = 'held' and candidates.plan in {listed(SENDS)}"
-                f" and {where}) ranked where quota is null or place <= quota)"
-            ),
-            values=values,
-            set_="reason = null",
-            action=Action.ADMIT,
-        )
-
-
-def hold_out_of_turn(ledger: Ledger, lease: RouteLease, in_order: InOrder, now: datetime) -> int:
-    """Of the groups at a canary or ramp, hold every waiting message that can't go before an earlier one of its key: it
-    would take a place that it may never use, and its group would wait for it."""
-    with ledger.under(lease, now) as tx:
-        return move(
-            tx,
-            State.WAITING,
-            State.HELD,
-            where=(
-                "route = :route and kind <> 'delay' and group_id in (select group_id from breakers"
-                " where route = :route and stage in ('canary', 'ramp')) and order_key is not null"
-                f" and not {ordering.may_go('messages')}"
-            ),
-            values=ordering.values(in_order.drained_to),
-            set_="reason = 'waits for an earlier message of its key'",
-            action=Action.HOLD_BACK,
-            reason="an earlier message of its key is not finished, or may not be staged",
-        )
-
-
-def hold_back(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> int:
-    """Hold every waiting message of these groups (group id -> reason)."""
-    total = 0
-    with ledger.under(lease, now) as tx:
-        for group_id, reason in groups.items():
-            total += move(
-                tx,
-                State.WAITING,
-                State.HELD,
-                where="route = :route and group_id = :group_id and kind <> 'delay'",
-                values={"group_id": group_id, "why": reason},
-                set_="reason = :why",
-                action=Action.HOLD_BACK,
-                reason=reason,
-            )
-    return total
-
-
-def put_to_review(ledger: Ledger, lease: RouteLease, groups: Mapping[int, str], now: datetime) -> dict[str, int]:
-    """The canary of these groups failed: what a person released is asked again, the rest is to be asked about."""
-    reopened = to_review = 0
-    with ledger.under(lease, now) as tx:
-        for group_id, reason in groups.items():
-            values = {"group_id": group_id, "why": reason}
-            for state in (State.WAITING, State.HELD):
-                of_group = "route = :route and group_id = :group_id and kind <> 'delay'"
-                escalations.reopen(
-                    tx,
-                    of="select message_id from messages where messages.route = :of_route and messages.group_id ="
-                    " :group_id and kind <> 'delay' and plan = 'release' and state = :state",
-                    why=":why",
-                    values={"of_route": lease.route, "group_id": group_id, "why": reason, "state": state.value},
-                )
-                common: dict[str, Any] = {
-                    "values": values, "set_": "reason = :why, next_attempt_at = null",
-                    "reason": reason,
-                }  # fmt: skip
-                reopened += move(
-                    tx, state, State.ESCALATED, where=f"{of_group} and plan = 'release'",
-                    action=Action.REOPEN, **common,
-                )  # fmt: skip
-                to_review += move(tx, state, State.TO_REVIEW, where=of_group, action=Action.PUT_TO_REVIEW, **common)
-    return {"reopened": reopened, "to_review": to_review}
 
 
 def templates(connection: Connection, route: str) -> dict[int, str]:
