@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from redrive.classification import failure_text, grouping, likeness, route_rules
+from redrive.classification import failure_text, grouping, likeness, route_rules, undressing
 from redrive.classification.cases import LEASE_HINT, MAYBE_LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.grouping import Spot
@@ -81,19 +81,20 @@ class Others:
     def explain(self, case: Case) -> Explanation:
         """The explanation of one case."""
         text = case.masked
+        template = undressing.template(text or _nothing_said(case))
         believed: dict[str, Finding | None] = {}
         if text and not case.hint.startswith(ROUTE_HINT):
             by_rule = find(text)
-            believed[text] = by_rule if by_rule is not None and not by_rule.weak else self._weighed(text, by_rule)
+            believed[text] = by_rule if by_rule is not None and not by_rule.weak else self._weighed(template, by_rule)
         cause, rule, confidence = _cause_of(case, self._rules, believed)
-        place = self._known[cause].place(text or _nothing_said(case)) if cause in self._known else None
+        place = self._known[cause].place(template) if cause in self._known else None
         if place is None:
             template = OVERFLOW if text else _nothing_said(case)
             return Explanation(cause, rule, confidence, template, grouping.fingerprint(cause, template))
         return Explanation(cause, rule, confidence, *place)
 
-    def _weighed(self, text: str, by_rule: Finding | None) -> Finding | None:
-        place = self._decided.place(text) or Place(text)
+    def _weighed(self, template: str, by_rule: Finding | None) -> Finding | None:
+        place = self._decided.place(template) or Place(template)
         learned = self._model.find(place.template) if self._model is not None else None
         return _weigh(by_rule, learned, find(place.template), self._cause_of.get(place.fingerprint))
 

@@ -320,9 +320,8 @@ class Known:
             self._by_parts.setdefault(likeness.told_by(template), group)
         self._by_frame = {frame: KnownTemplates(some) for frame, some in by_frame.items()}
 
-    def place(self, text: str) -> Place | None:
-        """The place of a masked text whose template is known, as :func:`spots` would find it; else None."""
-        template = undressing.template(text)
+    def place(self, template: str) -> Place | None:
+        """The place of a text whose template is known, as :func:`spots` would find it; else None."""
         group = self._by_parts.get(likeness.told_by(template))
         if group is not None:
             return Place(group.template, group.fingerprint)

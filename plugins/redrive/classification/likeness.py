@@ -188,12 +188,16 @@ def _unwrapped(sentence: str) -> tuple[list[str], str]:
 
 
 def _words(text: str) -> list[str]:
-    found = []
-    for match in _WORD.finditer(text):
-        word = match[0].strip(".'-").lower()
-        if word and word != BLANK and word not in _STOP:
-            found.append(word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word)
-    return found
+    return [stem for word in _WORD.findall(text) if (stem := _stem(word))]
+
+
+@lru_cache(maxsize=1 << 15)
+def _stem(word: str) -> str:
+    """A word in small letters and the singular, "" of one that says nothing."""
+    word = word.strip(".'-").lower()
+    if word == BLANK or word in _STOP:
+        return ""
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
 def _without_values(text: str, labels: list[str] | None = None) -> str:
