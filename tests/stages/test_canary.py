@@ -95,6 +95,8 @@ def test_a_canary_behind_a_backlog_waits_for_it_and_its_return_after_an_hour_fai
         assert ten_minutes(one, work=20) == 0
     assert ten_minutes(one, work=20) == 4
     assert one.gate() == ("failed", 4)
+    watching = one.status()["watching"]
+    assert (watching["not_worked_past"], watching["in_window"]) == (0, 0), "all four are back: nothing is awaited"
     for _ in range(3):
         ten_minutes(one, work=20)
     assert one.gate() == ("failed", 4)

@@ -9,12 +9,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests import blank, command
 from tests.workshop import THROTTLED, Workshop
 
 from redrive import __version__
+from redrive.cli import output
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger, sql
+from redrive.lifecycle import State
 
 CONFIG = """
 database: sqlite:///{folder}/redrive.db
@@ -175,6 +178,20 @@ def put_before_people(
                 ),
                 {"message": message, "group": group, "kind": content_type},
             )
+
+
+def test_status_shows_every_place_where_a_message_can_be() -> None:
+    places = ["staged", *(state.value for state in State)]
+    status = {
+        "route": "orders", "paused": False, "held_by": None, "configuration": {"last_run": None, "next_run": None},
+        "balance": {place: 300 + number for number, place in enumerate(places)}, "next_due_at": None, "queues": [],
+        "stuck_consumers": [], "destinations": [], "gates": [], "watching": {"not_worked_past": 0, "in_window": 0},
+    }  # fmt: skip
+    screen = Console(record=True, width=400)
+    output.print_status(screen, status)
+    shown = screen.export_text()
+    assert "staged, not yet classified 300" in shown
+    assert [place for number, place in enumerate(places) if str(300 + number) not in shown] == []
 
 
 def test_what_is_not_decided_is_named(folder: Path, ledger: Ledger) -> None:

@@ -11,11 +11,10 @@ from rich.text import Text
 
 from redrive.brokers import registry
 from redrive.classification.causes import Cause
+from redrive.lifecycle import State
 
-_STATES = (
-    "classified", "waiting", "held", "sending", "sent", "unknown", "presumed", "confirmed", "suppressed",
-    "escalated", "restoring", "discarded", "expired",
-)  # fmt: skip
+#: Every place where a message can be, as `message_balance` counts them, in the words of a person's glance.
+_PLACES = {"staged": "staged, not yet classified", **{state.value: state.value.replace("_", " ") for state in State}}
 _LEVELS = {"ok": "green", "untried": "dim", "warning": "yellow", "error": "red"}
 
 
@@ -77,7 +76,7 @@ def print_status(console: Console, status: dict[str, Any]) -> None:
     if not balance:
         console.print(Text("  nothing was staged yet", style="dim"))
     else:
-        shown = [(state, balance[state]) for state in _STATES if balance.get(state)]
+        shown = [(words, balance[place]) for place, words in _PLACES.items() if balance.get(place)]
         console.print(Text("  " + "   ".join(f"{state} {count:,}" for state, count in shown)))
         if status["next_due_at"]:
             console.print(Text(f"  next redelivery due {str(status['next_due_at'])[:19]} UTC", style="dim"))

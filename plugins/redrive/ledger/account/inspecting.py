@@ -87,15 +87,18 @@ def _wait(one: gate_waits.GateWait | None) -> dict[str, Any]:
 
 
 def _watching(connection: Connection, route: str) -> dict[str, Any]:
-    """What the observation of past sends waits for: sends that their destination has not worked past yet, sends that
-    it has and whose window is not over, since when, and the source that holds everything up."""
+    """What the observation of past sends waits for: sends without an outcome that their destination has not worked past
+    yet, those that it has and whose window is not over, since when, and the source that holds everything up."""
     row = _one(
         connection,
-        "select coalesce(sum(case when observed_from is null then sent end), 0) as not_worked_past,"
-        " coalesce(sum(case when observed_from is not null then sent end), 0) as in_window,"
+        "select coalesce(sum(case when observed_from is null then awaited end), 0) as not_worked_past,"
+        " coalesce(sum(case when observed_from is not null then awaited end), 0) as in_window,"
         " min(case when observed_from is null then last_sent_at end) as oldest_send,"
-        " min(observed_from) as worked_past_at from delivery_slices"
-        " where route = :route and closed_at is not null and observed_at is null and sent > 0",
+        " min(observed_from) as worked_past_at from (select observed_from, last_sent_at, (select count(*) from"
+        " redelivery_attempts attempts where attempts.slice_id = slices.slice_id and attempts.sent_at is not null"
+        " and attempts.outcome is null) as awaited from delivery_slices slices"
+        " where route = :route and closed_at is not null and observed_at is null and sent > 0) watched"
+        " where awaited > 0",
         route=route,
     )
     assert row is not None  # noqa: S101 - an aggregate
