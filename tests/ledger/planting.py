@@ -10,8 +10,9 @@ from redrive.ledger.delivery import claims, windows
 from redrive.ledger.delivery.claims import Room, Slice, Terms, Wanted
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
-from redrive.ledger.drain import batches, loading
-from redrive.ledger.drain.loading import Classified, Group, Loaded
+from redrive.ledger.drain import batches, groups, loading
+from redrive.ledger.drain.groups import Group
+from redrive.ledger.drain.loading import Classified, Loaded
 from redrive.ledger.engine import Ledger
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import UNPLANNED
@@ -111,7 +112,7 @@ class Plant(Probe):
     def group(self, fingerprint: str = "f1", cause: str = "transient_network") -> int:
         """The id of a failure group."""
         one = Group(fingerprint, cause, f"template of {fingerprint}", "example")
-        return loading.ensure_groups(self.ledger, self.lease, [one], self.now)[fingerprint]
+        return groups.ensure_groups(self.ledger, self.lease, [one], self.now)[fingerprint]
 
     # --- sends ------------------------------------------------------------------------------------------
 

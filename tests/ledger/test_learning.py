@@ -9,15 +9,15 @@ from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
 from redrive.classification.learned_model import LEARNED, of_site
 from redrive.ledger.account import learning
 from redrive.ledger.account.learning import Lesson
-from redrive.ledger.drain import loading
-from redrive.ledger.drain.loading import Group
+from redrive.ledger.drain import groups
+from redrive.ledger.drain.groups import Group
 from redrive.stages import learn
 from tests.ledger.planting import Plant
 
 
 def group(plant: Plant, template: str) -> int:
     one = Group(template, "unclassified", template, None)
-    return loading.ensure_groups(plant.ledger, plant.lease, [one], plant.now)[template]
+    return groups.ensure_groups(plant.ledger, plant.lease, [one], plant.now)[template]
 
 
 def attempts(plant: Plant, group_id: int, outcome: str, count: int = 6, mode: str = "canary") -> None:

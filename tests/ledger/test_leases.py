@@ -28,7 +28,7 @@ from redrive.ledger.delivery import (
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
-from redrive.ledger.drain import adopting, batches, first_looks, loading, suspects
+from redrive.ledger.drain import adopting, batches, first_looks, groups, loading, suspects
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations, restoring, standing
 from redrive.ledger.selecting import Selection
@@ -179,8 +179,8 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
         p.ledger, z, source="q", kind="dead_letter", shard=0, path_of=lambda *_: "p", now=p.now
     ),
     "record": lambda p, z, s: batches.record(p.ledger, z, 1, copies=1, size=1, now=p.now),
-    "ensure_groups": lambda p, z, s: loading.ensure_groups(
-        p.ledger, z, [loading.Group("new", "throttled", "t", None)], p.now
+    "ensure_groups": lambda p, z, s: groups.ensure_groups(
+        p.ledger, z, [groups.Group("new", "throttled", "t", None)], p.now
     ),
     "load": lambda p, z, s: loading.load(p.ledger, z, [1], [], p.now),
     "note": lambda p, z, s: first_looks.note(

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from redrive.errors import ClassificationFailed, LeaseLost
-from redrive.ledger.drain import batches, loading, suspects
-from redrive.ledger.drain.loading import Group, Loaded
+from redrive.ledger.drain import batches, groups, loading, suspects
+from redrive.ledger.drain.groups import Group
+from redrive.ledger.drain.loading import Loaded
 from redrive.ledger.review.escalations import Review
 from redrive.message import MAX_CARRIED_ATTEMPTS, body_hash, redrive_id_of
 from tests.ledger.planting import Plant, entering, unchanged
@@ -472,8 +473,8 @@ NAMES = ["ana", "ben", "cleo", "dora", "emil"]
 
 def named(plant: Plant, *names: str) -> dict[str, int]:
     """Groups of a text with a name in it, made known in one load."""
-    groups = [Group(name, "auth_failure", f"cannot open session beside gnome {name}", None) for name in names]
-    return loading.ensure_groups(plant.ledger, plant.lease, groups, plant.now)
+    found = [Group(name, "auth_failure", f"cannot open session beside gnome {name}", None) for name in names]
+    return groups.ensure_groups(plant.ledger, plant.lease, found, plant.now)
 
 
 def test_groups_that_turn_out_to_be_one_keep_their_names_and_the_oldest_takes_what_comes(plant: Plant) -> None:
@@ -488,7 +489,7 @@ def test_groups_that_turn_out_to_be_one_keep_their_names_and_the_oldest_takes_wh
     ]
     assert plant.rows("select message_id, group_id from messages") == [(old[0], ids["ben"])]
     with plant.ledger.read() as connection:
-        known = {group.template: group.fingerprint for group in loading.known_groups(connection)}
+        known = {group.template: group.fingerprint for group in groups.known_groups(connection)}
     assert known == {f"cannot open session beside gnome {name}": "ana" for name in NAMES}
     assert plant.rows("select count(*) from audit_events where action = 'merge_groups'") == [(4,)]
 

@@ -1112,12 +1112,12 @@ def _known_groups() -> list[Any]:
 
     try:
         from redrive.classification.templates import KnownGroup  # noqa: PLC0415
-        from redrive.ledger.drain import loading  # noqa: PLC0415
+        from redrive.ledger.drain import groups  # noqa: PLC0415
 
         settings = _settings()
         if settings.database.startswith("sqlite") and not Path(settings.database.removeprefix("sqlite:///")).exists():
             return []
         with _ledger(settings) as ledger, ledger.read() as connection:
-            return [KnownGroup(g.fingerprint, g.cause, g.template) for g in loading.known_groups(connection)]
+            return [KnownGroup(g.fingerprint, g.cause, g.template) for g in groups.known_groups(connection)]
     except AnyError:
         return []

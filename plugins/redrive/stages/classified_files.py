@@ -13,9 +13,10 @@ from redrive.classification import explain
 from redrive.classification.arrow_numpy import has_nul
 from redrive.errors import BrokerError, ClassificationFailed, StagingError
 from redrive.ledger.delivery import lanes
-from redrive.ledger.drain import loading, repeats
+from redrive.ledger.drain import groups, loading, repeats
 from redrive.ledger.drain.batches import Batch
-from redrive.ledger.drain.loading import Classified, Group, Loaded
+from redrive.ledger.drain.groups import Group
+from redrive.ledger.drain.loading import Classified, Loaded
 from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch
 from redrive.message import MAX_INDEXED, MAX_ROWS, ROW_BITS, Tracking, headers_hash, index_key, message_id_of
 from redrive.policy.aims import LONGEST_ORIGIN
@@ -92,7 +93,7 @@ def _make_groups(context: Context, cases: pa.Table) -> dict[str, int]:
                 # PostgreSQL has no text with a NUL in it.
                 shown = {name: text and text.replace("\0", "\ufffd") for name, text in row.items()}
                 found[row["fingerprint"]] = Group(**shown | {"example": shown["example"] and mask(shown["example"])})
-    return loading.ensure_groups(context.ledger, context.lease, list(found.values()), context.now())
+    return groups.ensure_groups(context.ledger, context.lease, list(found.values()), context.now())
 
 
 def described(context: Context, some: Sequence[Batch]) -> list[tuple[Batch, pa.Table]]:

@@ -21,7 +21,7 @@ from redrive.classification.learned_model import LEARNED
 from redrive.errors import BrokerError, StagingError
 from redrive.ledger import leases
 from redrive.ledger.delivery import outcomes
-from redrive.ledger.drain import batches, loading, repeats
+from redrive.ledger.drain import batches, groups, repeats
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.drain.loading import Loaded
 from redrive.ledger.engine import CHUNK_ROWS
@@ -73,7 +73,7 @@ def prepare(context: Context) -> str | None:
     """Write the manifest of what is to be classified in this run; its URI, or None when nothing is."""
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
-        known = loading.known_groups(connection) if waiting else []
+        known = groups.known_groups(connection) if waiting else []
     most = _most(context) if waiting else 0
     asked, through = _asked(context.staging, waiting, most)
     if not asked:

@@ -26,8 +26,6 @@ from sqlalchemy.engine import Connection
 
 from redrive import lifecycle
 from redrive.audit_actions import Action
-from redrive.classification import grouping
-from redrive.classification.templates import KnownGroup
 from redrive.errors import ClassificationFailed
 from redrive.ledger.delivery import counting
 from redrive.ledger.drain import adopting
@@ -39,9 +37,6 @@ from redrive.ledger.schema import ledger_id
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import MAX_CARRIED_ATTEMPTS, REDRIVE_ID_DIGITS
-
-#: So many groups, the latest first, are matched before a new one is made.
-KNOWN_GROUPS = 20_000
 
 
 class Classified(NamedTuple):
@@ -68,15 +63,6 @@ class Classified(NamedTuple):
     origin: str | None = None  # where it failed, as the copy tells it
     # Of copies that carry our headers, of what a consumer or producer wrote: redrive.message.headers_hash.
     headers_hash: bytes | None = None
-
-
-class Group(NamedTuple):
-    """One failure group that the Spark job found."""
-
-    fingerprint: str
-    cause: str
-    template: str
-    example: str | None
 
 
 class Loaded(NamedTuple):
@@ -106,88 +92,6 @@ _BATCH_ID, _SOURCE, _BROKER_ID, _BODY_HASH, _ENQUEUED_AT, _REDRIVE_ID = (
     Classified._fields.index(name)
     for name in ("batch_id", "source", "broker_message_id", "body_hash", "enqueued_at", "redrive_id")
 )
-
-
-def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], now: datetime) -> dict[str, int]:
-    """Make the groups known (one row per fingerprint, over all routes); returns fingerprint -> group id.
-
-    Groups that turn out to be one with an older group become its alias: the older one's id is returned for them,
-    from now on. What has the later id already keeps it.
-    """
-    wanted = {group.fingerprint: group for group in groups}
-    with ledger.under(lease, now) as tx:
-        known = _group_ids(tx.connection, list(wanted))
-        for group in wanted.values():
-            if group.fingerprint not in known:
-                tx.execute(
-                    sql(
-                        "insert into failure_groups"
-                        " (fingerprint, cause, template, example, first_route, first_seen_at, last_seen_at)"
-                        " values (:fingerprint, :cause, :template, :example, :first_route, :now, :now)"
-                        " on conflict (fingerprint) do nothing"
-                    ),
-                    {**group._asdict(), "first_route": lease.route},
-                )
-        _merge(tx, {group.cause for group in wanted.values()})
-        return _group_ids(tx.connection, list(wanted))
-
-
-def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[Group]:
-    """The groups that the ledger knows, newest first; grouping matches against them so that ids stay stable.
-
-    An alias is there with its own template and the name of the group that it was merged into.
-    """
-    rows = connection.execute(
-        sql(
-            "select coalesce(older.fingerprint, failure_groups.fingerprint) as fingerprint, failure_groups.cause,"
-            " failure_groups.template, null as example from failure_groups"
-            " left join group_aliases on group_aliases.group_id = failure_groups.group_id"
-            " left join failure_groups as older on older.group_id = group_aliases.merged_into"
-            " order by failure_groups.last_seen_at desc, failure_groups.group_id limit :limit"
-        ),
-        {"limit": limit},
-    ).all()
-    return [Group(*row) for row in rows]
-
-
-def _merge(tx: RunTransaction, causes: Iterable[str]) -> None:
-    """Make aliases of the groups of ``causes`` that turned out to be one with an older one.
-
-    Not of those about which a person has made a standing decision: that was about these words.
-    """
-    pairs = tx.execute(sql("select group_id, merged_into from group_aliases"))
-    aliases = {pair.group_id: pair.merged_into for pair in pairs}
-    for cause in sorted(causes):
-        rows = tx.execute(
-            sql(
-                "select group_id, fingerprint, cause, template from failure_groups where cause = :cause and not exists"
-                " (select 1 from standing_decisions s where s.group_id = failure_groups.group_id"
-                " and s.revoked_at is null and s.until_at > :now) order by last_seen_at desc, group_id limit :limit"
-            ),
-            {"cause": cause, "limit": KNOWN_GROUPS},
-        ).all()
-        ids = {row.fingerprint: row.group_id for row in rows}
-        by_age = sorted(rows, key=lambda row: row.group_id)
-        merged = grouping.merges([KnownGroup(row.fingerprint, row.cause, row.template) for row in by_age])
-        for fingerprint, older in merged.items():
-            later, first = ids[fingerprint], aliases.get(ids[older], ids[older])
-            if later not in aliases:
-                aliases = {group: first if into == later else into for group, into in aliases.items()} | {later: first}
-                _make_alias(tx, later, first)
-
-
-def _make_alias(tx: RunTransaction, later: int, older: int) -> None:
-    values = {"later": later, "older": older}
-    # What was merged into the later one goes with it, so that an alias never names an alias.
-    tx.execute(sql("update group_aliases set merged_into = :older where merged_into = :later"), values)
-    tx.execute(
-        sql("insert into group_aliases (group_id, merged_into, merged_at) values (:later, :older, :now)"), values
-    )
-    record_event(
-        tx,
-        action=Action.MERGE_GROUPS,
-        selection={"group": later, "into": older},
-    )
 
 
 def load(
@@ -250,23 +154,6 @@ def load(
             _keep_repeats(tx)
         adopting.hold_for_people(tx, list(pending))
         return _count(tx)
-
-
-def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for start in range(0, len(fingerprints), 500):
-        part = fingerprints[start : start + 500]
-        names = ",".join(f":f{i}" for i in range(len(part)))
-        rows = connection.execute(
-            sql(
-                "select fingerprint, coalesce(merged_into, failure_groups.group_id) as group_id from failure_groups"
-                " left join group_aliases on group_aliases.group_id = failure_groups.group_id"
-                f" where fingerprint in ({names})"
-            ),
-            {f"f{i}": value for i, value in enumerate(part)},
-        )
-        found.update({row.fingerprint: row.group_id for row in rows})
-    return found
 
 
 def _stage(
@@ -337,27 +224,36 @@ def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> No
 # that begins with the route would fit too, and would read the whole route for each copy.
 
 
+#: The same copy was staged before, and became a message.
+_DUPLICATES_OF_MESSAGES = """
+update incoming set role = 'duplicate', owner = known.message_id
+from messages known
+where
+    incoming.role is null and incoming.broker_message_id <> ''
+    and known.broker_message_id = incoming.broker_message_id
+    and known.source || '' = incoming.source and known.route || '' = :route
+    and (
+        known.first_enqueued_at = incoming.enqueued_at
+        or (known.first_enqueued_at is null and incoming.enqueued_at is null)
+    )
+    and known.body_hash = incoming.body_hash and known.message_id <> incoming.message_id
+"""
+#: The same copy was staged before, and was a copy of a message.
+_DUPLICATES_OF_REPEATS = """
+update incoming set role = 'duplicate', owner = known.message_id
+from repeat_copies known
+where
+    incoming.role is null and incoming.broker_message_id <> ''
+    and known.broker_message_id = incoming.broker_message_id
+    and known.source || '' = incoming.source and known.route || '' = :route
+    and (known.enqueued_at = incoming.enqueued_at or (known.enqueued_at is null and incoming.enqueued_at is null))
+    and known.copy_id <> incoming.message_id
+"""
+
+
 def _find_duplicates(tx: RunTransaction) -> None:
-    same_copy = (
-        "incoming.broker_message_id <> '' and known.broker_message_id = incoming.broker_message_id"
-        " and known.source || '' = incoming.source"
-        " and (known.{time} = incoming.enqueued_at or (known.{time} is null and incoming.enqueued_at is null))"
-    )
-    tx.execute(
-        sql(
-            "update incoming set role = 'duplicate', owner = known.message_id from messages known"
-            f" where incoming.role is null and {same_copy.format(time='first_enqueued_at')}"
-            " and known.body_hash = incoming.body_hash and known.route || '' = :route"
-            " and known.message_id <> incoming.message_id"
-        )
-    )
-    tx.execute(
-        sql(
-            "update incoming set role = 'duplicate', owner = known.message_id from repeat_copies known"
-            f" where incoming.role is null and {same_copy.format(time='enqueued_at')}"
-            " and known.route || '' = :route and known.copy_id <> incoming.message_id"
-        )
-    )
+    tx.execute(sql(_DUPLICATES_OF_MESSAGES))
+    tx.execute(sql(_DUPLICATES_OF_REPEATS))
 
 
 _WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
@@ -409,33 +305,52 @@ def _find_astray(tx: RunTransaction, elsewhere: Collection[tuple[str, str]]) -> 
     )
 
 
+def _came_before(first: str, later: str) -> str:
+    """SQL: ``first``, undecided as all are, is an earlier copy of the attempt that ``later`` names."""
+    return (
+        f"{first}.owner = incoming.owner and {first}.redrive_attempt = incoming.redrive_attempt"
+        f" and {first}.message_id < {later}.message_id and {first}.body_hash = incoming.body_hash"
+        f" and {first}.role is null and {first}.astray is null"
+    )
+
+
+#: SQL: what a further copy of an attempt is, by the copy that was its return.
+_FURTHER = "case when earlier.headers_hash = incoming.headers_hash then 'surplus' else 'suspected' end"
+#: Copies that name an attempt with the body that was sent: the first one is its return, if that was not loaded before;
+#: further ones from the same source are surplus or suspected, and those from another source stay undecided.
+_RETURNS = f"""
+update incoming set
+    prior_outcome = coalesce(attempts.outcome, 'none'),
+    role = case
+        when attempts.outcome = 'returned' then (
+            select {_FURTHER}
+            from repeat_copies earlier
+            where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source
+        )
+        when exists (select 1 from incoming earlier where {_came_before("earlier", "incoming")}) then (
+            select {_FURTHER}
+            from incoming earlier
+            where
+                {_came_before("earlier", "incoming")} and earlier.source = incoming.source
+                and not exists (select 1 from incoming first where {_came_before("first", "earlier")})
+        )
+        else 'returned'
+    end
+from redelivery_attempts attempts
+inner join messages known on known.message_id = attempts.message_id
+where
+    incoming.role is null and incoming.astray is null and incoming.owner = attempts.message_id
+    and incoming.redrive_attempt = attempts.attempt and {_WAS_SENT} and {_SAME_BODY}
+"""
+
+
 def _mark_returns(tx: RunTransaction) -> None:
     """Of the copies that have an owner and an attempt, tell returned from surplus; the rest stays undecided.
 
     Of several copies of one attempt the first is the return; others from the same source are surplus, or where their
     headers differ suspected, and those from another source are somebody else's and stay new.
     """
-    same = (
-        "{0}.owner = incoming.owner and {0}.redrive_attempt = incoming.redrive_attempt"
-        " and {0}.message_id < {1}.message_id and {0}.body_hash = incoming.body_hash and {0}.role is null"
-        " and {0}.astray is null"
-    )
-    before, first = same.format("earlier", "incoming"), same.format("first", "earlier")
-    again = "case when earlier.headers_hash = incoming.headers_hash then 'surplus' else 'suspected' end"
-    tx.execute(
-        sql(
-            "update incoming set prior_outcome = coalesce(attempts.outcome, 'none'), role = case"
-            f" when attempts.outcome = 'returned' then (select {again} from repeat_copies earlier"
-            "   where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source)"
-            f" when exists (select 1 from incoming earlier where {before}) then (select {again}"
-            f"   from incoming earlier where {before} and earlier.source = incoming.source and not exists"
-            f"   (select 1 from incoming first where {first}))"
-            " else 'returned' end"
-            " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
-            " where incoming.role is null and incoming.astray is null and incoming.owner = attempts.message_id"
-            f" and incoming.redrive_attempt = attempts.attempt and {_WAS_SENT} and {_SAME_BODY}"
-        )
-    )
+    tx.execute(sql(_RETURNS))
 
 
 def _suspect_twins(tx: RunTransaction) -> None:
@@ -519,18 +434,35 @@ def _tell_other_ids(tx: RunTransaction) -> None:
         )
 
 
+#: Attempts that came back say so, and count for their breakers as having come back.
+_NOTE_RETURNS = f"""
+update redelivery_attempts set
+    outcome = 'returned', outcome_at = coalesce(incoming.dead_lettered_at, :now),
+    return_copy = incoming.message_id, return_kind = incoming.kind, {counting.CAME_BACK}
+from incoming
+where
+    incoming.role = 'returned' and redelivery_attempts.message_id = incoming.owner
+    and redelivery_attempts.attempt = incoming.redrive_attempt
+"""
+#: Messages whose last attempt came back are what the copy says that they are now.
+_CLASSIFY_AGAIN = """
+update messages set
+    state = 'classified', plan = null, reason = null, next_attempt_at = null, changed_at = :now,
+    cause = incoming.cause, group_id = incoming.group_id, kind = incoming.kind, copy_id = incoming.message_id,
+    deliveries = incoming.deliveries, received_at = incoming.received_at,
+    dead_lettered_at = coalesce(incoming.dead_lettered_at, messages.dead_lettered_at),
+    origin = coalesce(messages.origin, incoming.origin)
+from incoming
+where
+    incoming.role = 'returned' and messages.message_id = incoming.owner
+    and incoming.redrive_attempt = messages.attempts and messages.state = 'returned'
+"""
+
+
 def _apply_returns(tx: RunTransaction) -> None:
     if not tx.execute(sql("select 1 from incoming where role = 'returned' limit 1")).first():
         return
-    tx.execute(
-        sql(
-            f"update redelivery_attempts set outcome = 'returned', {counting.CAME_BACK},"
-            " outcome_at = coalesce(incoming.dead_lettered_at, :now), return_copy = incoming.message_id,"
-            " return_kind = incoming.kind from incoming where incoming.role = 'returned'"
-            " and redelivery_attempts.message_id = incoming.owner"
-            " and redelivery_attempts.attempt = incoming.redrive_attempt"
-        )
-    )
+    tx.execute(sql(_NOTE_RETURNS))
     # A late return of an earlier attempt changes that attempt only.
     current = "(message_id, attempts) in (select owner, redrive_attempt from incoming where role = 'returned')"
     for state in (State.SENT, State.PRESUMED, State.CONFIRMED, State.UNKNOWN, State.TO_REVIEW):
@@ -543,17 +475,7 @@ def _apply_returns(tx: RunTransaction) -> None:
             reason="came back with our id",
         )
     lifecycle.check(State.RETURNED, State.CLASSIFIED)
-    again = tx.execute(
-        sql(
-            "update messages set state = 'classified', cause = incoming.cause, group_id = incoming.group_id,"
-            " kind = incoming.kind, copy_id = incoming.message_id, deliveries = incoming.deliveries,"
-            " dead_lettered_at = coalesce(incoming.dead_lettered_at, messages.dead_lettered_at),"
-            " received_at = incoming.received_at, origin = coalesce(messages.origin, incoming.origin), plan = null,"
-            " reason = null, next_attempt_at = null, changed_at = :now from incoming"
-            " where incoming.role = 'returned' and messages.message_id = incoming.owner"
-            " and incoming.redrive_attempt = messages.attempts and messages.state = 'returned'"
-        )
-    ).rowcount
+    again = tx.execute(sql(_CLASSIFY_AGAIN)).rowcount
     if again:
         record_event(
             tx,
