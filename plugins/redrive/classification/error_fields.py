@@ -84,4 +84,4 @@ def _add(messages: list[str], line: str) -> None:
 def _unquoted(value: str) -> str:
     if value[:1] in ("'", '"'):
         value = value[1:-1] if len(value) > 1 and value[-1] == value[0] else value[1:]
-    return value.replace("\\n", "\n").replace('\\"', '"').replace("\\/", "/").replace("\\t", " ")
+    return value.replace("\\r", "").replace("\\n", "\n").replace('\\"', '"').replace("\\/", "/").replace("\\t", " ")

@@ -88,7 +88,7 @@ _UNKNOWN = re.compile(
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
-_CLAUSE = re.compile(r"[,;] [a-z_]{2,20}(?:: |=)(?:\"[^\"\n]{0,300}\"|[^ ,;\n]{1,200})(?=[,;]|$)")
+_CLAUSE = re.compile(r"[,;] [A-Za-z_]{2,20}(?:: |=)(?:\"[^\"\n]{0,300}\"|[^ ,;\n]{1,200})(?=[,;]|$)")
 _SETTING = re.compile(r"(?<![^\W])([A-Za-z_][\w.-]{0,40})=([^\s,;()\[\]{}\"']{1,200})")
 # What a driver prints of its objects.
 _DUMP = re.compile(
@@ -220,6 +220,8 @@ def _last(word: str) -> str:
     parts = [part for part in word.rstrip(".:").split(".") if part]
     if len(parts) > 1 and parts[-2][:1].isupper() and not parts[-2].isupper() and parts[-1][:1].islower():
         return ".".join(parts[-2:])
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        return parts[0]
     return parts[-1] if parts else word
 
 
