@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.servers import Postgres
 from tests.simulation import planting, story
 from tests.simulation.plan import THEMES, make
 from tests.simulation.story import Told
@@ -114,6 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     hunt = command("hunt", "play seeds until one breaks; the last line is JSON")
     hunt.add_argument("first", type=int)
     hunt.add_argument("count", type=int)
+    hunt.add_argument("--postgresql", action="store_true", help="on a PostgreSQL server of their own, one by one")
     planted = command("mistakes", "put mistakes into copies of the product, one by one, and look for them")
     planted.add_argument("names", nargs="*", help="beginnings of names; default: all")
     planted.add_argument("--seeds", type=int, default=300, help="to play at most, for each (300)")
@@ -138,7 +140,8 @@ def main(arguments: list[str] | None = None) -> int:
 
             return int(account(_bounded(until(), given), started) > 0)
         case "hunt":
-            return hunted(range(given.first, given.first + given.count), given)
+            seeds = range(given.first, given.first + given.count)
+            return hunted(on_postgresql(seeds, given.theme) if given.postgresql else None, seeds, given)
         case "mistakes":
             return looked_for(given)
         case "shrink":
@@ -156,10 +159,21 @@ def main(arguments: list[str] | None = None) -> int:
     return int(told.broken)
 
 
-def hunted(seeds: Iterable[int], given: argparse.Namespace) -> int:
+def on_postgresql(seeds: Iterable[int], theme: str | None) -> Iterator[Told]:
+    """The stories of all seeds, each on a database of its own."""
+    with Postgres() as server:
+        for seed in seeds:
+            database = server.create_database()
+            yield story.play(seed, theme=theme, database=database)
+            server.drop_database(database)
+
+
+def hunted(tolds: Iterator[Told] | None, seeds: Iterable[int], given: argparse.Namespace) -> int:
     """Until the first one that breaks."""
     said: dict[str, object] = {"seeds": 0, "seed": None, "rule": ""}
-    found = _bounded(iter(seeds), given) if given.workers > 1 else play_all(seeds, theme=given.theme, workers=1)
+    found = tolds
+    if found is None:
+        found = _bounded(iter(seeds), given) if given.workers > 1 else play_all(seeds, theme=given.theme, workers=1)
     for number, told in enumerate(found, 1):
         said["seeds"] = number
         if told.broken:

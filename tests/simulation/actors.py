@@ -45,16 +45,17 @@ class Actors:
         for _ in range(step["count"]):
             if body is None or not step["same_body"]:
                 body = self.new_body()
-            error = step["error"]
+            error, odd = step["error"], []
             if "{}" in error:  # a word that nobody else says
                 word = f"{queue.partition('.')[0][:3]}{dice.choice('abcdef')}xy"
                 self.world.book.words.setdefault((system.name, queue), set()).add(word)
                 error = error.format(word)
+                odd = [("note", "String", "half\0done")]
             self.ill.setdefault(body, Illness(error, step["fails"]))
-            headers: list[Header] = [("tenant", "String", dice.choice(["acme", "bolt"]))]
+            headers: list[Header] = [("tenant", "String", dice.choice(["acme", "bolt"])), *odd]
             customer = dice.choice([None, "ana", "ben"])
             if customer:
-                tail = "k" * 6000 + f"{dice.getrandbits(64)}\0" if step.get("long") and dice.random() < 0.5 else ""
+                tail = f"{dice.getrandbits(24_000):x}\0" if step.get("long") and dice.random() < 0.5 else ""
                 headers.append(("customer", "String", customer + tail))
             self.world.clock.now += 1000
             chosen = f"p-{self.bodies}" if dice.random() < 0.5 and not step["same_body"] else None

@@ -233,7 +233,9 @@ class Checker:
             return
         earlier = sql.rows(
             "select e.message_id, e.state from messages m inner join messages e on e.order_key = m.order_key"
-            " and e.route = m.route and (e.first_enqueued_at, e.message_id) < (m.first_enqueued_at, m.message_id)"
+            " and e.route = m.route and ((e.first_enqueued_at, e.message_id) < (m.first_enqueued_at, m.message_id)"
+            # One whose time nobody tells may be older than all others.
+            " or (e.first_enqueued_at is null and (m.first_enqueued_at is not null or e.message_id < m.message_id)))"
             " and e.state in ('classified', 'waiting', 'held', 'sending', 'unknown', 'returned', 'to_review',"
             " 'escalated', 'expired')"
             f" where m.redrive_id = {sql.quoted(mark[0])}"

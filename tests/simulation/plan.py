@@ -121,7 +121,7 @@ def _traits(dice: random.Random, theme: str) -> Traits:
         depth = dice.choice(["exact", "late"])
     depth = asked.get(theme, depth)
     ids, without = dice.choice(["kept", "kept", "new", "new"]), dice.random() < 0.15
-    if theme == "no-identity" or without:
+    if theme == "no-identity" or without or (theme == "order" and dice.random() < 0.3):
         ids = "none"
     shuffles, ordered = dice.random() < 0.3, dice.random() < 0.2
     dedupe = dice.choice([None, None, None, 300, 1200])
@@ -559,15 +559,17 @@ def _steps(
                 add("pages")
             case "relapse":  # what was sent since the backup is not known, and its numbers are given again
                 add("backup", route=route)
-                late = dice.random() < 0.5
+                late = theme == "torn-backup" or dice.random() < 0.5
                 for op in ("", "restore_backup"):
-                    if op:
-                        add(op, route=route, late=late)
+                    if op and not late:
+                        add(op, route=route, late=False)
                     for system, queue in mains:
                         error = dice.choice([REFUSED, KEY_ERROR, STRANGE])
                         add("produce", system=system, queue=queue, count=dice.randint(2, 4), error=error, fails=1,
                             same_body=False)  # fmt: skip
                         all_die(system, queue)
+                    if op and late:  # a run goes before anybody takes the files in that the ledger doesn't know
+                        add(op, route=route, late=True)
                     add("run", route=route, minutes=dice.choice([0, 1]), shards=1)
             case "torn" if theme == "torn-backup" or dice.random() < 0.5:  # by the same run
                 produce()

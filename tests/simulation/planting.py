@@ -1,7 +1,8 @@
 """Mistakes on purpose: each is put into a copy of the product, and seeds are played until one of them notices.
 
 A mistake is a file in ``mistakes/fixes`` (what was mended once) or ``mistakes/planted`` (of our own devising):
-``name``, ``what`` is wrong, the ``world`` that exposes it, and ``edits``, each with a ``file``, the ``old`` text,
+``name``, ``what`` is wrong, the ``world`` that exposes it, the ``theme`` that has it and the ``database`` where it
+isn't SQLite, and ``edits``, each with a ``file``, the ``old`` text,
 which occurs in it exactly once, and the ``new``.
 """
 
@@ -31,6 +32,7 @@ class Mistake(NamedTuple):
     world: str
     edits: list[dict[str, str]]
     theme: str | None = None  # where it is looked for first
+    database: str | None = None  # postgresql: it is one of that database alone
 
 
 class Found(NamedTuple):
@@ -55,6 +57,7 @@ def mistakes() -> list[Mistake]:
                 said.get("world", "").strip(),
                 said["edits"],
                 said.get("theme"),
+                said.get("database"),
             )
         )
     return found
@@ -86,7 +89,7 @@ def look_for(mistake: Mistake, seeds: int, *, first: int = 0, theme: str | None 
         plant(mistake, Path(place))
         played = 0
         while played < seeds:
-            done = _hunt(f"{place}/plugins", first + played, seeds - played, theme, workers)
+            done = _hunt(mistake, f"{place}/plugins", first + played, seeds - played, theme, workers)
             try:
                 said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
             except (ValueError, IndexError):  # the product can't even be imported
@@ -94,14 +97,18 @@ def look_for(mistake: Mistake, seeds: int, *, first: int = 0, theme: str | None 
             played += said["seeds"]
             if said["seed"] is None:
                 break
-            if _hunt(f"{ROOT}/plugins", said["seed"], 1, theme, 1).returncode == 0:
+            if _hunt(mistake, f"{ROOT}/plugins", said["seed"], 1, theme, 1).returncode == 0:
                 return Found(mistake, played, said["seed"], said["rule"])
     return Found(mistake, played, None, "")
 
 
-def _hunt(plugins: str, first: int, count: int, theme: str | None, workers: int) -> subprocess.CompletedProcess[str]:
+def _hunt(
+    mistake: Mistake, plugins: str, first: int, count: int, theme: str | None, workers: int
+) -> subprocess.CompletedProcess[str]:
     """Seeds in a process of its own, with the product of this folder; exit code 1 where one breaks."""
     command = [sys.executable, "-m", "tests.simulation", "hunt", str(first), str(count), "--workers", str(workers)]
+    if mistake.database == "postgresql":
+        command.append("--postgresql")
     return subprocess.run(
         [*command, "--theme", theme] if theme else command,
         cwd=ROOT,
