@@ -331,7 +331,7 @@ def content_header(copy: Copy) -> bytes:
         delivery_mode=2,
         message_id=copy.publisher_id[:255] or None,
         content_type=copy.content_type,
-        timestamp=int(told) % 2**62
+        timestamp=min(int(told), 2**62)
         if str(told or "").isdigit()
         else copy.enqueued_at // 1_000_000
         if copy.publisher_id
