@@ -18,10 +18,11 @@ WINDOW = 5 * MINUTE
 SOURCES = ["orders-dlq", "orders-delay"]
 
 
-def see_destination(plant: Plant, at: datetime, depth: int = 0) -> None:
+def see_destination(plant: Plant, at: datetime, depth: int = 0, *, exact: bool = False) -> None:
     """As the next run sees it."""
     plant.begin(at_once=True)
-    observations.observe(plant.ledger, plant.lease, [Observation("orders", "destination", depth, 0, 0)], at)
+    seen = Observation("orders", "destination", depth, 0, 0, exact=exact)
+    observations.observe(plant.ledger, plant.lease, [seen], at)
 
 
 def drain(plant: Plant, since: datetime, sources: list[str] = SOURCES) -> None:
@@ -357,6 +358,38 @@ def test_a_later_send_that_came_back_proves_nothing_without_order(plant: Plant) 
         assert outcomes.watched(connection, "orders") == ["orders"]
     assert presume(plant) == 0
     assert presume(plant, in_order=["orders"]) == 1
+
+
+def _resent(plant: Plant) -> list[int]:
+    """Later sends that a broker dropped, or may have: it had the first try of each, nobody knows since when."""
+    plant.begin()
+    later = plant.messages(2)
+    plant.send()
+    plant.change("update redelivery_attempts set unknown_at = :at where message_id >= :m", at=plant.now, m=later[0])
+    return later
+
+
+def test_a_resend_that_came_back_proves_nothing_of_earlier_sends(plant: Plant) -> None:
+    """It lies where its first try does, if the broker dropped the second: before what was sent since."""
+    plant.messages(1)
+    plant.send()
+    (later, _) = _resent(plant)
+    plant.change("update redelivery_attempts set outcome = 'returned', outcome_at = :at where message_id = :m",
+                 at=plant.now + MINUTE, m=later)  # fmt: skip
+    drain(plant, plant.now + timedelta(days=1))
+    assert presume(plant, in_order=["orders"]) == 0
+
+
+def test_a_resend_may_add_nothing_to_a_depth(plant: Plant) -> None:
+    """Two messages lie there before and after two resends: so none has left, if the broker dropped those."""
+    plant.messages(1)
+    plant.send()
+    see_destination(plant, plant.now + MINUTE, depth=2, exact=True)
+    plant.now += 2 * MINUTE
+    _resent(plant)
+    see_destination(plant, plant.now + MINUTE, depth=2, exact=True)
+    drain(plant, plant.now + timedelta(days=1))
+    assert presume(plant, in_order=["orders"]) == 0
 
 
 def test_looks_are_rationed_by_those_of_the_same_broker(ledger: Ledger) -> None:

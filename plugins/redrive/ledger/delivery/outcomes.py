@@ -208,13 +208,20 @@ def presume(
 
 
 #: The route's slices whose destination is not known to have worked past them, and when the first outcome of each was.
+#: What was made again after an unknown send lies where the first try does if the broker dropped the second: it adds
+#: nothing to a depth, and says nothing of what was sent since that first try.
 _NOT_WORKED_PAST = f"""
 select
-    slice_id, system, system = {HERE} as here, destination, claimed_at, last_sent_at, sent, fence,
+    slice_id, system, system = {HERE} as here, destination, claimed_at, last_sent_at, fence,
     (
-        select min(outcome_at) from redelivery_attempts
+        select count(*) from redelivery_attempts made
+        where made.slice_id = delivery_slices.slice_id and made.sent_at is not null and made.unknown_at is null
+    ) as sent,
+    (
+        select min(outcome_at) from redelivery_attempts made
         where
-            redelivery_attempts.slice_id = delivery_slices.slice_id
+            made.slice_id = delivery_slices.slice_id
+            and made.unknown_at is null
             and outcome in ('returned', 'confirmed')
     ) as first_outcome_at
 from delivery_slices
