@@ -74,6 +74,24 @@ def test_a_delay_source_keeps_its_own_delay_from_when_the_copy_was_put_there(pla
     assert parse_instant(at) == put + timedelta(minutes=5)
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["its time is told", "only that of its first copy is"])
+def test_what_is_put_off_after_a_redelivery_waits_as_long_as_that_source_says(plant: Plant, told: bool) -> None:
+    """It was drained from the dead-letter queue first, and failed there long ago: neither is what it waits for."""
+    first = plant.ledger.dialect.stored(plant.now)
+    (message,) = plant.messages(1)
+    plant.send()
+    put, plant.now = plant.now + 10 * MINUTE, plant.now + 11 * MINUTE
+    plant.begin(at_once=True)
+    plant.load(
+        {"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": None, "body": b"body 0",
+         "redrive_id": plant.redrive_id(message), "redrive_attempt": 1,
+         "enqueued_at": plant.ledger.dialect.stored(put) if told else first},
+    )  # fmt: skip
+    apply(plant, Send(Plan.DELAY, timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
+    ((at,),) = plant.rows("select next_attempt_at from messages")
+    assert parse_instant(at) == (put if told else plant.now) + timedelta(minutes=5)
+
+
 def test_nothing_goes_before_a_processed_check_could_be_believed(plant: Plant) -> None:
     plant.messages(1)
     apply(plant, Send(Plan.REQUEUE), settle_after=5 * MINUTE)

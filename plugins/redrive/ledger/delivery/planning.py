@@ -38,6 +38,22 @@ class CaseCount:
     messages: int
 
 
+#: SQL: the source of a message's newest copy, as far as it matters: a delay source says how long it waits.
+_SOURCE = (
+    "case when messages.kind = 'delay' then coalesce((select newest.source from repeat_copies newest"
+    " where newest.copy_id = messages.copy_id), messages.source) else messages.source end"
+)
+#: SQL: when the newest copy was put into its delay source. What came back after a redelivery was put there since then,
+#: whatever a header says; where no time of since then is told, it counts from when it was drained.
+_PUT_THERE = (
+    "coalesce((select case when messages.dead_lettered_at > sent.claimed_at then messages.dead_lettered_at"
+    " when newest.enqueued_at > sent.claimed_at then newest.enqueued_at else messages.received_at end"
+    " from repeat_copies newest inner join redelivery_attempts sent on sent.message_id = newest.message_id"
+    " and sent.attempt = newest.attempt where newest.copy_id = messages.copy_id),"
+    " messages.dead_lettered_at, messages.first_enqueued_at, messages.changed_at)"
+)
+
+
 def cases(
     connection: Connection, route: str, selection: Selection, consumers: Mapping[str, Consumers] = _NOBODY_TELLS
 ) -> list[CaseCount]:
@@ -48,7 +64,7 @@ def cases(
     rows = connection.execute(
         sql(
             "select kind, cause, group_id, source, requeues, delays, attempts, released, consumers, count(*) as n from"
-            f" (select kind, cause, group_id, source, requeues, delays, attempts, releases > 0 as released,"
+            f" (select kind, cause, group_id, {_SOURCE} as source, requeues, delays, attempts, releases > 0 as released,"
             f" {how} as consumers from messages where route = :route and {TO_PLAN} and {where}) undecided"
             " group by kind, cause, group_id, source, requeues, delays, attempts, released, consumers"
         ),
@@ -114,10 +130,7 @@ def apply(
         )  # fmt: skip
         jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
         backed_off = ledger.dialect.later(":now", f"decisions.least + (decisions.within - decisions.least) * {jitter}")
-        own = ledger.dialect.later(
-            "coalesce(messages.dead_lettered_at, messages.first_enqueued_at, messages.changed_at)",
-            "decisions.own_delay",
-        )
+        own = ledger.dialect.later(_PUT_THERE, "decisions.own_delay")
         settled = ledger.dialect.later(
             "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
         )
@@ -132,7 +145,7 @@ def apply(
             " and decisions.kind = messages.kind"
             " and decisions.cause = case when messages.kind = 'delay' then '' else coalesce(messages.cause, '') end"
             " and decisions.group_id = coalesce(messages.group_id, 0)"
-            " and decisions.source = messages.source and decisions.requeues = messages.requeues"
+            f" and decisions.source = {_SOURCE} and decisions.requeues = messages.requeues"
             " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
             " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
         )
