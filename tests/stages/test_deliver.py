@@ -249,6 +249,19 @@ def test_a_pause_by_people_stops_a_delivery_between_slices(tmp_path: Path) -> No
     assert workshop.states() == {"sent": 5, "waiting": 15}
 
 
+def test_a_pause_by_people_stops_a_delivery_between_slices_of_different_causes(tmp_path: Path) -> None:
+    """What has a rate of its own is claimed apart, and no other slice goes either."""
+    apart = {"throttled": {"verdict": "requeue", "rate": {"per_second": 100}}}
+    workshop = Workshop(tmp_path, deliver={"slice": 5}, causes=apart)
+    workshop.die(*bodies(5), error=REFUSED)
+    workshop.die("a", "b", "c", error="HTTP Error 429: Too Many Requests")
+    run = planned(workshop)
+    pause = {"by": "ana", "reason": "deploy", "now": workshop.now()}
+    workshop.broker = Watched(workshop, lambda: leases.pause(workshop.ledger, "orders", **pause))
+    assert deliver(workshop, run)["redelivered"] == 5
+    assert workshop.states() == {"sent": 5, "waiting": 3}
+
+
 def test_what_may_not_be_claimed_is_not_waited_for(tmp_path: Path) -> None:
     workshop = Workshop(tmp_path, order_by="key")
     workshop.die("first", "second", error=REFUSED, ordering_key="k")

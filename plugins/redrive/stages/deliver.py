@@ -252,12 +252,14 @@ class _Delivery:
         """
         moved = 0
         reached = {(lane.destination, lane.cause): -1 for lane in due}
-        while reached and not self._over():
+        while reached:
             waits, progress = [], False
             for destination, cause in list(reached):
                 if destination in self._blocked:
                     del reached[destination, cause]
                     continue
+                if self._over():  # a pause counts from the next slice on, whatever its lane
+                    return moved, None
                 claimed, wait = self._slice(destination, cause, reached[destination, cause])
                 if claimed is not None:
                     moved += len(claimed.messages)
