@@ -8,6 +8,7 @@ from typing import Any
 from tests.simulation import clients
 from tests.simulation.sql import Sql
 from tests.simulation.world import Copy, System, World
+from tests.simulation.world.book import Word
 from tests.simulation.world.systems import ATTEMPT, COMPACT, ID, MINUTE, Header, moment, shown
 
 MARKS = (ID, ATTEMPT, COMPACT)
@@ -64,6 +65,8 @@ class Actors:
             fields: dict[str, Any] = {"publisher_id": chosen or ""}
             if system.traits.client != "plain":
                 fields = clients.producer_fields(system.traits.client, body, dice, chosen=chosen)
+            elif step.get("shared") and system.traits.ids == "none":  # and a clock that counts in minutes
+                fields["enqueued_at"] = self.world.clock.now // MINUTE * MINUTE
             elif step.get("shared"):
                 fields |= {"dedup_id": chosen, "properties": (("dedup_id", chosen),)}
             swallowed = self.world.book.numbers["swallowed"]
@@ -299,10 +302,27 @@ class People:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def write(self, sql: Sql, statement: str) -> None:
+    def write(self, sql: Sql, statement: str) -> bool:
         """Somebody types this; the ledger may refuse it, as of what was taken up already."""
         if no := sql.refused(statement):
             self.world.tell(f"    the ledger refuses it: {no}")
+        return not no
+
+    def say(self, sql: Sql, what: str, where: str, word: Word) -> None:
+        """Somebody sets ``what`` of review rows ``where``, and the book notes it if the ledger takes it."""
+        about = [row[0] for row in sql.rows(f"select message_id from escalated_messages where {where}")]
+        if self.write(sql, f"update escalated_messages set {what} where {where}"):
+            for message in about:
+                self.world.book.words[message] = word
+                self.world.book.releases[message] += word.decision in ("redeliver", "edit")
+
+    def approve(self, sql: Sql, where: str) -> None:
+        """A second person agrees."""
+        about = [row[0] for row in sql.rows(f"select message_id from escalated_messages where {where}")]
+        if self.write(sql, f"update escalated_messages set approved_by = 'ben' where {where}"):
+            for message in about:
+                word = self.world.book.words.get(message, Word(None))
+                self.world.book.words[message] = word._replace(approved=True)
 
     def decide(self, sql: Sql, how: str, dice: random.Random) -> None:
         """Decisions on open rows, as README.md says."""
@@ -326,28 +346,37 @@ class People:
             if chosen[2] is not None:
                 self.world.book.edited[chosen[2].encode()].add(edited.encode())
             self.world.tell(f"ana edits {chosen[2]}")
-            self.write(
+            self.say(
                 sql,
-                "update escalated_messages set decision = 'edit', decided_by = 'ana', note = 'mended',"
-                f" corrected_body = {sql.quoted(edited)} where {where} and status in ('open', 'refused', 'reopened')",
+                "decision = 'edit', decided_by = 'ana', note = 'mended', corrected_body = " + sql.quoted(edited),
+                f"{where} and status in ('open', 'refused', 'reopened')",
+                Word("edit", edited.encode()),
             )
         else:
             self.world.tell(f"ana decides {decision} where {where}")
-            self.write(
+            self.say(
                 sql,
-                f"update escalated_messages set decision = '{decision}', decided_by = 'ana', note = 'fixed'"
-                f" where {where} and status in ('open', 'refused', 'reopened')",
+                f"decision = '{decision}', decided_by = 'ana', note = 'fixed'",
+                f"{where} and status in ('open', 'refused', 'reopened')",
+                Word(decision),
             )
         if dice.random() < 0.7:
-            self.write(
-                sql, "update escalated_messages set approved_by = 'ben' where status = 'decided' and decided_by = 'ana'"
-            )
+            self.approve(sql, "status = 'decided' and decided_by = 'ana'")
         if dice.random() < 0.1:
-            no = sql.refused(
-                "update escalated_messages set decision = null"
-                f" where escalation_id = {chosen[0]} and status = 'decided'"
-            )
-            self.world.tell("ana changes her mind" + (f": {no}" if no else ""))
+            self.world.tell("ana changes her mind")
+            self.say(sql, "decision = null", f"escalation_id = {chosen[0]} and status = 'decided'", Word(None))
+
+    def reconsider(self, sql: Sql, dice: random.Random) -> None:
+        """Somebody decides otherwise, as long as it was not taken up."""
+        for row, decision in sql.rows(
+            "select escalation_id, decision from escalated_messages where status = 'decided' order by escalation_id"
+        ):
+            other = dice.choice([None, "discard" if decision != "discard" else "redeliver"])
+            self.world.tell(f"ana decides otherwise about row {row}: {other}")
+            said = "null" if other is None else f"'{other}'"
+            self.say(sql, f"decision = {said}, decided_by = 'ana'", f"escalation_id = {row}", Word(other))
+            if dice.random() < 0.5 and other is not None:
+                self.approve(sql, f"escalation_id = {row} and status = 'decided'")
 
     def stand(self, sql: Sql, step: dict[str, Any], dice: random.Random) -> None:
         """A decision that also holds for what comes later."""
@@ -416,14 +445,13 @@ class People:
                 decision = "discard" if kept or self._is_somewhere(body) or self._is_done(body) else "redeliver"
             chosen.setdefault(decision, []).append(int(escalation_id))
         for decision, ids in chosen.items():
-            self.write(
+            self.say(
                 sql,
-                f"update escalated_messages set decision = '{decision}', decided_by = 'ana', note = 'all is well now'"
-                f" where escalation_id in ({', '.join(map(str, ids))})",
+                f"decision = '{decision}', decided_by = 'ana', note = 'all is well now'",
+                f"escalation_id in ({', '.join(map(str, ids))})",
+                Word(decision),
             )
-        self.write(
-            sql, "update escalated_messages set approved_by = 'ben' where status = 'decided' and approved_by is null"
-        )
+        self.approve(sql, "status = 'decided' and approved_by is null")
         return len(rows)
 
     def _is_somewhere(self, body: bytes) -> bool:

@@ -4,13 +4,16 @@ Nothing of the product is imported here. The book (``world/book.py``) says what 
 tables and views say what Redrive believes.
 """
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.decisions import Decisions
+from tests.simulation.leases import Leases
+from tests.simulation.rule import Broken, Rules, body_hash, micros, own_headers
 from tests.simulation.sql import Sql
+from tests.simulation.terms import Terms
 from tests.simulation.world import Copy, System, World
 from tests.simulation.world.book import Mark, Place
 from tests.simulation.world.systems import SECOND, shown
@@ -25,20 +28,6 @@ ROWS = 1 << 20
 PATIENCE = 4
 #: States in which nothing more happens by itself, and people have what they need.
 AT_REST = ("presumed", "confirmed", "suppressed", "discarded", "escalated")
-
-
-class Broken(AssertionError):
-    """Something that must hold doesn't."""
-
-    def __init__(self, rule: str, detail: str) -> None:
-        super().__init__(f"{rule}: {detail}")
-        self.rule = rule
-        self.detail = detail
-
-
-def body_hash(body: bytes) -> bytes:
-    """As the ledger's ``body_hash`` is documented: 16 bytes of BLAKE2b."""
-    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 class Checker:
@@ -66,7 +55,14 @@ class Checker:
         self.standing_still: dict[tuple[str, int], tuple[tuple[str, int], int]] = {}  # gate -> (stage, allowed), runs
         self.siege_began = 0  # arrivals when its last run ended
         self.siege_runs = 0  # in which something with a key waited, and nothing went
+        self.let_go: Counter[bytes] = Counter()  # what retention removed that had not been sent
+        self.terms = Terms(self)
+        self.clocks_differed = False  # of two processes that worked on one ledger
+        self.leases = Leases(self)
+        self.decisions = Decisions(self)
+        self.more: list[Rules] = [self.decisions, self.terms, self.leases]
         world.watchers.append(self.sent)
+        world.settle_watchers.append(self.settled)
 
     # --- at every send --------------------------------------------------------------------------------------
 
@@ -84,13 +80,23 @@ class Checker:
                 self._canary_is_kept(self.sql, system, queue, copy)
                 self._breaker_is_kept(self.sql, queue, copy)
                 self._order_is_kept(self.sql, system, queue, copy)
+                for rules in self.more if system.queues[queue].dead_letters else ():
+                    rules.sent(self.sql, system, queue, copy)
+        except Broken as broken:
+            self.broken.append(broken)
+
+    def settled(self, system: System, queue: str, copies: list[Copy]) -> None:
+        """Redrive is about to settle these in ``queue``."""
+        try:
+            for rules in self.more if self.sql is not None else ():
+                rules.settled(self.sql, system, queue, copies)  # type: ignore[arg-type]
         except Broken as broken:
             self.broken.append(broken)
 
     def _routes_of(self, system: System) -> list[dict[str, Any]]:
-        return [route for route in self.routes.values() if route["connection"] == self._home(system.name)]
+        return [route for route in self.routes.values() if route["connection"] == self.home_of(system.name)]
 
-    def _home(self, system: str) -> str:
+    def home_of(self, system: str) -> str:
         return self.book.one_for_all.get(system, system)
 
     def _goes_where_it_may(self, system: System, queue: str) -> None:
@@ -120,8 +126,8 @@ class Checker:
 
     def _keeps_its_headers(self, system: System, queue: str, copy: Copy) -> None:
         """A message goes out with the headers of its own that one of its copies had."""
-        known = [_own_headers(one) for _, one in self.book.entries if one.body == copy.body and one.by != "redrive"]
-        if known and _own_headers(copy) not in known:
+        known = [own_headers(one) for _, one in self.book.entries if one.body == copy.body and one.by != "redrive"]
+        if known and own_headers(copy) not in known:
             raise Broken("a message keeps its own headers", f"{shown(copy.body)} to {system.name}/{queue}")
 
     def _says_what_it_is(self, system: System, queue: str, copy: Copy) -> None:
@@ -189,7 +195,7 @@ class Checker:
         more = self.book.numbers["asks"] + self._unknown_sends(sql, route, group)
         self._proves_itself_first(sql, route, group, more)
         if stage in ("canary", "ramp"):
-            since = _micros(stage_at)
+            since = micros(stage_at)
             count = sum(1 for at, _ in sends if at >= since)
             if count > allowed + more:
                 raise Broken(
@@ -259,6 +265,8 @@ class Checker:
         self.suppressed_was_processed(sql)
         if self.book.numbers["questions that somebody could delete"]:
             raise Broken("a question that waits for a person can't be deleted", "the statement was not refused")
+        for rules in self.more:
+            rules.after_step(sql)
 
     def suppressed_was_processed(self, sql: Sql) -> None:
         if self.records is None:
@@ -370,8 +378,15 @@ class Checker:
         forgotten = sum(1 for one in self.book.forgotten if one.body == body)
         return int(unknown) + int(suspected) + forgotten
 
+    def keep(self) -> None:
+        """A backup of the ledger is made."""
+        for rules in self.more:
+            rules.keep()
+
     def forget(self) -> None:
         """The ledger is an older one: what it said since counts no more."""
+        for rules in self.more:
+            rules.forget()
         self.presumed.clear()
         self.group_sends.clear()
         self.last_event = 0
@@ -379,6 +394,8 @@ class Checker:
 
     def after_stage(self, stage: str, sql: Sql, route: str, shards: int = 1) -> None:
         """Within a run: words are honest when they are said."""
+        for rules in self.more:
+            rules.after_stage(sql, stage, route)
         if stage == "deliver":
             self.little_is_in_doubt(route, shards)
             self.rate_is_kept(route, shards)
@@ -506,7 +523,7 @@ class Checker:
             " from standing_decisions s inner join escalated_messages e"
             " on e.note like 'standing decision ' || s.standing_id || ':%'"
         ):
-            if wrong or _micros(at) > self.book.revoked.get(standing, _micros(at)):
+            if wrong or micros(at) > self.book.revoked.get(standing, micros(at)):
                 raise Broken("a standing decision holds for its group and its time", f"{standing} decided row {row}")
 
     def little_is_in_doubt(self, route: str, shards: int) -> None:
@@ -633,6 +650,8 @@ class Checker:
         self.escalated_can_be_decided(sql)
         self.confirmed_was_processed(sql)
         self.what_waits_goes_somewhere(sql)
+        for rules in self.more:
+            rules.at_the_end(sql)
 
     def what_waits_goes_somewhere(self, sql: Sql) -> None:
         """However a destination was called before: what is still to be sent goes to a queue that is there."""
@@ -646,7 +665,7 @@ class Checker:
     def _places(self, system: str, source: str, body: bytes) -> list[Place]:
         """Where copies of ``body`` in this source had failed."""
         found = [failed_at for _, failed_at, copy in self.book.deaths if copy.body == body
-                 and self._home(failed_at[0]) == self._home(system)]  # fmt: skip
+                 and self.home_of(failed_at[0]) == self.home_of(system)]  # fmt: skip
         return list(dict.fromkeys(found))
 
     def nothing_is_missing(self, sql: Sql) -> None:
@@ -677,7 +696,7 @@ class Checker:
                 kept[self.book.home(one), copy.body] += 1
         for (place, body), owed in self.book.owed.items():
             done = sum(self.book.done[place, one] for one in (body, *self.book.edited[body]))
-            found = done + kept[place, body] + self.book.lost[place, body]
+            found = done + kept[place, body] + self.book.lost[place, body] + self.let_go[body_hash(body)]
             if found < owed:
                 state = sql.rows(
                     "select message_id, state, route, destination, attempts from messages where body_hash = "
@@ -736,22 +755,3 @@ class Checker:
         """A queue that consumers read: it dead-letters."""
         found = self.world.systems[place[0]].queues.get(place[1])
         return found is not None and found.dead_letters is not None
-
-
-def _micros(moment: Any) -> int:
-    """A stored time, of either database."""
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    if moment is None:
-        return 0
-    when = datetime.fromisoformat(moment).replace(tzinfo=UTC) if isinstance(moment, str) else moment
-    return round(when.timestamp() * SECOND)
-
-
-def _own_headers(copy: Copy) -> frozenset[tuple[str, str]]:
-    """What producers and consumers wrote on it of their own: neither marks nor the failure."""
-    return frozenset(
-        (name, value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))
-        for name, _, value in copy.headers
-        if name in ("tenant", "customer", "part")
-    )

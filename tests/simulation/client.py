@@ -125,6 +125,10 @@ class PlainClient:
         self._exists(queue)
         results: list[Publication] = []
         blocked: set[str] = set()
+        if self.system.fate("link") == "cut":  # in the middle of it
+            for message in messages[: (len(messages) + 1) // 2]:
+                self._send(queue, message, known=False)
+            raise BrokerUnavailable(f"publish to {queue}: the connection is lost")
         for message in messages:
             if message.ordering_key is not None and message.ordering_key in blocked:
                 results.append(Publication("retry", None, "an earlier message of its key was not sent"))
@@ -142,8 +146,12 @@ class PlainClient:
             return Publication("unknown", None, "no answer")
         if fate == "refused":
             return Publication("refused", None, "the broker will never take it")
+        broker_id = self._send(queue, message, known=fate == "ok")
+        return Publication("unknown", None, "the answer was lost") if fate == "lost" else Publication("sent", broker_id)
+
+    def _send(self, queue: str, message: Outgoing, *, known: bool) -> str:
         told = dict(message.properties)
-        broker_id = self.system.send(
+        return self.system.send(
             queue,
             message.body,
             tuple((one.name, one.type, one.value) for one in message.headers),
@@ -155,9 +163,8 @@ class PlainClient:
             content_type=message.content_type,
             dedup_id=send_id(message),
             delay=message.delay_seconds,
-            known=fate == "ok",
+            known=known,
         )
-        return Publication("unknown", None, "the answer was lost") if fate == "lost" else Publication("sent", broker_id)
 
     def depth(self, queue: str) -> Depth:
         self._begins("depth", queue)

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.simulation import clients
+from tests.simulation import clients, directed
 from tests.simulation.world import Traits
 
 #: Themes that are about one broker: the clients that all systems are reached through.
@@ -29,6 +29,7 @@ THEMES = (
     "long-keys", "huge-numbers", "runaway-rules", *ON_CLIENT,
     "expiry", "fan-out", "records", "standing", "hangs", "rates", "shared-ids", "shuffles", "clocks",
     "backlog", "hidden", "pages", "moved-route", "damaged-file", "interrupts", "fast-clock", "torn-backup",
+    *directed.ROUNDS,
 )  # fmt: skip
 #: Of these so few steps tell all.
 SHORT = {
@@ -97,7 +98,7 @@ def make(seed: int, *, theme: str | None = None) -> Plan:
     routes: dict[str, Any] = {}
     several = theme in ("same-names", "moved-route") or (dice.random() < 0.1 and theme not in SHORT)
     for name in ("east", "west")[: 2 if several else 1]:
-        able = _on_a_client(dice, _traits(dice, theme), theme)
+        able = _on_a_client(dice, replace(_traits(dice, theme), **directed.traits(theme, dice)), theme)
         traits[name] = able
         queues, made = _queues(dice, able, theme)
         systems[name] = queues
@@ -149,12 +150,16 @@ def _traits(dice: random.Random, theme: str) -> Traits:
 
 def _on_a_client(dice: random.Random, able: Traits, theme: str) -> Traits:
     """Two systems in five are reached through the stand-in of a client library, with the real adapter above it."""
-    client = dice.choice(CLIENTS)
+    client = dice.choice(directed.CLIENTS.get(theme, CLIENTS))
+    if theme in directed.ROUNDS and (theme not in directed.CLIENTS or client == "plain"):
+        return able
     plain = dice.random() > 0.4
     if theme == "shared-ids":  # where ids mean something
         client = dice.choice(["plain", "sqs_fifo", "service_bus"])
         if client == "plain":
             return able
+    elif theme in directed.ROUNDS:
+        pass
     elif theme in ON_CLIENT:
         client = dice.choice(ON_CLIENT[theme])
     elif plain or theme in OWN_CLIENT:
@@ -167,12 +172,16 @@ def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, An
     lease, deliveries = dice.choice([2, 30]), dice.choice([1, 2, 3])
     if theme == "held":
         lease = 1800
+    if theme == "in-hand":
+        lease = 600
     shape = dice.choice(["one", "one", "two", "shared" if able.tells_origin else "two"])
     if theme == "forward-with-headers":
         shape = dice.choice(["two", "two", "shared"])
     elif theme in ("same-names", "late-depth", "approximate-depth", "no-identity", "records", "expiry", "backlog",
                    "hidden", "moved-route", "held", "fast-clock"):  # fmt: skip
         shape = "one"
+    elif theme in directed.ROUNDS:
+        shape = dice.choice(["one", "one", "two"])
     elif theme in ("forge", "pages"):  # the same id, in several routes
         shape = "two"
     if shape == "shared" and able.client == "service_bus":  # each has its own there
@@ -190,7 +199,8 @@ def _queues(dice: random.Random, able: Traits, theme: str) -> tuple[dict[str, An
             made.append([{"queue": dead, "origins": [main], "lease": lease, "deliveries": deliveries}])
         else:
             made[0][0]["origins"].append(main)
-    if dice.random() < 0.4 and shape != "shared" and able.client != "sqs_fifo":
+    wants = theme == "put-off" or (theme not in directed.ROUNDS and dice.random() < 0.4)
+    if wants and shape != "shared" and able.client != "sqs_fifo":
         main = dice.choice(mains)
         queues[f"{main}-delay"] = {"lease": 60}
         one = next(sources for sources in made if main in sources[0]["origins"])
@@ -282,6 +292,7 @@ def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[st
             "connection": "records", "query": "select order_number from processed where order_number in :keys",
             "key": "body:$.n", "settle_after": dice.choice(["0s", "1m"]),
         }  # fmt: skip
+    directed.tell_route(theme, dice, route)
     if theme == "runaway-rules":
         route["rules"] = [AMBIGUOUS]
     elif dice.random() < 0.2:
@@ -419,6 +430,12 @@ def _steps(
         add("run", route=dice.choice(routes), minutes=dice.choice(pauses), shards=dice.choice([1, 1, 2]))
         consume()
 
+    if theme in directed.ROUNDS:
+        directed.tell(
+            theme,
+            directed.Writer(dice, add, routes, {at: systems[at[0]][at[1]]["dead_letters"] for at in mains}, theme),
+        )
+        return steps
     for _ in range(2):
         produce()
     for system, queue in mains:

@@ -117,7 +117,7 @@ class Story:
             case "review":
                 self.people.decide(self.sql, step["how"], dice)
                 if step["apply"]:
-                    world.tell(f"review of {step['route']}: {self.product.review(step['route'])}")
+                    self.review(step)
             case "advance":
                 world.tell(f"{step['minutes']} minutes pass")
                 world.clock.now += step["minutes"] * MINUTE
@@ -134,14 +134,16 @@ class Story:
                     sick.fails = 0
             case "pause":
                 world.tell(f"ana pauses {step['route']}")
-                self.product.pause(step["route"])
+                self.pause(step["route"])
             case "resume":
                 world.tell(f"ana resumes {step['route']}")
-                self.product.resume(step["route"])
+                self.resume(step["route"])
             case "release":
                 self.release(step["route"])
             case "retention":
+                before = self.checker.terms.before_retention(self.sql)
                 world.tell(f"retention: {self.product.retention()}")
+                self.checker.terms.after_retention(self.sql, before)
             case "restore":
                 self.restore(step)
             case "mistype":
@@ -160,6 +162,7 @@ class Story:
                 if self.database is None:
                     world.tell("a backup of the ledger")
                     self.product.backup()
+                    self.checker.keep()
             case "restore_backup":
                 self.restore_backup(step)
             case "move":
@@ -184,6 +187,7 @@ class Story:
         self.checker.exact_bounds = not trouble and self.product.skew == 0
         self.product.skew = trouble.get("skew", 0) * SECOND
         self.world.book.numbers["runs with another clock"] += "skew" in trouble
+        self.checker.clocks_differed |= self.product.skew != 0
         self.world.book.numbers["runs"] += 1
 
         def watch(stage: str, counts: dict[str, Any]) -> None:
@@ -202,6 +206,8 @@ class Story:
         )
         self.product.skew = 0
         self.checker.after_run(self.sql, self.config["routes"], route, outcome.status, outcome.error, trouble)
+        if trouble.get("who") == "take over":
+            self.checker.leases.replaced_is_over(self.sql, route)
         self.world.tell(f"    run of {route}: {outcome}")
         self.world.book.numbers[f"runs {outcome.status}"] += 1
         if outcome.status == "died":
@@ -209,6 +215,17 @@ class Story:
         if trouble.get("again") or (outcome.status == "died" and dice.random() < 0.5):
             self.world.clock.now += 3 * MINUTE
         return outcome
+
+    def review(self, step: dict[str, Any]) -> None:
+        trouble = step.get("trouble", {})
+        one = self.life(trouble)
+        if "meet" in trouble:
+            one.meet[trouble["meet"]] = lambda: self.meet(trouble, step)
+        released = self.checker.decisions.to_be_released(self.sql, step["route"])
+        outcome = self.product.review(step["route"], one)
+        self.world.tell(f"review of {step['route']}: {outcome}")
+        if outcome.status == "done" and not trouble:
+            self.checker.decisions.after_review(self.sql, step["route"], released)
 
     def meet(self, trouble: dict[str, Any], step: dict[str, Any]) -> None:
         """Others work while a run stands still."""
@@ -218,6 +235,13 @@ class Story:
             case "take over":
                 self.world.clock.now += 5 * MINUTE  # its lease is over
                 self.run({"route": route, "shards": 1}, dice)
+                self.checker.leases.taken_over(self.sql, route)
+            case "second":
+                self.checker.leases.second(self.sql, route, lambda: self.run({"route": route, "shards": 1}, dice))
+            case "nobody":  # it is only slow
+                self.world.clock.now += trouble["minutes"] * MINUTE
+            case "reconsider":
+                self.people.reconsider(self.sql, dice)
             case "person":
                 self.people.decide(self.sql, "all", dice)
                 if dice.random() < 0.5:
@@ -240,11 +264,22 @@ class Story:
                 )
                 self.actors.consume({"system": name, "queue": queue, "count": 10, "style": "reject"}, dice)
             case "pause":
-                self.product.pause(route)
+                self.pause(route)
             case "backup" if self.database is None:
                 self.world.tell("    a backup of the ledger")
                 self.product.backup()
+                self.checker.keep()
         self.checker.exact_bounds = exact
+
+    def pause(self, route: str) -> None:
+        self.product.pause(route)
+        if route not in self.world.book.paused:
+            last = self.sql.value("select coalesce(max(slice_id), 0) from delivery_slices")
+            self.world.book.paused[route] = last
+
+    def resume(self, route: str) -> None:
+        self.product.resume(route)
+        self.world.book.paused.pop(route, None)
 
     def peek(self, step: dict[str, Any]) -> None:
         system = self.world.systems[step["system"]]
@@ -439,7 +474,7 @@ class Story:
         for number in range(self.bound()):
             for route in self.config["routes"]:
                 world.clock.now += 20 * MINUTE
-                product.resume(route)
+                self.resume(route)
                 if number > 0:
                     self.release(route)
                 if self.sql.value("select count(*) from escalated_messages where status = 'decided'"):
@@ -464,6 +499,7 @@ class Story:
         a stage of a canary takes a run more, which sees that a zero stays."""
         ordered = any("order_by" in route for route in self.plan.config["routes"].values())
         limits = [route["drain"]["limit"] for route in self.plan.config["routes"].values() if "limit" in route["drain"]]
+        rooms = [route["rate"]["max_in_flight"] for route in self.plan.config["routes"].values() if "rate" in route]
         made = self.world.book.numbers["messages"]
         estimated = any(
             system.traits.depth == "about" or system.traits.client.startswith("sqs")
@@ -474,6 +510,7 @@ class Story:
             + (BOUND if estimated else 0)
             + (2 * made if ordered else 0)
             + (2 * made // min(limits) if limits else 0)
+            + (made // min(rooms) if rooms else 0)
         )
 
     def quiet_run(self, route: str) -> Outcome:

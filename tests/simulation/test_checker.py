@@ -15,7 +15,8 @@ from tests.simulation.checker import Broken, Checker, body_hash
 from tests.simulation.driver import Place
 from tests.simulation.sql import Sql
 from tests.simulation.world import Copy, System, Traits, World
-from tests.simulation.world.systems import EPOCH, ID, SECOND
+from tests.simulation.world.book import Word
+from tests.simulation.world.systems import EPOCH, ID, MINUTE, SECOND
 
 BODY = b'{"n": 1}'
 PLACE = ("east", "orders")
@@ -26,6 +27,7 @@ ROUTES = {
         "destination": {"queue": "orders"},
         "requeue_attempts": 1,
         "delay_attempts": 1,
+        "deliver": {"slice": 4, "confirm_window": 1},
     }
 }
 NOW = "'2025-10-09 08:53:20.000000'"
@@ -89,6 +91,32 @@ class Small:
             "outcome": "null" if outcome is None else f"'{outcome}'", **more,
         }  # fmt: skip
         self.sql.do(f"insert into redelivery_attempts ({', '.join(columns)}) values ({', '.join(columns.values())})")
+
+    def slice(self, deadline: str = "'2025-10-09 23:00:00.000000'") -> None:
+        self.sql.do(
+            "insert into delivery_slices (slice_id, route, run_id, fence, shard, destination, claimed_at, deadline_at)"
+            f" values (1, 'east0', 'r', 1, 0, 'orders', {NOW}, {deadline})"
+        )
+
+    def claimed(self, mode: str = "requeue", **more: str) -> None:
+        """A message that died is about to be sent."""
+        self.die()
+        self.drained()
+        self.slice()
+        self.message("sending", **more)
+        self.attempt(mode=f"'{mode}'", sent_at="null")
+
+    def asked(self, **more: str) -> None:
+        """Its review row."""
+        columns = {
+            "message_id": "1", "route": "'east0'", "group_id": "7", "reason": "'bug'", "size_bytes": "1",
+            "source": "'orders-dlq'", "attempts": "0", "status": "'open'", "escalated_at": NOW, **more,
+        }  # fmt: skip
+        self.sql.do(f"insert into escalated_messages ({', '.join(columns)}) values ({', '.join(columns.values())})")
+
+    def route(self, **more: object) -> None:
+        """The configuration also says this."""
+        self.checker.routes = {"east0": {**ROUTES["east0"], **more}}
 
     def end(self) -> None:
         self.checker.after_step(self.sql)
@@ -316,9 +344,314 @@ def stands_too_long(small: Small) -> None:
     )
 
 
+def sent_though_discarded(small: Small) -> None:
+    small.claimed()
+    small.world.book.words[1] = Word("discard")
+    small.send()
+
+
+def released_by_nobody(small: Small) -> None:
+    small.claimed("release")
+    small.send()
+
+
+def released_and_taken_back(small: Small) -> None:
+    small.message("waiting", plan="'release'", releases="1")
+    small.world.book.words[1], small.world.book.releases[1] = Word(None), 1
+
+
+def released_by_one_of_two(small: Small) -> None:
+    small.route(approvals=2)
+    small.claimed("release")
+    small.world.book.words[1] = Word("redeliver")
+    small.send()
+
+
+def sent_without_its_edit(small: Small) -> None:
+    small.claimed("release")
+    small.world.book.words[1] = Word("edit", b'{"n": 2}')
+    small.send()
+
+
+def sent_with_anothers_body(small: Small) -> None:
+    small.claimed()
+    small.send(body=b'{"n": 2}')
+
+
+def edited_too_much(small: Small) -> None:
+    small.system.send("orders-dlq", BODY, (("tenant", "String", "acme"),), by="consumer", failed_at=PLACE)
+    small.claimed("release")
+    small.world.book.entries.pop()
+    small.world.book.words[1] = Word("edit", b'{"n": 2}')
+    small.send(body=b'{"n": 2}')
+
+
+def released_twice(small: Small) -> None:
+    small.message("escalated", releases="2")
+    small.world.book.releases[1] = 1
+
+
+def discarded_by_nobody(small: Small) -> None:
+    small.message("discarded")
+    small.asked(status="'applied'", decision="'discard'", decided_by="'ana'")
+
+
+def discarded_by_one_of_two(small: Small) -> None:
+    small.route(approvals=2)
+    small.world.book.words[1] = Word("discard")
+    discarded_by_nobody(small)
+
+
+def stands_by_one_of_two(small: Small) -> None:
+    small.route(approvals=2)
+    small.message("waiting", plan="'release'")
+    small.asked(status="'decided'", decision="'redeliver'", decided_by="'ana'", note="'standing decision 1: known'")
+
+
+def not_discarded(small: Small) -> None:
+    small.world.book.words[1] = Word("discard")
+    small.message("suppressed")
+    small.checker.decisions.at_the_end(small.sql)
+
+
+def released_past_its_gate(small: Small) -> None:
+    small.route(canary={"first": 1, "grow": 2, "pass": 0.6, "observe": "1m"})
+    small.message("waiting", group="7", plan="'release'")
+    small.sql.do(
+        "insert into breakers (route, group_id, stage, stage_at, began_at)"
+        f" values ('east0', 7, 'open', '2025-10-09 08:00:00.000000', {NOW})"
+    )
+    small.checker.decisions.after_review(small.sql, "east0", set())
+
+
+def released_and_asked_again(small: Small) -> None:
+    small.route(canary={"first": 1, "grow": 2, "pass": 0.6, "observe": "1m"})
+    small.asked(status="'reopened'")
+    small.checker.decisions.after_review(small.sql, "east0", {1})
+
+
+def sent_though_paused(small: Small) -> None:
+    small.claimed()
+    small.world.book.paused["east0"] = 0
+    small.send()
+
+
+def sent_too_late(small: Small) -> None:
+    small.claimed()
+    small.sql.do("update delivery_slices set deadline_at = '2025-10-09 01:00:00.000000'")
+    small.send()
+    small.send(attempt=1)
+
+
+def repeated_though_people_are_asked(small: Small) -> None:
+    small.route(on_unknown="review")
+    small.claimed()
+    small.send()
+    small.sql.do(f"update redelivery_attempts set unknown_at = {NOW}")
+    small.send()
+
+
+def sent_too_early(small: Small) -> None:
+    small.claimed(next_attempt_at="'2025-10-09 10:00:00.000000'")
+    small.send()
+
+
+def put_off_and_sent(small: Small) -> None:
+    sources = [{"queue": "orders-dlq", "kind": "delay", "delay": "1m", "destination": "orders"}]
+    small.route(sources=sources)
+    small.claimed(kind="'delay'")
+    small.send()
+
+
+def sent_though_given_up(small: Small) -> None:
+    small.route(give_up_after="1h")
+    small.checker.after_stage("plan", small.sql, "east0")
+    small.claimed(first_enqueued_at="'2025-10-09 01:00:00.000000'")
+    small.send()
+
+
+def overtaken_by_a_later_one(small: Small) -> None:
+    small.checker.staging = Path("nowhere")
+    small.route(order_by="attribute:customer")
+    customer = (("customer", "String", "ana"),)
+    small.system.send("orders-dlq", b'{"n": 0}', customer, by="consumer", failed_at=PLACE)
+    small.world.clock.now += MINUTE
+    small.system.send("orders-dlq", BODY, customer, by="consumer", failed_at=PLACE)
+    small.slice()
+    small.message("sending", first_enqueued_at="'2025-10-09 09:00:00.000000'")
+    small.attempt(sent_at="null")
+    marks = ((ID, "String", "s-1"), ("x-redrive-attempt", "Number", "1"))
+    small.system.send("orders", BODY, (*customer, *marks), by="redrive")
+
+
+def overtaken_in_its_window(small: Small) -> None:
+    small.system.traits = Traits(ordered=True)
+    other = b'{"n": 2}'
+    for body in (BODY, other):
+        small.system.send("orders-dlq", body, by="consumer", failed_at=PLACE, key="k1")
+    small.slice()
+    small.message("sending")
+    small.message("sending", 2, body_hash=f"x'{body_hash(other).hex()}'")
+    small.attempt(sent_at="null")
+    small.attempt(sent_at="null", message_id=2)
+    small.send(body=other, name="s-2", key="k1")
+
+
+def settled_and_not_staged(small: Small) -> None:
+    small.checker.staging = Path("nowhere")
+    small.die()
+    [(_, receipt)] = small.system.receive("orders-dlq", 1, 60, by="redrive")
+    small.system.settle("orders-dlq", [receipt], by="redrive")
+
+
+def begins_to_count_anew(small: Small) -> None:
+    marks = ((ID, "String", "other-7"), ("x-redrive-attempt", "Number", "3"))
+    small.system.send("orders-dlq", BODY, marks, by="consumer", failed_at=PLACE)
+    small.message("classified", redrive_id="'other-7'", attempts="0")
+    small.checker.after_stage("load", small.sql, "east0")
+
+
+def presumed_too_soon(small: Small) -> None:
+    small.route(canary={"first": 1, "grow": 2, "pass": 0.6, "observe": "1m"})
+    died_and_was_sent(small)
+    small.checker.after_stage("resolve", small.sql, "east0")
+
+
+def grows_unearned(small: Small) -> None:
+    small.route(canary={"first": 1, "grow": 2, "pass": 0.6, "observe": "1m"})
+    small.sql.do(
+        "insert into breakers (route, group_id, stage, allowed, stage_at, began_at)"
+        f" values ('east0', 7, 'canary', 1, {NOW}, {NOW})"
+    )
+    small.checker.after_stage("plan", small.sql, "east0")
+    small.message("waiting", group="7")
+    small.attempt("returned", group_id="7", return_kind="'dead_letter'")
+    small.sql.do("update breakers set stage = 'ramp', stage_at = '2025-10-09 09:00:00.000000'")
+    small.checker.after_stage("plan", small.sql, "east0")
+
+
+def settled_more_than_is_gone(small: Small) -> None:
+    small.sql.do(
+        "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, copies, settled_copies,"
+        f" opened_at) values ('east0', 'orders-dlq', 'dead_letter', 0, 'r', 1, 'settled', 'x', 1, 1, {NOW})"
+    )
+
+
+def counted_too_often(small: Small) -> None:
+    small.message("waiting")
+    small.checker.after_step(small.sql)
+    small.sql.do("update messages set attempts = 2")
+
+
+def over_one_cap(mode: str) -> Callable[[Small], None]:
+    def story(small: Small) -> None:
+        small.message("waiting", attempts="2")
+        for number in (1, 2):
+            small.attempt("returned", number, mode=f"'{mode}'")
+
+    return story
+
+
+def released_and_sent_again(small: Small) -> None:
+    small.message("waiting", attempts="2")
+    small.attempt("returned", 1, mode="'release'")
+    small.attempt("returned", 2, mode="'requeue'")
+    small.sql.do("update messages set releases = 1")
+    small.world.book.releases[1] = 1
+
+
+def planned_while_under_way(small: Small) -> None:
+    died_and_was_sent(small)
+    small.sql.do("update messages set state = 'classified', plan = null")
+    small.sql.do("update redelivery_attempts set outcome = null")
+
+
+def drained_and_lies_there(small: Small) -> None:
+    small.checker.staging = Path("nowhere")
+    small.die()
+    small.sql.do(
+        "insert into source_state (route, source, drained_to) values ('east0', 'orders-dlq', '2025-10-09 23:00:00.0')"
+    )
+
+
+def removed(state: str) -> Callable[[Small], None]:
+    def story(small: Small) -> None:
+        small.message(state)
+        before = small.checker.terms.before_retention(small.sql)
+        small.sql.do("drop trigger messages_stay")
+        small.sql.do("delete from messages")
+        small.checker.terms.after_retention(small.sql, before)
+
+    return story
+
+
+def suspected_and_not_shown(small: Small) -> None:
+    small.sql.do(
+        "insert into repeat_copies (copy_id, message_id, route, kind, source, broker_message_id, seen_at)"
+        f" values (5, 1, 'east0', 'suspected', 'orders-dlq', '', {NOW})"
+    )
+    small.checker.terms.at_the_end(small.sql)
+
+
+def two_at_once(small: Small) -> None:
+    small.sql.do(
+        "insert into route_state (route, run_id, lease_until) values ('east0', 'r', '2025-10-09 23:00:00.000000')"
+    )
+    small.checker.leases.second(small.sql, "east0", lambda: SimpleNamespace(status="done"))
+
+
+def writes_though_replaced(small: Small) -> None:
+    for name, fence, status in (("first", 1, "replaced"), ("second", 2, "succeeded")):
+        small.sql.do(
+            'insert into runs (run_id, route, "trigger", holder, fence, selection, status, started_at, counts)'
+            f" values ('{name}', 'east0', 'test', 'me', {fence}, '{{}}', '{status}', {NOW}, '{{}}')"
+        )
+    small.checker.leases.taken_over(small.sql, "east0")
+    small.message("waiting")
+    small.checker.leases.replaced_is_over(small.sql, "east0")
+
+
 @pytest.mark.parametrize(
     ("story", "rule"),
     [
+        (sent_though_discarded, "what people discarded is not sent"),
+        (released_by_nobody, "nothing is released that people did not release"),
+        (released_and_taken_back, "nothing is released that people did not release"),
+        (released_by_one_of_two, "what needs two people waits for the second"),
+        (sent_without_its_edit, "an edited message goes out with its edit"),
+        (sent_with_anothers_body, "a message goes out with its own body"),
+        (edited_too_much, "an edit changes nothing but the body"),
+        (released_twice, "each word of people is carried out once"),
+        (discarded_by_nobody, "nothing is discarded that people did not discard"),
+        (discarded_by_one_of_two, "what needs two people waits for the second"),
+        (stands_by_one_of_two, "what needs two people waits for the second"),
+        (not_discarded, "what people decided is done"),
+        (released_past_its_gate, "what people release gets a canary"),
+        (released_and_asked_again, "what people release gets a canary"),
+        (sent_though_paused, "nothing is sent while its route is paused"),
+        (sent_too_late, "no window is sent after the end of its claim"),
+        (repeated_though_people_are_asked, "an unknown send is repeated only as its route says"),
+        (sent_too_early, "nothing is sent before it is due"),
+        (put_off_and_sent, "what a consumer put off waits as long as that says"),
+        (sent_though_given_up, "what is older than give_up_after is not sent"),
+        (overtaken_by_a_later_one, "messages of a key go in order"),
+        (overtaken_in_its_window, "messages of a key go in order"),
+        (settled_and_not_staged, "what is settled is durable and recorded"),
+        (begins_to_count_anew, "no circle begins to count anew"),
+        (presumed_too_soon, "what is presumed was observed as long as the route says"),
+        (grows_unearned, "a canary grows only on what stayed away"),
+        (settled_more_than_is_gone, "what counts as settled is"),
+        (counted_too_often, "attempts are counted as they are made"),
+        (over_one_cap("delay"), "no message is delayed more often than its cap allows"),
+        (over_one_cap("requeue"), "no message is requeued more often than its cap allows"),
+        (released_and_sent_again, "what people released and came back goes to people"),
+        (planned_while_under_way, "what is under way is not planned anew"),
+        (drained_and_lies_there, "a source that counts as drained is"),
+        (removed("held"), "retention removes what is finished"),
+        (removed("presumed"), "retention removes what is old"),
+        (suspected_and_not_shown, "what is suspected lies before a person"),
+        (two_at_once, "one run at a time holds a route"),
+        (writes_though_replaced, "a run that was replaced writes nothing"),
         (never_processed, "nothing is lost"),
         (processed_twice, "every second processing is announced"),
         (one_attempt_twice, "an attempt is sent once, unless it was unknown before"),

@@ -35,6 +35,14 @@ class Processed(NamedTuple):
     copy: "Copy"
 
 
+class Word(NamedTuple):
+    """What somebody decided about a message, as long as nobody said otherwise."""
+
+    decision: str | None  # None: it was taken back
+    body: bytes | None = None  # of an edit
+    approved: bool = False  # by somebody else
+
+
 @dataclass(slots=True)
 class Allowed:
     """A second processing that the world itself is the cause of."""
@@ -62,6 +70,10 @@ class Book:
         self.one_for_all: dict[str, str] = {}  # systems that are one for the account -> which
         self.renamed: dict[Place, Place] = {}  # queues that took the place of another
         self.revoked: dict[int, int] = {}  # standing decisions, and when
+        self.words: dict[int, Word] = {}  # message id -> the last word of people about it
+        self.releases: Counter[int] = Counter()  # message id -> how often people said that it may go
+        self.paused: dict[str, int] = {}  # route -> the last slice that was claimed when people paused it
+        self.settled: Counter[Place] = Counter()  # by Redrive, in each queue
         self.numbers: Counter[str] = Counter()  # for the account
         self.record: Callable[[bytes], None] = lambda _body: None  # a consumer's own table of what it processed
 

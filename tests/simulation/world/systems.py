@@ -80,6 +80,7 @@ class Copy:
     failed_at: Place | None = None  # where it died, if it is a dead one
     fresh: bool = False  # a message of its own, that only carries its parent's headers
     seen_by_consumer: bool = False
+    visible_at: Micros = 0  # of what is sent early
     gone: bool = False
 
     @property
@@ -144,6 +145,7 @@ class World:
         self.watchers: list[
             Callable[[System, str, Copy], None]
         ] = []  # told of each send of Redrive's, before it lies there
+        self.settle_watchers: list[Callable[[System, str, list[Copy]], None]] = []  # and of what it is to settle
 
     def number(self) -> int:
         self.serial += 1
@@ -235,6 +237,7 @@ class System:
             broker_id=f"{self.name}-{number}", publisher_id=publisher_id,
             enqueued_at=now if enqueued_at is None else enqueued_at, arrived_at=now,
             by=by, parent=parent, fresh=fresh, failed_at=failed_at, origin=origin,
+            visible_at=now + round(delay * SECOND),
         )  # fmt: skip
         if dedup_id is not None:
             found.repeats[dedup_id] = (now, copy)
@@ -280,6 +283,10 @@ class System:
     def settle(self, queue: str, receipts: list[int], *, by: str) -> list[int]:
         """The receipts that were not settled."""
         found = self._at(queue)
+        if by == "redrive":
+            held_here = [found.flight[receipt][0] for receipt in receipts if receipt in found.flight]
+            for watcher in self.world.settle_watchers:
+                watcher(self, queue, held_here)
         late = []
         for receipt in receipts:
             held = found.flight.pop(receipt, None)
@@ -288,6 +295,7 @@ class System:
             else:
                 held[0].gone = True
                 self.world.book.numbers[f"settled by {by}"] += 1
+                self.world.book.settled[self.name, queue] += by == "redrive"
         self._note(found)
         return late
 
