@@ -65,7 +65,8 @@ def cases(
         sql(
             "select kind, cause, group_id, source, requeues, delays, attempts, released, consumers, count(*) as n from"
             f" (select kind, cause, group_id, {_SOURCE} as source, requeues, delays, attempts,"
-            f" releases > 0 as released, {how} as consumers from messages where route = :route and {TO_PLAN} and {where}) undecided"
+            f" releases > 0 as released, {how} as consumers from messages"
+            f" where route = :route and {TO_PLAN} and {where}) undecided"
             " group by kind, cause, group_id, source, requeues, delays, attempts, released, consumers"
         ),
         {"route": route, **values, **more},
