@@ -313,7 +313,7 @@ class People:
         about = [row[0] for row in sql.rows(f"select message_id from escalated_messages where {where}")]
         if self.write(sql, f"update escalated_messages set {what} where {where}"):
             for message in about:
-                self.world.book.words[message] = word
+                self.world.book.said[message] = word
                 self.world.book.releases[message] += word.decision in ("redeliver", "edit")
 
     def approve(self, sql: Sql, where: str) -> None:
@@ -321,8 +321,8 @@ class People:
         about = [row[0] for row in sql.rows(f"select message_id from escalated_messages where {where}")]
         if self.write(sql, f"update escalated_messages set approved_by = 'ben' where {where}"):
             for message in about:
-                word = self.world.book.words.get(message, Word(None))
-                self.world.book.words[message] = word._replace(approved=True)
+                word = self.world.book.said.get(message, Word(None))
+                self.world.book.said[message] = word._replace(approved=True)
 
     def decide(self, sql: Sql, how: str, dice: random.Random) -> None:
         """Decisions on open rows, as README.md says."""

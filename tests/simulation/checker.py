@@ -376,7 +376,7 @@ class Checker:
         suspected = sum(1 for found in self.suspected.values() if found == digest)
         # A ledger from a backup knows nothing of what was sent since, and asks people about all that it has.
         forgotten = sum(1 for one in self.book.forgotten if one.body == body)
-        return int(unknown) + int(suspected) + forgotten
+        return unknown + int(suspected) + forgotten
 
     def keep(self) -> None:
         """A backup of the ledger is made."""

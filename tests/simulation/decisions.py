@@ -31,12 +31,12 @@ class Decisions(Rules):
         self.kept: tuple[dict[int, Word], dict[int, int]] = ({}, {})
 
     def keep(self) -> None:
-        self.kept = (dict(self.book.words), dict(self.book.releases))
+        self.kept = (dict(self.book.said), dict(self.book.releases))
 
     def forget(self) -> None:
         """What people said since is lost with the ledger."""
-        self.book.words.clear()
-        self.book.words.update(self.kept[0])
+        self.book.said.clear()
+        self.book.said.update(self.kept[0])
         self.book.releases.clear()
         self.book.releases.update(self.kept[1])
 
@@ -51,7 +51,7 @@ class Decisions(Rules):
             return
         message, route, digest, mode = rows[0]
         told = f"{shown(copy.body)}, message {message}, to {queue}"
-        word = self.book.words.get(message, Word(None))
+        word = self.book.said.get(message, Word(None))
         standing = self.stands(sql, message)
         if word.decision == "discard" and not standing:
             raise Broken("what people discarded is not sent", told)
@@ -108,7 +108,7 @@ class Decisions(Rules):
             if releases > self.book.releases.get(message, 0) + min(standing, 1):
                 raise Broken("each word of people is carried out once", f"message {message}: {releases} times")
             if plan == "release" and state in ("waiting", "held"):
-                word = self.book.words.get(message, Word(None))
+                word = self.book.said.get(message, Word(None))
                 self._may_go(message, route, word, self.stands(sql, message))
 
     def to_be_released(self, sql: Sql, route: str) -> set[int]:
@@ -150,7 +150,7 @@ class Decisions(Rules):
             f" on asked.message_id = m.message_id and {NEWEST} where m.state = 'discarded'"
             f" and asked.decision = 'discard' and asked.decided_by <> 'redrive restore' and not {STANDS}"
         ):
-            word = self.book.words.get(message, Word(None))
+            word = self.book.said.get(message, Word(None))
             if word.decision != "discard":
                 raise Broken("nothing is discarded that people did not discard", f"message {message}: {word.decision}")
             if self._needs_two(route) and not word.approved:
@@ -168,7 +168,7 @@ class Decisions(Rules):
 
     def at_the_end(self, sql: Sql) -> None:
         """What was discarded is."""
-        for message, word in self.book.words.items():
+        for message, word in self.book.said.items():
             if word.decision != "discard":
                 continue
             left = sql.rows(

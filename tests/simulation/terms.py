@@ -309,10 +309,13 @@ class Terms(Rules):
         """What lay in a source before the moment up to which it counts as drained was staged."""
         if self.checker.clocks_differed:
             return
-        for route, source, to in sql.rows(
-            "select route, source, drained_to from source_state where drained_to is not null"
+        for route, source, to, where in sql.rows(
+            "select s.route, s.source, s.drained_to, r.system from source_state s inner join route_state r"
+            " on r.route = s.route where s.drained_to is not null"
         ):
             system = self.world.systems[self.checker.current[route]["connection"]]
+            if where and not where.endswith(f":{system.name}"):
+                continue  # it moves with its next run
             if system.traits.depth not in ("exact", "late") or source not in system.queues:
                 continue
             if self.checker.home_of(system.name) != system.name:

@@ -346,7 +346,7 @@ def stands_too_long(small: Small) -> None:
 
 def sent_though_discarded(small: Small) -> None:
     small.claimed()
-    small.world.book.words[1] = Word("discard")
+    small.world.book.said[1] = Word("discard")
     small.send()
 
 
@@ -357,19 +357,19 @@ def released_by_nobody(small: Small) -> None:
 
 def released_and_taken_back(small: Small) -> None:
     small.message("waiting", plan="'release'", releases="1")
-    small.world.book.words[1], small.world.book.releases[1] = Word(None), 1
+    small.world.book.said[1], small.world.book.releases[1] = Word(None), 1
 
 
 def released_by_one_of_two(small: Small) -> None:
     small.route(approvals=2)
     small.claimed("release")
-    small.world.book.words[1] = Word("redeliver")
+    small.world.book.said[1] = Word("redeliver")
     small.send()
 
 
 def sent_without_its_edit(small: Small) -> None:
     small.claimed("release")
-    small.world.book.words[1] = Word("edit", b'{"n": 2}')
+    small.world.book.said[1] = Word("edit", b'{"n": 2}')
     small.send()
 
 
@@ -382,7 +382,7 @@ def edited_too_much(small: Small) -> None:
     small.system.send("orders-dlq", BODY, (("tenant", "String", "acme"),), by="consumer", failed_at=PLACE)
     small.claimed("release")
     small.world.book.entries.pop()
-    small.world.book.words[1] = Word("edit", b'{"n": 2}')
+    small.world.book.said[1] = Word("edit", b'{"n": 2}')
     small.send(body=b'{"n": 2}')
 
 
@@ -398,7 +398,7 @@ def discarded_by_nobody(small: Small) -> None:
 
 def discarded_by_one_of_two(small: Small) -> None:
     small.route(approvals=2)
-    small.world.book.words[1] = Word("discard")
+    small.world.book.said[1] = Word("discard")
     discarded_by_nobody(small)
 
 
@@ -409,7 +409,7 @@ def stands_by_one_of_two(small: Small) -> None:
 
 
 def not_discarded(small: Small) -> None:
-    small.world.book.words[1] = Word("discard")
+    small.world.book.said[1] = Word("discard")
     small.message("suppressed")
     small.checker.decisions.at_the_end(small.sql)
 
@@ -569,6 +569,7 @@ def planned_while_under_way(small: Small) -> None:
 def drained_and_lies_there(small: Small) -> None:
     small.checker.staging = Path("nowhere")
     small.die()
+    small.sql.do("insert into route_state (route) values ('east0')")
     small.sql.do(
         "insert into source_state (route, source, drained_to) values ('east0', 'orders-dlq', '2025-10-09 23:00:00.0')"
     )

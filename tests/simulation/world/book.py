@@ -70,7 +70,7 @@ class Book:
         self.one_for_all: dict[str, str] = {}  # systems that are one for the account -> which
         self.renamed: dict[Place, Place] = {}  # queues that took the place of another
         self.revoked: dict[int, int] = {}  # standing decisions, and when
-        self.words: dict[int, Word] = {}  # message id -> the last word of people about it
+        self.said: dict[int, Word] = {}  # message id -> the last word of people about it
         self.releases: Counter[int] = Counter()  # message id -> how often people said that it may go
         self.paused: dict[str, int] = {}  # route -> the last slice that was claimed when people paused it
         self.settled: Counter[Place] = Counter()  # by Redrive, in each queue
