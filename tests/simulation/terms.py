@@ -187,6 +187,7 @@ class Terms(Rules):
         match stage:
             case "load":
                 self._attempts_are_carried(sql)
+                self._attempts_are_counted(sql)
             case "resolve":
                 self._observed_long_enough(sql)
             case "plan":
