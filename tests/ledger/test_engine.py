@@ -3,8 +3,10 @@
 import itertools
 import random
 import string
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,3 +129,27 @@ def _a_run(ledger: Ledger, run_id: str) -> None:
             ),
             {"run_id": run_id, "now": NOW},
         )
+
+
+def test_many_who_open_a_new_file_at_once_are_all_let_in(tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def open_it(path: Path, together: threading.Barrier) -> None:
+        ledger = Ledger(f"sqlite:///{path}")
+        try:
+            together.wait()
+            with ledger.write() as connection:
+                connection.exec_driver_sql("select 1")
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ledger.close()
+
+    for number in range(100):  # one in seventy failed
+        path, together = tmp_path / f"{number}.db", threading.Barrier(8)
+        threads = [threading.Thread(target=open_it, args=(path, together)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []

@@ -5,6 +5,7 @@ holds no lease, a person most often, writes in :meth:`Ledger.by`. SQL is written
 (:func:`sql`); where the two databases differ is in :mod:`redrive.ledger.dialects`.
 """
 
+import sqlite3
 import threading
 import weakref
 from collections import defaultdict
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+import tenacity
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, DBAPIError, OperationalError
@@ -30,6 +32,8 @@ __all__ = ["CHUNK_ROWS", "Instant", "Ledger", "instant_text", "let_go_of_interru
 
 #: Rows per bulk statement: large enough to amortise the call, small enough to stay flat in memory.
 CHUNK_ROWS = 50_000
+#: How many seconds SQLite waits for whoever writes.
+_PATIENCE = 60
 
 
 class Ledger:
@@ -53,7 +57,7 @@ class Ledger:
             if parsed.database and parsed.database != ":memory:":
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             self.engine = sa.create_engine(
-                parsed, connect_args={"timeout": 60, "check_same_thread": False}, hide_parameters=True
+                parsed, connect_args={"timeout": _PATIENCE, "check_same_thread": False}, hide_parameters=True
             )
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -144,13 +148,28 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("pragma page_size = 8192")  # of a new file: fewer, larger writes of the same rows
-    cursor.execute("pragma journal_mode = wal")
+    _write_ahead(cursor)
     cursor.execute("pragma synchronous = full")  # recorded means durable, also when the power fails
     cursor.execute("pragma wal_autocheckpoint = 16384")  # 64 MiB: each checkpoint writes every touched page again
     cursor.execute("pragma foreign_keys = on")
     cursor.execute("pragma temp_store = file")  # what is sorted grows with the messages, memory must not
     cursor.execute("pragma cache_size = -32768")  # 32 MiB
     cursor.close()
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Have readers and the writer not wait for each other. The file keeps that, so it is said once. While somebody else
+    who has just found the new file says it too, SQLite refuses at once, whatever its timeout is."""
+    patience = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(sqlite3.OperationalError),
+        wait=tenacity.wait_random(0.01, 0.1),
+        stop=tenacity.stop_after_delay(_PATIENCE),
+        reraise=True,
+    )
+    for attempt in patience:
+        with attempt:
+            if cursor.execute("pragma journal_mode").fetchone()[0] != "wal":
+                cursor.execute("pragma journal_mode = wal")
 
 
 #: Connections with which each thread has begun a transaction, as long as somebody holds them.
