@@ -87,7 +87,7 @@ def test_a_metric_that_fails_fails_no_run(monkeypatch: pytest.MonkeyPatch, caplo
 
 
 def test_every_metric_is_a_number_that_its_stage_reports(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path)
+    workshop = Workshop(tmp_path, ages={"sample": 5})
     workshop.die("a")
     reported = {name: counts.keys() for name, counts in workshop.stages(workshop.begin())}
     workshop.ledger.close()

@@ -156,12 +156,23 @@ def test_what_was_sent_since_is_no_second_staging(first: Tracking | None, second
 
 def test_what_was_let_go_since_is_suspected_where_it_says_nothing_of_us() -> None:
     """Its consumer may have dead-lettered it anew, without our headers, and somebody looked and put it back."""
-    before = batch(1, "a", "b", again=False, doubt=True, waiting=False, named=True)
-    after = batch(2, "a", "b", again=True, named=True)
+    before = batch(1, "a", "b", again=False, doubt=True, waiting=False, named=True, died=None)
+    after = batch(2, "a", "b", again=True, named=True, died=None)
     gone = {message_id_of(1, 0)}
 
     assert decide([before, after], {}, gone) == {
         message_id_of(2, 0): Repeat("suspected", message_id_of(1, 0)),
+        message_id_of(2, 1): Repeat("duplicate", message_id_of(1, 1)),
+    }
+
+
+def test_what_was_let_go_since_and_died_when_it_did_before_is_a_second_staging() -> None:
+    """As on RabbitMQ after a restart in the middle of a drain, whose run sent what it had staged."""
+    before = batch(1, "a", "b", again=False, doubt=True, waiting=False)
+    after = batch(2, "a", "b", again=True)
+
+    assert decide([before, after], {}, {message_id_of(1, 0)}) == {
+        message_id_of(2, 0): Repeat("duplicate", message_id_of(1, 0)),
         message_id_of(2, 1): Repeat("duplicate", message_id_of(1, 1)),
     }
 

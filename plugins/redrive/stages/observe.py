@@ -53,6 +53,8 @@ def observe(context: Context) -> dict[str, Any]:
             seen.append((queue, "destination", depth))
             if age.oldest_age_seconds is not None:
                 aged.append(age.oldest_age_seconds)
+            elif age == ages.EMPTY:
+                aged.append(0.0)  # whoever watches the number would else see the last one for ever
             stuck, isolated, closed = consumers.look(context, queue)
         except QueueMissing:
             continue

@@ -3,8 +3,8 @@
 Such a broker takes the acks of a batch whole or not at all. So a batch that is recorded but not known to be settled
 either is gone from its queue or comes back whole, marked as redelivered. Came it back whole, its second staging is
 *duplicate*. Where only a part of it was seen again, or nothing in the copies tells one from another, nobody knows:
-those are *suspected*, and people decide; so is what was let go since: a consumer that drops our headers may have
-dead-lettered it anew. A copy that was never delivered before is never a second staging, nor is one with the id of a
+those are *suspected*, and people decide; so is what was let go since, where the broker does not say when it died: a
+consumer that drops our headers may have dead-lettered it anew. A copy that was never delivered before is never a second staging, nor is one with the id of a
 send of ours where the other has another or none. The doubt about a batch ends once its source was drained to the end
 after its leases: what was still there would have come.
 """
@@ -107,10 +107,16 @@ def decide(
         if batch.in_doubt:
             pairs = _came_back_whole(batch, again, found)
             for copy, first in pairs:
-                may_be_back = copy.tracking is None and first.copy_id in gone
+                may_be_back = _says_nothing(copy) and first.copy_id in gone
                 found[copy.copy_id] = Repeat("suspected" if may_be_back else "duplicate", _root(found, first))
     found.update(_suspected(in_order, again, found, known))
     return found
+
+
+def _says_nothing(copy: Copy) -> bool:
+    """Whether nothing tells the copy of a message that died again from the one that died before: no id of ours, and no
+    time of its death, which would be another one."""
+    return copy.tracking is None and copy.evidence.dead_lettered_at is None
 
 
 def _suspected(
