@@ -13,7 +13,7 @@ import pytest
 from tests import scratch
 from tests.elasticmq_server import ElasticMq
 from tests.pulsar_server import Pulsar
-from tests.scheduling import Scheduling
+from tests.scheduling import Scheduling, unit_of
 from tests.server_report import ServerReport, no_skip
 from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
 
@@ -33,6 +33,9 @@ atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 # Tests start hundreds of Pythons, and without compiled files each would compile Airflow or SQLAlchemy anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+_PULSAR = pytest.StashKey[Server]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,9 +76,20 @@ def rabbitmq() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def pulsar_server() -> Iterator[Server]:
-    """One Apache Pulsar for the session; tests make topics with names of their own."""
-    yield from _run(Pulsar())
+def pulsar_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """One Apache Pulsar for the tests that stay together for it; they make topics with names of their own."""
+    for server in _run(Pulsar()):
+        request.config.stash[_PULSAR] = server
+        yield server
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop Pulsar with the last of its tests: its memory fills up by itself, and then it takes a core for nothing."""
+    its_last = nextitem is None or unit_of(nextitem.nodeid) != "pulsar"
+    if its_last and (server := item.config.stash.get(_PULSAR, None)):
+        del item.config.stash[_PULSAR]
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -375,7 +375,8 @@ class Product:
                             if not left:
                                 raise
                             left -= 1
-                            self.world.tell(f"    {name} is tried again after {type(error).__name__}: {error}")
+                            said = str(error).replace(str(self.folder), "…")  # another one each time
+                            self.world.tell(f"    {name} is tried again after {type(error).__name__}: {said}")
                     if name == twice:
                         self.world.tell(f"    {name} is cleared and runs again")
                         counts = task(run)
