@@ -22,7 +22,7 @@ def run_dag(shop: Shop, **conf: object) -> tuple[int, dict[str, str]]:
     return code, ended
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_run_brings_back_what_may_go_and_hands_over_the_rest_and_an_idle_one_starts_no_spark(ready: Shop) -> None:
     shop = ready
     shop.fail(12, PASSING)
@@ -50,7 +50,7 @@ def test_a_run_brings_back_what_may_go_and_hands_over_the_rest_and_an_idle_one_s
     assert rung == "escalate: orders: failure group 2 (application_bug) waits for a decision\n", "once, by its notifier"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_dry_run_tells_what_would_happen_and_changes_nothing(ready: Shop) -> None:
     shop = ready
     shop.fail(4, PASSING)
@@ -66,7 +66,7 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(ready: Shop) -> N
     assert before == (shop.states(), shop.depth("dead"), shop.depth("orders"), shop.query("select count(*) from runs"))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_a_run_whose_source_is_missing_does_all_else_and_fails_and_says_why(ready: Shop) -> None:
     shop = ready
     config = shop.home / "config" / "redrive.yaml"

@@ -21,7 +21,7 @@ from tests import servers
 from redrive.dev.demo import orders, world
 from redrive.errors import UsageError
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
 
 MESSAGES = 150
 SEED = 5
@@ -69,7 +69,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Performance]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=540,
+        timeout=1100,
         check=False,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

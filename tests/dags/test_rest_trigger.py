@@ -23,7 +23,7 @@ from redrive.dev import local_airflow
 from redrive.dev.local_airflow import Airflow, PortTaken
 from redrive.stages import pipeline
 
-pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 #: DAGs of somebody else, who waits for the route.
 AFTER = """

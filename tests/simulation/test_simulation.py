@@ -10,7 +10,7 @@ WORKERS = 2
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_fixed_seeds_are_green() -> None:
     failures = [told.line() for told in play_all(range(SEEDS), workers=WORKERS) if told.broken]
     assert not failures, "\n".join(failures)

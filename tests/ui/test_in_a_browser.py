@@ -26,7 +26,7 @@ from tests.dags.test_rest_trigger import Rest
 from tests.servers import free_port, missing
 from tests.ui import seeding
 
-pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.timeout(1200)]
 
 PATIENCE = 60_000  # milliseconds; what is waited for takes one or two where nothing else runs
 expect.set_options(timeout=PATIENCE)  # 5 s unless told
