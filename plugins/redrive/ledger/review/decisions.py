@@ -51,16 +51,18 @@ class Original(NamedTuple):
 def undecided(ledger: Ledger, choice: Choice) -> Open:
     """What ``choice`` would decide now, and what it would not, and why. Changes nothing."""
     where, values = choice.where()
+    found = f"from escalated_messages where {UNDECIDED_REVIEW} and {where}"
     with ledger.read() as connection:
-        rows = connection.execute(
-            sql(f"select message_id, escalation_id from escalated_messages where {UNDECIDED_REVIEW} and {where}"),
-            values,
-        ).all()
-        asked = {row.message_id for row in rows}
-        left = [_why_not(connection, message, choice.route) for message in choice.messages if message not in asked]
-        if choice.group is not None and not rows:
+        questions, up_to = connection.execute(
+            sql(f"select count(*), coalesce(max(escalation_id), 0) {found}"), values
+        ).one()
+        left = []
+        if choice.messages:
+            asked = set(connection.execute(sql(f"select message_id {found}"), values).scalars())
+            left = [_why_not(connection, message, choice.route) for message in choice.messages if message not in asked]
+        if choice.group is not None and not questions:
             left.append(_why_no_group(connection, choice.group, choice.route))
-    return Open(len(rows), max((row.escalation_id for row in rows), default=0), left)
+    return Open(questions, up_to, left)
 
 
 def original(ledger: Ledger, message: int) -> Original | None:
