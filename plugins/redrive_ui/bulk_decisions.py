@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
+from redrive.ledger.review import decisions
 from redrive.lifecycle import Decision
 from redrive.stages.review import objection_to_body
 from redrive_ui.filters import Filter
@@ -95,17 +96,8 @@ def objection(
 ) -> str | None:
     """Why ``body`` can't take the place of the one message that is chosen; None when it can, or none is left."""
     where, values = _matching("edit", chosen, readable, by, dialect_of(connection))
-    for row in rows_of(
-        connection,
-        "select payload, content_type, payload_bytes is not null as is_binary from escalated_messages"
-        f" where {where} and escalation_id <= :up_to limit 1",
-        up_to=up_to,
-        **values,
-    ):
-        return objection_to_body(
-            body, original=row["payload"], content_type=row["content_type"], is_binary=bool(row["is_binary"])
-        )
-    return None
+    original = decisions.original(connection, f"{where} and escalation_id <= :up_to", {**values, "up_to": up_to})
+    return objection_to_body(body, original) if original else None
 
 
 def routes_of(

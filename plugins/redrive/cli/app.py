@@ -531,9 +531,10 @@ def _decide(
     if choice.route:
         settings.route(choice.route)
     with _ledger(settings) as ledger:
-        if body is not None and (original := decisions.original(ledger, choice.messages[0])):
-            payload, kind, is_binary = original
-            if problem := objection_to_body(body, original=payload, content_type=kind, is_binary=is_binary):
+        if body is not None:
+            with ledger.read() as connection:
+                original = decisions.original(connection, *choice.where())
+            if original and (problem := objection_to_body(body, original)):
                 raise UsageError(f"message {choice.messages[0]}: {problem}")
         found = decisions.undecided(ledger, choice)
         for sentence in found.left:

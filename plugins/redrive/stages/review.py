@@ -7,6 +7,7 @@ from xml.parsers import expat
 from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import suspects
 from redrive.ledger.review import escalations, standing
+from redrive.ledger.review.decisions import Original
 from redrive.ledger.review.escalations import Decided
 from redrive.lifecycle import State
 from redrive.redaction import MASKED
@@ -75,30 +76,28 @@ def objection(one: Decided) -> str | None:
             "not_there is for what a restore may have put back, and none is in doubt here: redeliver, discard or edit"
         )
     if one.decision == "edit":
-        return objection_to_body(
-            one.corrected_body or "", original=one.original, content_type=one.content_type, is_binary=one.is_binary
-        )
+        return objection_to_body(one.corrected_body or "", Original(one.original, one.content_type, one.is_binary))
     return None
 
 
-def objection_to_body(body: str, *, original: str | None, content_type: str | None, is_binary: bool) -> str | None:
-    """Why ``body`` can't stand for a message of this payload (None if it is no text) and type; None when it can."""
+def objection_to_body(body: str, original: Original) -> str | None:
+    """Why ``body`` can't take the place of ``original``; None when it can."""
     if not body:
         return "corrected_body is empty"
-    if MASKED.search(body) and not MASKED.search(original or ""):
+    if MASKED.search(body) and not MASKED.search(original.payload or ""):
         return (
             "corrected_body holds [redacted]: it was copied from where the payload is masked; take the column payload"
         )
-    kind = (content_type or "").partition(";")[0].strip().lower()
+    kind = (original.content_type or "").partition(";")[0].strip().lower()
     if "json" in kind:
         problem = _not_json(body)
         return problem and f"corrected_body is not JSON, as the original's content type says: {problem}"
     if kind in ("text/xml", "application/xml") or kind.endswith("+xml"):
         problem = _not_xml(body)
         return problem and f"corrected_body is not XML, as the original's content type says: {problem}"
-    if kind and is_binary and not kind.startswith("text/"):
+    if kind and original.is_binary and not kind.startswith("text/"):
         return f"the original is no text but {kind[:100]}, and corrected_body can only be text"
-    if not kind and (original or "").lstrip()[:1] in ("{", "[") and _not_json(original or "") is None:
+    if not kind and (original.payload or "").lstrip()[:1] in ("{", "[") and _not_json(original.payload or "") is None:
         problem = _not_json(body)
         return problem and f"corrected_body is not JSON, as the original is: {problem}"
     return None

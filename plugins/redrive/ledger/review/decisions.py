@@ -1,6 +1,6 @@
 """Decisions of people, as the command line makes them: the same plain UPDATE that reviewers use in SQL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,16 +65,15 @@ def undecided(ledger: Ledger, choice: Choice) -> Open:
     return Open(questions, up_to, left)
 
 
-def original(ledger: Ledger, message: int) -> Original | None:
-    """The payload of a message that waits for a decision; None if it doesn't."""
-    with ledger.read() as connection:
-        row = connection.execute(
-            sql(
-                "select payload, content_type, payload_bytes is not null as is_binary from escalated_messages"
-                f" where message_id = :message and {UNDECIDED_REVIEW} order by escalation_id desc limit 1"
-            ),
-            {"message": message},
-        ).first()
+def original(connection: Connection, where: str, values: Mapping[str, Any]) -> Original | None:
+    """The payload of the newest undecided question that matches (SQL over ``escalated_messages``); None without one."""
+    row = connection.execute(
+        sql(
+            "select payload, content_type, payload_bytes is not null as is_binary from escalated_messages"
+            f" where {UNDECIDED_REVIEW} and {where} order by escalation_id desc limit 1"
+        ),
+        values,
+    ).first()
     return Original(row.payload, row.content_type, bool(row.is_binary)) if row is not None else None
 
 
