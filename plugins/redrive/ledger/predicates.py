@@ -35,6 +35,8 @@ NOT_OBSERVED = "sent > 0 and observed_at is null"
 WATCHED = f"closed_at is not null and {NOT_OBSERVED}"
 #: The broker and connection that the route's queues are on.
 HERE = "(select system from route_state where route = :route)"
+#: Over ``redelivery_attempts``: it counts for breakers; what a consumer put off for later did not fail, nor stay.
+COUNTS = "coalesce(return_kind, 'dead_letter') = 'dead_letter'"
 #: Over ``escalated_messages``: a person has to say something.
 UNDECIDED_REVIEW = f"status in {listed(UNDECIDED)}"
 

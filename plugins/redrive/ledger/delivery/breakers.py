@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
+from redrive.ledger.predicates import COUNTS
 from redrive.ledger.transactions import RouteLease, RunTransaction, Transaction
 from redrive.policy import gates
 from redrive.policy.gates import Counts, Outcomes, Stage, Step
@@ -137,7 +138,7 @@ def of_groups(connection: Connection, route: str) -> list[GroupGate]:
 
 
 #: What counts for the breaker of each destination, by group.
-_OUTCOMES_BY_GROUP = """
+_OUTCOMES_BY_GROUP = f"""
 select
     breakers.destination,
     count(*) as sent,
@@ -147,7 +148,7 @@ from breakers
 inner join redelivery_attempts attempts on attempts.destination_stage = breakers.stage_id
 where
     breakers.route = :route and breakers.destination is not null
-    and coalesce(attempts.return_kind, 'dead_letter') = 'dead_letter'
+    and {COUNTS}
 group by breakers.destination, attempts.group_id
 order by breakers.destination, attempts.group_id
 """
@@ -191,14 +192,14 @@ def of_destinations(connection: Connection, route: str) -> list[DestinationGate]
 
 
 #: The breaker of a destination with the places of its stage that are taken: by what was sent, and by what is claimed.
-_PLACES = """
+_PLACES = f"""
 select
     stage, allowed, trips,
     (
         select count(*) from redelivery_attempts attempts
         where
             attempts.destination_stage = breakers.stage_id
-            and coalesce(attempts.return_kind, 'dead_letter') = 'dead_letter'
+            and {COUNTS}
     ) as sent,
     (
         select coalesce(sum(claimed), 0) from delivery_slices slices

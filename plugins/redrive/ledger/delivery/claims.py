@@ -17,7 +17,7 @@ from redrive.ledger.delivery.lanes import NativeDelay, due_by, native_delay_valu
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import due, listed
+from redrive.ledger.predicates import HERE, due, listed
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
@@ -231,7 +231,7 @@ def _open(tx: RunTransaction, wanted: Wanted, terms: Terms) -> int:
             sql(
                 "insert into delivery_slices (route, run_id, fence, shard, destination, claimed_at, deadline_at,"
                 " system) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at,"
-                " (select system from route_state where route = :route)) returning slice_id"
+                f" {HERE}) returning slice_id"
             ),
             {"shard": terms.shard, "destination": wanted.destination, "deadline_at": tx.now + terms.lasts},
         ).scalar_one()

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.predicates import listed
+from redrive.ledger.predicates import COUNTS, listed
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.policy.gates import LIMITED
 
@@ -108,7 +108,7 @@ def remember(ledger: Ledger, lease: RouteLease, most: int, now: datetime) -> Non
 
 def _forget_half(tx: RunTransaction, column: str, stage_id: int, keep: int) -> None:
     """Begin a period to which, of each outcome of each group, the newest messages go over."""
-    counts = f"{column} = :stage_id and coalesce(return_kind, 'dead_letter') = 'dead_letter'"
+    counts = f"{column} = :stage_id and {COUNTS}"
     of = {"stage_id": stage_id}
     alike = tx.execute(
         sql(f"select group_id, outcome, count(*) as n from redelivery_attempts where {counts} group by 1, 2"), of

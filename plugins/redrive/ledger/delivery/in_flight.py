@@ -15,14 +15,15 @@ from redrive.audit_actions import Action
 from redrive.ledger.delivery.claims import OF_CAUSE
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import record_event
+from redrive.ledger.predicates import HERE
 
 #: A queue that tells nothing keeps its messages so long, unless told otherwise. Of what was sent before, nobody will
 #: ever learn more by waiting.
 KEPT: Final = timedelta(days=7)
 
-_HERE: Final = (
+_WENT_THERE: Final = (
     "slices.destination = :destination and slices.claimed_at > :since_at and slices.slice_id <= :newest"
-    " and slices.system = (select system from route_state where route = :route)"
+    f" and slices.system = {HERE}"
 )
 _WENT: Final = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
 
@@ -52,7 +53,7 @@ def room_of_cause(connection: Connection, to: Whither, cause: str, now: datetime
     back = connection.execute(
         sql(
             "select max(attempts.outcome_at) from delivery_slices slices inner join redelivery_attempts attempts"
-            f" on attempts.slice_id = slices.slice_id{OF_CAUSE} where {_HERE} and attempts.outcome = 'returned'"
+            f" on attempts.slice_id = slices.slice_id{OF_CAUSE} where {_WENT_THERE} and attempts.outcome = 'returned'"
         ),
         values,
     ).scalar()
@@ -60,7 +61,7 @@ def room_of_cause(connection: Connection, to: Whither, cause: str, now: datetime
     stayed = connection.execute(
         sql(
             "select count(*) from (select 1 from delivery_slices slices inner join redelivery_attempts attempts"
-            f" on attempts.slice_id = slices.slice_id{OF_CAUSE} where {_HERE}"
+            f" on attempts.slice_id = slices.slice_id{OF_CAUSE} where {_WENT_THERE}"
             " and (attempts.outcome in ('confirmed', 'presumed') and attempts.outcome_at > :back_at"
             f" or attempts.outcome is null and {_WENT} and slices.claimed_at <= :worked_at"
             " and slices.claimed_at > :back_at) limit :most) stayed"
@@ -109,7 +110,7 @@ def _count(connection: Connection, values: dict[str, Any], more: str) -> int:
         connection.execute(
             sql(
                 "select count(*) from (select 1 from delivery_slices slices inner join redelivery_attempts attempts"
-                f" on attempts.slice_id = slices.slice_id{more} where {_HERE} and slices.observed_at is null"
+                f" on attempts.slice_id = slices.slice_id{more} where {_WENT_THERE} and slices.observed_at is null"
                 f" and attempts.outcome is null and {_WENT} limit :most) unsettled"
             ),
             values,

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.predicates import HERE
 from redrive.ledger.tables import messages
 from redrive.ledger.transactions import RouteLease
 from redrive.message import ROW_BITS
@@ -43,7 +44,7 @@ class Observation(NamedTuple):
 
 
 #: SQL: of the queues that the route's runs work with now. Those of another broker may have the same names.
-_HERE = "system = (select system from route_state where route = :route)"
+_HERE = f"system = {HERE}"
 
 
 class Oldest(NamedTuple):
@@ -68,7 +69,7 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                     " :visible, :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
                     " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage, :oldest_enqueued_at,"
                     " :oldest_seen_at, :oldest_deliveries, :lag_seconds, :zeros_apart_seconds, :exact,"
-                    " (select system from route_state where route = :route))"
+                    f" {HERE})"
                 ),
                 {
                     **one._asdict(),
