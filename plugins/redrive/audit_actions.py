@@ -94,6 +94,8 @@ class Action(StrEnum):
     REVOKE_STANDING_DISCARD = "revoke_standing_discard", "a standing decision ended"
     APPLY_STANDING_REDELIVER = "apply_standing_redeliver", "a standing decision decided about messages"
     APPLY_STANDING_DISCARD = "apply_standing_discard", "a standing decision decided about messages"
+    CHANGE_ISSUE = "change_issue", "somebody said how far they are with a failure, who has it or where its ticket is"
+    COMMENT = "comment", "somebody said something about a failure"
     # Restore
     BEGIN_RESTORE = "begin_restore", "messages are about to be handed to the broker for their source"
     UNDO_RESTORE = "undo_restore", "the broker certainly does not have it"

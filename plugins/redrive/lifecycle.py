@@ -171,6 +171,16 @@ class Decision(StrEnum):
     NOT_THERE = "not_there"  # what a restore may have put back is not in its queue
 
 
+class IssueStatus(StrEnum):
+    """How far people say that they are with a failure."""
+
+    OPEN = "open"  # nobody has taken it up; also without a word of anybody
+    ACKNOWLEDGED = "acknowledged"  # somebody has seen it
+    IN_PROGRESS = "in_progress"  # somebody is at it
+    RESOLVED = "resolved"  # it should not happen again; if it does, it is regressed
+    IGNORED = "ignored"  # until a moment
+
+
 def check(source: State, target: State) -> None:
     """Raise :class:`IllegalMove` unless ``source -> target`` is drawn in :data:`MOVES`."""
     if target not in MOVES[source]:

@@ -27,6 +27,9 @@ PUBLIC = {
         " corrected_body refusal"
     ),
     "review_groups": "route group_id open_messages",
+    "failure_issues": "route group_id status owner ticket ignored_until_at",
+    "issue_comments": "route group_id written_by written_at text",
+    "issue_state": "route group_id status owner ticket",
     **dict.fromkeys(
         (
             "runs", "route_state", "staging_batches", "group_state", "standing_decisions", "queue_observations",

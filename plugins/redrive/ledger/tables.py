@@ -11,7 +11,7 @@ from sqlalchemy import CheckConstraint, Column, Computed, ForeignKey, Index, Tab
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Instant
 from redrive.ledger.predicates import UNFINISHED, listed
-from redrive.lifecycle import SENDS, UNPLANNED, Decision, Outcome, Plan, ReviewStatus, State
+from redrive.lifecycle import SENDS, UNPLANNED, Decision, IssueStatus, Outcome, Plan, ReviewStatus, State
 from redrive.policy.gates import OF_DESTINATIONS, OF_GROUPS
 
 #: A breaker has fewer periods: a new one every second for half a year.
@@ -445,6 +445,40 @@ standing_decisions = Table(
     CheckConstraint("trim(decided_by) <> '' and trim(note) <> ''", name="says_who_and_why"),
     CheckConstraint("until_at > created_at", name="holds_for_a_while"),
     CheckConstraint("revoked_at is null or coalesce(trim(revoked_by), '') <> ''", name="revocation_needs_name"),
+    sqlite_autoincrement=True,
+)
+
+# How far people are with a failure on a route, beside what they decide about its messages. No row: open.
+failure_issues = Table(
+    "failure_issues",
+    metadata,
+    Column("route", sa.Text, nullable=False, primary_key=True),
+    Column("group_id", BigId, ForeignKey("failure_groups.group_id"), primary_key=True, autoincrement=False),
+    # As somebody said it; the view issue_state says what it is now (regressed, ignored no longer).
+    Column("status", sa.Text, nullable=False, server_default="open"),
+    Column("owner", sa.Text),
+    Column("ticket", sa.Text),  # its address, or its name elsewhere
+    Column("ignored_until_at", Instant),
+    Column("status_at", Instant, nullable=False, server_default=text("current_timestamp")),  # since when
+    Column("written_by", sa.Text, nullable=False),
+    Column("written_at", Instant, nullable=False, server_default=text("current_timestamp")),
+    _one_of("status", *IssueStatus),
+    CheckConstraint("(status = 'ignored') = (ignored_until_at is not null)", name="ignored_until"),
+    CheckConstraint("trim(written_by) <> ''", name="says_who"),
+)
+
+# What people say to each other about a failure.
+issue_comments = Table(
+    "issue_comments",
+    metadata,
+    Column("comment_id", BigId, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("group_id", sa.BigInteger, ForeignKey("failure_groups.group_id"), nullable=False),
+    Column("written_by", sa.Text, nullable=False),
+    Column("written_at", Instant, nullable=False, server_default=text("current_timestamp")),
+    Column("text", sa.Text, nullable=False),
+    CheckConstraint("trim(written_by) <> '' and trim(text) <> ''", name="says_who_and_what"),
+    Index("ix_issue_comments_route_group_id", "route", "group_id"),
     sqlite_autoincrement=True,
 )
 

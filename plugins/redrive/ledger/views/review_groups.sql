@@ -65,8 +65,12 @@ select
         when last_one.decision is not null
             then 'decided last time: ' || last_one.decision || ' by ' || last_one.decided_by
         else first_one.reason
-    end as suggested_because
+    end as suggested_because,
+    coalesce(issue_state.status, 'open') as issue_status,
+    issue_state.owner,
+    issue_state.ticket
 from reviews
+left join issue_state on issue_state.route = reviews.route and issue_state.group_id = reviews.group_id
 left join failure_groups on failure_groups.group_id = reviews.group_id
 left join escalated_messages as first_one on first_one.escalation_id = reviews.example_id
 left join escalated_messages as last_one on last_one.escalation_id = reviews.last_id

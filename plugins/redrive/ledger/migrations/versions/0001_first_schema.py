@@ -48,9 +48,9 @@ def upgrade() -> None:
             "'unapprove_not_there', 'unapprove_nothing', 'apply_redeliver', 'apply_discard', 'apply_edit', "
             "'apply_not_there', 'make_standing_redeliver', 'make_standing_discard', "
             "'approve_standing_redeliver', 'approve_standing_discard', 'revoke_standing_redeliver', "
-            "'revoke_standing_discard', 'apply_standing_redeliver', 'apply_standing_discard', 'begin_restore', "
-            "'undo_restore', 'finish_restore', 'doubt_restore', 'doubt_backup', 'isolate_consumer', "
-            "'free_consumer', 'close_connection', 'connection_stayed')",
+            "'revoke_standing_discard', 'apply_standing_redeliver', 'apply_standing_discard', 'change_issue', "
+            "'comment', 'begin_restore', 'undo_restore', 'finish_restore', 'doubt_restore', 'doubt_backup', "
+            "'isolate_consumer', 'free_consumer', 'close_connection', 'connection_stayed')",
             name=op.f("ck_audit_events_action"),
         ),
         sa.PrimaryKeyConstraint("event_id", name=op.f("pk_audit_events")),
@@ -577,6 +577,44 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("standing_id", name=op.f("pk_standing_decisions")),
         sqlite_autoincrement=True,
     )
+    op.create_table(
+        "failure_issues",
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("group_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("status", sa.Text(), server_default="open", nullable=False),
+        sa.Column("owner", sa.Text(), nullable=True),
+        sa.Column("ticket", sa.Text(), nullable=True),
+        sa.Column("ignored_until_at", Instant(), nullable=True),
+        sa.Column("status_at", Instant(), server_default=sa.text("current_timestamp"), nullable=False),
+        sa.Column("written_by", sa.Text(), nullable=False),
+        sa.Column("written_at", Instant(), server_default=sa.text("current_timestamp"), nullable=False),
+        sa.CheckConstraint(
+            "status in ('open', 'acknowledged', 'in_progress', 'resolved', 'ignored')",
+            name=op.f("ck_failure_issues_status"),
+        ),
+        sa.CheckConstraint(
+            "(status = 'ignored') = (ignored_until_at is not null)", name=op.f("ck_failure_issues_ignored_until")
+        ),
+        sa.CheckConstraint("trim(written_by) <> ''", name=op.f("ck_failure_issues_says_who")),
+        sa.ForeignKeyConstraint(["group_id"], ["failure_groups.group_id"], name=op.f("fk_failure_issues_group_id")),
+        sa.PrimaryKeyConstraint("route", "group_id", name=op.f("pk_failure_issues")),
+    )
+    op.create_table(
+        "issue_comments",
+        sa.Column("comment_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("route", sa.Text(), nullable=False),
+        sa.Column("group_id", sa.BigInteger(), nullable=False),
+        sa.Column("written_by", sa.Text(), nullable=False),
+        sa.Column("written_at", Instant(), server_default=sa.text("current_timestamp"), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.CheckConstraint(
+            "trim(written_by) <> '' and trim(text) <> ''", name=op.f("ck_issue_comments_says_who_and_what")
+        ),
+        sa.ForeignKeyConstraint(["group_id"], ["failure_groups.group_id"], name=op.f("fk_issue_comments_group_id")),
+        sa.PrimaryKeyConstraint("comment_id", name=op.f("pk_issue_comments")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_issue_comments_route_group_id", "issue_comments", ["route", "group_id"], unique=False)
 
 
 def downgrade() -> None:

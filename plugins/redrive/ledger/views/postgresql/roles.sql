@@ -1,5 +1,5 @@
 -- Role redrive_reviewer: people who decide. They read everything and write nothing but their decisions, also standing
--- ones; triggers sign them with their login. Grant it with: grant redrive_reviewer to ana;
+-- ones, and how far they are with a failure; triggers sign them with their login. Grant it with: grant redrive_reviewer to ana;
 do $$
 begin
     if to_regrole('redrive_reviewer') is null then
@@ -22,5 +22,9 @@ begin
     grant insert (route, group_id, decision, decided_by, note, until_at), update (approved_by, revoked_at, revoked_by)
     on redrive.standing_decisions to redrive_reviewer;
     grant usage on sequence redrive.standing_decisions_standing_id_seq to redrive_reviewer;
+    grant insert (route, group_id, status, owner, ticket, ignored_until_at, written_by),
+    update (status, owner, ticket, ignored_until_at, written_by) on redrive.failure_issues to redrive_reviewer;
+    grant insert (route, group_id, written_by, text) on redrive.issue_comments to redrive_reviewer;
+    grant usage on sequence redrive.issue_comments_comment_id_seq to redrive_reviewer;
 end
 $$

@@ -234,6 +234,84 @@ $$
 create or replace trigger standing_decisions_keep before insert or update or delete on redrive.standing_decisions
 for each row execute function redrive.standing_decisions_keep()
 --;
+-- How far people are with a failure, and what they say about it: signed like a decision, and told in the audit trail. A
+-- status begins when it is written, whether or not it is another one: what was resolved again is not regressed.
+create or replace function redrive.failure_issues_sign() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+begin
+    if session_user <> current_user
+        and to_regrole('redrive_reviewer') is not null
+        and pg_has_role(session_user, to_regrole('redrive_reviewer'), 'member')
+        and not (select rolsuper from pg_catalog.pg_roles where rolname = session_user) then
+        new.written_by := session_user;
+    end if;
+    if tg_op = 'UPDATE' then
+        if (new.route, new.group_id) is distinct from (old.route, old.group_id) then
+            raise exception 'a word about a failure stays with that failure';
+        end if;
+        if new.written_at is not distinct from old.written_at then
+            new.written_at := clock_timestamp();
+        end if;
+    end if;
+    return new;
+end
+$$
+--;
+create or replace function redrive.failure_issues_status() returns trigger
+language plpgsql set search_path = redrive, pg_temp as $$
+begin
+    if new.status_at is not distinct from old.status_at then
+        new.status_at := clock_timestamp();
+    end if;
+    return new;
+end
+$$
+--;
+create or replace function redrive.failure_issues_tell() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+begin
+    insert into audit_events (at, route, actor, action, selection)
+    values (
+        clock_timestamp(), new.route, new.written_by, 'change_issue',
+        json_build_object(
+            'group_id', new.group_id, 'status', new.status, 'owner', new.owner, 'ticket', new.ticket,
+            'until', new.ignored_until_at
+        )::text
+    );
+    return null;
+end
+$$
+--;
+create or replace function redrive.issue_comments_tell() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+begin
+    insert into audit_events (at, route, actor, action, selection, reason)
+    values (
+        clock_timestamp(), new.route, new.written_by, 'comment', json_build_object('group_id', new.group_id)::text,
+        new.text
+    );
+    return null;
+end
+$$
+--;
+create or replace trigger failure_issues_sign
+before insert or update of status, owner, ticket, ignored_until_at, written_by on redrive.failure_issues
+for each row execute function redrive.failure_issues_sign()
+--;
+create or replace trigger failure_issues_status before update of status on redrive.failure_issues
+for each row execute function redrive.failure_issues_status()
+--;
+-- After, because an insert that turns into an update runs what comes before both.
+create or replace trigger failure_issues_tell
+after insert or update of status, owner, ticket, ignored_until_at, written_by on redrive.failure_issues
+for each row execute function redrive.failure_issues_tell()
+--;
+create or replace trigger issue_comments_sign before insert on redrive.issue_comments
+for each row execute function redrive.failure_issues_sign()
+--;
+create or replace trigger issue_comments_tell after insert on redrive.issue_comments
+for each row execute function redrive.issue_comments_tell()
+--;
 -- What is not finished is not deleted by hand: every later run would find that it doesn't add up. Retention removes
 -- whole batches of which every message is finished.
 create or replace function redrive.escalated_messages_stay() returns trigger

@@ -247,6 +247,97 @@ begin
     select raise(abort, 'a standing decision is revoked, not deleted');
 end
 --;
+-- How far people are with a failure, and what they say about it: times become what the ledger compares with, and the
+-- trail is kept. A status begins when it is written, whether or not it is another one: what was resolved again is not
+-- regressed.
+drop trigger if exists failure_issues_written
+--;
+create trigger failure_issues_written
+after insert on failure_issues
+begin
+    select raise(abort, 'ignored_until_at is no time; write YYYY-MM-DD HH:MM:SS, in UTC')
+    where new.ignored_until_at is not null and julianday(new.ignored_until_at) is null;
+    select raise(abort, 'there is no such group')  -- a foreign key, which SQLite looks at only where it is asked to
+    where not exists (select 1 from failure_groups where failure_groups.group_id = new.group_id);
+    update failure_issues
+    set
+        written_at = strftime('%Y-%m-%d %H:%M:%f', new.written_at) || '000',
+        status_at = strftime('%Y-%m-%d %H:%M:%f', new.status_at) || '000'
+    where route = new.route and group_id = new.group_id;
+    update failure_issues
+    set ignored_until_at = strftime('%Y-%m-%d %H:%M:%f', new.ignored_until_at) || '000'
+    where
+        route = new.route and group_id = new.group_id
+        and new.ignored_until_at <> strftime('%Y-%m-%d %H:%M:%f', new.ignored_until_at) || '000';
+    insert into audit_events (at, route, actor, action, selection)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.written_by, 'change_issue',
+        json_object(
+            'group_id', new.group_id, 'status', new.status, 'owner', new.owner, 'ticket', new.ticket,
+            'until', new.ignored_until_at
+        )
+    );
+end
+--;
+drop trigger if exists failure_issues_rewritten
+--;
+create trigger failure_issues_rewritten
+after update of status, owner, ticket, ignored_until_at, written_by on failure_issues
+when  -- not what the trigger above does: the same moment in the ledger's way of writing it
+    new.ignored_until_at is old.ignored_until_at
+    or abs(coalesce(julianday(new.ignored_until_at), 0) - coalesce(julianday(old.ignored_until_at), 0)) > 0.00001
+begin
+    select raise(abort, 'ignored_until_at is no time; write YYYY-MM-DD HH:MM:SS, in UTC')
+    where new.ignored_until_at is not null and julianday(new.ignored_until_at) is null;
+    select raise(abort, 'a word about a failure stays with that failure')
+    where new.route <> old.route or new.group_id <> old.group_id;
+    update failure_issues
+    set
+        written_at = strftime(
+            '%Y-%m-%d %H:%M:%f', case when new.written_at is not old.written_at then new.written_at else 'now' end
+        ) || '000',
+        ignored_until_at = strftime('%Y-%m-%d %H:%M:%f', new.ignored_until_at) || '000'
+    where route = new.route and group_id = new.group_id;
+    insert into audit_events (at, route, actor, action, selection)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.written_by, 'change_issue',
+        json_object(
+            'group_id', new.group_id, 'status', new.status, 'owner', new.owner, 'ticket', new.ticket,
+            'until', new.ignored_until_at
+        )
+    );
+end
+--;
+drop trigger if exists failure_issues_status
+--;
+create trigger failure_issues_status
+after update of status on failure_issues
+begin
+    update failure_issues
+    set
+        status_at = strftime(
+            '%Y-%m-%d %H:%M:%f', case when new.status_at is not old.status_at then new.status_at else 'now' end
+        ) || '000'
+    where route = new.route and group_id = new.group_id;
+end
+--;
+drop trigger if exists issue_comments_written
+--;
+create trigger issue_comments_written
+after insert on issue_comments
+begin
+    select raise(abort, 'there is no such group')
+    where not exists (select 1 from failure_groups where failure_groups.group_id = new.group_id);
+    update issue_comments
+    set written_at = strftime('%Y-%m-%d %H:%M:%f', new.written_at) || '000'
+    where comment_id = new.comment_id;
+    insert into audit_events (at, route, actor, action, selection, reason)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.route, new.written_by, 'comment',
+        json_object('group_id', new.group_id), new.text
+    );
+end
+--;
 -- What is not finished is not deleted by hand: every later run would find that it doesn't add up. Retention removes
 -- whole batches of which every message is finished.
 drop trigger if exists escalated_messages_stay
