@@ -4,7 +4,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -300,101 +299,6 @@ def test_a_poison_message_is_requeued_delayed_and_given_to_a_person_while_good_o
         f"attempt {n} ({mode}) to {workshop.orders}" for n, mode in enumerate(["requeue"] * 2 + ["delay"] * 3, 1)
     ]
     assert words[-1].startswith("escalated")
-    workshop.close()
-
-
-#: What a shop's consumer runs into, how often in a row, and what is to be done each time.
-ERRORS = {
-    "reset": ("java.net.SocketException: Connection reset by peer", 1, "requeue"),
-    "lock": (
-        "MySQL 1205 (HY000): ロック待ちがタイムアウトしました。トランザクションを再試行してください。",
-        1,
-        "requeue",
-    ),
-    "deadlock": ("org.postgresql.util.PSQLException: ERROR: デッドロックを検出しました", 2, "requeue"),
-    "lag": ("OrderNotVisible: レプリカの遅延により注文がまだ見えません", 2, "delay"),
-    "stale": ("StaleObjectStateException: Row was updated or deleted by another transaction", 2, "delay"),
-    "field": ("ValidationError: 必須フィールド customer_id がありません", 99, "person"),
-}
-
-
-class Threads:
-    """A consumer of two threads, each with a connection of its own. What fails it publishes to the dead-letter queue,
-    with its error in a header, as a rejection can't carry one."""
-
-    def __init__(self, workshop: RabbitWorkshop, failures: dict[str, int]) -> None:
-        self._workshop = workshop
-        self._left = failures
-        self._adapters = [adapter(workshop.server) for _ in range(2)]
-        self.done: list[str] = []
-
-    def work(self) -> None:
-        """Until nothing is ready."""
-        with ThreadPoolExecutor(len(self._adapters)) as pool:
-            list(pool.map(self._work, self._adapters))
-
-    def _work(self, broker: RabbitMQ) -> None:
-        workshop = self._workshop
-        while got := broker.receive(workshop.orders, limit=1, wait=NO_WAIT, lease=MINUTE):
-            [(letter, receipt)] = got
-            order = order_of(letter)
-            if self._left.get(order, 0):
-                self._left[order] -= 1
-                headers = tuple(one for one in letter.headers if one.name != "error")
-                headers += (Header("error", "longstr", ERRORS[order.partition("-")[0]][0]),)
-                dead = Outgoing(0, "", 1, letter.body, headers, letter.properties, content_type="application/json")
-                assert [one.status for one in broker.publish(workshop.dlq, [dead])] == ["sent"]
-            else:
-                self.done.append(order)
-            broker.settle(workshop.orders, [receipt])
-
-    def close(self) -> None:
-        for one in self._adapters:
-            one.close()
-
-
-def test_the_error_decides_between_requeue_delay_and_person_while_good_messages_flow(
-    tmp_path: Path, rabbitmq: servers.RabbitMQ
-) -> None:
-    """Six errors, two messages each: more than the consumer has threads."""
-    workshop = RabbitWorkshop(tmp_path, rabbitmq, evidence=["attribute:error"], causes={}, canary="off",
-        backoff={"least": "1s", "first": "2s", "factor": 1, "max": "2s"})  # fmt: skip
-    workshop.reconfigure(destination={"queue": workshop.orders})
-    poison = {f"{name}-{n}": times for name, (_, times, _) in ERRORS.items() for n in range(2)}
-    threads = Threads(workshop, dict(poison))
-    workshop.buy(*poison)
-    for day in range(60):
-        workshop.buy(f"good-{day}")
-        threads.work()
-        assert f"good-{day}" in threads.done, "each is done in the round in which it was bought"
-        workshop.cycle()
-        if len(threads.done) - day - 1 == 10 and workshop.states().get("escalated") == 2:
-            break
-    else:
-        pytest.fail(f"not done: {threads.done}, {workshop.states()}")
-
-    for name, (_, times, what) in ERRORS.items():
-        for n in range(2):
-            attempts = workshop.query(
-                "select mode, claimed_at, messages.cause, state from messages left join redelivery_attempts"
-                " using (message_id) where messages.broker_message_id = :id order by attempt",
-                id=f"{name}-{n}",
-            )
-            if what == "person":
-                assert [(mode, state) for mode, _, _, state in attempts] == [(None, "escalated")]
-            else:
-                assert [mode for mode, *_ in attempts] == [what] * times, attempts
-                assert f"{name}-{n}" in threads.done
-    waits = workshop.query(
-        "select later.claimed_at, earlier.outcome_at from redelivery_attempts later inner join redelivery_attempts"
-        " earlier on earlier.message_id = later.message_id and earlier.attempt = later.attempt - 1"
-        " where later.mode = 'delay'"
-    )
-    assert len(waits) == 4
-    for later, earlier in waits:
-        assert parse_instant(later) - parse_instant(earlier) >= timedelta(seconds=1), "the least wait"  # type: ignore[operator]
-    assert workshop.audit() == []
-    threads.close()
     workshop.close()
 
 

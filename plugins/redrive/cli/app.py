@@ -862,14 +862,25 @@ def _ask(option: str, question: str, default: str | None = None) -> str:
 
 @app.command()
 def demo(
+    broker: Annotated[
+        str, typer.Option(help="Whose story: sqs (the shop of `make run`), rabbitmq, pubsub or service_bus.")
+    ] = "sqs",
     messages: Annotated[int, typer.Option(min=60, max=20_000, help="Orders that the demo shop gets.")] = 400,
     seed: Annotated[int, typer.Option(help="Which orders; the same seed gives the same.")] = 7,
     keep_broker: Annotated[
-        bool, typer.Option("--keep-broker", help="Leave the SQS-compatible server running.")
+        bool, typer.Option("--keep-broker", help="Leave the server running, to try a case of your own on it.")
     ] = False,
     fresh: Annotated[bool, typer.Option(help="Begin with an empty demo ledger.")] = True,
 ) -> None:
-    """Break a small shop for real, bring its messages back through Airflow, and show what happened."""
+    """Break a small shop for real, bring its messages back through Airflow, and show what happened.
+
+    With --broker another story, from the command line, on a real server or a stand-in; --messages and --seed are not
+    for those.
+    """
+    if broker != "sqs":
+        from redrive.dev.demo import play  # noqa: PLC0415
+
+        raise typer.Exit(play.main(broker, keep_broker=keep_broker, fresh=fresh, console=_console()))
     from redrive.dev.demo.run import main as run_demo  # noqa: PLC0415
 
     raise typer.Exit(run_demo(messages=messages, seed=seed, keep_broker=keep_broker, fresh=fresh, console=_console()))

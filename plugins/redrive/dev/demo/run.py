@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -52,7 +51,7 @@ def main(*, messages: int, seed: int, keep_broker: bool, fresh: bool, console: C
     workspace.root()
     place = Workspace(settings.home())
     _refuse_without_java()
-    with place.alone(), _terminable(), ExitStack() as stack:
+    with place.alone(), workspace.terminable(), ExitStack() as stack:
         place.claim(fresh=fresh)
         demo = Demo(place, console, stack, keep_broker=keep_broker)
         return demo.play(messages, seed)
@@ -325,21 +324,3 @@ def _closing(ledger: Ledger) -> Iterator[Ledger]:
         yield ledger
     finally:
         ledger.close()
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Make ``kill`` and a closing terminal stop the demo as Ctrl-C does, with everything it started."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {which: signal.signal(which, interrupt) for which in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)

@@ -4,7 +4,9 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -189,6 +191,24 @@ def refuse_other_configuration(settings: Settings) -> None:
             f"{BROKER_CONNECTION!r}, so the demo would touch queues that are not its own; "
             "restore the file to run the demo"
         )
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Make ``kill`` and a closing terminal stop the demo as Ctrl-C does, with everything it started."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {which: signal.signal(which, interrupt) for which in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
 
 
 def _inside(file: Path) -> tuple[str, set[str]]:
