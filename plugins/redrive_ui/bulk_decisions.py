@@ -141,15 +141,18 @@ def decide(
     by: str,
     note: str,
     up_to: int,
+    at: datetime,
     corrected_body: str | None = None,
 ) -> int:
     """Carry ``action`` out on what matches, belongs to ``allowed`` routes and was there at the preview; how many.
+
+    All of it was decided ``at`` one moment, by which it can be found again.
 
     Works in chunks, each its own transaction: a person who decides about 100,000 messages does not lock out the rest.
     What somebody else decided meanwhile is left alone.
     """
     where, values = _matching(action, chosen, allowed, by, ledger.dialect)
-    set_, given = _assignments(action, by=by, note=note, corrected_body=corrected_body)
+    set_, given = _assignments(action, by=by, note=note, at=at, corrected_body=corrected_body)
     total, last = 0, -1
     while True:
         with ledger.write() as connection:
@@ -186,18 +189,15 @@ def _matching(
     return f"{where} and {extra}", {**values, **more}
 
 
-def _assignments(action: str, *, by: str, note: str, corrected_body: str | None) -> tuple[str, dict[str, Any]]:
+def _assignments(
+    action: str, *, by: str, note: str, at: datetime, corrected_body: str | None
+) -> tuple[str, dict[str, Any]]:
     match action:
         case "approve":
             return "approved_by = :by", {"by": by}
         case "withdraw":
             return "decision = null, decided_by = :by, note = :note", {"by": by, "note": note}
-        case "edit":
-            return (
-                "decision = 'edit', decided_by = :by, note = :note, corrected_body = :body",
-                {"by": by, "note": note, "body": corrected_body},
-            )
     return (
-        "decision = :decision, decided_by = :by, note = :note, corrected_body = null",
-        {"decision": action, "by": by, "note": note},
+        "decision = :decision, decided_by = :by, decided_at = :decided_at, note = :note, corrected_body = :body",
+        {"decision": action, "by": by, "note": note, "decided_at": at, "body": corrected_body},
     )

@@ -1,4 +1,4 @@
-"""The only write: ``POST /api/decisions``. Everything is checked before anything is done."""
+"""The only writes: ``POST /api/decisions`` and ``/api/issues``. Everything is checked before anything is done."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -9,6 +9,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from redrive.ledger.review import issues
+from redrive.lifecycle import IssueStatus
 from redrive_ui import bulk_decisions, filters
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
@@ -23,6 +25,8 @@ _MIN_NOTE = 3
 @router.post("/api/decisions")
 async def decide(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Decides what the body says and answers ``{"action", "count", "by"}``; see docs/review-page.md.
+
+    Of what was decided it also answers ``at``, by which all of it is found again: what became of it, and to undo it.
 
     Who says what a preview showed (``expected``, ``since``) also hears who was ``faster`` where it was not all of it.
     """
@@ -74,8 +78,10 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         raise Refused(400, "filter: an object")
     chosen = filter_for(action, Filter.read(narrowed))
     named = _routes_in(given)
-    if not (chosen.route or chosen.ids or named):
-        raise Refused(400, "routes: name those that the preview showed; or filter: a route, or messages by id")
+    if not (chosen.route or chosen.ids or chosen.failures or named):
+        raise Refused(
+            400, "routes: name those that the preview showed; or filter: a route, failures, or messages by id"
+        )
     readable = at.readable if named is None else at.readable & named
     by = at.person.name
     with at.read() as connection:
@@ -87,16 +93,65 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if problem:
         raise Refused(400, problem)
     count = (
-        bulk_decisions.decide(at.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, corrected_body=body)
+        bulk_decisions.decide(
+            at.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, at=at.now, corrected_body=body
+        )
         if routes
         else 0
     )
-    told = {"action": action, "count": count, "by": by}
+    found_by = {"at": at.now.isoformat()} if count and action in bulk_decisions.DECISIONS else {}
+    told = {"action": action, "count": count, "by": by, **found_by}
     if expected is None or count >= expected or previewed is None:
         return told
     with at.read() as connection:
         others = bulk_decisions.faster(connection, chosen, readable, by=by, up_to=up_to, since=previewed)
     return {**told, "expected": expected, "faster": others}
+
+
+@router.post("/api/issues")
+async def change_issues(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
+    """Says how far people are with failures; answers ``{"count", "by"}``. See docs/review-page.md."""
+    refuse_forged(request)
+    given = await bounded_json(request)
+    return JSONResponse(await run_in_threadpool(lambda: _change_issues(request_context(request, person), given)))
+
+
+def _change_issues(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+    if unknown := set(given) - {"failures", "status", "owner", "ticket", "ignored_until", "comment"}:
+        raise Refused(400, f"unknown: {', '.join(sorted(unknown))[:200]}")
+    chosen = Filter.read({"failures": given.get("failures")}).names_failures
+    if not chosen:
+        raise Refused(400, "failures: route~group, one or more")
+    for route, _ in chosen:
+        at.insist(route)
+    insist(at, frozenset(route for route, _ in chosen))
+    changes: dict[str, Any] = {
+        name: _text(name, given[name], 1_000) or None for name in ("owner", "ticket") if name in given
+    }
+    until = filters.instant("ignored_until", _text("ignored_until", given.get("ignored_until", ""), 40))
+    if "status" in given:
+        if given["status"] not in set(IssueStatus):
+            raise Refused(400, f"status: one of {', '.join(IssueStatus)}")
+        changes["status"] = given["status"]
+        if given["status"] == IssueStatus.IGNORED:
+            if until is None or until <= at.now:
+                raise Refused(400, "ignored_until: a moment to come, such as 2026-11-20T06:00 (UTC)")
+            changes["ignored_until_at"] = until
+    comment = _text("comment", given.get("comment", ""), _MAX_NOTE)
+    if not changes and not comment:
+        raise Refused(400, "nothing to say: give a status, an owner, a ticket or a comment")
+    by, count = at.person.name, 0
+    if changes:
+        count = issues.change(at.ledger, chosen, by=by, now=at.now, changes=changes)
+    if comment:
+        count = issues.comment(at.ledger, chosen, by=by, now=at.now, text=comment)
+    return {"count": count, "by": by}
+
+
+def _text(name: str, value: object, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise Refused(400, f"{name}: text of at most {most:,} characters")
+    return "".join(c for c in filters.storable(name, value) if c.isprintable() or c in "\n\t").strip()
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -25,6 +25,7 @@ STATUSES: Mapping[str, tuple[str, ...]] = {
 NO_GROUP = "none"
 _MAX_TEXT = 200
 _MAX_IDS = 200
+_MAX_FAILURES = 100
 
 
 class BadFilter(ValueError):
@@ -44,6 +45,9 @@ class Filter:
     until: str = ""
     text: str = ""
     header: str = ""  # name=value
+    decided_by: str = ""
+    decided_at: str = ""  # exactly then: what was decided together
+    failures: tuple[str, ...] = ()  # route~group, or route~NO_GROUP
     ids: tuple[int, ...] = ()
 
     @classmethod
@@ -56,6 +60,8 @@ class Filter:
                 continue
             if one.name == "ids":
                 values["ids"] = _ids(raw)
+            elif one.name == "failures":
+                values["failures"] = _failures(raw)
             elif not isinstance(raw, str) or len(raw) > _MAX_TEXT:
                 raise BadFilter(f"{one.name}: text of at most {_MAX_TEXT} characters")
             else:
@@ -73,8 +79,8 @@ class Filter:
             _whole_number("group", self.group)
         if self.header and not self.header.partition("=")[2]:
             raise BadFilter("header: write name=value")
-        instant("since", self.since)
-        instant("until", self.until)
+        for name in ("since", "until", "decided_at"):
+            instant(name, getattr(self, name))
 
     def where(self, readable: Collection[str], dialect: Dialect) -> tuple[str, dict[str, Any]]:
         """A condition over ``escalated_messages`` and its parameters; only ``readable`` routes are ever in it."""
@@ -84,7 +90,7 @@ class Filter:
         if not routes:
             return "1 = 0", {}
         statuses = STATUSES[self.status]
-        reads_rows = self.narrows and not self.group and not self.ids
+        reads_rows = self.narrows and not self.group and not self.ids and not self.failures
         status, route = map(dialect.off_index, ("status", "route")) if reads_rows else ("status", "route")
         parts = [
             f"{status} in ({', '.join(f':status_{i}' for i, _ in enumerate(statuses))})",
@@ -96,7 +102,9 @@ class Filter:
         elif self.group:
             parts.append("group_id = :group_id")
             values["group_id"] = int(self.group)
-        for name, column in (("cause", "cause"), ("queue", "source")):
+        if self.failures:
+            parts.append(f"({' or '.join(_failure(i, one, values) for i, one in enumerate(self.failures))})")
+        for name, column in (("cause", "cause"), ("queue", "source"), ("decided_by", "decided_by")):
             if value := getattr(self, name):
                 parts.append(f"{column} = :{name}")
                 values[name] = value
@@ -106,6 +114,9 @@ class Filter:
         if until := instant("until", self.until):
             parts.append("coalesce(first_enqueued_at, escalated_at) < :until_at")
             values["until_at"] = until
+        if decided := instant("decided_at", self.decided_at):
+            parts.append("decided_at = :then_at")
+            values["then_at"] = decided
         if self.text:
             parts.append(dialect.contains("coalesce(error_text, reason)", ":text"))
             values["text"] = "%" + _escaped(self.text) + "%"
@@ -127,15 +138,24 @@ class Filter:
         known = {one.name for one in fields(self)}
         changed = replace(self, **{name: value for name, value in changes.items() if name in known})
         pairs: dict[str, Any] = dict(changed.to_json())
-        if changed.ids:
-            pairs["ids"] = [str(one) for one in changed.ids]
+        for name in ("ids", "failures"):
+            if chosen := getattr(changed, name):
+                pairs[name] = [str(one) for one in chosen]
         pairs |= {name: value for name, value in changes.items() if name not in known and value not in (None, "")}
         return urlencode(pairs, doseq=True)
 
     @property
     def narrows(self) -> bool:
         """Whether anything but route, group and status is given."""
-        return bool(self.cause or self.queue or self.since or self.until or self.text or self.header or self.ids)
+        return any(getattr(self, one.name) for one in fields(self) if one.name not in ("route", "group", "status"))
+
+    @property
+    def names_failures(self) -> list[tuple[str, int]]:
+        """The groups that it names, each with its route."""
+        pairs = [failure_of(one) for one in self.failures]
+        if self.route and self.group:
+            pairs.append(failure_of(f"{self.route}~{self.group}"))
+        return [(route, group) for route, group in pairs if group is not None]
 
 
 def storable(name: str, text: str) -> str:
@@ -157,6 +177,35 @@ def _ids(raw: object) -> tuple[int, ...]:
     if len(given) > _MAX_IDS:
         raise BadFilter(f"ids: at most {_MAX_IDS}; narrow the filter instead")
     return tuple(sorted({_whole_number("ids", one) for one in given}))
+
+
+def _failures(raw: object) -> tuple[str, ...]:
+    given = raw if isinstance(raw, (list, tuple)) else [raw]
+    if len(given) > _MAX_FAILURES:
+        raise BadFilter(f"failures: at most {_MAX_FAILURES}")
+    for one in given:
+        failure_of(one)
+    return tuple(sorted({str(one) for one in given}))
+
+
+def failure_of(name: object) -> tuple[str, int | None]:
+    """Route and group of ``route~group``; no group for ``route~none``."""
+    if not isinstance(name, str) or len(name) > _MAX_TEXT:
+        raise BadFilter("failures: route~group")
+    route, _, group = storable("failures", name).rpartition("~")
+    if not route:
+        raise BadFilter("failures: route~group")
+    return route, None if group == NO_GROUP else _whole_number("failures", group)
+
+
+def _failure(number: int, name: str, values: dict[str, Any]) -> str:
+    """A condition for one of several failures; its values are added to ``values``."""
+    route, group = failure_of(name)
+    values[f"of_route_{number}"] = route
+    if group is None:
+        return f"(route = :of_route_{number} and group_id is null)"
+    values[f"of_group_{number}"] = group
+    return f"(route = :of_route_{number} and group_id = :of_group_{number})"
 
 
 def _whole_number(name: str, raw: object) -> int:

@@ -33,7 +33,7 @@ Requested = Annotated[RequestContext, Depends(request_context)]
 
 def _filter_of(request: Request) -> Filter:
     query = request.query_params
-    return Filter.read({**dict(query), "ids": query.getlist("ids")})
+    return Filter.read({**dict(query), "ids": query.getlist("ids"), "failures": query.getlist("failures")})
 
 
 Chosen = Annotated[Filter, Depends(_filter_of)]
@@ -74,24 +74,39 @@ def plan_page(at: Requested, route: str) -> Response:
 
 
 @router.get("/groups", response_class=HTMLResponse)
-def groups_page(at: Requested, route: Word = "", cause: Word = "", order: Word = "open", after: Word = "") -> Response:
+def groups_page(
+    at: Requested, tab: Word = "waiting", route: Word = "", cause: Word = "", order: Word = "open", after: Word = ""
+) -> Response:
     if route:
         at.insist(route)
     if cause and cause not in set(Cause):
         raise BadFilter("cause: not one of the eighteen")
     if order not in ("open", "oldest"):
         raise BadFilter("order: open or oldest")
+    if tab not in reading.TABS:
+        raise BadFilter(f"tab: one of {', '.join(reading.TABS)}")
     with at.read() as connection:
-        rows = reading.groups(connection, at.readable, route=route, cause=cause, order=order, after=_group_key(after))
+        rows = reading.failures(
+            connection, at.readable, tab=tab, route=route, cause=cause, order=order, after=_group_key(after)
+        )
         more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
+        tabs = reading.failure_tabs(connection, at.readable, route=route, cause=cause)
         trend = reading.trends(connection, at.readable, {r["group_id"] for r in rows if r["group_id"]}, at.now)
     days = reading.days(at.now)
     for row in rows:
         per_day = trend.get((row["route"], row["group_id"]), {})
         row["trend"] = [per_day.get(day, 0) for day in days]
-    following = "~".join(map(str, reading.group_key(rows[-1], order))) if more else ""
     return at.render(
-        "groups.html", groups=rows, route=route, cause=cause, order=order, following=following, after=after
+        "groups.html",
+        groups=rows,
+        tab=tab,
+        tabs=tabs,
+        route=route,
+        cause=cause,
+        order=order,
+        following="~".join(map(str, reading.group_key(rows[-1], order))) if more else "",
+        after=after,
+        may_decide={name for name in {row["route"] for row in rows} if at.may_decide(name)},
     )
 
 
@@ -117,6 +132,7 @@ def group_page(at: Requested, chosen: Chosen, route: str, group: str) -> Respons
         ),
         advice=_advice(at, route, found["cause"]),
         may_decide=at.may_decide(route),
+        may_approve=_may_approve(at, listing["rows"]),
         **listing,
     )
 
@@ -128,7 +144,9 @@ def messages_page(at: Requested, chosen: Chosen) -> Response:
     with at.read() as connection:
         listing = _listing(connection, at, chosen)
     decidable = [route for route in {row["route"] for row in listing["rows"]} if at.may_decide(route)]
-    return at.render("messages.html", may_decide=bool(decidable), **listing)
+    return at.render(
+        "messages.html", may_decide=bool(decidable), may_approve=_may_approve(at, listing["rows"]), **listing
+    )
 
 
 @router.get("/messages/{message_id}", response_class=HTMLResponse)
@@ -176,6 +194,39 @@ def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
         examples=examples,
         original=original,
         seen_at=at.now.isoformat(),
+    )
+
+
+@router.get("/results", response_class=HTMLResponse)
+def results_page(at: Requested, decided_by: Word = "", decided_at: Word = "") -> Response:
+    moment = filters.instant("decided_at", decided_at)
+    if moment is None or not decided_by:
+        raise BadFilter("decided_at and decided_by: which decision")
+    with at.read() as connection:
+        rows = reading.results(
+            connection,
+            at.readable,
+            "decided_at = :then_at and decided_by = :who",
+            {"then_at": moment, "who": decided_by},
+        )
+        following = reading.failures(connection, at.readable, size=1)
+    routes = sorted({row["route"] for row in rows})
+    return at.render(
+        "results.html",
+        results=rows,
+        decided_by=decided_by,
+        moment=moment,
+        total=sum(row["n"] for row in rows),
+        undecided=sum(row["decided"] for row in rows),
+        undo={
+            "action": "withdraw",
+            "filter": {"decided_by": decided_by, "decided_at": decided_at},
+            "routes": routes,
+            "up_to": (1 << 63) - 1,
+            "note": "taken back",
+        },
+        may_undo=all(at.may_decide(route) for route in routes),
+        following=following[0] if following else None,
     )
 
 
@@ -368,6 +419,19 @@ def _listing(connection: Connection, at: RequestContext, chosen: Filter) -> dict
             {s.queue for name in at.readable if name in at.settings.routes for s in at.settings.routes[name].sources}
         ),
     }
+
+
+def _may_approve(at: RequestContext, rows: list[reading.Row]) -> bool:
+    """Whether any of these waits for a second person, and this one can be that."""
+    me = at.person.name.strip().lower()
+    return any(
+        row["status"] == "decided"
+        and not row["approved_by"]
+        and row["decided_by"].strip().lower() != me
+        and row["route"] in at.settings.routes
+        and at.settings.routes[row["route"]].approvals > 1
+        for row in rows
+    )
 
 
 def _every_row(at: RequestContext, chosen: Filter) -> Iterator[reading.Row]:

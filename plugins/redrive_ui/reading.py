@@ -26,6 +26,8 @@ PAGE = 50
 RECENT = 200_000
 #: A count beyond this is told as "more than".
 COUNT_TO = 100_000
+#: Of what is on its way, so many of the newest messages are looked at for what people released.
+UNDER_WAY = 50_000
 DAYS = 14
 _OPEN_STATES = ("classified", "waiting", "held", "sending", "unknown", "to_review", "escalated", "restoring",
                 "restore_unknown", "expired")  # fmt: skip
@@ -256,48 +258,97 @@ def _example(connection: Connection, route: str, group_id: int) -> str | None:
     return str(row["error_text"]) if row and row["error_text"] else None
 
 
-def groups(
-    connection: Connection,
-    readable: Collection[str],
-    *,
-    route: str = "",
-    cause: str = "",
-    order: str = "open",
-    after: Sequence[Any] = (),
-) -> list[Row]:
-    """A page of the groups that people are asked about: counts, an example, with cause and template (or None).
+TABS = ("waiting", "progress", "done")
 
-    ``order`` is ``open`` (most messages first) or ``oldest`` (who has waited longest first; the example is that one).
-    ``after`` is the :func:`group_key` of the last row. One row more than :data:`PAGE` is returned where there is more.
+
+def _placed(readable: Collection[str], route: str, cause: str) -> tuple[str, dict[str, Any]]:
+    """All failures that people were asked about, each at its place: who is awaited, in progress, or done with.
+
+    A failure is in one place. Somebody who is at it, or says that it is to be ignored, comes first; then what waits for
+    a decision; then what is decided and has no outcome yet.
     """
     only = [one for one in readable if one == route] if route else readable
     where, values = _routes(only)
     # All of this is in one index. What a row holds beside it is read for the examples alone.
     counted = (
-        "select route, group_id, sum(case when status <> 'decided' then 1 else 0 end) as open_messages,"
-        " sum(case when status = 'decided' then 1 else 0 end) as decided_messages,"
-        " min(coalesce(first_enqueued_at, escalated_at)) as oldest_at,"
-        " coalesce(min(case when status <> 'decided' then escalation_id end), min(escalation_id)) as example_id"
-        f" from escalated_messages where status <> 'applied' and {where} group by route, group_id"
+        "select route, group_id, sum(case when status in ('open', 'refused', 'reopened') then 1 else 0 end) as"
+        " open_messages, sum(case when status = 'decided' then 1 else 0 end) as decided_messages,"
+        " sum(case when status = 'applied' then 1 else 0 end) as applied_messages,"
+        " min(case when status <> 'applied' then coalesce(first_enqueued_at, escalated_at) end) as oldest_at,"
+        " max(escalated_at) as newest_at,"
+        " coalesce(min(case when status in ('open', 'refused', 'reopened') then escalation_id end),"
+        " max(escalation_id)) as example_id"
+        f" from escalated_messages where {where} group by route, group_id"
     )
-    conditions = []
+    released = (
+        "select route, group_id, count(*) as n from (select route, group_id, releases from messages where"
+        f" {where} and state in ('waiting', 'held', 'sending', 'sent', 'unknown') order by message_id desc"
+        f" limit {UNDER_WAY}) as newest where releases > 0 group by route, group_id"
+    )
+    by_cause = " and failure_groups.cause = :cause" if cause else ""
     if cause:
-        conditions.append("failure_groups.cause = :cause")
         values["cause"] = cause
+    same = (
+        "{0}.route = counted.route and ({0}.group_id = counted.group_id or ({0}.group_id is null and"
+        " counted.group_id is null))"
+    )
+    return (
+        "select told.*, case when issue = 'ignored' then 'done' when issue = 'in_progress' then 'progress'"
+        " when open_messages > 0 then 'waiting' when decided_messages > 0 or under_way > 0 then 'progress'"
+        " else 'done' end as tab, open_messages + decided_messages + applied_messages as all_messages from ("
+        "select counted.*, failure_groups.cause, coalesce(issue_state.status, 'open') as issue, issue_state.owner,"
+        " issue_state.ticket,"
+        " coalesce(released.n, 0) as under_way, gate.stage as gate"
+        f" from ({counted}) as counted left join failure_groups on failure_groups.group_id = counted.group_id"
+        f" left join issue_state on {same.format('issue_state')} left join ({released}) as released on"
+        f" {same.format('released')} left join breakers gate on {same.format('gate')} and gate.group_id is not null"
+        f" where 1 = 1{by_cause}) as told",
+        values,
+    )
+
+
+def failure_tabs(
+    connection: Connection, readable: Collection[str], *, route: str = "", cause: str = ""
+) -> dict[str, int]:
+    """How many failures are at each place."""
+    placed, values = _placed(readable, route, cause)
+    rows = rows_of(connection, f"select tab, count(*) as n from ({placed}) as placed group by tab", **values)
+    return dict.fromkeys(TABS, 0) | {row["tab"]: row["n"] for row in rows}
+
+
+def failures(
+    connection: Connection,
+    readable: Collection[str],
+    *,
+    tab: str = "waiting",
+    route: str = "",
+    cause: str = "",
+    order: str = "open",
+    after: Sequence[Any] = (),
+    size: int | None = None,
+) -> list[Row]:
+    """A page of the failures at one place: counts, how far people are, an example, with cause and template (or None).
+
+    ``order`` is ``open`` (most messages first) or ``oldest`` (who has waited longest first; the example is that one).
+    ``after`` is the :func:`group_key` of the last row. One row more than ``size`` (:data:`PAGE`) is returned where
+    there is more.
+    """
+    placed, values = _placed(readable, route, cause)
+    conditions = ["tab = :tab"]
+    values["tab"] = tab
+    many = _MANY[tab]
     if len(after) == 3:
-        tie = "(route > :last_route or (route = :last_route and coalesce(counted.group_id, 0) > :last_group))"
+        tie = "(route > :last_route or (route = :last_route and coalesce(group_id, 0) > :last_group))"
         if order == "oldest":
             conditions.append(f"(example_id > :first or (example_id = :first and {tie}))")
         else:
-            conditions.append(f"(open_messages < :first or (open_messages = :first and {tie}))")
+            conditions.append(f"({many} < :first or ({many} = :first and {tie}))")
         values |= dict(zip(("first", "last_route", "last_group"), after, strict=True))
-    by = "example_id" if order == "oldest" else "open_messages desc"
+    by = "example_id" if order == "oldest" else f"{many} desc"
     rows = rows_of(
         connection,
-        f"select counted.*, failure_groups.cause from ({counted}) as counted left join failure_groups on"
-        " failure_groups.group_id = counted.group_id"
-        + (f" where {' and '.join(conditions)}" if conditions else "")
-        + f" order by {by}, route, coalesce(counted.group_id, 0) limit {PAGE + 1}",
+        f"select placed.*, {many} as many from ({placed}) as placed where {' and '.join(conditions)}"
+        f" order by {by}, route, coalesce(group_id, 0) limit {(size or PAGE) + 1}",
         **values,
     )
     examples = {row["escalation_id"]: row for row in by_ids(connection, [row["example_id"] for row in rows])}
@@ -308,9 +359,69 @@ def groups(
     return rows
 
 
+#: What is counted at each place: what waits, what is on its way, all that there was.
+_MANY = {
+    "waiting": "open_messages",
+    "progress": "(open_messages + decided_messages + under_way)",
+    "done": "all_messages",
+}
+
+
+def issue(connection: Connection, route: str, group_id: int) -> Row:
+    """How far people are with a failure, and what they said about it, newest first."""
+    found = _first(
+        connection, "select * from issue_state where route = :route and group_id = :id", route=route, id=group_id
+    )
+    said = rows_of(
+        connection,
+        "select written_by, written_at, text from issue_comments where route = :route and group_id = :id"
+        " order by comment_id desc limit 50",
+        route=route,
+        id=group_id,
+    )
+    return {"status": "open", "owner": None, "ticket": None, "written_by": None, **(found or {}), "comments": said}
+
+
+def results(connection: Connection, readable: Collection[str], condition: str, values: Mapping[str, Any]) -> list[Row]:
+    """What was decided, newest first, and what became of it: one row per decision and failure.
+
+    ``condition`` is about the newest 20,000 rows of ``escalated_messages`` (as ``asked``) that it is true of.
+    """
+    where, routes_named = _routes(readable, "asked.route")
+    step = (
+        "case when asked.status = 'decided' then 'decided' when asked.status in ('refused', 'reopened') then 'refused'"
+        " when exists (select 1 from escalated_messages later where later.message_id = asked.message_id"
+        " and later.escalation_id > asked.escalation_id) then 'back'"
+        " when messages.state = 'waiting' then 'waiting' when messages.state = 'held' then 'held'"
+        " when messages.state in ('sending', 'sent', 'unknown') then 'sent'"
+        " when messages.state in ('presumed', 'confirmed', 'suppressed') then 'stayed'"
+        " when messages.state = 'discarded' then 'discarded' else 'back' end"
+    )
+    counts = ", ".join(f"sum(case when step = '{one}' then 1 else 0 end) as {one}" for one in STEPS)
+    rows = rows_of(
+        connection,
+        f"select placed.*, group_state.stage, group_state.sent as canary_sent, group_state.allowed from (select route,"
+        f" group_id, decision, decided_by, decided_at, note, max(approved_by) as approved_by, count(*) as n, {counts}"
+        f" from (select asked.*, {step} as step from (select escalation_id, message_id, route, group_id, decision,"
+        " decided_by, decided_at, approved_by, note, status from escalated_messages asked where decision is not null"
+        f" and {condition} and {where} order by escalation_id desc limit 20000) as asked left join messages on"
+        " messages.message_id = asked.message_id) as steps group by route, group_id, decision, decided_by, decided_at,"
+        " note order by decided_at desc, count(*) desc limit 100) as placed left join group_state on"
+        " group_state.route = placed.route and group_state.group_id = placed.group_id order by decided_at desc, n desc",
+        **values,
+        **routes_named,
+    )
+    said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows])
+    return [{**row, "template": said.get((row["route"], row["group_id"]))} for row in rows]
+
+
+#: How far what was decided has come.
+STEPS = ("decided", "refused", "waiting", "held", "sent", "stayed", "back", "discarded")
+
+
 def group_key(row: Row, order: str) -> tuple[int, str, int]:
-    """Where in its list a row of :func:`groups` stands."""
-    return row["example_id"] if order == "oldest" else row["open_messages"], row["route"], row["group_id"] or 0
+    """Where in its list a row of :func:`failures` stands."""
+    return row["example_id"] if order == "oldest" else row["many"], row["route"], row["group_id"] or 0
 
 
 def group(
@@ -368,7 +479,10 @@ def group(
         "gate": gate[0] if gate else None,
         "merged_into": next((row["merged_into"] for row in aliases if row["group_id"] == group_id), None),
         "merged_here": [row["group_id"] for row in aliases if row["merged_into"] == group_id],
-        "before": earlier_decisions(connection, route, group_id),
+        "decided": results(
+            connection, [route], same, {name: value for name, value in values.items() if name != "route"}
+        ),
+        "issue": issue(connection, route, group_id) if group_id else None,
         "standing": rows_of(
             connection,
             "select decision, decided_by, approved_by, note, until_at from standing_decisions where group_id = :id"
@@ -378,23 +492,6 @@ def group(
             now=now,
         ),
     }
-
-
-def earlier_decisions(connection: Connection, route: str, group_id: int | None) -> list[Row]:
-    """What people decided about a group before, and where those messages are now."""
-    same = "reviews.group_id = :group_id" if group_id is not None else "reviews.group_id is null"
-    return rows_of(
-        connection,
-        "select decision, decided_by, note, max(decided_at) as decided_at, count(*) as n, sum(case when messages.state"
-        " in ('presumed', 'confirmed') then 1 else 0 end) as stayed_away, sum(case when messages.state in"
-        " ('to_review', 'escalated', 'classified', 'held') then 1 else 0 end) as back_again"
-        " from (select * from escalated_messages"
-        f" reviews where status = 'applied' and route = :route and {same} order by escalation_id desc limit 10000)"
-        " as reviews left join messages on messages.message_id = reviews.message_id"
-        " group by decision, decided_by, note order by max(decided_at) desc nulls last limit 10",
-        route=route,
-        **({"group_id": group_id} if group_id is not None else {}),
-    )
 
 
 def outcomes(connection: Connection, route: str, groups: Collection[int]) -> dict[int, Row]:

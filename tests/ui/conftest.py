@@ -68,9 +68,11 @@ class Site(Probe):
     ) -> Any:
         """What the page's own script sends."""
         given = {"action": action, "note": note, "up_to": 1 << 40, "filter": {"route": "orders"}} | body
-        return self.client.post(
-            f"{PREFIX}/api/decisions", json=given, headers={"origin": "http://airflow.test"} | (headers or {})
-        )
+        return self.post("/api/decisions", headers, **given)
+
+    def post(self, path: str, headers: dict[str, str] | None = None, **body: Any) -> Any:
+        """A write as the page's own script makes it."""
+        return self.client.post(PREFIX + path, json=body, headers={"origin": "http://airflow.test"} | (headers or {}))
 
 
 @pytest.fixture

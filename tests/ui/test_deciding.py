@@ -4,6 +4,7 @@ import html
 import json
 import re
 from typing import Any
+from urllib.parse import quote
 
 from tests.ui import seeding
 from tests.ui.conftest import Site
@@ -30,7 +31,9 @@ def test_a_group_is_decided_with_the_name_of_who_is_logged_in(site: Site) -> Non
 
     answer = follow(site, "/decide?route=orders&group=1&action=redeliver")
 
-    assert answer.json() == {"action": "redeliver", "count": expected, "by": "Ana Kováč"}
+    assert answer.json() == {
+        "action": "redeliver", "count": expected, "by": "Ana Kováč", "at": seeding.NOW.isoformat()
+    }  # fmt: skip
     assert site.rows(
         "select distinct route, group_id, decision, decided_by, note from escalated_messages where status = 'decided'"
     ) == [("orders", 1, "redeliver", "Ana Kováč", "fixed in 1.4.2")]
@@ -75,7 +78,29 @@ def test_who_was_faster_is_told_and_not_taken_for_success(site: Site) -> None:
     assert answer["faster"] == [{"by": "ben", "decision": "redeliver", "count": order["expected"]}]
 
     order = order_of(site.page("/decide?route=orders&group=2&action=discard"))
-    assert site.decide(order.pop("action"), **order).json().keys() == {"action", "count", "by"}, "all that it showed"
+    assert site.decide(order.pop("action"), **order).json().keys() == {"action", "count", "by", "at"}, (
+        "all that it showed"
+    )
+
+
+def test_many_failures_are_decided_with_one_reason_and_taken_back_with_one_click(site: Site) -> None:
+    path = "/decide?failures=orders~1&failures=payments~2&failures=orders~3&action=discard"
+    chosen = "(route, group_id) in (values ('orders', 1), ('payments', 2), ('orders', 3))"
+    expected = site.value(f"select count(*) from escalated_messages where {chosen}")
+    answer = follow(site, path).json()
+    assert answer["count"] == expected
+    assert site.value(f"select count(*) from escalated_messages where {chosen} and decision = 'discard'") == expected
+    site.change("update escalated_messages set decision = 'discard', decided_by = 'ben' where route = 'orders' and"
+                " group_id = 4")  # fmt: skip
+
+    result = site.page(f"/results?decided_by={quote(answer['by'])}&decided_at={quote(answer['at'])}")
+    assert f"{expected:,} messages decided by you" in result
+    undo = order_of(result)
+    assert site.decide(**undo).json()["count"] == expected
+    assert site.rows("select distinct decided_by from escalated_messages where status = 'decided'") == [("ben",)]
+    assert "it was taken back" in site.page(
+        f"/results?decided_by={quote(answer['by'])}&decided_at={quote(answer['at'])}"
+    )
 
 
 def test_all_routes_are_decided_where_the_preview_named_them(site: Site) -> None:

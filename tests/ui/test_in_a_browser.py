@@ -32,6 +32,7 @@ PATIENCE = 60_000  # milliseconds; what is waited for takes one or two where not
 expect.set_options(timeout=PATIENCE)  # 5 s unless told
 VIEWER = "val"
 HOSTILE_ID = 900 << 20
+TEN = 700
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,7 @@ def dead(shop: Shop) -> Shop:  # noqa: F811
     seeding.seed(ledger, now=datetime.now(UTC))
     for number, text in enumerate(seeding.HOSTILE.values()):
         seeding.escalate(ledger, HOSTILE_ID + number, text, text, group_id=3, headers=[[text, "String", text]])
+    _plant_failures(ledger)
     with ledger.write() as connection:  # none of the history may move: its files aren't there
         later = datetime.now(UTC) + timedelta(days=30)
         gates, messages = tables.breakers, tables.messages
@@ -61,6 +63,21 @@ def dead(shop: Shop) -> Shop:  # noqa: F811
     pipeline.escalate(configured, run)
     pipeline.finish(configured, run, "succeeded")
     return shop
+
+
+def _plant_failures(ledger: Ledger) -> None:
+    """Ten failures of one message each."""
+    now = datetime.now(UTC)
+    for number in range(10):
+        with ledger.write() as connection:
+            connection.execute(
+                tables.failure_groups.insert(),
+                {"group_id": TEN + number, "fingerprint": f"ten-{number}", "cause": "application_bug",
+                 "template": f"ZeroDivisionError: in step {number}", "first_seen_at": now, "last_seen_at": now,
+                 "first_route": "orders"},
+            )  # fmt: skip
+        error = f"Traceback (most recent call last):\n  File 'shop.py', line {number}\nZeroDivisionError: step {number}"
+        seeding.escalate(ledger, HOSTILE_ID + 100 + number, error, "{}", group_id=TEN + number)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +210,9 @@ def test_a_decision_is_taken_applied_and_told(
     frame.get_by_label("Why?").fill("fixed in 1.4.2")
     picture(page, "deciding")
     button.click()
-    expect(frame.get_by_role("status")).to_contain_text("Done: redeliver, 2 messages, signed admin")
+    expect(frame.get_by_role("heading", name="2 messages decided by you")).to_be_visible()
+    expect(frame.locator(".steps")).to_contain_text("2 not taken up yet")
+    picture(page, "result")
     assert dead.query(f"select distinct decided_by, note from escalated_messages where group_id = {group}") == [
         (local_airflow.USER, "fixed in 1.4.2")
     ]
@@ -211,6 +230,9 @@ def test_a_decision_is_taken_applied_and_told(
         assert time.monotonic() < deadline
         time.sleep(0.5)
     assert dead.depth("orders") == 2
+    page.goto(f"/plugin/redrive/redrive/groups/orders/{group}")
+    expect(within(page).locator(".steps").first).to_contain_text("sent, outcome open")
+    picture(page, "failure")
     page.goto(f"/plugin/redrive/redrive/messages/{message}")
     story = within(page).locator(".timeline li")
     expect(story.filter(has_text="admin decided: redeliver")).to_be_visible()
@@ -220,6 +242,60 @@ def test_a_decision_is_taken_applied_and_told(
 
     story.get_by_role("link", name="DAG run").first.click()
     page.wait_for_url("**/dags/redrive_review/runs/**")  # around the frame, not within it
+
+
+def test_ten_failures_are_decided_with_one_reason_in_thirteen_clicks_and_taken_back_with_one(
+    page: Page, dead: Shop, picture: Callable[[Page, str], None]
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.goto("/plugin/redrive/redrive/groups")
+    frame, clicks = within(page), 0
+    rows = frame.locator("[data-row]")
+    expect(rows.nth(9)).to_be_in_viewport()
+    for number in range(10):
+        frame.get_by_label(f"Pick failure {TEN + number} on orders").click()
+        clicks += 1
+    picture(page, "triage")
+    frame.get_by_role("button", name="Discard …").click()
+    expect(frame.get_by_role("heading", name="Discard 10 messages?")).to_be_visible()
+    expect(frame.get_by_label("Why?")).to_be_focused()  # also within Airflow's frame
+    page.keyboard.type("test orders")
+    frame.get_by_role("button", name="Discard 10 messages").click()
+    clicks += 2
+    expect(frame.get_by_role("heading", name="10 messages decided by you")).to_be_visible()
+    assert clicks <= 13
+    frame.get_by_role("button", name="Undo for 10").click()
+    expect(frame.get_by_text("Nothing of it stands")).to_be_visible()
+    assert dead.query("select count(*) from escalated_messages where decision = 'discard'") == [(0,)]
+
+
+def test_how_far_people_are_is_said_from_the_table_and_on_the_failure(
+    page: Page, dead: Shop, picture: Callable[[Page, str], None]
+) -> None:
+    page.goto("/redrive/groups")
+    for number in range(2):
+        page.get_by_label(f"Pick failure {TEN + number} on orders").check()
+    page.get_by_label("How far").select_option("in progress")
+    expect(page.get_by_role("link", name="In progress 2")).to_be_visible()
+    page.get_by_role("link", name="In progress 2").click()
+    expect(page.locator("[data-row]")).to_have_count(2)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.locator("[data-picked-count]").first).to_have_text("1")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/groups/orders/{TEN + 1}")
+    page.get_by_text("Change it, or say something").click()
+    page.get_by_label("Owner").fill("ana")
+    page.get_by_label("Ticket").fill("https://tickets.example.org/SHOP-412")
+    page.get_by_label("Comment").fill("asked the team of billing")
+    page.get_by_role("button", name="Write it down").click()
+    expect(page.get_by_text("asked the team of billing")).to_be_visible()
+    expect(page.get_by_role("link", name="https://tickets.example.org/SHOP-412")).to_be_visible()
+    picture(page, "issue")
+    assert dead.query(f"select status, owner, written_by from issue_state where group_id = {TEN + 1}") == [
+        ("in_progress", "ana", local_airflow.USER)
+    ]
 
 
 def test_a_viewer_reads_and_does_not_decide(viewer: BrowserContext, dead: Shop) -> None:
@@ -322,7 +398,7 @@ def test_it_works_with_a_keyboard_and_in_a_narrow_window(page: Page, picture: Ca
     page.keyboard.press("Tab")
     expect(page.locator(":focus")).to_have_text("Skip to the content")
     page.keyboard.press("Enter")
-    while page.evaluate("document.activeElement.closest('article') === null"):
+    while page.evaluate("document.activeElement.closest('[data-row] .what') === null"):
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_url("**/groups/orders/*")

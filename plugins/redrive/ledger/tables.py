@@ -413,6 +413,13 @@ escalated_messages = Table(
     CheckConstraint("status <> 'applied' or decision is not null", name="status_needs_decision"),
     Index("ix_escalated_messages_message_id", "message_id"),
     Index("ix_escalated_messages_status_group_id", "status", "route", "group_id"),
+    # What was decided together: what became of it, and how it is taken back.
+    Index(
+        "ix_escalated_messages_decided_at",
+        "decided_at",
+        sqlite_where=text("decided_at is not null"),
+        postgresql_where=text("decided_at is not null"),
+    ),
     # All that review_groups counts, so that it reads no payloads.
     Index(
         "ix_escalated_messages_review",

@@ -88,11 +88,100 @@ async function decide(event) {
       answer.textContent = `Done: ${told.action}, ${messages}, signed ${told.by}. It is applied within minutes.`;
     }
     form.dataset.done = "true";
+    if (form.dataset.result && told.at) { // what becomes of it has a page of its own
+      const where = new URLSearchParams({ decided_by: told.by, decided_at: told.at });
+      const link = document.createElement("a");
+      link.href = `${form.dataset.result}?${where}`;
+      link.textContent = "See what becomes of it";
+      answer.append(" ", link);
+      if (!(told.expected > told.count)) {
+        window.location.assign(link.href);
+      }
+    } else if (form.dataset.undo !== undefined) {
+      window.location.reload();
+    }
   } catch (error) {
     answer.classList.add("bad-text");
     answer.textContent = `Not done: ${error.message}`;
     button.disabled = false;
   }
+}
+
+// --- what people say about failures -------------------------------------------------------------------------
+async function say(endpoint, order, answer) {
+  answer.className = "answer";
+  try {
+    const response = await fetch(endpoint, {
+      method: "POST",
+      credentials: "same-origin",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(order),
+    });
+    const told = await response.json();
+    if (!response.ok) {
+      throw new Error(told.detail);
+    }
+    window.location.reload();
+  } catch (error) {
+    answer.classList.add("bad-text");
+    answer.textContent = `Not done: ${error.message}`;
+  }
+}
+
+function issue(event) {
+  event.preventDefault();
+  const form = event.currentTarget;
+  const order = JSON.parse(form.dataset.issue);
+  for (const field of form.querySelectorAll("input, select")) {
+    if (field.tagName === "SELECT" || field.name === "comment" || field.name === "ignored_until") {
+      if (field.value) { // left alone says nothing
+        order[field.name] = field.value;
+      }
+    } else if (field.value !== field.defaultValue) {
+      order[field.name] = field.value;
+    }
+  }
+  say(form.dataset.endpoint, order, form.querySelector(".answer"));
+}
+
+// --- a table that is worked through with keys ----------------------------------------------------------------
+function keys(event) {
+  const rows = [...document.querySelectorAll("[data-row]")];
+  if (!rows.length || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("textarea, select, input:not([type=checkbox])")) {
+    return;
+  }
+  const here = rows.findIndex((row) => row.classList.contains("here"));
+  const go = (to) => {
+    const row = rows[Math.max(0, Math.min(rows.length - 1, to))];
+    rows.forEach((one) => one.classList.toggle("here", one === row));
+    row.querySelector(".what a").focus();
+    row.scrollIntoView({ block: "nearest" });
+  };
+  if (event.key === "j") {
+    go(here + 1);
+  } else if (event.key === "k") {
+    go(here < 0 ? 0 : here - 1);
+  } else if (event.key === "x" && here >= 0) {
+    rows[here].querySelector("[data-pick]")?.click();
+  } else if (event.key === "Enter" && here >= 0 && !event.target.closest("a, button")) {
+    rows[here].querySelector(".what a").click();
+  } else {
+    return;
+  }
+  event.preventDefault();
+}
+
+// --- what is under way looks again by itself, but never while somebody writes or picks ------------------------
+function refresh(seconds) {
+  window.setTimeout(() => {
+    const busy = document.hidden || document.querySelector("[data-pick]:checked, details[open] form")
+      || document.activeElement.closest("input, textarea, select");
+    if (busy) {
+      refresh(seconds);
+    } else {
+      window.location.reload();
+    }
+  }, seconds * 1000);
 }
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -107,6 +196,25 @@ document.addEventListener("DOMContentLoaded", () => {
     picked(form); // the browser may remember what was picked
   });
   document.querySelectorAll("form.decision").forEach((form) => form.addEventListener("submit", decide));
+  document.querySelectorAll("form.issue").forEach((form) => form.addEventListener("submit", issue));
+  document.querySelectorAll("[data-set-status]").forEach((choice) => choice.addEventListener("change", () => {
+    const form = choice.form;
+    const failures = [...form.querySelectorAll("[data-pick]:checked")].map((box) => box.value);
+    if (choice.value && failures.length) {
+      say(form.dataset.issues, { failures, status: choice.value }, form.querySelector(".answer"));
+    }
+  }));
+  document.addEventListener("keydown", keys);
+  const moving = document.querySelector("[data-refresh]");
+  if (moving) {
+    refresh(Number(moving.dataset.refresh));
+  }
+  // Within a frame a field that asks for the focus doesn't get it.
+  const first = document.querySelector("[data-first]");
+  if (first) {
+    window.focus();
+    first.focus();
+  }
   document.querySelectorAll("[data-back]").forEach((link) => link.addEventListener("click", (event) => {
     if (window.history.length > 1) {
       event.preventDefault();

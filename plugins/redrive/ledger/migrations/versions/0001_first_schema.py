@@ -193,6 +193,14 @@ def upgrade() -> None:
         unique=False,
     )
     op.create_index(
+        "ix_escalated_messages_decided_at",
+        "escalated_messages",
+        ["decided_at"],
+        unique=False,
+        sqlite_where=sa.text("decided_at is not null"),
+        postgresql_where=sa.text("decided_at is not null"),
+    )
+    op.create_index(
         "ix_escalated_messages_status_group_id", "escalated_messages", ["status", "route", "group_id"], unique=False
     )
     op.create_table(
