@@ -222,7 +222,7 @@ def results_page(at: Requested, decided_by: Word = "", decided_at: Word = "") ->
             "action": "withdraw",
             "filter": {"decided_by": decided_by, "decided_at": decided_at},
             "routes": routes,
-            "up_to": (1 << 63) - 1,
+            "up_to": (1 << 53) - 1,  # all of them, in a number that scripts know exactly
             "note": "taken back",
         },
         may_undo=all(at.may_decide(route) for route in routes),

@@ -386,7 +386,9 @@ def test_every_page_works_on_postgresql(make_site: Callable[..., Site], postgres
         "/groups/orders/1?text=SKU&header=tenant%3Dblue&since=2026-11-01&queue=orders-dlq&status=all",
         "/messages", "/messages?order=oldest&after=3", f"/messages/{FIRST}", "/find?word=order-1", "/messages.csv",
         "/decide?route=orders&action=redeliver", f"/decide?ids={escalation}&action=edit",
-        "/decide?route=orders&action=approve", "/groups?after=3~orders~1",
+        "/decide?route=orders&action=approve", "/groups?after=3~orders~1", "/groups?tab=progress", "/groups?tab=done",
+        "/decide?failures=orders~1&failures=orders~2&action=discard",
+        "/results?decided_by=Ana&decided_at=2026-11-21T09:00",
     ):  # fmt: skip
         site.page(path)
     assert site.decide("redeliver", filter={"route": "orders", "group": "1"}).json()["count"] > 5
