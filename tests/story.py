@@ -17,15 +17,16 @@ from redrive.spark import submit
 from tests.classifying import classify
 
 
-def perform(broker: str, connection: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Tell the story of ``broker`` on the server of that connection; what was said. Fails if it ended otherwise."""
+def perform(told: str | play.Story, connection: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Tell a story, or that of a broker, on the server of that connection; what was said. Fails if it ended badly."""
     monkeypatch.setattr(submit, "classify", lambda _, manifest: classify(manifest))
     place = Workspace(folder)
     place.claim(fresh=True)
     said = io.StringIO()
     console = Console(file=said, width=160)
     served = play.Served("a server of the tests", connection)
-    with play.Play.begun(play.find(broker), served, place, console, _here) as performance:
+    story = play.find(told) if isinstance(told, str) else told
+    with play.Play.begun(story, served, place, console, _here) as performance:
         ended_well = performance.perform()
     assert ended_well, said.getvalue()
     return said.getvalue()

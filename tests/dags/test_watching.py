@@ -56,7 +56,11 @@ def test_it_counts_what_can_be_received_from_dead_letter_sources_and_takes_nothi
 ) -> None:
     depths = {"dead": Depth(7, 3, 0), "later": Depth(90, 0, 0)}
     closed: list[bool] = []
-    only_looks = SimpleNamespace(depth=depths.__getitem__, close=lambda: closed.append(True))
+    only_looks = SimpleNamespace(
+        depth=depths.__getitem__,
+        close=lambda: closed.append(True),
+        capabilities=SimpleNamespace(consumer_statistics=False),
+    )
     monkeypatch.setattr(brokers, "open_broker", lambda *_: only_looks)
     assert watching.look("orders") == 7
     assert closed == [True]

@@ -16,6 +16,7 @@ from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline, preview
 from redrive.stages.consumers import Closing, assess, to_close
 from redrive.stages.context import Context, Run
+from redrive.stages.watch import watch
 from tests.workshop import REFUSED, Workshop
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -91,6 +92,32 @@ def test_an_ack_or_leaving_frees() -> None:
 def test_who_comes_back_under_its_name_begins_anew() -> None:
     known = looks(crew(1, 3, turn=1), crew(1, 3, turn=2), crew(0, 3, turn=3), crew(1, 3, turn=4))
     assert statuses(known)["s0"] == "healthy"
+
+
+# --- between runs ---------------------------------------------------------------------------------------------
+
+
+def test_a_watcher_finds_a_stuck_consumer_within_the_timeout_and_one_look(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, isolation={"ack_timeout": "5m"}, notify=[{"connection": "nowhere"}])
+    every, began = timedelta(seconds=30), workshop.now()
+    for turn in range(30):
+        for one in crew(1, 1, turn=turn):
+            workshop.world.tell_consumer("orders", one.consumer, unacked=one.unacked, progress=one.progress)
+        if watch(workshop.settings, "orders", workshop.broker, workshop.now()):
+            break
+        workshop.advance(seconds=every.total_seconds())
+
+    assert workshop.now() - began <= timedelta(minutes=5) + every
+    assert workshop.query("select consumer, status from consumer_health order by consumer") == [
+        ("s0", "isolated"),
+        ("w0", "healthy"),
+    ]
+    assert workshop.query("select event, subject from notifications") == [("consumers_stuck", "orders")]
+    assert workshop.query("select count(*) from runs") == [(0,)], "it takes no route, so it delays no run"
+    workshop.world.tell_consumer("orders", "s0", unacked=6, progress=2)
+    assert watch(workshop.settings, "orders", workshop.broker, workshop.now()) == 0
+    assert workshop.query("select count(*) from notifications where resolved_at is null") == [(0,)]
+    workshop.ledger.close()
 
 
 # --- the budget ----------------------------------------------------------------------------------------------

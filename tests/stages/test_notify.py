@@ -126,6 +126,28 @@ def test_a_breach_of_the_slo_is_told_once_per_breach(told_on_both: Workshop, inb
     assert inbox.events() == ["slo_breach"] * 2, "another breach"
 
 
+def test_people_are_told_of_a_queue_that_holds_too_much(tmp_path: Path, inbox: Inbox) -> None:
+    shop = Workshop(tmp_path, **TO_INBOX, most_messages=2)
+
+    def look() -> dict[str, Any]:
+        run = shop.begin()
+        counts = pipeline.observe(shop.settings, run, **shop.options())
+        pipeline.finish(shop.settings, run, "succeeded", shop.now)
+        return counts
+
+    shop.die("a", "b", error=REFUSED)
+    assert ("deep" in look(), inbox.events()) == (False, [])
+    shop.die("c", error=REFUSED)
+    assert (look()["deep"], look()["source_depth"]) == (1, 3)
+    assert inbox.events() == ["slo_breach"], "once"
+    assert inbox.got[0]["title"] == "orders: orders-dlq holds 3 messages, more than 2"
+    received = shop.broker.receive("orders-dlq", limit=1, wait=timedelta(0), lease=timedelta(minutes=1))
+    shop.broker.settle("orders-dlq", [one.receipt for one in received])
+    look()
+    assert shop.query("select count(*) from notifications where resolved_at is null") == [(0,)]
+    shop.ledger.close()
+
+
 def test_a_pause_is_told_with_its_reason(told: Workshop, inbox: Inbox) -> None:
     leases.pause(told.ledger, "orders", by="ana", reason="call ben@example.org", now=told.now())
     notify.paused(told.settings, "orders", told.now())

@@ -7,12 +7,14 @@ nothing, and the schedule comes as ever.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
+
+from redrive.errors import RedriveError
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +69,22 @@ class DepthTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow has no ty
 
 
 def look(route: str) -> int:
-    """How many messages can be received from the dead-letter sources of the route; 0 of those that don't tell."""
+    """How many messages can be received from the dead-letter sources of the route; 0 of those that don't tell.
+
+    The consumers of its destinations are looked at too; where that fails, it is told and nothing else.
+    """
     from redrive import settings as configuration  # noqa: PLC0415
     from redrive.brokers import open_broker  # noqa: PLC0415
+    from redrive.stages.watch import watch  # noqa: PLC0415
 
-    watched = configuration.load().route(route)
+    settings = configuration.load()
+    watched = settings.route(route)
     broker = open_broker(watched.broker, watched.connection or "")
     try:
+        try:
+            watch(settings, route, broker, datetime.now(UTC))
+        except RedriveError as error:
+            log.warning("route %s: could not look at its consumers: %s: %s", route, type(error).__name__, error)
         # A delay queue always holds something: that it waits is what it is for.
         return sum(broker.depth(one.queue).visible or 0 for one in watched.sources if one.kind == "dead_letter")
     finally:

@@ -41,6 +41,8 @@ class Capabilities:
     max_lease: timedelta | None = None  # no receive or extension leases for longer
     consumer_statistics: bool = False  # it fills TellsOfConsumers too
     closes_connections: bool = False  # it fills ClosesConnections too
+    #: Closing one connection of a queue's consumers makes all of them connect anew: what each holds is given out again.
+    closes_all_together: bool = False
     native_delays: tuple[int, ...] = ()  # the only ones, in rising seconds; others are rounded up. (): any
     settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
     #: Rights that a run needs and that can't be tried without changing something, in the broker's own words.
@@ -138,6 +140,11 @@ class Depth(NamedTuple):
             return None
         return self.visible + self.in_flight + self.delayed
 
+    @property
+    def known(self) -> int:
+        """So many are there at least: what is told, without the parts that are unknown."""
+        return sum(part for part in (self.visible, self.in_flight, self.delayed) if part is not None)
+
 
 #: The answer of a broker that does not tell.
 UNKNOWN_DEPTH = Depth(None, None, None)
@@ -156,6 +163,7 @@ class QueueInfo(NamedTuple):
     origin_lease: timedelta | None = None  # of the origin that dead-letters from here
     own_max_deliveries: int | None = None  # after so many this queue dead-letters a message; None: never
     warnings: tuple[str, ...] = ()  # what is dangerous about it, each the rest of a sentence that begins with its name
+    bounds: tuple[str, ...] = ()  # what holds there and is good to know, in the same form
 
 
 class Settled(NamedTuple):

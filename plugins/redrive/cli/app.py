@@ -863,7 +863,7 @@ def _ask(option: str, question: str, default: str | None = None) -> str:
 @app.command()
 def demo(
     broker: Annotated[
-        str, typer.Option(help="Whose story: sqs (the shop of `make run`), rabbitmq, pubsub or service_bus.")
+        str, typer.Option(help="Whose story: sqs (the shop of `make run`), rabbitmq, pubsub, service_bus or pulsar.")
     ] = "sqs",
     messages: Annotated[int, typer.Option(min=60, max=20_000, help="Orders that the demo shop gets.")] = 400,
     seed: Annotated[int, typer.Option(help="Which orders; the same seed gives the same.")] = 7,

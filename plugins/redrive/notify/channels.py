@@ -93,6 +93,11 @@ def _words(one: Event) -> tuple[str, str]:
                 f"{one.route}: paused by {facts['by']}",
                 f"{facts['reason']}. Nothing is sent until `redrive resume {one.route}`.",
             )
+        case "slo_breach" if "most" in facts:
+            return (
+                f"{one.route}: {facts['queue']} holds {facts['depth']:,} messages, more than {facts['most']:,}",
+                f"So it was seen at {facts['seen']}. Look at its consumers, and at `redrive status {one.route}`.",
+            )
         case "slo_breach" if "queue" in facts:
             return (
                 f"{one.route}: the oldest message in {facts['queue']} is older than the route's SLO of {facts['slo']}",

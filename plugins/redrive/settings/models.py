@@ -662,7 +662,8 @@ class InAirflow(Part):
     watch: Annotated[Duration, _at_least(timedelta(seconds=5))] | None = Field(
         default=None,
         description="Look at the depth of the dead-letter sources this often, in Airflow's triggerer, and begin a run "
-        "when more has come; the schedule stays beside it. Each look asks the broker, which may bill it. "
+        "when more has come; the schedule stays beside it. The consumers of destinations are looked at too, and people "
+        "told of those that are stuck. Each look asks the broker, which may bill it. "
         "Default: never.",
     )
     run_timeout: Duration | None = Field(
@@ -751,6 +752,12 @@ class Route(Part):
         default=timedelta(hours=24),
         description="From first enqueue to a confirmed or presumed outcome. `observe` counts messages that are older "
         "and have none as `late`, and `notify` is told when there are some.",
+    )
+    most_messages: int | None = Field(
+        default=None,
+        ge=1,
+        description="A source or a destination that is seen to hold more messages than this is a breach of the SLO "
+        "too, of which `notify` is told. Default: any number may lie there.",
     )
     give_up_after: Duration = Field(
         default=timedelta(days=14), description="Older messages become `expired` and go to review."

@@ -9,7 +9,8 @@ who are sick. One look alone says nothing: a consumer that just got its first me
 With ``isolation.action: close_connection`` the broker is asked to end the connections of isolated consumers, so that
 the healthy ones get what they held. Only connections over which nobody else works, only while somebody is healthy, and
 of one crew no more than :data:`MOST_ISOLATED` within :data:`CREW_CHANGES`: a message at which whoever gets it hangs
-would otherwise go from one to the next.
+would otherwise go from one to the next. Where a broker can only make all consumers connect anew, it does so once within
+:data:`CREW_CHANGES`.
 """
 
 import math
@@ -77,7 +78,7 @@ def look(context: Context, queue: str) -> Sick:
         and broker.capabilities_for(queue).closes_connections
         and not context.run.dry_run
     ):
-        for one in to_close(known, assessed, seen, now=now):
+        for one in _closings(context, queue, known, assessed, seen):
             closed += _close(context, queue, one)
     return Sick(stuck, isolated, closed)
 
@@ -100,6 +101,24 @@ def _close(context: Context, queue: str, closing: Closing) -> int:
         return 0
     context.progress(f"closed connection {connection}: {reason}" if was_there else f"{connection} has left", 0, None)
     return int(was_there)
+
+
+def _closings(
+    context: Context, queue: str, known: Sequence[Health], assessed: Sequence[Health], seen: Sequence[ConsumerStats]
+) -> list[Closing]:
+    """What may be closed, one by one or, where that makes every consumer connect anew, all at once."""
+    now = context.now()
+    if not context.broker.capabilities_for(queue).closes_all_together:
+        return to_close(known, assessed, seen, now=now)
+    with context.ledger.read() as connection:
+        last = ledger_consumers.last_closing(connection, context.name, queue, since=now - CREW_CHANGES)
+    why_not = ""
+    if all(one.status != "healthy" for one in assessed):
+        why_not = "no healthy consumer could take over"
+    elif last is not None:
+        why_not = f"all its consumers had to connect anew at {last:%H:%M}, and that is done once in {CREW_CHANGES}"
+    isolated = tuple(one.consumer for one in assessed if one.status == "isolated")
+    return [Closing(place, isolated, why_not) for place in dict.fromkeys(one.connection for one in seen) if place]
 
 
 def to_close(

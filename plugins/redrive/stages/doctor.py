@@ -261,6 +261,8 @@ def _watching(broker: Broker, subject: str, queue: str, route: Route) -> Iterato
         )
     if can.consumer_statistics:
         try:
+            for bound in broker.describe(queue).bounds:
+                yield Finding("ok", f"{subject}: consumers", bound)
             for one in cast("TellsOfConsumers", broker).consumers(queue):
                 if one.blocked:
                     yield Finding(

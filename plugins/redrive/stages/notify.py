@@ -40,7 +40,7 @@ def after(stage: str, context: Context, counts: Mapping[str, Any]) -> None:
             Teller.paused,
             Teller.groups,
             Teller.stuck,
-            partial(Teller.late, found=bool(counts.get("late") or counts.get("aged"))),
+            partial(Teller.late, found=any(counts.get(one) for one in ("late", "aged", "deep"))),
         )
     elif looks := _AFTER.get(stage):
         _look(_teller(context), *looks)
@@ -73,6 +73,13 @@ def paused(settings: Settings, route: str, now: datetime) -> None:
             _look(teller, Teller.paused)
 
 
+def watched(settings: Settings, route: str, now: datetime) -> None:
+    """Somebody looked at the consumers of the route's destinations."""
+    with _tellers(settings, [route], now) as tellers:
+        for teller in tellers:
+            _look(teller, Teller.stuck)
+
+
 class Teller:
     """Looks at one route, raises and resolves, and sends."""
 
@@ -99,17 +106,19 @@ class Teller:
         self._raise("consumers_stuck", found)
 
     def late(self, *, found: bool) -> None:
-        """Whether messages are older than the route's SLO, as somebody ``found`` who looked just before: ours without
-        an outcome, and what a destination holds."""
+        """Whether messages are older than the route's SLO, ours without an outcome and what a destination holds, or a
+        queue holds more than the route allows; as somebody ``found`` who looked just before."""
         if not found:
             self._raise("slo_breach", {})
             return
         with self.ledger.read() as connection:
             count, oldest = notices.late(connection, self.name, enqueued_before=self.now - self.route.slo)
             aged = notices.aged(connection, self.name, seconds=self.route.slo.total_seconds())
+            most = self.route.most_messages
+            deep = {} if most is None else notices.deep(connection, self.name, most=most)
         slo = format_duration(self.route.slo)
         present: dict[str, Facts] = {"": {"messages": count, "oldest": oldest, "slo": slo}} if count else {}
-        self._raise("slo_breach", present | {queue: {**facts, "slo": slo} for queue, facts in aged.items()})
+        self._raise("slo_breach", present | {queue: {**facts, "slo": slo} for queue, facts in aged.items()} | deep)
 
     def expiring(self, risks: Iterable[Risk] | None = None) -> None:
         """Whether messages may expire in a source."""

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from redrive.brokers.base import Depth
 from redrive.errors import PermissionRefused, QueueMissing
 from redrive.ledger.account import notices
 from redrive.ledger.delivery import observations
 from redrive.ledger.delivery.observations import Observation
+from redrive.settings import Route
 from redrive.stages import ages, aiming, consumers
 from redrive.stages.ages import UNKNOWN, Ages
 from redrive.stages.checking import refuse_broker_id
@@ -22,7 +25,7 @@ def observe(context: Context) -> dict[str, Any]:
     configuration names is an error: nothing is drained for it. One that only a message told is that message's own
     trouble when it is to be sent there. ``late`` are the messages that
     are older than the route's SLO and have no outcome, ``aged`` the
-    destinations that hold one so old.
+    destinations that hold one so old, ``deep`` the queues that hold more than the route allows.
     """
     refuse_broker_id(context)
     aged: list[float] = []
@@ -69,15 +72,22 @@ def observe(context: Context) -> dict[str, Any]:
     }
     if unknown := sum(1 for _, _, depth in seen if depth.total is None):
         counts["unknown_depths"] = unknown
-    with context.ledger.read() as connection:
-        late, _ = notices.late(connection, context.name, enqueued_before=context.now() - context.route.slo)
-    if late:
-        counts["late"] = late
-    if aged:
-        counts["oldest_age_seconds"] = round(max(aged))
-    if over := sum(1 for one in aged if one > context.route.slo.total_seconds()):
-        counts["aged"] = over
+    counts |= _breaches(context, aged, [depth for _, _, depth in seen])
     return counts | {name: count for name, count in more.items() if count} | failures.noted()
+
+
+def _breaches(context: Context, aged: list[float], depths: list[Depth]) -> dict[str, int]:
+    """What is older, or more, than the route wants it."""
+    slo, most = context.route.slo, context.route.most_messages
+    with context.ledger.read() as connection:
+        late, _ = notices.late(connection, context.name, enqueued_before=context.now() - slo)
+    found = {
+        "late": late,
+        "aged": sum(1 for one in aged if one > slo.total_seconds()),
+        "deep": 0 if most is None else sum(1 for depth in depths if depth.known > most),
+    }
+    oldest = {"oldest_age_seconds": round(max(aged))} if aged else {}
+    return {name: count for name, count in found.items() if count} | oldest
 
 
 def _write(context: Context, found: list[Observation]) -> None:
@@ -104,8 +114,13 @@ def _observation(context: Context, queue: str, role: str, depth: Depth, age: Age
 def destinations(context: Context) -> list[str]:
     """Every queue that the route sends to: as configured, and as its open messages say."""
     with context.ledger.read() as connection:
-        found = set(observations.destinations(connection, context.name))
-    if context.route.destination:
-        found.add(context.route.destination.queue)
-    found.update(source.destination for source in context.route.sources if source.destination)
+        return destinations_of(connection, context.name, context.route)
+
+
+def destinations_of(connection: Connection, name: str, route: Route) -> list[str]:
+    """As :func:`destinations`, of a route that nobody runs."""
+    found = set(observations.destinations(connection, name))
+    if route.destination:
+        found.add(route.destination.queue)
+    found.update(source.destination for source in route.sources if source.destination)
     return sorted(found)

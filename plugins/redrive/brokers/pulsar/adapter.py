@@ -524,11 +524,20 @@ class ApachePulsar:
                 "has no subscription: what arrives before the first drain may be dropped;"
                 f" create {self._place.subscription!r}"
             )
+        try:
+            limits = self._admin.unacked_limits(topic)
+        except (PermissionRefused, QueueMissing):
+            limits = (None, None)
         return QueueInfo(
             retention=timedelta(seconds=seconds) if seconds else None,
             max_message_bytes=MAX_BYTES,
             subscribers=len(subscriptions),
             warnings=tuple(warnings),
+            bounds=tuple(
+                f"{who} is given no more once it holds {limit:,} unacked messages"
+                for who, limit in zip(("a consumer", "a subscription"), limits, strict=True)
+                if limit
+            ),
         )
 
     def consumers(self, queue: str) -> list[ConsumerStats]:
@@ -548,9 +557,16 @@ class ApachePulsar:
                         name,
                         before.unacked + unacked,
                         before.progress + _progress(consumer, unacked),
+                        connection=topic,
                         blocked=before.blocked or blocked,
                     )
         return list(found.values())
+
+    def close_connection(self, queue: str, connection: str, reason: str) -> bool:  # noqa: ARG002 - Pulsar tells nobody
+        """See :class:`~redrive.brokers.base.ClosesConnections`: Pulsar can't end one consumer, it unloads the topic."""
+        topic = self._topic(queue)
+        self._admin.unload(topic)
+        return True
 
     def close(self) -> None:
         """Close connections; acks that were not sent yet go first, and what is held comes back at once."""

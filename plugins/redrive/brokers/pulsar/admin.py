@@ -1,4 +1,4 @@
-"""Pulsar's admin API: whether a topic is there, how full it is, who reads it. Everything here only reads."""
+"""Pulsar's admin API: whether a topic is there, how full it is, who reads it. Only an unload changes anything."""
 
 import re
 import ssl
@@ -61,6 +61,21 @@ class Admin:
         return int(
             self._get(f"namespaces/{quote(found[1], safe='')}/{quote(found[2], safe='')}/messageTTL", topic) or 0
         )
+
+    def unacked_limits(self, topic: str) -> tuple[int | None, int | None]:
+        """How many unacked messages one consumer, and all of a subscription, may hold of ``topic``; None: any number.
+
+        What applies there, whether topic, namespace or broker says it.
+        """
+        of_each, of_all = (
+            self._get(f"{_path(topic)}/maxUnackedMessagesOn{who}?applied=true", topic)
+            for who in ("Consumer", "Subscription")
+        )
+        return (int(of_each) if of_each else None), (int(of_all) if of_all else None)
+
+    def unload(self, topic: str) -> None:
+        """Let the broker give up ``topic`` and load it again: its consumers connect anew, and hold nothing."""
+        self._api.ask(f"{_path(topic)}/unload", f"admin API: unload of topic {topic}", method="PUT")
 
     def schema(self, topic: str, version: int) -> tuple[str, str]:
         """Type and definition of one version of a topic's schema."""

@@ -24,6 +24,8 @@ CAPABILITIES = Capabilities(
     publish_batch=BATCH,
     failure_headers=FAILURE_HEADERS,
     consumer_statistics=True,
+    closes_connections=True,
+    closes_all_together=True,
     untried_rights="consume on the topics of sources; produce on destinations",
     ids_of_sends=True,
 )
@@ -51,8 +53,12 @@ KIND = BrokerKind(
         Cause.MAX_DELIVERIES: "On Pulsar the number is `maxRedeliverCount` of the consumer's dead-letter policy.",
         Cause.CONSUMER_STUCK: (
             "On Pulsar `unacked_messages_timeout_ms` takes messages back from a consumer that never acks, and "
-            "`maxUnackedMessagesPerConsumer` bounds what one can hold."
+            "`maxUnackedMessagesPerConsumer` bounds what one can hold; `isolation: {action: close_connection}` unloads "
+            "the topic, which gives out again what all consumers hold."
         ),
     },
-    words={"processed_check.key": "On Pulsar it has."},
+    words={
+        "processed_check.key": "On Pulsar it has.",
+        "isolation.action": "On Pulsar it unloads the topic, once an hour at most.",
+    },
 )

@@ -63,7 +63,7 @@ class Story:
 #: line, to the last argument.
 Command = Callable[[Sequence[str], Mapping[str, str], str, Callable[[str], None]], int]
 
-STORIES = ("rabbitmq", "pubsub", "service_bus")
+STORIES = ("rabbitmq", "pubsub", "service_bus", "pulsar")
 
 
 def find(broker: str) -> Story:

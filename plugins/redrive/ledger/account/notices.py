@@ -177,6 +177,28 @@ def aged(connection: Connection, route: str, *, seconds: float) -> dict[str, Fac
     }
 
 
+def deep(connection: Connection, route: str, *, most: int) -> dict[str, Facts]:
+    """The queues that held more messages than that when they were last seen; parts that nobody knows count as none."""
+    known = "coalesce(visible, 0) + coalesce(in_flight, 0) + coalesce(delayed, 0)"
+    rows = connection.execute(
+        sql(
+            f"select queue, {known} as depth, observed_at from queue_observations o where route = :route"
+            f" and {known} > :most and observation_id ="
+            " (select max(observation_id) from queue_observations n where n.route = o.route and n.queue = o.queue)"
+        ),
+        {"route": route, "most": most},
+    )
+    return {
+        f"depth of {row.queue}": {
+            "queue": row.queue,
+            "depth": row.depth,
+            "most": most,
+            "seen": parse_instant(row.observed_at),
+        }
+        for row in rows
+    }
+
+
 def stuck(connection: Connection, route: str) -> dict[str, Facts]:
     """The destinations of which consumers hold messages and get nowhere, as they were seen last."""
     rows = connection.execute(

@@ -1,5 +1,6 @@
 """What is known of the consumers of a route's destinations: who holds messages and gets nowhere."""
 
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple, cast
@@ -9,7 +10,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger import moves
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.transactions import RouteLease
+from redrive.ledger.transactions import MACHINE, RouteLease, Transaction
 
 #: How long a consumer that left is remembered; where names are not given but drawn, each restart leaves some behind.
 REMEMBERED = timedelta(days=7)
@@ -67,6 +68,21 @@ def states(connection: Connection, route: str, *, now: datetime) -> dict[str, Li
     return {row.queue: "stuck" if row.stuck else "well" for row in rows}
 
 
+def last_closing(connection: Connection, route: str, queue: str, *, since: datetime) -> datetime | None:
+    """When, after ``since``, connections of the queue's consumers were closed last; None too where they stayed."""
+    rows = connection.execute(
+        sql(
+            "select at, action, selection from audit_events where route = :route and at > :since_at"
+            " and action in ('close_connection', 'connection_stayed') order by event_id desc"
+        ),
+        {"route": route, "since_at": since},
+    )
+    for row in rows:
+        if json.loads(row.selection)["queue"] == queue:
+            return parse_instant(row.at) if row.action == Action.CLOSE_CONNECTION else None
+    return None
+
+
 def write(
     ledger: Ledger, lease: RouteLease, queue: str, known: Sequence[Health], assessed: Sequence[Health], now: datetime
 ) -> None:
@@ -74,40 +90,52 @@ def write(
 
     Who left more than :data:`REMEMBERED` ago is forgotten.
     """
-    before = {one.consumer: one.status for one in known}
     with ledger.under(lease, now) as tx:
+        _write(tx, queue, known, assessed)
+
+
+def write_unheld(
+    ledger: Ledger, route: str, queue: str, known: Sequence[Health], assessed: Sequence[Health], now: datetime
+) -> None:
+    """As :func:`write`, of somebody who only watches and holds no route."""
+    with ledger.by(MACHINE, now, route=route) as tx:
+        _write(tx, queue, known, assessed)
+
+
+def _write(tx: Transaction, queue: str, known: Sequence[Health], assessed: Sequence[Health]) -> None:
+    before = {one.consumer: one.status for one in known}
+    tx.execute(
+        sql(
+            "delete from consumer_health where route = :route and queue = :queue and status = 'gone'"
+            " and observed_at < :forget_before"
+        ),
+        {"queue": queue, "forget_before": tx.now - REMEMBERED},
+    )
+    for one in assessed:
+        was = before.get(one.consumer)
         tx.execute(
             sql(
-                "delete from consumer_health where route = :route and queue = :queue and status = 'gone'"
-                " and observed_at < :forget_before"
+                "insert into consumer_health (route, queue, consumer, observed_at, last_progress_at, unacked,"
+                " progress, status, isolated_at, closed_at) values (:route, :queue, :consumer, :now,"
+                " :last_progress_at, :unacked, :progress, :status, :isolated_at, :closed_at)"
+                " on conflict (route, queue, consumer) do update set"
+                " observed_at = excluded.observed_at, last_progress_at = excluded.last_progress_at,"
+                " unacked = excluded.unacked, progress = excluded.progress, status = excluded.status,"
+                " isolated_at = excluded.isolated_at, closed_at = excluded.closed_at"
             ),
-            {"queue": queue, "forget_before": now - REMEMBERED},
+            {"queue": queue, **one._asdict()},
         )
-        for one in assessed:
-            was = before.get(one.consumer)
-            tx.execute(
-                sql(
-                    "insert into consumer_health (route, queue, consumer, observed_at, last_progress_at, unacked,"
-                    " progress, status, isolated_at, closed_at) values (:route, :queue, :consumer, :now,"
-                    " :last_progress_at, :unacked, :progress, :status, :isolated_at, :closed_at)"
-                    " on conflict (route, queue, consumer) do update set"
-                    " observed_at = excluded.observed_at, last_progress_at = excluded.last_progress_at,"
-                    " unacked = excluded.unacked, progress = excluded.progress, status = excluded.status,"
-                    " isolated_at = excluded.isolated_at, closed_at = excluded.closed_at"
-                ),
-                {"queue": queue, **one._asdict()},
+        if was != one.status and "isolated" in (was, one.status):
+            moves.record_event(
+                tx,
+                action=Action.ISOLATE_CONSUMER if one.status == "isolated" else Action.FREE_CONSUMER,
+                source=was,
+                target=one.status,
+                selection={"queue": queue, "consumer": one.consumer},
+                reason=f"holds {one.unacked} and acked nothing since {one.last_progress_at.isoformat()}"
+                if one.status == "isolated"
+                else None,
             )
-            if was != one.status and "isolated" in (was, one.status):
-                moves.record_event(
-                    tx,
-                    action=Action.ISOLATE_CONSUMER if one.status == "isolated" else Action.FREE_CONSUMER,
-                    source=was,
-                    target=one.status,
-                    selection={"queue": queue, "consumer": one.consumer},
-                    reason=f"holds {one.unacked} and acked nothing since {one.last_progress_at.isoformat()}"
-                    if one.status == "isolated"
-                    else None,
-                )
 
 
 def close_connection(
