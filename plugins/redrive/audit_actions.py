@@ -33,6 +33,12 @@ class Action(StrEnum):
     RETURN = "return", "redelivered messages came back"
     CLASSIFY_AGAIN = "classify_again", "what came back has the cause of its newest copy"
     MERGE_GROUPS = "merge_groups", "two groups turned out to be one"
+    RULE_MERGE = "rule_merge", "somebody said that two groups are one failure"
+    RULE_SPLIT = "rule_split", "somebody said that what is one group are two failures"
+    REVOKE_RULING = "revoke_ruling", "somebody took back what was said about groups"
+    SPLIT_GROUPS = "split_groups", "what was one group is told apart from now on"
+    REFUSE_RULING = "refuse_ruling", "what somebody said about groups can't hold"
+    FOLLOW_RULING = "follow_ruling", "open questions of a group that people merged are asked under the other one's name"
     FORGET = "forget", "retention removed messages that are finished"
     # Plan and gates
     PLAN = "plan", "messages wait, are held, discarded or given to people, as the policy says"

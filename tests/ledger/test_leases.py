@@ -30,7 +30,7 @@ from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
 from redrive.ledger.drain import adopting, batches, first_looks, groups, loading, suspects
 from redrive.ledger.engine import Ledger
-from redrive.ledger.review import escalations, restoring, standing
+from redrive.ledger.review import escalations, restoring, rulings, standing
 from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import Plan
@@ -228,6 +228,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
         p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
     ),
     "stand": lambda p, z, s: standing.apply(p.ledger, z, approvals=1, now=p.now),
+    "rule": lambda p, z, s: rulings.apply(p.ledger, z, p.now),
     "regate": lambda p, z, s: breakers.regate(p.ledger, z, first=1, now=p.now),
     "ask_about_suspected": lambda p, z, s: suspects.write_reviews(
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
@@ -270,6 +271,11 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
         now=plant.now,
         until_at=plant.now + timedelta(days=1),
     )
+    plant.change(
+        "insert into group_rulings (ruling, group_id, words, decided_by, note)"
+        " values ('split', :group, 'boom', 'ana', 'two')",
+        group=plant.group(),
+    )
     zombie = plant.lease
     plant.begin()
     for name, operation in GUARDED.items():
@@ -284,7 +290,7 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
         adopting, aiming, batches, consumers, breakers, first_looks, escalations, expiry, loading, observations,
-        outcomes, claims, lanes, planning, recovery, restoring, standing, suspects, windows,
+        outcomes, claims, lanes, planning, recovery, restoring, rulings, standing, suspects, windows,
     )  # fmt: skip
     takes_lease = {
         function

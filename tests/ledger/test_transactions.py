@@ -35,6 +35,8 @@ NOBODYS = {
     "redrive/ledger/account/notices.py: failed": "what could not be told could not",
     "redrive/ledger/account/notices.py: not_here": "what could not be told from here could not",
     "redrive/ledger/review/decisions.py: decide": "the UPDATE that reviewers write; triggers keep who and when",
+    "redrive/ledger/review/rulings.py: make": "the INSERT that reviewers write; triggers keep who and when",
+    "redrive/ledger/review/rulings.py: revoke": "the UPDATE that reviewers write; triggers keep who and when",
     "redrive_ui/bulk_decisions.py: decide": "the UPDATE that reviewers write; triggers keep who and when",
     "redrive/dev/demo/run.py: _decide": "the UPDATE that reviewers write; triggers keep who and when",
 }

@@ -163,7 +163,9 @@ class TestGroupsOfSeveralRoutes:
             "insert into failure_groups (group_id, fingerprint, cause, template, first_seen_at, last_seen_at)"
             " values (99, 'f99', 'application_bug', 'x', :at, :at)", at=seeding.NOW,
         )  # fmt: skip
-        shared.change("insert into group_aliases values (99, 77, :at)", at=seeding.NOW)
+        shared.change(
+            "insert into group_aliases (group_id, merged_into, merged_at) values (99, 77, :at)", at=seeding.NOW
+        )
         assert "group 99" not in shared.page("/groups/orders/77")
         seeding.escalate(shared.ledger, 9, f"ValueError: {OWN}", "{}", group_id=99)
         assert "group 99" in shared.page("/groups/orders/77")

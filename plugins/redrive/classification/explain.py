@@ -71,6 +71,8 @@ class Others:
         self, rules: Sequence[RouteRule] = (), known: Iterable[KnownGroup] = (), model: Model | None = None
     ) -> None:
         known = list(known)
+        self._splits = grouping.Splits(known)
+        known = self._splits.others(known)
         self._rules = rules
         self._model = model or shipped()
         decided = _decided(known)
@@ -91,6 +93,9 @@ class Others:
         if place is None:
             template = OVERFLOW if text else _nothing_said(case)
             return Explanation(cause, rule, confidence, template, grouping.fingerprint(cause, template))
+        split = self._splits.find(place.fingerprint, text)
+        if split is not None:
+            place = Place(split.template, split.fingerprint)
         return Explanation(cause, rule, confidence, *place)
 
     def _weighed(self, template: str, by_rule: Finding | None) -> Finding | None:
@@ -123,11 +128,12 @@ def _decided(known: Iterable[KnownGroup]) -> list[KnownGroup]:
 def _told_apart(
     cases: Mapping[Case, int], rules: Sequence[RouteRule], known: Sequence[KnownGroup], model: Model | None
 ) -> dict[Case, Explanation]:
+    splits = grouping.Splits(known)
     counts: dict[str, int] = {}
     for case, count in cases.items():
         text = case.masked or _nothing_said(case)
         counts[text] = counts.get(text, 0) + count
-    spots = grouping.spots(counts, known)
+    spots = grouping.spots(counts, splits.others(known))
     believed = _believed(cases, spots, model or shipped())
     explanations: dict[Case, Explanation] = {}
     for case in cases:
@@ -139,6 +145,8 @@ def _told_apart(
             if group
             else (spot.template, grouping.fingerprint(cause, spot.template))
         )
+        if split := splits.find(place[1], case.masked):
+            place = (split.template, split.fingerprint)
         explanations[case] = Explanation(cause, rule, confidence, *place)
     return explanations
 

@@ -237,6 +237,40 @@ def fingerprint(cause: str, template: str) -> str:
     return VERSION + hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[: 16 - len(VERSION)]
 
 
+def split_fingerprint(of: str, words: str) -> str:
+    """As :func:`fingerprint`, the name of what people split off a group: what says ``words``."""
+    named = "\0".join(["split", of, plain_words(words)])
+    return VERSION + hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[: 16 - len(VERSION)]
+
+
+def plain_words(text: str) -> str:
+    """``text`` as words are looked for in it: spaces and case don't matter."""
+    return " ".join(text.split()).casefold()
+
+
+class Splits:
+    """What people split off groups by words; built of all groups that are known."""
+
+    def __init__(self, known: Iterable[KnownGroup]) -> None:
+        self._by_group: dict[str, list[tuple[str, KnownGroup]]] = {}
+        self._made: set[str] = set()
+        for group in known:
+            if group.words:
+                self._made.add(group.fingerprint)
+                self._by_group.setdefault(group.of, []).append((plain_words(group.words), group))
+
+    def others(self, known: Iterable[KnownGroup]) -> list[KnownGroup]:
+        """Those of ``known`` that texts are compared with: what was split off has no template of its own."""
+        return [group for group in known if group.fingerprint not in self._made] if self._made else list(known)
+
+    def find(self, fingerprint: str, masked: str) -> KnownGroup | None:
+        """Where a text of the group ``fingerprint`` belongs; None: there."""
+        if fingerprint not in self._by_group:
+            return None
+        text = plain_words(masked)
+        return next((group for words, group in self._by_group[fingerprint] if words in text), None)
+
+
 class Spot(NamedTuple):
     """Where a text belongs."""
 
@@ -333,12 +367,12 @@ class Known:
         return Place(group.template + FRAME + frame if frame else group.template, group.fingerprint)
 
 
-def merges(groups: Sequence[KnownGroup]) -> dict[str, str]:
+def merges(groups: Sequence[KnownGroup], same_words: Mapping[str, str] = {}) -> dict[str, str]:
     """Which of ``groups`` turned out to be one: fingerprint of a later group -> that of the earliest it belongs to.
 
     ``groups`` are in the order of their age. Two are one where one batch would have made them one: a place that held
     one user's name has by now held five, or one tells what the other does with a part more. The earliest keeps its
-    name.
+    name. ``same_words``: a word -> the one that it stands for, as people's rulings taught.
     """
     by_cause: dict[str, list[tuple[str, KnownGroup]]] = {}
     for group in groups:
@@ -351,7 +385,8 @@ def merges(groups: Sequence[KnownGroup]) -> dict[str, str]:
         names = likeness.clusters(sorted(set(mined.values())))
         earliest: dict[tuple[str, ...], str] = {}
         for template, group in members:
-            first = earliest.setdefault(names[mined[template]], group.fingerprint)
+            name = likeness.with_same_words(names[mined[template]], same_words)
+            first = earliest.setdefault(name, group.fingerprint)
             if first != group.fingerprint:
                 found[group.fingerprint] = first
     return found

@@ -292,6 +292,29 @@ def reasons(one: str, other: str) -> list[str]:
     return found
 
 
+def different_word(one: str, other: str) -> tuple[str, str] | None:
+    """The one word in which two templates differ that are alike otherwise, in both; None where it is more or less."""
+    a, b = told_by(one), told_by(other)
+    if (a.frame, a.parts[1:]) != (b.frame, b.parts[1:]):
+        return None
+    left, right = a.parts.core.split(), b.parts.core.split()
+    if len(left) != len(right):
+        return None
+    pairs = [pair for pair in zip(left, right, strict=True) if pair[0] != pair[1]]
+    if len(pairs) != 1 or not all(word.isalpha() for word in pairs[0]):
+        return None
+    first, second = sorted(pairs[0])
+    return first, second
+
+
+def with_same_words(name: tuple[str, ...], same_words: Mapping[str, str]) -> tuple[str, ...]:
+    """A name that :func:`clusters` gave, with the words of its core that stand for others in their place."""
+    if not same_words:
+        return name
+    frame, core, *rest = name
+    return frame, " ".join(same_words.get(word, word) for word in core.split()), *rest
+
+
 def covers(wider: str, template: str) -> bool:
     """Whether ``wider`` says all that ``template`` does."""
     one, other = told_by(wider).parts, told_by(template).parts

@@ -35,6 +35,9 @@ class KnownGroup(NamedTuple):
     fingerprint: str
     cause: str
     template: str
+    #: What people split off: failures of the group ``of`` (a fingerprint) belong here if they say ``words``.
+    words: str = ""
+    of: str = ""
 
 
 class Place(NamedTuple):

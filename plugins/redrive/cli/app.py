@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -48,8 +48,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 review_app = typer.Typer(help="Look at escalated messages and decide about them.", no_args_is_help=True)
+groups_app = typer.Typer(help="Say which failures are one, and which are two.", no_args_is_help=True)
 db_app = typer.Typer(help="The ledger's database.", no_args_is_help=True)
 app.add_typer(review_app, name="review")
+app.add_typer(groups_app, name="groups")
 app.add_typer(db_app, name="db")
 
 #: How long a run of the command line holds a route between two signs of life.
@@ -625,6 +627,93 @@ def _text_of(body: Path) -> str:
         raise UsageError(f"--body {where}: not text in UTF-8, from byte {error.start} on") from error
 
 
+Group = Annotated[int, typer.Argument(max=LARGEST_ID, help="The group's id.", show_default=False)]
+Why = Annotated[str, typer.Option("--note", help="Why; kept for ever.", show_default=False)]
+
+
+@groups_app.command("merge")
+def groups_merge(
+    group: Group,
+    others: Annotated[list[int], typer.Argument(max=LARGEST_ID, help="Groups that are the same failure.")],
+    note: Why,
+    by: By = "",
+) -> None:
+    """These are one failure: the same fix helps all of them. The oldest keeps its name."""
+    oldest, *later = sorted({group, *others})
+    if not later:
+        raise UsageError(f"name another group beside {group}")
+    _rule([("merge", one, oldest, None) for one in later], by, note)
+
+
+@groups_app.command("split")
+def groups_split(
+    group: Group,
+    other: Annotated[
+        int | None, typer.Option("--from", max=LARGEST_ID, help="The group that it was merged into, or might be.")
+    ] = None,
+    words: Annotated[str | None, typer.Option(help="What has these words in its text is a failure of its own.")] = None,
+    note: Why = "",
+    by: By = "",
+) -> None:
+    """What is one group are two failures: another group, or what has some words in its text."""
+    if (other is None) == (words is None):
+        raise UsageError("say what to split off: --from GROUP, or --words TEXT")
+    _rule([("split", group, other, words)], by, note)
+
+
+def _rule(rules: Sequence[tuple[str, int, int | None, str | None]], by: str, note: str) -> None:
+    from redrive.ledger.review import rulings  # noqa: PLC0415
+
+    if not note.strip():
+        raise UsageError("say why: --note TEXT")
+    if any(words is not None and not words.strip() for *_, words in rules):
+        raise UsageError("--words: no words")
+    if any(group == other for _, group, other, _ in rules):
+        raise UsageError("name two groups")
+    with _ledger(_settings()) as ledger:
+        with ledger.read() as connection:
+            missing = rulings.unknown(
+                connection, sorted({id_ for _, group, other, _ in rules for id_ in (group, other) if id_ is not None})
+            )
+        if missing:
+            raise UsageError(f"there is no group {missing[0]}")
+        for ruling, group, other, words in rules:
+            made = rulings.make(ledger, ruling, group, other=other, words=words, by=by or getpass.getuser(), note=note)
+            typer.echo(f"ruling {made}: the next run, or `redrive review apply`, carries it out")
+
+
+@groups_app.command("revoke")
+def groups_revoke(
+    ruling: Annotated[int, typer.Argument(max=LARGEST_ID, help="The ruling's id, as `redrive groups list` shows it.")],
+    by: By = "",
+) -> None:
+    """Take back what was said. A merge is undone; what has a group's id by then keeps it."""
+    from redrive.ledger.review import rulings  # noqa: PLC0415
+
+    with _ledger(_settings()) as ledger:
+        if not rulings.revoke(ledger, ruling, by=by or getpass.getuser()):
+            raise UsageError(f"there is no ruling {ruling} that holds")
+    typer.echo(f"ruling {ruling} does not hold any more")
+
+
+@groups_app.command("list")
+def groups_list(as_json: AsJson = False) -> None:
+    """What people said about groups, the newest first, and what became of it."""
+    from redrive.ledger.review import rulings  # noqa: PLC0415
+
+    with _ledger(_settings()) as ledger, ledger.read() as connection:
+        rows = rulings.told(connection)
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+        return
+    for row in rows:
+        what = f"what says {row['words']!r}" if row["words"] else f"group {row['other_group_id']}"
+        typer.echo(
+            f"{row['ruling_id']:5}  {row['ruling']:5}  group {row['group_id']} and {what}, by {row['decided_by']}:"
+            f" {row['note']}  ({row['refusal'] or row['status']})"
+        )
+
+
 @review_app.command("apply")
 def review_apply(route: OfRoute = None, as_json: AsJson = False) -> None:
     """Carry out what was decided: releases wait for the next delivery, discards are final.
@@ -1123,13 +1212,12 @@ def _known_groups() -> list[Any]:
     from redrive.errors import RedriveError as AnyError  # noqa: PLC0415
 
     try:
-        from redrive.classification.templates import KnownGroup  # noqa: PLC0415
         from redrive.ledger.drain import groups  # noqa: PLC0415
 
         settings = _settings()
         if settings.database.startswith("sqlite") and not Path(settings.database.removeprefix("sqlite:///")).exists():
             return []
         with _ledger(settings) as ledger, ledger.read() as connection:
-            return [KnownGroup(g.fingerprint, g.cause, g.template) for g in groups.known_groups(connection)]
+            return groups.known_groups(connection)
     except AnyError:
         return []

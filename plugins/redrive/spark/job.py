@@ -201,8 +201,7 @@ def _ddl(schema: pa.Schema) -> str:
 
 
 def _known_groups(manifest: Mapping[str, Any]) -> list[KnownGroup]:
-    groups: Iterable[Mapping[str, str]] = manifest.get("known_groups") or ()
-    return [KnownGroup(group["fingerprint"], group["cause"], group["template"]) for group in groups]
+    return [KnownGroup(**group) for group in manifest.get("known_groups") or ()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

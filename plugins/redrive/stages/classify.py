@@ -25,6 +25,7 @@ from redrive.ledger.drain import batches, groups, repeats
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.drain.loading import Loaded
 from redrive.ledger.engine import CHUNK_ROWS
+from redrive.ledger.review import rulings
 from redrive.ledger.schema import ledger_id
 from redrive.settings import Source
 from redrive.settings.file import home
@@ -71,6 +72,7 @@ def remove_leftovers(staging: "Staging", route: str, mine: str) -> None:
 
 def prepare(context: Context) -> str | None:
     """Write the manifest of what is to be classified in this run; its URI, or None when nothing is."""
+    rulings.apply(context.ledger, context.lease, context.now())
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
         known = groups.known_groups(connection) if waiting else []
@@ -104,7 +106,7 @@ def prepare(context: Context) -> str | None:
         "message_key": str(route.processed_check.key) if route.processed_check else None,
         "order_key": str(route.order_by) if route.order_by else None,
         **_learned(),
-        "known_groups": [{"fingerprint": g.fingerprint, "cause": g.cause, "template": g.template} for g in known],
+        "known_groups": [group._asdict() for group in known],
     }
     return staging.write_bytes(f"{output}.json", json.dumps(manifest).encode())
 
@@ -171,6 +173,7 @@ def _origin_lease(context: Context, source: Source) -> timedelta | None:
 
 def load(context: Context) -> dict[str, int]:
     """Take the classified copies into the ledger, batch by batch, and remove Spark's output."""
+    rulings.apply(context.ledger, context.lease, context.now())
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
     output = output_path(context) if waiting else ""

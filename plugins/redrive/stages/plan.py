@@ -15,6 +15,7 @@ from redrive.ledger.delivery import breakers, consumers, counting, holding, outc
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.predicates import TO_PLAN
+from redrive.ledger.review import rulings
 from redrive.ledger.selecting import Selection
 from redrive.policy import gates, next_step
 from redrive.policy.next_step import Consumers, Decision, Limits
@@ -33,6 +34,7 @@ def plan(context: Context) -> dict[str, Any]:
     aiming.aim(context)
     expired = planning.expire(ledger, lease, enqueued_before=now - route.give_up_after, now=now)
     rules = gate_rules(route)
+    rulings.apply(ledger, lease, now)  # before any gate is looked at
     breakers.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
     if in_order := _in_order(context):
         holding.hold_out_of_turn(ledger, lease, in_order, now)

@@ -6,7 +6,7 @@ from xml.parsers import expat
 
 from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import suspects
-from redrive.ledger.review import escalations, standing
+from redrive.ledger.review import escalations, rulings, standing
 from redrive.ledger.review.decisions import Original
 from redrive.ledger.review.escalations import Decided
 from redrive.lifecycle import State
@@ -20,6 +20,7 @@ PAGE = 2000
 def apply_decisions(context: Context) -> dict[str, int]:
     """Apply the route's decided escalations: releases wait for delivery, discards are final, the rest is refused."""
     totals = {"released": 0, "discarded": 0, "refused": 0}
+    rulings.apply(context.ledger, context.lease, context.now())
     standing.apply(context.ledger, context.lease, approvals=context.route.approvals, now=context.now())
     with context.ledger.read() as connection:
         missing = suspects.without_payload(connection, context.name)

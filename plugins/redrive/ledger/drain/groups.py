@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.audit_actions import Action
 from redrive.classification import grouping
 from redrive.classification.templates import KnownGroup
+from redrive.ledger.aliases import Aliases, one_at_a_time
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import record_event
+from redrive.ledger.review import rulings
 from redrive.ledger.transactions import RouteLease, RunTransaction
 
 #: So many groups, the latest first, are matched before a new one is made.
@@ -34,6 +34,7 @@ def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], no
     """
     wanted = {group.fingerprint: group for group in groups}
     with ledger.under(lease, now) as tx:
+        one_at_a_time(tx)
         known = _group_ids(tx.connection, list(wanted))
         for group in wanted.values():
             if group.fingerprint not in known:
@@ -50,62 +51,75 @@ def ensure_groups(ledger: Ledger, lease: RouteLease, groups: Iterable[Group], no
         return _group_ids(tx.connection, list(wanted))
 
 
-def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[Group]:
+#: SQL over ``failure_groups``: people split it off another one, by words.
+_SPLIT_OFF = (
+    "exists (select 1 from group_rulings r where r.other_group_id = failure_groups.group_id and r.words is not null)"
+)
+
+
+def known_groups(connection: Connection, limit: int = KNOWN_GROUPS) -> list[KnownGroup]:
     """The groups that the ledger knows, newest first; grouping matches against them so that ids stay stable.
 
-    An alias is there with its own template and the name of the group that it was merged into.
+    An alias is there with its own template and the name of the group that it was merged into. What people split off
+    comes after them, each with the group that it was split off and the words.
     """
     rows = connection.execute(
         sql(
             "select coalesce(older.fingerprint, failure_groups.fingerprint) as fingerprint, failure_groups.cause,"
-            " failure_groups.template, null as example from failure_groups"
+            " failure_groups.template from failure_groups"
             " left join group_aliases on group_aliases.group_id = failure_groups.group_id"
             " left join failure_groups as older on older.group_id = group_aliases.merged_into"
+            f" where not {_SPLIT_OFF}"
             " order by failure_groups.last_seen_at desc, failure_groups.group_id limit :limit"
         ),
         {"limit": limit},
     ).all()
-    return [Group(*row) for row in rows]
+    split = connection.execute(
+        sql(
+            "select coalesce(older.fingerprint, made.fingerprint) as fingerprint, made.cause, made.template, r.words,"
+            " coalesce(root.fingerprint, whole.fingerprint) as parted from group_rulings r"
+            " inner join failure_groups made on made.group_id = r.other_group_id"
+            " inner join failure_groups whole on whole.group_id = r.group_id"
+            " left join group_aliases made_alias on made_alias.group_id = made.group_id"
+            " left join failure_groups older on older.group_id = made_alias.merged_into"
+            " left join group_aliases alias on alias.group_id = whole.group_id"
+            " left join failure_groups root on root.group_id = alias.merged_into"
+            " where r.words is not null and r.applied_at is not null and r.revoked_at is null order by r.ruling_id"
+        )
+    ).all()
+    return [KnownGroup(*row) for row in rows] + [KnownGroup(*row) for row in split]
 
 
 def _merge(tx: RunTransaction, causes: Iterable[str]) -> None:
     """Make aliases of the groups of ``causes`` that turned out to be one with an older one.
 
-    Not of those about which a person has made a standing decision: that was about these words.
+    Not of those about which a person has made a standing decision, since that was about these words, nor of those that
+    people told apart or split off. From what people merged it learns which words are the same.
     """
-    pairs = tx.execute(sql("select group_id, merged_into from group_aliases"))
-    aliases = {pair.group_id: pair.merged_into for pair in pairs}
+    aliases, ruled = Aliases(tx.connection), rulings.said(tx.connection)
     for cause in sorted(causes):
         rows = tx.execute(
             sql(
                 "select group_id, fingerprint, cause, template from failure_groups where cause = :cause and not exists"
                 " (select 1 from standing_decisions s where s.group_id = failure_groups.group_id"
-                " and s.revoked_at is null and s.until_at > :now) order by last_seen_at desc, group_id limit :limit"
+                f" and s.revoked_at is null and s.until_at > :now) and not {_SPLIT_OFF}"
+                " order by last_seen_at desc, group_id limit :limit"
             ),
             {"cause": cause, "limit": KNOWN_GROUPS},
         ).all()
         ids = {row.fingerprint: row.group_id for row in rows}
-        by_age = sorted(rows, key=lambda row: row.group_id)
-        merged = grouping.merges([KnownGroup(row.fingerprint, row.cause, row.template) for row in by_age])
+        by_age = [
+            KnownGroup(row.fingerprint, row.cause, row.template) for row in sorted(rows, key=lambda row: row.group_id)
+        ]
+        by_words = grouping.merges(by_age)
+        merged = grouping.merges(by_age, ruled.same_words) if ruled.same_words else by_words
         for fingerprint, older in merged.items():
-            later, first = ids[fingerprint], aliases.get(ids[older], ids[older])
-            if later not in aliases:
-                aliases = {group: first if into == later else into for group, into in aliases.items()} | {later: first}
-                _make_alias(tx, later, first)
-
-
-def _make_alias(tx: RunTransaction, later: int, older: int) -> None:
-    values = {"later": later, "older": older}
-    # What was merged into the later one goes with it, so that an alias never names an alias.
-    tx.execute(sql("update group_aliases set merged_into = :older where merged_into = :later"), values)
-    tx.execute(
-        sql("insert into group_aliases (group_id, merged_into, merged_at) values (:later, :older, :now)"), values
-    )
-    record_event(
-        tx,
-        action=Action.MERGE_GROUPS,
-        selection={"group": later, "into": older},
-    )
+            later, first = ids[fingerprint], ids[older]
+            if later in aliases or aliases.root(first) >= later:
+                continue
+            if ruled.keeps_apart(aliases.members(later), aliases.members(first)) is None:
+                learned = None if fingerprint in by_words else "what people merged says that their words are the same"
+                aliases.merge(tx, later, first, reason=learned)
 
 
 def _group_ids(connection: Connection, fingerprints: list[str]) -> dict[str, int]:

@@ -37,7 +37,9 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "action in ('take_over_route', 'move_route', 'change_configuration', 'pause', 'resume', "
             "'drain_beyond_limit', 'record_batch', 'abandon_batch', 'give_up_batch', 'load', 'give_another_id', "
-            "'return', 'classify_again', 'merge_groups', 'forget', 'plan', 'aim', 'expire', 'refuse_destination', "
+            "'return', 'classify_again', 'merge_groups', 'rule_merge', 'rule_split', 'revoke_ruling', "
+            "'split_groups', 'refuse_ruling', 'follow_ruling', "
+            "'forget', 'plan', 'aim', 'expire', 'refuse_destination', "
             "'step_gate', 'step_breaker', 'release_gate', 'admit', 'hold_back', 'put_to_review', "
             "'claim', 'claim_resend', 'give_back', 'send', 'lose_sight', 'recover_slice', 'refuse_send', "
             "'suppress', 'presume', 'confirm', 'escalate', 'ask', 'ask_about_suspected', 'take_in_suspected', "
@@ -527,15 +529,56 @@ def upgrade() -> None:
     )
     op.create_index("ix_staging_batches_route_state", "staging_batches", ["route", "state"], unique=False)
     op.create_table(
+        "group_rulings",
+        sa.Column("ruling_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("ruling", sa.Text(), nullable=False),
+        sa.Column("group_id", sa.BigInteger(), nullable=False),
+        sa.Column("other_group_id", sa.BigInteger(), nullable=True),
+        sa.Column("words", sa.Text(), nullable=True),
+        sa.Column("decided_by", sa.Text(), nullable=False),
+        sa.Column("note", sa.Text(), nullable=False),
+        sa.Column("created_at", Instant(), server_default=sa.text("current_timestamp"), nullable=False),
+        sa.Column("applied_at", Instant(), nullable=True),
+        sa.Column("refusal", sa.Text(), nullable=True),
+        sa.Column("revoked_at", Instant(), nullable=True),
+        sa.Column("revoked_by", sa.Text(), nullable=True),
+        sa.CheckConstraint("ruling in ('merge', 'split')", name=op.f("ck_group_rulings_ruling")),
+        sa.CheckConstraint(
+            "other_group_id is not null or (ruling = 'split' and words is not null)",
+            name=op.f("ck_group_rulings_says_of_what"),
+        ),
+        sa.CheckConstraint(
+            "words is null or (ruling = 'split' and trim(words) <> '')", name=op.f("ck_group_rulings_words_split")
+        ),
+        sa.CheckConstraint("other_group_id <> group_id", name=op.f("ck_group_rulings_about_two")),
+        sa.CheckConstraint(
+            "trim(decided_by) <> '' and trim(note) <> ''", name=op.f("ck_group_rulings_says_who_and_why")
+        ),
+        sa.CheckConstraint(
+            "revoked_at is null or coalesce(trim(revoked_by), '') <> ''",
+            name=op.f("ck_group_rulings_revocation_needs_name"),
+        ),
+        sa.ForeignKeyConstraint(["group_id"], ["failure_groups.group_id"], name=op.f("fk_group_rulings_group_id")),
+        sa.ForeignKeyConstraint(
+            ["other_group_id"], ["failure_groups.group_id"], name=op.f("fk_group_rulings_other_group_id")
+        ),
+        sa.PrimaryKeyConstraint("ruling_id", name=op.f("pk_group_rulings")),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
         "group_aliases",
         sa.Column("group_id", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("merged_into", sa.BigInteger(), nullable=False),
         sa.Column("merged_at", Instant(), nullable=False),
+        sa.Column("parent_id", sa.BigInteger(), nullable=True),
+        sa.Column("ruling_id", sa.BigInteger(), nullable=True),
         sa.CheckConstraint("merged_into < group_id", name=op.f("ck_group_aliases_older")),
         sa.ForeignKeyConstraint(["group_id"], ["failure_groups.group_id"], name=op.f("fk_group_aliases_group_id")),
         sa.ForeignKeyConstraint(
             ["merged_into"], ["failure_groups.group_id"], name=op.f("fk_group_aliases_merged_into")
         ),
+        sa.ForeignKeyConstraint(["parent_id"], ["failure_groups.group_id"], name=op.f("fk_group_aliases_parent_id")),
+        sa.ForeignKeyConstraint(["ruling_id"], ["group_rulings.ruling_id"], name=op.f("fk_group_aliases_ruling_id")),
         sa.PrimaryKeyConstraint("group_id", name=op.f("pk_group_aliases")),
     )
     op.create_table(

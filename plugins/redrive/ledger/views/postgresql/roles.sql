@@ -26,5 +26,8 @@ begin
     update (status, owner, ticket, ignored_until_at, written_by) on redrive.failure_issues to redrive_reviewer;
     grant insert (route, group_id, written_by, text) on redrive.issue_comments to redrive_reviewer;
     grant usage on sequence redrive.issue_comments_comment_id_seq to redrive_reviewer;
+    grant insert (ruling, group_id, other_group_id, words, decided_by, note), update (revoked_at, revoked_by)
+    on redrive.group_rulings to redrive_reviewer;
+    grant usage on sequence redrive.group_rulings_ruling_id_seq to redrive_reviewer;
 end
 $$

@@ -312,6 +312,75 @@ for each row execute function redrive.failure_issues_sign()
 create or replace trigger issue_comments_tell after insert on redrive.issue_comments
 for each row execute function redrive.issue_comments_tell()
 --;
+-- What people say about groups: signed, told in the audit trail, taken back and never changed; what became of it is the
+-- machine's to say.
+create or replace function redrive.group_rulings_keep() returns trigger
+language plpgsql security definer set search_path = redrive, pg_temp as $$
+declare
+    is_reviewer constant boolean := session_user <> current_user
+        and to_regrole('redrive_reviewer') is not null
+        and pg_has_role(session_user, to_regrole('redrive_reviewer'), 'member')
+        and not (select rolsuper from pg_catalog.pg_roles where rolname = session_user);
+    said text;
+    who text;
+begin
+    if tg_op = 'DELETE' then
+        raise exception 'a ruling is taken back (revoked_by), not deleted';
+    end if;
+    if tg_op = 'INSERT' then
+        if is_reviewer then
+            new.decided_by := session_user;
+        end if;
+        if new.words is not null and new.other_group_id is not null then
+            raise exception 'a split by words names one group: the other one is made for them';
+        end if;
+        if new.applied_at is not null or new.refusal is not null or new.revoked_at is not null
+        or new.revoked_by is not null then
+            raise exception 'a ruling begins as nothing but what somebody says: leave out applied_at, refusal and revocation';
+        end if;
+        said := 'rule_' || new.ruling;
+        who := new.decided_by;
+    else
+        if (new.ruling_id, new.ruling, new.group_id, new.words, new.decided_by, new.note) is distinct from
+            (old.ruling_id, old.ruling, old.group_id, old.words, old.decided_by, old.note)
+        or (new.other_group_id is distinct from old.other_group_id
+            and (old.other_group_id is not null or old.words is null))
+        or (old.applied_at is not null and new.applied_at is distinct from old.applied_at) then
+            raise exception 'a ruling does not change: take it back (revoked_by) and make another';
+        end if;
+        if new.revoked_at is not null or new.revoked_by is not null then
+            if old.revoked_at is not null then
+                if (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
+                    raise exception 'this ruling was taken back already';
+                end if;
+                return new;
+            end if;
+            if is_reviewer then
+                new.revoked_by := session_user;
+            end if;
+            new.revoked_at := coalesce(new.revoked_at, clock_timestamp());
+            said := 'revoke_ruling';
+            who := new.revoked_by;
+        end if;
+    end if;
+    if said is not null then
+        insert into audit_events (at, actor, action, selection, reason)
+        values (
+            clock_timestamp(), coalesce(who, '?'), said,
+            json_build_object(
+                'ruling_id', new.ruling_id, 'group_id', new.group_id, 'other_group_id', new.other_group_id,
+                'words', new.words
+            )::text,
+            new.note
+        );
+    end if;
+    return new;
+end
+$$
+--;
+create or replace trigger group_rulings_keep before insert or update or delete on redrive.group_rulings
+for each row execute function redrive.group_rulings_keep()
+--;
 -- What is not finished is not deleted by hand: every later run would find that it doesn't add up. Retention removes
 -- whole batches of which every message is finished.
 create or replace function redrive.escalated_messages_stay() returns trigger

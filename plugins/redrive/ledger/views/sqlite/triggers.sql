@@ -338,6 +338,89 @@ begin
     );
 end
 --;
+-- What people say about groups: told in the audit trail, taken back and never changed; what became of it is the
+-- machine's to say.
+drop trigger if exists group_rulings_made
+--;
+create trigger group_rulings_made
+after insert on group_rulings
+begin
+    select raise(abort, 'there is no such group')  -- a foreign key, which SQLite looks at only where it is asked to
+    where
+        not exists (select 1 from failure_groups where failure_groups.group_id = new.group_id)
+        or (
+            new.other_group_id is not null
+            and not exists (select 1 from failure_groups where failure_groups.group_id = new.other_group_id)
+        );
+    select raise(abort, 'a split by words names one group: the other one is made for them')
+    where new.words is not null and new.other_group_id is not null;
+    select raise(abort, 'a ruling begins as nothing but what somebody says: leave out applied_at, refusal and revocation')
+    where
+        new.applied_at is not null or new.refusal is not null or new.revoked_at is not null
+        or new.revoked_by is not null;
+    insert into audit_events (at, actor, action, selection, reason)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.decided_by, 'rule_' || new.ruling,
+        json_object(
+            'ruling_id', new.ruling_id, 'group_id', new.group_id, 'other_group_id', new.other_group_id,
+            'words', new.words
+        ),
+        new.note
+    );
+end
+--;
+drop trigger if exists group_rulings_keep
+--;
+create trigger group_rulings_keep
+before update on group_rulings
+when
+    new.ruling_id <> old.ruling_id
+    or new.ruling <> old.ruling
+    or new.group_id <> old.group_id
+    or (new.other_group_id is not old.other_group_id and (old.other_group_id is not null or old.words is null))
+    or new.words is not old.words
+    or new.decided_by <> old.decided_by
+    or new.note <> old.note
+    or (old.applied_at is not null and new.applied_at is not old.applied_at)
+begin
+    select raise(abort, 'a ruling does not change: take it back (revoked_by) and make another');
+end
+--;
+drop trigger if exists group_rulings_end_once
+--;
+create trigger group_rulings_end_once
+before update of revoked_at, revoked_by on group_rulings
+when old.revoked_at is not null
+begin
+    select raise(abort, 'this ruling was taken back already');
+end
+--;
+drop trigger if exists group_rulings_revoke
+--;
+create trigger group_rulings_revoke
+after update of revoked_at, revoked_by on group_rulings
+when old.revoked_at is null and (new.revoked_at is not null or new.revoked_by is not null)
+begin
+    select raise(abort, 'revoked_at is no time; leave it out, or write YYYY-MM-DD HH:MM:SS, in UTC')
+    where new.revoked_at is not null and julianday(new.revoked_at) is null;
+    insert into audit_events (at, actor, action, selection, reason)
+    values (
+        strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', new.revoked_by, 'revoke_ruling',
+        json_object('ruling_id', new.ruling_id), new.note
+    );
+    update group_rulings
+    set revoked_at = strftime('%Y-%m-%d %H:%M:%f', coalesce(new.revoked_at, 'now')) || '000'
+    where ruling_id = new.ruling_id and revoked_at is null;
+end
+--;
+drop trigger if exists group_rulings_stay
+--;
+create trigger group_rulings_stay
+before delete on group_rulings
+begin
+    select raise(abort, 'a ruling is taken back (revoked_by), not deleted');
+end
+--;
 -- What is not finished is not deleted by hand: every later run would find that it doesn't add up. Retention removes
 -- whole batches of which every message is finished.
 drop trigger if exists escalated_messages_stay
