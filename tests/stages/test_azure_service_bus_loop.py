@@ -14,8 +14,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 
 from redrive.classification.causes import Cause
 from redrive.classification.explain import explain
-from redrive.errors import SourcesFailed
+from redrive.errors import PermissionRefused, QueueMissing, SourcesFailed, UsageError
 from redrive.ledger.engine import Ledger
+from redrive.ledger.selecting import Selection
 from redrive.stages import peek, pipeline
 from tests import blank
 from tests.contract.test_azure_service_bus import _quick_links, adapter  # noqa: F401 - a fixture
@@ -489,3 +490,49 @@ def test_a_dead_letter_queue_is_looked_at_and_left_as_it_is(tmp_path: Path, bus:
     assert [(one.failed_deliveries, one.kept) for one in bus.messages(DEAD)] == before
     assert shop.query("select count(*) from staging_batches") == [(0,)]
     shop.close()
+
+
+# --- all subscriptions of a topic by one line --------------------------------------------------------------------
+
+
+def test_one_line_drains_all_subscriptions_of_a_topic_each_as_a_source_of_its_own(
+    build: Build, bus: ServiceBusStandIn
+) -> None:
+    bus.topic("news")
+    for name in ("mail", "push"):
+        bus.subscription("news", name, lock_duration=LOCK)
+    shop = build(sources=[{"queue": "news/*"}], fan_out="allow")
+    shop.buy("x", to="news")
+    for name in ("mail", "push"):
+        shop.work(refused, queue=f"news/Subscriptions/{name}")
+    seen = peek.peek(shop.settings, "orders", broker=shop.broker)
+    places = [f"news/Subscriptions/{name}/$DeadLetterQueue" for name in ("mail", "push")]
+    assert sorted((one["source"], one["messages"]) for one in seen) == [(place, 1) for place in places]
+    report = shop.cycle(Selection(sources=(places[0],)))
+    assert (report["drained"], report["new"]) == (1, 1)
+    report = shop.cycle()
+
+    assert (report["drained"], report["new"], report["suspected"]) == (1, 1, 0), "the same body, and two dead letters"
+    assert sorted(shop.query("select source from messages")) == [(place,) for place in places]
+    with pytest.raises(UsageError, match="the route doesn't drain it"):
+        shop.begin(selection=Selection(sources=("other/Subscriptions/mail/$DeadLetterQueue",)))
+
+    for name in ("mail", "push"):
+        shop.work(queue=f"news/Subscriptions/{name}")
+    bus.subscription("news", "late", lock_duration=LOCK)
+    shop.buy("y", to="news")
+    shop.work(refused, queue="news/Subscriptions/late")
+    assert shop.cycle(Selection(sources=("news/*/$DeadLetterQueue",)))["drained"] == 1, "also of a later one"
+    assert shop.audit() == []
+
+
+def test_who_may_not_list_subscriptions_is_told_to_name_them(build: Build, bus: ServiceBusStandIn) -> None:
+    bus.topic("news")
+    shop = build(sources=[{"queue": "news/*"}])
+    with pytest.raises(QueueMissing, match="news has no subscription"):
+        shop.cycle()
+    shop.broker.close()
+    shop.broker = adapter(bus, administered=False)  # type: ignore[assignment]
+    shop.advance(minutes=2)
+    with pytest.raises(PermissionRefused, match="name each as a source"):
+        shop.cycle()

@@ -99,6 +99,14 @@ class ConnectionForm:
     placeholders: Mapping[str, str] = field(default_factory=dict)
 
 
+def _for_itself(queue: str, one: str) -> bool:
+    return queue == one
+
+
+def _never(queue: str) -> bool:  # noqa: ARG001 - see BrokerKind.many
+    return False
+
+
 def _as_written(queue: str, kind: str) -> str:  # noqa: ARG001 - see BrokerKind.source_name
     return queue
 
@@ -119,6 +127,10 @@ class BrokerKind:
     words: Mapping[str, str] = field(default_factory=dict)
     #: The queue that a source ``(queue, kind)`` of the configuration means.
     source_name: Callable[[str, str], str] = _as_written
+    #: Whether the source ``queue`` stands for several, of which ListsSources tells.
+    many: Callable[[str], bool] = _never
+    #: Whether the source ``queue`` is, or stands for, ``one``.
+    covers: Callable[[str, str], bool] = _for_itself
     needs_connection: bool = True
     extra: str = ""  # the extra of redrive that brings its client library
     form: ConnectionForm | None = None
@@ -280,6 +292,17 @@ class Peeks(Protocol):
 
     def peek(self, queue: str, limit: int) -> list[DeadLetter]:
         """Up to ``limit`` messages of ``queue``, oldest first, which stay as they are."""
+        ...
+
+
+class ListsSources(Protocol):
+    """What a broker has besides where its kind knows sources that stand for several."""
+
+    def sources(self, queue: str) -> list[str]:
+        """The queues for which ``queue`` stands now, named as a configuration names each alone, in a fixed order.
+
+        Raises :class:`~redrive.errors.QueueMissing` where there is none.
+        """
         ...
 
 

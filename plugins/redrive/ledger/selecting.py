@@ -1,6 +1,6 @@
 """Which messages a run may touch, as a WHERE clause over table ``messages``."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -80,12 +80,18 @@ class Selection:
             attributes=tuple((name, value) for name, value in data.get("attributes") or ()),
         )
 
-    def refuse_unknown_sources(self, known: Iterable[str]) -> None:
-        """:class:`~redrive.errors.UsageError` where a source is named that is not among the ``known``: a mistyped
-        one would select nothing, in silence."""
+    def of(self, sources: Sequence[str]) -> "Selection":
+        """The same of these sources."""
+        return replace(self, sources=tuple(sources))
+
+    def refuse_unknown_sources(
+        self, known: Iterable[str], covers: Callable[[str, str], bool] = lambda name, source: name == source
+    ) -> None:
+        """:class:`~redrive.errors.UsageError` where a source is named that none of the ``known`` is, or ``covers``: a
+        mistyped one would select nothing, in silence."""
         names = list(known)
         for source in self.sources:
-            if source not in names:
+            if not any(covers(name, source) for name in names):
                 raise UsageError(f"source {source}: the route doesn't drain it; it drains {', '.join(names)}")
 
     def without_attributes(self) -> "Selection":

@@ -789,6 +789,8 @@ class Route(Part):
             if source.queue in seen:
                 raise _problem(f"sources.{position}.queue", f"{source.queue!r} is listed twice")
             seen.add(source.queue)
+            if kind is not None and kind.many(source.queue) and source.kind != "dead_letter":
+                raise _problem(f"sources.{position}.queue", f"{source.queue!r}: only dead letters of several at once")
             target = source.destination or (self.destination.queue if self.destination else None)
             if source.kind == "delay" and target is None:
                 raise _problem(
@@ -817,7 +819,9 @@ class Route(Part):
 
     def destination_of(self, source: str) -> str | None:
         """Where messages of the queue ``source`` go by configuration; None: where each came from."""
-        own = next((s.destination for s in self.sources if s.queue == source), None)
+        covers = registry.kind(self.broker).covers
+        lines = sorted((s for s in self.sources if covers(s.queue, source)), key=lambda s: s.queue != source)
+        own = lines[0].destination if lines else None
         return own or (self.destination.queue if self.destination else None)
 
 

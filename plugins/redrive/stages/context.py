@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from redrive.message import Micros
 from redrive.redaction import Redactor, redactor
 from redrive.selectors import Kind
 from redrive.settings import Route, Settings
+from redrive.stages import many
 
 if TYPE_CHECKING:
     from redrive.staging.batch_files import Staging
@@ -96,16 +98,16 @@ class Context:
     ) -> None:
         self.settings = settings
         self.run = run
-        self.route: Route = settings.route(run.route)
-        if run.system and run.system != self.route.system:
+        self._written: Route = settings.route(run.route)
+        if run.system and run.system != self._written.system:
             raise SettingsError(
-                f"routes.{run.route}: its queues were on {run.system} when the run began and are on {self.route.system}"
+                f"routes.{run.route}: its queues were on {run.system} when the run began and are on"
+                f" {self._written.system}"
                 " now: what the run has seen holds for the former; the next run begins at the latter"
             )
         self.lease = run.lease
-        self.selection = run.selection
         self.now = clock
-        self.progress = _masked(progress, redactor(self.route))
+        self.progress = _masked(progress, redactor(self._written))
         self.ledger = Ledger(settings.database)
         #: By source, what the broker said of its origins.
         self.asked: dict[str, frozenset[str] | None] = {}
@@ -125,6 +127,16 @@ class Context:
             self._staging.close()
         self.ledger.close()
 
+    @cached_property
+    def route(self) -> Route:
+        """The route, with every queue that it drains: the broker is asked for those that a source stands for."""
+        return many.as_the_broker_says(self._written, lambda: self.broker)
+
+    @cached_property
+    def selection(self) -> Selection:
+        """What the run is limited to."""
+        return many.selected(self.run.selection, self._written, self.route)
+
     @property
     def name(self) -> str:
         """The route's name."""
@@ -143,7 +155,7 @@ class Context:
     def broker(self) -> Broker:
         """The route's broker, connected on first use. It belongs to the thread that asks first."""
         if self._broker is None:
-            self._broker = open_broker(self.route.broker, self.route.connection or "")
+            self._broker = open_broker(self._written.broker, self._written.connection or "")
         return self._broker
 
 

@@ -24,7 +24,7 @@ from redrive.ledger.review import escalations
 from redrive.notify import channels
 from redrive.settings import Route, Settings, Source, SparkSettings
 from redrive.spark import session_conf, submit
-from redrive.stages import aiming, checking, resolve
+from redrive.stages import aiming, checking, many, resolve
 from redrive.staging.batch_files import Staging
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
@@ -84,6 +84,11 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
         return
     try:
         yield Finding("ok", f"route {name}", f"{route.broker} through connection {route.connection}")
+        try:
+            route = many.as_the_broker_says(route, lambda: broker)
+        except RedriveError as error:
+            yield Finding("error", f"{name}: sources", str(error))
+            return
         for source in route.sources:
             subject = f"{name}: source {source.queue}"
             yield _look(subject, partial(_depth, broker, source.queue))

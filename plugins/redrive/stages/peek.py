@@ -18,6 +18,7 @@ from redrive.classification.templates import KnownGroup
 from redrive.message import DeadLetter
 from redrive.redaction import redactor
 from redrive.settings import Settings
+from redrive.stages import many
 
 #: Of each source so many messages are looked at, unless told.
 LOOKED_AT = 1_000
@@ -47,7 +48,7 @@ def peek(
     try:
         letters = [
             (source.queue, letter)
-            for source in asked.sources
+            for source in many.as_the_broker_says(asked, lambda: opened).sources
             if source.kind == "dead_letter"
             for letter in cast("Peeks", opened).peek(source.queue, limit or LOOKED_AT)
         ]

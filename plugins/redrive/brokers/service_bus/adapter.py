@@ -21,7 +21,7 @@ from azure.servicebus._pyamqp.error import AMQPException, MessageException
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.retries import BRIEF, again
 from redrive.brokers.service_bus.facts import Administration, Facts, NoAdministration, clients
-from redrive.brokers.service_bus.kind import CAPABILITIES, STANDARD_BYTES
+from redrive.brokers.service_bus.kind import CAPABILITIES, STANDARD_BYTES, dead_letters_of, topic_of_many
 from redrive.brokers.service_bus.links import Receiver, Sender
 from redrive.brokers.service_bus.message import (
     Address,
@@ -396,6 +396,24 @@ class AzureServiceBus:
             return [letter(one, b"", address) for one in found]
 
         return self._again("peek", queue, look)
+
+    def sources(self, queue: str) -> list[str]:
+        """See :class:`~redrive.brokers.base.ListsSources`: the dead-letter queues of a topic's subscriptions."""
+        topic = topic_of_many(queue)
+        if topic is None:
+            return [queue]
+        try:
+            names = self._administration.subscriptions(topic)
+        except QueueMissing as error:
+            raise QueueMissing(f"look on queue {queue}: {error.detail}") from None
+        if names is None:
+            raise PermissionRefused(
+                f"look on queue {queue}: the subscriptions of {topic} are told to whoever has the right Manage there;"
+                " else name each as a source"
+            )
+        if not names:
+            raise QueueMissing(f"look on queue {queue}: {topic} has no subscription")
+        return [dead_letters_of(topic, name) for name in names]
 
     def _peeked_depth(self, queue: str, address: Address, held: int) -> Depth:
         def look() -> Depth:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError, ResourceNotFoundError
 from azure.core.pipeline.transport import RequestsTransport
@@ -19,6 +19,7 @@ SILENCE = 300.0
 _FOREVER = timedelta(days=3650)
 _CLIENT_OPTIONS = ("custom_endpoint_address", "connection_verify", "http_proxy", "user_agent")
 _SCHEMES = ("http://", "https://")
+Answer = TypeVar("Answer")
 
 
 class Facts(NamedTuple):
@@ -48,6 +49,10 @@ class Administration(Protocol):
         """What is told of the entity, None where nobody may ask; raises QueueMissing."""
         ...
 
+    def subscriptions(self, topic: str) -> list[str] | None:
+        """The names of the topic's subscriptions, None where nobody may ask; raises QueueMissing."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -55,6 +60,9 @@ class NoAdministration:
     """Nobody can be asked."""
 
     def facts(self, address: Address) -> Facts | None:  # noqa: ARG002
+        return None
+
+    def subscriptions(self, topic: str) -> list[str] | None:  # noqa: ARG002
         return None
 
     def close(self) -> None: ...
@@ -70,17 +78,32 @@ class AtomApi:
 
     def facts(self, address: Address) -> Facts | None:
         """See :class:`Administration`."""
+        return self._told(lambda: self._facts(address), address.origin)
+
+    def subscriptions(self, topic: str) -> list[str] | None:
+        """See :class:`Administration`."""
+
+        def ask() -> list[str]:
+            self._client.get_topic(topic)
+            return sorted(str(one.name) for one in self._client.list_subscriptions(topic))
+
+        return self._told(ask, topic)
+
+    def _facts(self, address: Address) -> Facts:
+        if address.subscription is not None:
+            return self._subscription(address.entity, address.subscription)
+        try:
+            return self._queue(address.entity)
+        except (ResourceNotFoundError, AttributeError):  # the SDK trips over a topic's description
+            return self._topic(address.entity)
+
+    def _told(self, ask: Callable[[], Answer], origin: str) -> Answer | None:
         if self._monotonic() < self._silent_until:
             return None
         try:
-            if address.subscription is not None:
-                return self._subscription(address.entity, address.subscription)
-            try:
-                return self._queue(address.entity)
-            except (ResourceNotFoundError, AttributeError):  # the SDK trips over a topic's description
-                return self._topic(address.entity)
+            return ask()
         except (ResourceNotFoundError, AttributeError):
-            raise QueueMissing(f"Service Bus has no queue or topic {address.origin}") from None
+            raise QueueMissing(f"Service Bus has no queue or topic {origin}") from None
         except ClientAuthenticationError:
             self._silent_until = self._monotonic() + SILENCE
         except HttpResponseError as error:

@@ -1,5 +1,6 @@
 """What Azure Service Bus is, before there is a connection."""
 
+import re
 from datetime import timedelta
 
 from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities
@@ -51,6 +52,30 @@ def source_name(queue: str, kind: str) -> str:
     return f"{queue.rstrip('/')}/$DeadLetterQueue"
 
 
+#: ``news/*``: the dead-letter queues of all subscriptions of a topic.
+_MANY = re.compile(r"(?P<topic>[^*]+?)/(?:subscriptions/)?\*(?:/\$deadletterqueue)?", re.IGNORECASE)
+_DEAD_LETTERS_OF = "{}/Subscriptions/{}/$DeadLetterQueue"
+
+
+def topic_of_many(queue: str) -> str | None:
+    """The topic for all of whose subscriptions the source stands; None: it stands for one queue."""
+    found = _MANY.fullmatch(queue)
+    return found["topic"] if found else None
+
+
+def dead_letters_of(topic: str, subscription: str) -> str:
+    """The dead-letter queue of a subscription, as a source is named."""
+    return _DEAD_LETTERS_OF.format(topic, subscription)
+
+
+def covers(queue: str, one: str) -> bool:
+    """See :class:`~redrive.brokers.base.BrokerKind`."""
+    topic = topic_of_many(queue)
+    if queue == one or topic is None:
+        return queue == one
+    return re.fullmatch(_DEAD_LETTERS_OF.replace("$", r"\$").format(re.escape(topic), "[^/]+"), one, re.I) is not None
+
+
 KIND = BrokerKind(
     title="Service Bus",
     adapter="redrive.brokers.service_bus.adapter:AzureServiceBus",
@@ -67,6 +92,11 @@ KIND = BrokerKind(
             "On Service Bus look at `DefaultMessageTimeToLive` and the message's own `time_to_live`."
         ),
     },
-    words={"sources[].queue": "On Service Bus `orders` of kind `dead_letter` means `orders/$DeadLetterQueue`."},
+    words={
+        "sources[].queue": "On Service Bus `orders` of kind `dead_letter` means `orders/$DeadLetterQueue`, and "
+        "`news/*` those of all subscriptions of the topic `news`, also of later ones."
+    },
     source_name=source_name,
+    many=lambda queue: topic_of_many(queue) is not None,
+    covers=covers,
 )
