@@ -59,7 +59,9 @@ class Actors:
                 tail = f"{dice.getrandbits(24_000):x}\0" if step.get("long") and dice.random() < 0.5 else ""
                 headers.append(("customer", "String", customer + tail))
             self.world.clock.now += 1000
-            chosen = f"p-{self.bodies}" if dice.random() < 0.5 and not step["same_body"] else None
+            chosen = (
+                f"p-{self.bodies}" if (dice.random() < 0.5 and not step["same_body"]) or step.get("numbered") else None
+            )
             if step.get("shared") or (system.traits.client == "sqs_fifo" and dice.random() < 0.5):
                 chosen = f"order-{dice.randrange(2)}"  # what it is about, and not which message it is
             fields: dict[str, Any] = {"publisher_id": chosen or ""}
@@ -248,7 +250,7 @@ class Actors:
         kept = self.unmarked(headers)
         marks = [one.mark for one in self.world.book.arrivals if one.mark is not None]
         kinds = ["made up", "nonsense", "huge", "nul"] + (["another's"] if marks else [])
-        if self.theme in ("forge-next-id", "forged-origin", "huge-numbers", "odd-headers"):
+        if self.theme in ("forge-next-id", "forged-origin", "huge-numbers", "odd-headers", "odd-times"):
             kinds = [self.theme]
         elif self.theme == "forge":
             kinds += ["made up"] * 3
@@ -259,6 +261,9 @@ class Actors:
                 return (*kept, (ID, "String", name), (ATTEMPT, "Number", "1"))
             case "forged-origin":
                 return (*kept, ("x-told-origin", "String", "payroll"))
+            case "odd-times":  # a clock in a unit of its own
+                number = dice.choice([2**40, 2**50, 2**60, 10**16])
+                return (*kept, ("x-told-enqueued", "Number", str(number)))
             case "huge-numbers" | "odd-headers":
                 name = dice.choice(["x-told-deliveries", "x-told-enqueued", "x-death"])
                 number = dice.choice([str(2**40), "99999999999", str(2**70), "several"])

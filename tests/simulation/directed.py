@@ -39,6 +39,9 @@ TRAITS: dict[str, dict[str, Choices]] = {
     "half-settled": _KNOWN,
     "revoked": _KNOWN,
     "in-hand": _KNOWN,
+    "relapses": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,), "max_headers": (None,)},
+    "looked-at": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
+    "odd-times": _KNOWN,
 }
 _OPEN: dict[str, Choices] = {"canary": ("off",), "breaker": ({"return_rate": 0.9, "min_samples": 50},)}
 _CANARY = tuple({"first": first, "grow": 2, "pass": 0.6, "observe": "1m"} for first in (1, 2))
@@ -69,6 +72,12 @@ ROUTES: dict[str, dict[str, Choices]] = {
     "half-settled": {"order_by": (None,)},
     "revoked": {"order_by": (None,), "approvals": (1, 1, 2), "canary": ("off", *_CANARY)},
     "in-hand": {**_OPEN, "order_by": (None,), "rate": ({"per_second": 5, "max_in_flight": 3},)},
+    "relapses": {
+        **_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "delay_attempts": (2,),
+        "drain": ({"flush_messages": 50, "lease": "5m"},), "backoff": ({"native": False},),
+    },
+    "looked-at": {**_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "delay_attempts": (2,)},
+    "odd-times": {**_OPEN, "order_by": (None,)},
 }  # fmt: skip
 #: The clients that its systems are reached through, where it is not only the simulation's own.
 CLIENTS: dict[str, tuple[str, ...]] = {
@@ -76,6 +85,7 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "answers": ("sqs", "sqs_fifo"),
     "late-settles": ("plain", "pubsub", "pubsub", "service_bus", "sqs"),
     "half-settled": ("plain", "sqs", "pubsub", "service_bus"),
+    "odd-times": ("plain", "rabbitmq", "rabbitmq_managed"),
 }
 
 
@@ -97,11 +107,11 @@ class Writer:
         """A step."""
         self._add(op, **how)
 
-    def die(self, error: str, *, count: int = 4, fails: int = 1, shared: bool = False) -> None:
-        """Messages come, and fail."""
+    def die(self, error: str, *, count: int = 4, fails: int = 1, shared: bool = False, numbered: bool = False) -> None:
+        """Messages come, and fail; ``shared``: ids that others have, ``numbered``: ids of their own."""
         for system, queue in self.mains:
             self.add("produce", system=system, queue=queue, count=count, error=error, fails=fails, same_body=False,
-                     shared=shared)  # fmt: skip
+                     shared=shared, numbered=numbered)  # fmt: skip
         self.consume(self.dice.choice(["reject", "own"]))
 
     def consume(self, style: str) -> None:
@@ -125,6 +135,11 @@ class Writer:
         for route in self.routes:
             self.add("review", apply=True, how=how, route=route, trouble=trouble or {})
             trouble = None
+
+    def peek(self, *, back: bool = True) -> None:
+        """Somebody looks at all that is dead, and puts it back at once or keeps it for ten minutes."""
+        for (system, _), dead in self.dead.items():
+            self.add("peek", system=system, queue=dead, count=20, back=back)
 
     def each(self, op: str, **how: Any) -> None:
         """A step of each route."""
@@ -300,6 +315,39 @@ def _in_hand(w: Writer) -> None:
     w.consume("own")
 
 
+def _relapses(w: Writer) -> None:
+    w.die(REFUSED, count=2, fails=3, numbered=True)
+    w.run(0, {"die_at": 1, "die_of": "settle"})  # taken, and nobody wrote it down
+    for _ in range(2):
+        w.run(w.dice.choice([0.5, 1]))
+    w.consume("own")
+    w.peek()
+    w.run(0.1)
+    w.run(7)
+    w.consume("own")
+
+
+def _looked_at(w: Writer) -> None:
+    w.die(REFUSED, count=w.dice.randint(1, 2), fails=2)
+    w.run(7)
+    w.run(7)
+    w.consume("own")
+    w.peek(back=False)
+    w.add("advance", minutes=2)
+    w.run(0, w.meet("produce", "before receive", 0))
+    w.run(1)
+    w.add("advance", minutes=30)
+    w.consume("own")
+
+
+def _odd_times(w: Writer) -> None:
+    w.die(REFUSED, count=2, fails=2)
+    w.run(0)
+    w.consume("forges")
+    w.run(7)
+    w.consume(w.dice.choice(["own", "forges"]))
+
+
 def _half_settled(w: Writer) -> None:
     w.die(REFUSED, count=4, fails=2)
     for system in dict(w.mains):
@@ -330,6 +378,9 @@ ROUNDS: dict[str, Callable[[Writer], None]] = {
     "half-settled": _half_settled,
     "revoked": _revoked,
     "in-hand": _in_hand,
+    "relapses": _relapses,
+    "looked-at": _looked_at,
+    "odd-times": _odd_times,
 }
 #: How many rounds there are.
 LONG = {"caps": 4, "put-off": 4, "answers": 1}
