@@ -67,7 +67,9 @@ class Actors:
             fields: dict[str, Any] = {"publisher_id": chosen or ""}
             if system.traits.client != "plain":
                 fields = clients.producer_fields(system.traits.client, body, dice, chosen=chosen)
-            elif step.get("shared") and system.traits.ids == "none":  # and a clock that counts in minutes
+            elif (
+                step.get("shared") or step.get("numbered")
+            ) and system.traits.ids == "none":  # and a clock that counts in minutes
                 fields["enqueued_at"] = self.world.clock.now // MINUTE * MINUTE
             elif step.get("shared"):
                 fields |= {"dedup_id": chosen, "properties": (("dedup_id", chosen),)}

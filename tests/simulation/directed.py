@@ -42,6 +42,8 @@ TRAITS: dict[str, dict[str, Choices]] = {
     "relapses": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,), "max_headers": (None,)},
     "looked-at": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
     "odd-times": _KNOWN,
+    "twins": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,), "max_headers": (None,)},
+    "echoes": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,)},
 }
 _OPEN: dict[str, Choices] = {"canary": ("off",), "breaker": ({"return_rate": 0.9, "min_samples": 50},)}
 _CANARY = tuple({"first": first, "grow": 2, "pass": 0.6, "observe": "1m"} for first in (1, 2))
@@ -78,6 +80,8 @@ ROUTES: dict[str, dict[str, Choices]] = {
     },
     "looked-at": {**_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "delay_attempts": (2,)},
     "odd-times": {**_OPEN, "order_by": (None,)},
+    "twins": {**_OPEN, "order_by": (None,), "drain": ({"flush_messages": 50, "lease": "30s"},)},
+    "echoes": {**_OPEN, "order_by": (None,), "drain": ({"flush_messages": 50, "lease": "30s"},)},
 }  # fmt: skip
 #: The clients that its systems are reached through, where it is not only the simulation's own.
 CLIENTS: dict[str, tuple[str, ...]] = {
@@ -107,17 +111,22 @@ class Writer:
         """A step."""
         self._add(op, **how)
 
-    def die(self, error: str, *, count: int = 4, fails: int = 1, shared: bool = False, numbered: bool = False) -> None:
-        """Messages come, and fail; ``shared``: ids that others have, ``numbered``: ids of their own."""
+    def come(self, error: str, *, count: int = 4, fails: int = 1, **how: bool) -> None:
+        """Messages come that will fail; ``shared``: with ids that others have, ``numbered``: with ids of their own,
+        ``same_body``: all are one, as far as anybody can see."""
         for system, queue in self.mains:
-            self.add("produce", system=system, queue=queue, count=count, error=error, fails=fails, same_body=False,
-                     shared=shared, numbered=numbered)  # fmt: skip
+            self.add("produce", system=system, queue=queue, count=count, error=error, fails=fails,
+                     **{"same_body": False, **how})  # fmt: skip
+
+    def die(self, error: str, *, count: int = 4, fails: int = 1, **how: bool) -> None:
+        """Messages come, and fail."""
+        self.come(error, count=count, fails=fails, **how)
         self.consume(self.dice.choice(["reject", "own"]))
 
-    def consume(self, style: str) -> None:
-        """All consumers work for a while."""
+    def consume(self, style: str, count: int = 20) -> None:
+        """All consumers work for a while, on so many messages at most."""
         for system, queue in self.mains:
-            self.add("consume", system=system, queue=queue, count=20, style=style, theme=self._theme)
+            self.add("consume", system=system, queue=queue, count=count, style=style, theme=self._theme)
 
     def run(self, minutes: float = 0, trouble: dict[str, Any] | None = None) -> None:
         """A run of each route, of which the first has this trouble."""
@@ -348,6 +357,27 @@ def _odd_times(w: Writer) -> None:
     w.consume(w.dice.choice(["own", "forges"]))
 
 
+def _twins(w: Writer) -> None:
+    w.die(REFUSED, count=3)
+    w.run(0)
+    w.consume("derives")
+    w.run(1, {"die_at": 0, "die_of": "settle", "again": True})  # recorded, and it comes again
+    for minutes in (1, 1, 7):
+        w.run(minutes)
+    w.consume("well")
+
+
+def _echoes(w: Writer) -> None:
+    w.come(KEY_ERROR, count=2, fails=2, same_body=True, numbered=True)
+    w.consume("reject", count=1)
+    w.run(0, {"die_at": 1, "die_of": "settle"})  # taken, and nobody wrote it down
+    for minutes in (1, 7, 1):  # after which nothing of it can come again
+        w.run(minutes)
+    w.consume("reject", count=1)
+    w.peek()
+    w.run(1)
+
+
 def _half_settled(w: Writer) -> None:
     w.die(REFUSED, count=4, fails=2)
     for system in dict(w.mains):
@@ -381,6 +411,8 @@ ROUNDS: dict[str, Callable[[Writer], None]] = {
     "relapses": _relapses,
     "looked-at": _looked_at,
     "odd-times": _odd_times,
+    "twins": _twins,
+    "echoes": _echoes,
 }
 #: How many rounds there are.
 LONG = {"caps": 4, "put-off": 4, "answers": 1}

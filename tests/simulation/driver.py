@@ -193,6 +193,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             "__kwdefaults__",
             (deliver_stage.deliver.__kwdefaults__ or {}) | {"monotonic": clock.monotonic, "sleep": clock.sleep},
         )
+        put(deliver_stage, "LOOK_AGAIN", deliver_stage.GIVE_UP / 2)  # meanwhile nobody does anything
         put(engine, "_prepare_sqlite", _unsynced)
         put(batch_files, "_fsync", lambda *_paths: life.life().reach("fsync"))
         put(sa, "create_engine", Engines.one)

@@ -90,9 +90,8 @@ class Plan:
 
 def make(seed: int, *, theme: str | None = None) -> Plan:
     """The plan of ``seed``; ``theme``: of this one, whatever the dice."""
-    dice = random.Random(f"plan {seed}")
-    drawn = dice.choice(THEMES)
-    theme = theme or drawn
+    theme = theme or random.Random(f"theme {seed}").choice(THEMES)
+    dice = random.Random(f"plan {seed}")  # not those of the theme, so that one more theme deals no other anew
     systems: dict[str, dict[str, Any]] = {}
     traits: dict[str, Traits] = {}
     routes: dict[str, Any] = {}
