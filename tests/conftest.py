@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import scratch
+from tests import compiled, scratch
 from tests.elasticmq_server import ElasticMq
 from tests.pulsar_server import Pulsar
 from tests.scheduling import Scheduling, unit_of
@@ -18,6 +18,7 @@ from tests.server_report import ServerReport, no_skip
 from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
 
 scratch.use_memory()
+compiled.share()
 
 # Tests talk to loopback only: no proxy between, and nobody's AWS account within reach.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
