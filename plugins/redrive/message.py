@@ -250,3 +250,19 @@ def clean_headers(headers: Iterable[Header], strip: frozenset[str]) -> tuple[Hea
 
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+#: Headers and properties that name the type of a message: NServiceBus, MassTransit, and what brokers have for it.
+_TYPES = ("NServiceBus.EnclosedMessageTypes", "MT-MessageType", "MessageType", "message-type", "type", "Subject")
+#: In a selection by attributes: what :func:`message_type` tells. No header is called so.
+TYPE_ATTRIBUTE = "type()"
+
+
+def message_type(headers: Iterable[Header], properties: Iterable[tuple[str, str]]) -> str | None:
+    """What kind of message it says it is; of a list of types the first, without its assembly."""
+    said: dict[str, object] = {**{header.name: header.value for header in headers}, **dict(properties)}
+    for name in _TYPES:
+        told = said.get(name)
+        if isinstance(told, str) and told.strip():
+            return told.partition(";")[0].partition(",")[0].strip()[:200]
+    return None

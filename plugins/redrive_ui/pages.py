@@ -15,7 +15,9 @@ from starlette.requests import Request
 from redrive.brokers import registry
 from redrive.classification import causes
 from redrive.classification.causes import Cause
+from redrive.errors import RedriveError
 from redrive.ledger.selecting import Selection
+from redrive.stages import peek
 from redrive.stages.preview import preview as plan_of
 from redrive_ui import bulk_decisions, charts, decision_api, export, filters, formatting, reading, timeline
 from redrive_ui.filters import BadFilter, Filter
@@ -55,7 +57,7 @@ def route_page(at: Requested, route: str) -> Response:
 
 
 @router.get("/plan/{route}", response_class=HTMLResponse)
-def plan_page(at: Requested, route: str) -> Response:
+def plan_page(at: Requested, route: str, look: Word = "") -> Response:
     at.insist(route)
     if route not in at.settings.routes:
         raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
@@ -64,10 +66,19 @@ def plan_page(at: Requested, route: str) -> Response:
         said = reading.templates(connection, at.readable, [(route, row["group"]) for row in found["plan"]])
     for row in found["plan"]:
         row["template"] = said.get((route, row["group"]))
+    peeks, peeked, trouble = peek.can_peek(at.settings, route), None, ""
+    if look and peeks:
+        try:
+            peeked = peek.peek(at.settings, route)
+        except RedriveError as error:
+            trouble = str(error)
     return at.render(
         "plan.html",
         route=route,
         plan=found,
+        peeks=peeks,
+        peeked=peeked,
+        trouble=trouble,
         total=sum(row["messages"] for row in found["plan"]),
         when=lambda value: formatting.ago(value, at.now) if isinstance(value, datetime) else value or "",
     )

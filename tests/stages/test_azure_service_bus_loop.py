@@ -17,6 +17,7 @@ from redrive.classification.explain import explain
 from redrive.errors import PermissionRefused, QueueMissing, SourcesFailed, UsageError
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
+from redrive.message import TYPE_ATTRIBUTE
 from redrive.stages import peek, pipeline
 from tests import blank
 from tests.contract.test_azure_service_bus import _quick_links, adapter  # noqa: F401 - a fixture
@@ -480,15 +481,25 @@ def test_a_dead_letter_queue_is_looked_at_and_left_as_it_is(tmp_path: Path, bus:
     shop.work(lambda _: ("HeaderSizeExceeded", "The size quota for this stream has been exceeded."))
     before = [(one.failed_deliveries, one.kept) for one in bus.messages(DEAD)]
 
+    def counted(**selection: Any) -> int:
+        seen = peek.peek(shop.settings, "orders", broker=shop.broker, selection=Selection(**selection))
+        return sum(one["messages"] for one in seen)
+
     seen = peek.peek(shop.settings, "orders", broker=shop.broker)
     assert [(one["messages"], one["type"], one["reason"], one["cause"]) for one in seen] == [
         (3, "Shop.OrderPlaced", "SocketException", "transient_network"),
         (1, "OrderCancelled", "HeaderSizeExceeded", "oversized"),
     ]
     assert {(one["source"], one["origin"]) for one in seen} == {(DEAD, "orders")}
-    assert sum(one["messages"] for one in peek.peek(shop.settings, "orders", broker=shop.broker, limit=2)) == 2
+    assert counted(limit=2) == 2
+    assert (counted(causes=["oversized"]), counted(sources=["elsewhere"])) == (1, 0)
+    assert counted(attributes=((TYPE_ATTRIBUTE, "Shop.OrderPlaced"),)) == 3
     assert [(one.failed_deliveries, one.kept) for one in bus.messages(DEAD)] == before
     assert shop.query("select count(*) from staging_batches") == [(0,)]
+    report = shop.cycle(Selection(attributes=((TYPE_ATTRIBUTE, "Shop.OrderPlaced"),)))
+    assert (report["drained"], report["redelivered"]) == (4, 3), "and one type is sent"
+    report = shop.cycle(Selection(attributes=((TYPE_ATTRIBUTE, "OrderCancelled"),)))
+    assert shop.states() == {"sent": 3, "escalated": 1}, "a type that is a property of the broker's"
     shop.close()
 
 

@@ -11,9 +11,11 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
+from redrive.errors import BrokerUnavailable
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
 from redrive.message import index_key
+from redrive.stages import peek
 from redrive_ui.rendering import PREFIX
 from redrive_ui.request_context import Configuration
 from tests import blank
@@ -309,6 +311,25 @@ class TestPlan:
         expected = site.value("select count(*) from messages where state = 'classified' and cause = 'throttled'")
         page = text_of(site.page("/plan/orders"))
         assert f"{expected} send later backoff with full jitter" in page
+
+    def test_shows_what_lies_in_the_dead_letter_queues_where_the_broker_lets_it_be_looked_at(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert "Look into" not in site.page("/plan/orders"), "this one doesn't"
+        seen = {"source": "orders-dlq", "origin": "orders", "type": "Shop.Placed", "reason": "<b>why</b>"}
+        seen |= {"cause": "oversized", "template": None, "messages": 3}
+        monkeypatch.setattr(peek, "can_peek", lambda *_: True)
+        monkeypatch.setattr(peek, "peek", lambda *_: [seen])
+        assert "Look into its dead-letter queues" in text_of(site.page("/plan/orders"))
+        page = site.page("/plan/orders?look=now")
+        assert "3 Shop.Placed" in text_of(page)
+        assert "<b>why" not in page
+
+        def away(*_: object) -> None:
+            raise BrokerUnavailable("nobody answers")
+
+        monkeypatch.setattr(peek, "peek", away)
+        assert "could not be looked at: nobody answers" in text_of(site.page("/plan/orders?look=now"))
 
 
 class TestRedaction:

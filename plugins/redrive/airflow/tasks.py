@@ -18,6 +18,7 @@ from airflow.sdk import DAG, Param, get_current_context, task
 from redrive import settings as configuration
 from redrive.airflow import assets, compat, metrics, schedules, spark_operators
 from redrive.airflow.compat import AirflowSkipException
+from redrive.brokers import registry
 from redrive.classification.causes import Cause
 from redrive.errors import (
     BalanceBroken,
@@ -106,6 +107,8 @@ def load_settings() -> Settings:
 def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
     """An empty DAG ``redrive_<name>`` with everything but its tasks; ``page`` is what every route's page says."""
     route = settings.route(name)
+    # What stands for several is told by the broker, and a parse asks nobody.
+    sources = () if any(registry.kind(route.broker).many(s.queue) for s in route.sources) else route.sources
     return DAG(
         dag_id=f"redrive_{name}",
         dag_display_name=route.title or f"redrive_{name}",
@@ -117,7 +120,7 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
         max_active_runs=1,
         **compat.no_backfill(),
         tags=[TAG, route.broker],
-        params=route_params([source.queue for source in route.sources]),
+        params=route_params([source.queue for source in sources]),
         dagrun_timeout=route.airflow.run_timeout,
         default_args=default_args() | ({"pool": route.airflow.pool} if route.airflow.pool else {}),
         **({"max_active_tasks": route.airflow.max_active_tasks} if route.airflow.max_active_tasks else {}),
@@ -224,7 +227,8 @@ def route_params(sources: Sequence[str] = ()) -> dict[str, Param]:
             uniqueItems=True,
             title="Attributes",
             description="Redeliver only messages with these headers, each as NAME=VALUE, e.g. `tenant=acme`. "
-            "Of one name any value will do; different names all have to match. Empty: all.",
+            "Of one name any value will do; different names all have to match. The name `type()` is the message's type "
+            "(NServiceBus, MassTransit, Subject). Empty: all.",
         ),
     }
 
@@ -590,7 +594,7 @@ def _preview(run: "Run") -> Counts:
     for row in found["plan"]:
         log.info("%(messages)s messages of group %(group)s (%(cause)s): %(verdict)s, %(why)s", row)
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["messages"]
-    looked = peek.peek(settings, run.route, limit=run.selection.limit) if peek.can_peek(settings, run.route) else []
+    looked = peek.peek(settings, run.route, selection=run.selection) if peek.can_peek(settings, run.route) else []
     for row in looked:
         log.info("%(messages)s of type %(type)s in %(source)s, reason %(reason)s: %(cause)s, %(template)s", row)
     for text, what in found["not_seen"].items():

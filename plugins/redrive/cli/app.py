@@ -78,6 +78,10 @@ Attributes = Annotated[
         help="Only messages with this header, as NAME=VALUE; may be repeated: any value of one name, all names.",
     ),
 ]
+Types = Annotated[
+    list[str] | None,
+    typer.Option("--type", help="Only messages of this type (NServiceBus, MassTransit, Subject); may be repeated."),
+]
 
 
 def _say_version(asked: bool) -> None:
@@ -135,12 +139,13 @@ def run(
     until: Until = None,
     source: Sources = None,
     attribute: Attributes = None,
+    type: Types = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole loop for ROUTE once: drain, classify, resolve, plan, deliver, escalate, report."""
     from redrive.stages import pipeline  # noqa: PLC0415
 
-    settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute)
+    settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute, type)
     if dry_run:
         _preview(settings, route, selection, as_json)
         return
@@ -194,11 +199,12 @@ def _stage_command(name: str, text: str) -> None:
         until: Until = None,
         source: Sources = None,
         attribute: Attributes = None,
+        type: Types = None,
         as_json: AsJson = False,
     ) -> None:
         from redrive.stages import failed_sources, pipeline  # noqa: PLC0415
 
-        settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute)
+        settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute, type)
         if dry_run:
             _preview(settings, route, selection, as_json)
             return
@@ -1040,9 +1046,11 @@ def _selection(
     until: str | None = None,
     sources: list[str] | None = None,
     attributes: list[str] | None = None,
+    types: list[str] | None = None,
 ) -> "Selection":
     from redrive.classification.causes import Cause  # noqa: PLC0415
     from redrive.ledger.selecting import Selection, parse_attributes  # noqa: PLC0415
+    from redrive.message import TYPE_ATTRIBUTE  # noqa: PLC0415
 
     known = {cause.value for cause in Cause}
     for cause in causes or ():
@@ -1058,7 +1066,7 @@ def _selection(
         begins,
         ends,
         tuple(sources or ()),
-        parse_attributes(attributes or ()),
+        (*parse_attributes(attributes or ()), *((TYPE_ATTRIBUTE, one) for one in types or ())),
     )
 
 
@@ -1156,9 +1164,7 @@ def _preview(settings: "Settings", route: str, selection: "Selection", as_json: 
 
     plan = preview.preview(settings, route, selection, now=_now())
     if peek.can_peek(settings, route):
-        plan["peeked"] = peek.peek(
-            settings, route, limit=selection.limit, known=_known_groups(), model=_learned_model()
-        )
+        plan["peeked"] = peek.peek(settings, route, selection=selection, known=_known_groups(), model=_learned_model())
         plan["not_seen"]["in_the_sources"] = "looked at, and not touched"
     if as_json:
         typer.echo(json.dumps(plan, default=str))

@@ -5,7 +5,8 @@ group it, by the broker's reason and by what kind of message it is.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, cast
 
 from redrive.brokers import open_broker, registry
@@ -15,15 +16,15 @@ from redrive.classification.cases import ROUTE_HINT, Case, RouteRule
 from redrive.classification.explain import explain_cases
 from redrive.classification.learned_model import Model
 from redrive.classification.templates import KnownGroup
-from redrive.message import DeadLetter
+from redrive.ledger.selecting import Selection
+from redrive.message import TYPE_ATTRIBUTE, DeadLetter, message_type
 from redrive.redaction import redactor
 from redrive.settings import Settings
 from redrive.stages import many
 
+EVERYTHING = Selection()
 #: Of each source so many messages are looked at, unless told.
 LOOKED_AT = 1_000
-#: Headers and properties that name the type of a message: NServiceBus, MassTransit, and what brokers have for it.
-_TYPES = ("NServiceBus.EnclosedMessageTypes", "MT-MessageType", "MessageType", "message-type", "type", "Subject")
 
 
 def can_peek(settings: Settings, route: str) -> bool:
@@ -35,22 +36,25 @@ def peek(
     settings: Settings,
     route: str,
     *,
-    limit: int | None = None,
+    selection: Selection = EVERYTHING,
     known: Iterable[KnownGroup] = (),
     model: Model | None = None,
     broker: Broker | None = None,
 ) -> list[dict[str, Any]]:
     """What lies in the dead-letter sources of ``route``, most messages first: ``source, origin, type, reason, cause,
-    template, messages``. Up to ``limit`` messages of each source (:data:`LOOKED_AT`) are looked at, the oldest ones.
+    template, messages``. Up to the selection's limit of each source (:data:`LOOKED_AT`) are looked at, the oldest ones,
+    and of those counted what it takes by source, attribute, type and cause.
     """
     asked = settings.route(route)
+    covers, wanted = registry.kind(asked.broker).covers, selection.wanted_attributes()
     opened = broker or open_broker(asked.broker, asked.connection or "")
     try:
         letters = [
             (source.queue, letter)
             for source in many.as_the_broker_says(asked, lambda: opened).sources
-            if source.kind == "dead_letter"
-            for letter in cast("Peeks", opened).peek(source.queue, limit or LOOKED_AT)
+            if source.kind == "dead_letter" and _is_one_of(source.queue, selection.sources, covers)
+            for letter in cast("Peeks", opened).peek(source.queue, selection.limit or LOOKED_AT)
+            if _carries(letter, wanted)
         ]
     finally:
         if broker is None:
@@ -79,22 +83,26 @@ def peek(
         (
             queue,
             letter.origin,
-            message_type(letter),
+            message_type(letter.headers, letter.properties),
             letter.reason,
             explained[case].cause.value,
             mask(explained[case].template),
         )
         for (queue, letter), case in zip(letters, cases, strict=True)
+        if not selection.causes or explained[case].cause in selection.causes
     )
     names = ("source", "origin", "type", "reason", "cause", "template")
     return [dict(zip(names, key, strict=True), messages=count) for key, count in rows.most_common()]
 
 
-def message_type(letter: DeadLetter) -> str | None:
-    """What kind of message it says it is; of a list of types the first, without its assembly."""
-    said = {header.name: header.value for header in letter.headers} | dict(letter.properties)
-    for name in _TYPES:
-        told = said.get(name)
-        if isinstance(told, str) and told.strip():
-            return told.partition(";")[0].partition(",")[0].strip()[:200]
-    return None
+def _is_one_of(queue: str, chosen: Sequence[str], covers: Callable[[str, str], bool]) -> bool:
+    return not chosen or any(covers(one, queue) for one in chosen)
+
+
+def _carries(letter: DeadLetter, wanted: Mapping[str, AbstractSet[str]]) -> bool:
+    """Whether the letter has a wanted value of every wanted name."""
+    if not wanted:
+        return True
+    said = {header.name: header.value for header in letter.headers}
+    said[TYPE_ATTRIBUTE] = message_type(letter.headers, letter.properties) or ""
+    return all(said.get(name) in values for name, values in wanted.items())

@@ -25,7 +25,17 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from redrive.errors import PathTaken, StagingError
-from redrive.message import FIRST_MOMENT, LAST_MOMENT, DeadLetter, Header, Micros, body_hash, read_tracking
+from redrive.message import (
+    FIRST_MOMENT,
+    LAST_MOMENT,
+    TYPE_ATTRIBUTE,
+    DeadLetter,
+    Header,
+    Micros,
+    body_hash,
+    message_type,
+    read_tracking,
+)
 from redrive.staging import file_schemas, filesystems
 
 GROUP_ROWS = 5_000
@@ -275,7 +285,8 @@ class Staging:
             return pq.read_table(stream, columns=_EVIDENCE_COLUMNS)
 
     def carrying(self, relative: str, rows: Sequence[int], wanted: Mapping[str, AbstractSet[str]]) -> list[int]:
-        """Those of ``rows`` (ascending) whose headers hold, for every name of ``wanted``, one of its values.
+        """Those of ``rows`` (ascending) whose headers hold, for every name of ``wanted``, one of its values; or whose
+        message type is one, for :data:`~redrive.message.TYPE_ATTRIBUTE`.
 
         Of a header that occurs more than once the last counts. Bodies are not read; at most the headers of one row
         group are in memory.
@@ -287,9 +298,12 @@ class Staging:
                 end = start + file.metadata.row_group(group).num_rows
                 picked = rows[bisect_left(rows, start) : bisect_left(rows, end)]
                 if picked:
-                    headers = file.read_row_group(group, columns=["headers"]).column("headers")
-                    carriers = _carriers(headers, wanted)
-                    found += [row for row in picked if row - start in carriers]
+                    by_type = wanted.get(TYPE_ATTRIBUTE)
+                    columns = ["headers"] if by_type is None else ["headers", "properties"]
+                    table = file.read_row_group(group, columns=columns)
+                    carriers = _carriers(table.column("headers"), wanted)
+                    rows_here = [row for row in picked if row - start in carriers]
+                    found += rows_here if by_type is None else _of_types(table, rows_here, start, by_type)
                 start = end
         if rows and rows[-1] >= start:
             raise StagingError(f"{path}: has no row {rows[-1]}")
@@ -679,6 +693,8 @@ def _carriers(headers: pa.ChunkedArray, wanted: Mapping[str, AbstractSet[str]]) 
     names, texts, data = (pc.struct_field(flat, field) for field in ("name", "text", "data"))
     carriers: set[int] | None = None
     for name, values in wanted.items():
+        if name == TYPE_ATTRIBUTE:
+            continue
         named = pc.equal(names, name)
         columns = [column.filter(named).to_pylist() for column in (owners, texts, data)]
         last = {
@@ -688,6 +704,13 @@ def _carriers(headers: pa.ChunkedArray, wanted: Mapping[str, AbstractSet[str]]) 
         carrying = {owner for owner, value in last.items() if value in values}
         carriers = carrying if carriers is None else carriers & carrying
     return set(range(len(array))) if carriers is None else carriers
+
+
+def _of_types(table: pa.Table, rows: Sequence[int], start: int, types: AbstractSet[str]) -> list[int]:
+    """Those of ``rows``, counted from ``start`` in ``table``, whose message says that it is of one of the ``types``."""
+    picked = table.take(pa.array([row - start for row in rows], pa.int64()))
+    each = zip(rows, *(_lists(picked.column(name), _LISTS[name]) for name in ("headers", "properties")), strict=True)
+    return [row for row, headers, properties in each if message_type(headers, properties) in types]
 
 
 def _to_letters(table: pa.Table) -> Iterator[tuple[int, DeadLetter]]:
