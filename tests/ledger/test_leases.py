@@ -251,7 +251,10 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "close_connection": lambda p, z, s: consumers.close_connection(p.ledger, z, "orders", "x", ["c"], "why", p.now),
     "connection_stayed": lambda p, z, s: consumers.connection_stayed(p.ledger, z, "orders", "x", ["c"], "why", p.now),
     "step_breaker": lambda p, z, s: breakers.take_step(
-        p.ledger, z, breakers.GroupGate(1, "throttled", Stage.CANARY, 1, 0, 0, 0, 0, None, None, 0, 0, 0),
+        p.ledger, z, breakers.GroupGate(
+            stage=Stage.CANARY, allowed=1, sent=0, stayed=0, returned=0, trips=0, cool_down_until=None, waiting=0,
+            held=0, group_id=1, cause="throttled", reason=None, released=0,
+        ),
         Step(Stage.OPEN, 0, "why", 0), p.now,
     ),
     "pause_itself": lambda p, z, s: leases.pause_itself(p.ledger, z, "sick", p.now),

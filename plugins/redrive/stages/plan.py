@@ -122,7 +122,7 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
     to_people: dict[int, str] = {}
     for gate in current:
         passing = gate.released == 0 and next_step.is_automatic(Cause(gate.cause), overrides)
-        taken = gates.step(gate.counts, rules, passing=passing, now=now)
+        taken = gates.step(gate, rules, passing=passing, now=now)
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
                 to_people[gate.group_id] = f"canary failed: {gate.reason}"
@@ -143,7 +143,7 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
     with context.ledger.read() as connection:
         current = breakers.of_destinations(connection, context.name)
     for gate in current:
-        taken = gates.step_destination(gate.counts, gate.outcomes, rules, now=now)
+        taken = gates.step_destination(gate, gate.outcomes, rules, now=now)
         if taken is None:
             continue
         breakers.take_step(context.ledger, context.lease, gate, taken, now)
@@ -186,7 +186,7 @@ def admit(context: Context) -> int:
     if back:
         with ledger.read() as connection:
             current = breakers.of_groups(connection, context.name)
-    quotas = {gate.group_id: gates.quota(gate.counts) for gate in current if gate.held}
+    quotas = {gate.group_id: gates.quota(gate) for gate in current if gate.held}
     quotas = {group: allowed for group, allowed in quotas.items() if allowed != 0}
     return _let_selected(context, quotas) - back - held
 

@@ -1,5 +1,6 @@
 """Read-only views of the ledger for people and programs: status, review, the life of a message."""
 
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy.engine import Connection, RowMapping
@@ -26,24 +27,13 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
         else None,
         "balance": balance.of_route(connection, route),
         "gates": [
-            {name: getattr(gate, name) for name in gate.__slots__} | _wait(waits.get((gate.group_id, None)))
+            asdict(gate) | _wait(waits.get((gate.group_id, None)))
             for gate in breakers.of_groups(connection, route)
             if gate.stage != "open" or gate.waiting or gate.held
         ],
         "destinations": [
-            {
-                "destination": one.destination,
-                "stage": one.stage,
-                "allowed": one.allowed,
-                "sent": one.sent,
-                "stayed": one.stayed,
-                "returned": one.returned,
-                "trips": one.trips,
-                "cool_down_until": one.cool_down_until,
-                "reason": one.reason,
-                "waiting": one.waiting,
-                **_wait(waits.get((None, one.destination))),
-            }
+            {name: value for name, value in asdict(one).items() if name not in ("outcomes", "held")}
+            | _wait(waits.get((None, one.destination)))
             for one in breakers.of_destinations(connection, route)
             if one.stage != "open"
         ],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, parse_instant, sql
@@ -24,70 +24,29 @@ from redrive.policy import gates
 from redrive.policy.gates import Counts, Outcomes, Stage, Step
 
 
-@dataclass(frozen=True, slots=True)
-class GroupGate:
-    """A group's gate as the ledger holds it, with what is open behind it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGate(Counts):
+    """A group's gate as the ledger holds it, with what is open behind it.
+
+    ``waiting`` are its messages that are waiting, sending or unknown.
+    """
 
     group_id: int
     cause: str
-    stage: Stage
-    allowed: int
-    sent: int
-    stayed: int
-    returned: int
-    trips: int
-    cool_down_until: datetime | None
     reason: str | None
-    waiting: int  # messages that are waiting, sending or unknown
-    held: int
-    released: int  # of both, those that a person released
-
-    @property
-    def counts(self) -> Counts:
-        """What the rules decide by."""
-        return Counts(
-            self.stage,
-            self.allowed,
-            self.sent,
-            self.stayed,
-            self.returned,
-            self.trips,
-            self.cool_down_until,
-            self.waiting,
-            self.held,
-        )
+    released: int  # of those that wait or are held, the ones that a person released
 
 
-@dataclass(frozen=True, slots=True)
-class DestinationGate:
-    """A destination's breaker as the ledger holds it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationGate(Counts):
+    """A destination's breaker as the ledger holds it.
+
+    ``waiting`` are the messages that are due there or will be; it holds none back itself.
+    """
 
     destination: str
-    stage: Stage
-    allowed: int
-    sent: int
-    stayed: int
-    returned: int
-    trips: int
-    cool_down_until: datetime | None
     reason: str | None
     outcomes: tuple[Outcomes, ...]  # of each group
-    waiting: int  # messages that are due or will be
-
-    @property
-    def counts(self) -> Counts:
-        """What the rules decide by."""
-        return Counts(
-            self.stage,
-            self.allowed,
-            self.sent,
-            self.stayed,
-            self.returned,
-            self.trips,
-            self.cool_down_until,
-            self.waiting,
-            held=0,
-        )
 
 
 # --- as they are ------------------------------------------------------------------------------------------
@@ -117,24 +76,15 @@ order by gate.group_id
 
 def of_groups(connection: Connection, route: str) -> list[GroupGate]:
     """All gates of the route with what is waiting and held behind them."""
-    return [
-        GroupGate(
-            row.group_id,
-            row.cause,
-            Stage(row.stage),
-            row.allowed,
-            row.sent,
-            row.stayed,
-            row.returned,
-            row.trips,
-            parse_instant(row.cool_down_until),
-            row.reason,
-            row.waiting,
-            row.held,
-            row.released,
-        )
-        for row in connection.execute(sql(_GATES), {"route": route})
-    ]
+    return [GroupGate(**_as_read(row)) for row in connection.execute(sql(_GATES), {"route": route})]
+
+
+def _as_read(row: Row[Any]) -> dict[str, Any]:
+    return {
+        **row._mapping,
+        "stage": Stage(row.stage),
+        "cool_down_until": parse_instant(row.cool_down_until),
+    }
 
 
 #: What counts for the breaker of each destination, by group.
@@ -175,17 +125,12 @@ def of_destinations(connection: Connection, route: str) -> list[DestinationGate]
         outcomes[row.destination].append(Outcomes(row.sent, row.stayed, row.returned))
     return [
         DestinationGate(
-            row.destination,
-            Stage(row.stage),
-            row.allowed,
-            sum(one.sent for one in outcomes[row.destination]),
-            sum(one.stayed for one in outcomes[row.destination]),
-            sum(one.returned for one in outcomes[row.destination]),
-            row.trips,
-            parse_instant(row.cool_down_until),
-            row.reason,
-            tuple(outcomes[row.destination]),
-            row.waiting,
+            **_as_read(row),
+            sent=sum(one.sent for one in outcomes[row.destination]),
+            stayed=sum(one.stayed for one in outcomes[row.destination]),
+            returned=sum(one.returned for one in outcomes[row.destination]),
+            held=0,
+            outcomes=tuple(outcomes[row.destination]),
         )
         for row in connection.execute(sql(_DESTINATIONS), {"route": route}).all()
     ]

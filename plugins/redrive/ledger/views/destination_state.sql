@@ -20,14 +20,4 @@ left join redelivery_attempts as attempts
         attempts.destination_stage = breakers.stage_id
         and coalesce(attempts.return_kind, 'dead_letter') = 'dead_letter'
 where breakers.destination is not null
-group by
-    breakers.breaker_id,
-    breakers.route,
-    breakers.destination,
-    breakers.stage,
-    breakers.allowed,
-    breakers.trips,
-    breakers.cool_down_until,
-    breakers.reason,
-    breakers.stage_at,
-    breakers.began_at
+group by breakers.breaker_id
