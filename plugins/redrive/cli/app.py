@@ -569,46 +569,28 @@ def _decide(
         raise typer.Exit(1)
 
 
-@review_app.command("redeliver")
-def review_redeliver(
-    message: Message = None,
-    group: OfGroup = None,
-    route: OfRoute = None,
-    by: By = "",
-    note: Note = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Send these again, one attempt beyond their cap."""
-    _decide("redeliver", _chosen(message, group, route), by, note, dry_run=dry_run, yes=yes)
+def _decision_command(name: str, text: str) -> None:
+    def command(
+        message: Message = None,
+        group: OfGroup = None,
+        route: OfRoute = None,
+        by: By = "",
+        note: Note = "",
+        dry_run: DryRun = False,
+        yes: Yes = False,
+    ) -> None:
+        decision = name.replace("-", "_")
+        _decide(decision, _chosen(message, group, route), by, note, dry_run=dry_run, yes=yes)
+
+    review_app.command(name, help=text)(command)
 
 
-@review_app.command("discard")
-def review_discard(
-    message: Message = None,
-    group: OfGroup = None,
-    route: OfRoute = None,
-    by: By = "",
-    note: Note = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Nobody needs these any more."""
-    _decide("discard", _chosen(message, group, route), by, note, dry_run=dry_run, yes=yes)
-
-
-@review_app.command("not-there")
-def review_not_there(
-    message: Message = None,
-    group: OfGroup = None,
-    route: OfRoute = None,
-    by: By = "",
-    note: Note = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """You looked: what a restore may have put back is not in its queue. Decide then what becomes of it."""
-    _decide("not_there", _chosen(message, group, route), by, note, dry_run=dry_run, yes=yes)
+for _name, _text in {
+    "redeliver": "Send these again, one attempt beyond their cap.",
+    "discard": "Nobody needs these any more.",
+    "not-there": "You looked: what a restore may have put back is not in its queue. Decide then what becomes of it.",
+}.items():
+    _decision_command(_name, _text)
 
 
 @review_app.command("edit")
