@@ -1,7 +1,7 @@
 """Why did each staged message fail? Reads staging batches, writes causes and groups.
 
     spark-submit --py-files redrive.zip classify_messages.py --manifest s3://…/manifest.json
-    python spark_jobs/classify_messages.py --manifest var/…/manifest.json     (starts a local session)
+    python spark_jobs/classify_messages.py --manifest var/…/manifest.json --master 'local[*,4]'
 
 The job itself is :mod:`redrive.spark.job`, which is installed with the library and which Redrive submits.
 """

@@ -13,13 +13,13 @@ MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30
 
 
-def use_memory() -> None:
+def use_memory(*, needed: int = ENOUGH) -> None:
     """Send temporary files of this process, and of those that it starts, to memory: a third less time than a disk.
 
-    Nothing changes where somebody has said where (``TMPDIR``), or where memory is scarce.
+    Nothing changes where somebody has said where (``TMPDIR``), or where less than ``needed`` bytes of it are free.
     """
     if "TMPDIR" in os.environ or not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
         return
-    if min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) >= ENOUGH:
+    if min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) >= needed:
         os.environ["TMPDIR"] = str(MEMORY)
         tempfile.tempdir = None  # found anew when it is asked for

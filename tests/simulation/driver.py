@@ -36,6 +36,7 @@ from redrive.stages.context import Run
 from redrive.staging import batch_files
 from redrive_ui import reading
 from redrive_ui.filters import Filter
+from tests import scratch
 from tests.classifying import classify
 from tests.simulation import life, sql
 from tests.simulation.client import connect
@@ -43,14 +44,16 @@ from tests.simulation.life import Died, Life, Mortal, living
 from tests.simulation.world import World
 from tests.simulation.world.systems import EPOCH, MINUTE
 
+#: Memory that the ledgers and files of one process need, with plenty to spare.
+ENOUGH = 1 << 30
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Errors of the product that a run may end with while things go wrong; anything else is a defect.
 EXPECTED = RedriveError
 
 
 def _place() -> Path:
-    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="redrive-simulation-", dir=shared))
+    scratch.use_memory(needed=ENOUGH)
+    folder = Path(tempfile.mkdtemp(prefix="redrive-simulation-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

@@ -20,9 +20,6 @@ SESSION: Mapping[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "16",  # parts in which cases are brought together
 }
-#: All cores of this machine. Spark tries a task four times on a cluster, but here only if told: without it one Python
-#: worker that a busy machine starts too late (Spark waits 10 s) ends the job.
-LOCAL_MASTER = "local[*,4]"
 #: A session on this machine: nothing of it can be reached from another one.
 LOCAL: Mapping[str, str] = {
     "spark.log.level": "WARN",
