@@ -55,20 +55,33 @@ def take_places(tx: RunTransaction, slice_id: int) -> None:
         tx.execute(sql(_TAKE_PLACES_OF_DESTINATIONS), {"slice_id": slice_id})
 
 
-def _counting(since: str) -> str:
-    sent_at = "coalesce(redelivery_attempts.sent_at, redelivery_attempts.unknown_at)"
-    return ", ".join(
-        f"{column} = coalesce((select stage_id from breakers where breakers.route = redelivery_attempts.route"
-        f" and breakers.{key} = redelivery_attempts.{key} and breakers.{since} <= {sent_at}), {column})"
-        for column, key in (("group_stage", "group_id"), ("destination_stage", "destination"))
+#: For the SET of whoever writes an outcome: the attempts count for the present stages of their breakers, if they were
+#: sent since the moment in column ``{since}``.
+_COUNT = """
+    group_stage = coalesce(
+        (
+            select stage_id from breakers
+            where
+                breakers.route = redelivery_attempts.route and breakers.group_id = redelivery_attempts.group_id
+                and breakers.{since} <= coalesce(redelivery_attempts.sent_at, redelivery_attempts.unknown_at)
+        ),
+        group_stage
+    ),
+    destination_stage = coalesce(
+        (
+            select stage_id from breakers
+            where
+                breakers.route = redelivery_attempts.route and breakers.destination = redelivery_attempts.destination
+                and breakers.{since} <= coalesce(redelivery_attempts.sent_at, redelivery_attempts.unknown_at)
+        ),
+        destination_stage
     )
-
-
-#: SQL for the SET of whoever writes that attempts stayed away: they count for the present stages, if sent since those
-#: began. One of which nobody knew whether it was sent took no place until now.
-STAYED = _counting("stage_at")
-#: The same for attempts that came back, if sent since this series of stages began.
-CAME_BACK = _counting("began_at")
+"""
+#: Attempts that stayed away count for the present stages, if sent since those began. One of which nobody knew whether
+#: it was sent took no place until now.
+STAYED = _COUNT.format(since="stage_at")
+#: Attempts that came back count for the present stages, if sent since this series of stages began.
+CAME_BACK = _COUNT.format(since="began_at")
 
 
 def forget_sends(tx: RunTransaction, which: str, values: Mapping[str, Any]) -> None:

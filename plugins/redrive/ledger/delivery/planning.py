@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.ledger.dialects import Dialect
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
 from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
@@ -39,19 +40,45 @@ class CaseCount:
 
 
 #: SQL: the source of a message's newest copy, as far as it matters: a delay source says how long it waits.
-_SOURCE = (
-    "case when messages.kind = 'delay' then coalesce((select newest.source from repeat_copies newest"
-    " where newest.copy_id = messages.copy_id), messages.source) else messages.source end"
-)
+_SOURCE = """
+case
+    when messages.kind <> 'delay' then messages.source
+    else coalesce(
+        (select newest.source from repeat_copies newest where newest.copy_id = messages.copy_id), messages.source
+    )
+end
+"""
 #: SQL: when the newest copy was put into its delay source. What came back after a redelivery was put there since then,
 #: whatever a header says; where no time of since then is told, it counts from when it was drained.
-_PUT_THERE = (
-    "coalesce((select case when messages.dead_lettered_at > sent.claimed_at then messages.dead_lettered_at"
-    " when newest.enqueued_at > sent.claimed_at then newest.enqueued_at else messages.received_at end"
-    " from repeat_copies newest inner join redelivery_attempts sent on sent.message_id = newest.message_id"
-    " and sent.attempt = newest.attempt where newest.copy_id = messages.copy_id),"
-    " messages.dead_lettered_at, messages.first_enqueued_at, messages.changed_at)"
+_PUT_THERE = """
+coalesce(
+    (
+        select
+            case
+                when messages.dead_lettered_at > sent.claimed_at then messages.dead_lettered_at
+                when newest.enqueued_at > sent.claimed_at then newest.enqueued_at
+                else messages.received_at
+            end
+        from repeat_copies newest
+        inner join redelivery_attempts sent
+            on sent.message_id = newest.message_id and sent.attempt = newest.attempt
+        where newest.copy_id = messages.copy_id
+    ),
+    messages.dead_lettered_at, messages.first_enqueued_at, messages.changed_at
 )
+"""
+#: The distinct cases of what the plan decides about, and how many messages each has.
+_CASES = f"""
+select kind, cause, group_id, source, requeues, delays, attempts, released, consumers, count(*) as n
+from (
+    select
+        kind, cause, group_id, {_SOURCE} as source, requeues, delays, attempts, releases > 0 as released,
+        {{consumers}} as consumers
+    from messages
+    where route = :route and {TO_PLAN} and {{selected}}
+) undecided
+group by kind, cause, group_id, source, requeues, delays, attempts, released, consumers
+"""
 
 
 def cases(
@@ -61,16 +88,8 @@ def cases(
     are held until the ``consumers`` (of each destination) are well."""
     where, values = selection.where()
     how, more = _consumers(consumers)
-    rows = connection.execute(
-        sql(
-            "select kind, cause, group_id, source, requeues, delays, attempts, released, consumers, count(*) as n from"
-            f" (select kind, cause, group_id, {_SOURCE} as source, requeues, delays, attempts,"
-            f" releases > 0 as released, {how} as consumers from messages"
-            f" where route = :route and {TO_PLAN} and {where}) undecided"
-            " group by kind, cause, group_id, source, requeues, delays, attempts, released, consumers"
-        ),
-        {"route": route, **values, **more},
-    ).all()
+    statement = _CASES.format(selected=where, consumers=how)
+    rows = connection.execute(sql(statement), {"route": route, **values, **more}).all()
     from redrive.classification.causes import Cause  # noqa: PLC0415 - keeps the ledger importable where causes are not needed
 
     return [
@@ -90,6 +109,53 @@ def cases(
         )
         for row in rows
     ]
+
+
+#: SQL: the row of ``decisions`` that decides about a message: that of its case.
+_DECIDED_BY = f"""
+messages.route = :route and {{selected}}
+and decisions.consumers = coalesce({{consumers}}, '')
+and decisions.kind = messages.kind
+and decisions.cause = case when messages.kind = 'delay' then '' else coalesce(messages.cause, '') end
+and decisions.group_id = coalesce(messages.group_id, 0)
+and decisions.source = {_SOURCE}
+and decisions.requeues = messages.requeues
+and decisions.delays = messages.delays
+and decisions.attempts = messages.attempts
+and decisions.released = case when messages.releases > 0 then 1 else 0 end
+"""
+#: SQL: the gate of the message's group doesn't let all go.
+_IS_GATED = """
+messages.kind <> 'delay' and exists (
+    select 1 from breakers gate
+    where gate.route = messages.route and gate.group_id = messages.group_id and gate.stage <> 'open'
+)
+"""
+#: SQL for a SET: nothing is sent, for the reason of the decision.
+_BECAUSE = "reason = decisions.reason, next_attempt_at = null"
+#: SQL for a SET: what is sent, and when: after its own delay, or after its backoff and when a processed check can be
+#: believed, whichever is later.
+_PLANNED = """
+plan = decisions.what,
+reason = decisions.reason,
+next_attempt_at = case
+    when decisions.own_delay is not null then {own_delay_over}
+    when decisions.within is null then null
+    when {backed_off} < {settled} then {settled}
+    else {backed_off}
+end
+"""
+
+
+def _planned(dialect: Dialect, settle_after: timedelta) -> str:
+    jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
+    return _PLANNED.format(
+        own_delay_over=dialect.later(_PUT_THERE, "decisions.own_delay"),
+        backed_off=dialect.later(":now", f"decisions.least + (decisions.within - decisions.least) * {jitter}"),
+        settled=dialect.later(
+            "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
+        ),
+    )
 
 
 def apply(
@@ -129,27 +195,9 @@ def apply(
              "what", "reason", "least", "within", "own_delay"),
             list({row[:9]: row for row in (_decision_row(*one, delays) for one in decisions)}.values()),
         )  # fmt: skip
-        jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
-        backed_off = ledger.dialect.later(":now", f"decisions.least + (decisions.within - decisions.least) * {jitter}")
-        own = ledger.dialect.later(_PUT_THERE, "decisions.own_delay")
-        settled = ledger.dialect.later(
-            "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
-        )
-        due = f"case when {backed_off} < {settled} then {settled} else {backed_off} end"
-        planned = (
-            "plan = decisions.what, reason = decisions.reason, next_attempt_at = case"
-            f" when decisions.own_delay is not null then {own} when decisions.within is not null then {due} end"
-        )
         how, more = _consumers(consumers)
-        mine = (
-            f"messages.route = :route and {where} and decisions.consumers = coalesce({how}, '')"
-            " and decisions.kind = messages.kind"
-            " and decisions.cause = case when messages.kind = 'delay' then '' else coalesce(messages.cause, '') end"
-            " and decisions.group_id = coalesce(messages.group_id, 0)"
-            f" and decisions.source = {_SOURCE} and decisions.requeues = messages.requeues"
-            " and decisions.delays = messages.delays and decisions.attempts = messages.attempts"
-            " and decisions.released = case when messages.releases > 0 then 1 else 0 end"
-        )
+        mine = _DECIDED_BY.format(selected=where, consumers=how)
+        planned = _planned(ledger.dialect, settle_after)
         values = {**values, **more}
         decided = {_what(decision) for _, decision in decisions}
 
@@ -168,14 +216,9 @@ def apply(
                 **options,
             )
 
-        gated = (
-            "messages.kind <> 'delay' and exists (select 1 from breakers gate where gate.route = messages.route"
-            " and gate.group_id = messages.group_id and gate.stage <> 'open')"
-        )
-        because = "reason = decisions.reason, next_attempt_at = null"
         # What is held until the consumers are well comes first: else it would be what is held now.
         was_held = "messages.plan = 'hold'"
-        to_review = to(State.HELD, State.TO_REVIEW, "escalate", "discard", that=was_held, set_=because)
+        to_review = to(State.HELD, State.TO_REVIEW, "escalate", "discard", that=was_held, set_=_BECAUSE)
         # It goes on with those that its group's gate lets through; here what has no group.
         waiting = to(
             State.HELD, State.WAITING, *SENDS, that=f"{was_held} and messages.group_id is null", set_=planned,
@@ -188,13 +231,15 @@ def apply(
             ),
             values,
         ).rowcount
-        to_review += to(State.CLASSIFIED, State.TO_REVIEW, "escalate", set_=because)
-        held = to(State.CLASSIFIED, State.HELD, *SENDS, that=gated, set_=planned, reason="the group's gate is not open")
+        to_review += to(State.CLASSIFIED, State.TO_REVIEW, "escalate", set_=_BECAUSE)
+        held = to(
+            State.CLASSIFIED, State.HELD, *SENDS, that=_IS_GATED, set_=planned, reason="the group's gate is not open"
+        )
         held += to(
             State.CLASSIFIED, State.HELD, Plan.HOLD, set_=planned, reason="consumers of the destination are stuck"
         )
         waiting += to(State.CLASSIFIED, State.WAITING, *SENDS, set_=planned)
-        discarded = to(State.CLASSIFIED, State.DISCARDED, "discard", set_=because)
+        discarded = to(State.CLASSIFIED, State.DISCARDED, "discard", set_=_BECAUSE)
     return {
         "planned": to_review + waiting + held + discarded + replanned,
         "waiting": waiting,

@@ -388,35 +388,54 @@ _NOT_GIVEN = (
 )
 
 
+#: The id that is ours to give: this ledger's own, and the message's.
+_OWN_ID = ":ledger_id || '-' || {hexadecimal}"
+#: What each new message would like to be called: by the id that it carries, if another ledger gave it.
+_WISHED_ID = f"""
+case
+    when incoming.redrive_id is not null and incoming.owner is null and not ({_NOT_GIVEN}) then incoming.redrive_id
+    else {_OWN_ID}
+end
+"""
+#: The copies of which nothing else is known become messages, called by ``{redrive_id}`` unless another one is. The
+#: attempts that a copy tells of are carried over, so that a lost ledger, a message that is made anew from each
+#: redelivery, or another route that sends it round in a circle, does not begin to count anew.
+_INSERT_NEW = """
+insert into messages (
+    message_id, redrive_id, parent_id, route, source, kind, origin, destination, broker_message_id,
+    body_hash, body_bytes, copy_id, state, cause, group_id,
+    attempts,
+    deliveries, first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key
+)
+select
+    message_id, {redrive_id}, owner, :route, source, kind, origin, destination, broker_message_id,
+    body_hash, body_bytes, message_id, 'classified', cause, group_id,
+    case when redrive_attempt > :most then :most else coalesce(redrive_attempt, 0) end,
+    deliveries, enqueued_at, dead_lettered_at, received_at, :now, message_key, order_key
+from incoming
+where role is null and {missing}
+order by message_id
+on conflict do nothing
+"""
+_MISSING = "not exists (select 1 from messages known where known.message_id = incoming.message_id)"
+
+
 def _insert_new(tx: RunTransaction) -> None:
-    # The attempts that a copy tells of are carried over, so that a lost ledger, a message that is made anew from each
-    # redelivery, or another route that sends it round in a circle, does not begin to count anew.
-    own = f":ledger_id || '-' || {tx.dialect.hexadecimal('message_id', REDRIVE_ID_DIGITS)}"
-    foreign = f"incoming.redrive_id is not null and incoming.owner is null and not ({_NOT_GIVEN})"
-    # Whatever ids came in or are there already: a clash costs a message its wish, and never stops a load.
-    ids = (f"case when {foreign} then redrive_id else {own} end", own, f"{own} || '-' || :salt")
+    """Make messages of the copies that are new.
+
+    Whatever ids came in or are there already: a clash costs a message its wish, and never stops a load.
+    """
+    own = _OWN_ID.format(hexadecimal=tx.dialect.hexadecimal("message_id", REDRIVE_ID_DIGITS))
+    wished = _WISHED_ID.format(hexadecimal=tx.dialect.hexadecimal("message_id", REDRIVE_ID_DIGITS))
+    values = {
+        "most": MAX_CARRIED_ATTEMPTS,
+        "ledger_id": ledger_id(tx.connection),
+        "salt": secrets.token_hex(4),
+    }
     left = int(tx.execute(sql("select count(*) from incoming where role is null")).scalar_one())
-    for number, redrive_id in enumerate(ids):
-        missing = (
-            "" if not number else " and not exists (select 1 from messages m where m.message_id = incoming.message_id)"
-        )
-        left -= tx.execute(
-            sql(
-                "insert into messages (message_id, redrive_id, parent_id, route, source, kind, origin, destination,"
-                " broker_message_id, body_hash, body_bytes, copy_id, state, cause, group_id, attempts, deliveries,"
-                " first_enqueued_at, dead_lettered_at, received_at, changed_at, message_key, order_key)"
-                f" select message_id, {redrive_id}, owner, :route, source, kind,"
-                " origin, destination, broker_message_id, body_hash, body_bytes, message_id, 'classified', cause,"
-                " group_id, case when redrive_attempt > :most then :most else coalesce(redrive_attempt, 0) end,"
-                " deliveries, enqueued_at, dead_lettered_at, received_at, :now, message_key, order_key"
-                f" from incoming where role is null{missing} order by message_id on conflict do nothing"
-            ),
-            {
-                "most": MAX_CARRIED_ATTEMPTS,
-                "ledger_id": ledger_id(tx.connection),
-                "salt": secrets.token_hex(4),
-            },
-        ).rowcount
+    for redrive_id, missing in ((wished, "1 = 1"), (own, _MISSING), (f"{own} || '-' || :salt", _MISSING)):
+        statement = _INSERT_NEW.format(redrive_id=redrive_id, missing=missing)
+        left -= tx.execute(sql(statement), values).rowcount
         if left <= 0:
             return
 
