@@ -1,7 +1,8 @@
 """What people are not shown: the values that a route's ``redact`` names, masked in any text on its way to eyes.
 
-Rules are ``email``, ``card`` (a payment card's number with a right check digit), ``attribute:NAME`` (a header's value)
-and paths into JSON such as ``$.customer.name``, ``$.items[*].phone`` or ``$..iban`` (at any depth).
+Rules are ``email``, ``card`` (a payment card's number with a right check digit), ``credentials`` (bearer tokens, and
+what stands behind ``password=`` and the like), ``attribute:NAME`` (a header's value) and paths into JSON such as
+``$.customer.name``, ``$.items[*].phone`` or ``$..iban`` (at any depth).
 
 Masking is for pages, examples and logs. Staging, the review table and what is redelivered are never touched. It errs
 on the side of masking: a body that is cut off or no proper JSON is walked as far as it goes, and what looks like a
@@ -20,12 +21,14 @@ from redrive.errors import SelectorError
 
 EMAIL: Final = "email"
 CARD: Final = "card"
+CREDENTIALS: Final = "credentials"
 ATTRIBUTE: Final = "attribute:"
 MASK: Final = "[redacted]"
 MASK_EMAIL: Final = "[redacted email]"
 MASK_CARD: Final = "[redacted card]"
+MASK_CREDENTIALS: Final = "[redacted credentials]"
 #: What tells a text that was copied from where it had been masked.
-MASKED: Final = re.compile(r"\[redacted(?: email| card)?\]")
+MASKED: Final = re.compile(r"\[redacted(?: email| card| credentials)?\]")
 MAX_STEPS: Final = 32
 #: A JSON text within a JSON string within …: so deep is looked.
 MAX_NESTED_TEXTS: Final = 3
@@ -60,6 +63,7 @@ class Redactor:
         chosen = [check(rule) for rule in rules]
         self._email = EMAIL in chosen
         self._card = CARD in chosen
+        self._credentials = CREDENTIALS in chosen
         self._headers = {one.removeprefix(ATTRIBUTE).lower() for one in chosen if one.startswith(ATTRIBUTE)}
         self._paths = tuple(dict.fromkeys(_parse(one) for one in chosen if one.startswith("$")))
         names = {next((step for step in reversed(path) if isinstance(step, str)), "") for path in self._paths} - {""}
@@ -73,6 +77,8 @@ class Redactor:
             text = _without_emails(text)
         if self._card:
             text = _without_cards(text)
+        if self._credentials:
+            text = _CREDENTIALS.sub(MASK_CREDENTIALS, text)
         return text
 
     def header(self, name: str, value: str) -> str:
@@ -90,7 +96,7 @@ class Redactor:
 
     def __bool__(self) -> bool:
         """Whether there is anything to mask."""
-        return bool(self._email or self._card or self._headers or self._paths)
+        return bool(self._email or self._card or self._credentials or self._headers or self._paths)
 
     def _by_path(self, text: str, depth: int) -> str:
         if text.lstrip()[:1] in ("{", "["):
@@ -116,16 +122,23 @@ def of_rules(rules: tuple[str, ...]) -> Redactor:
     return Redactor(rules)
 
 
+def as_example(text: str) -> str:
+    """``text`` as it may be kept as the example of its group, which people of every route may see."""
+    return of_rules((EMAIL, CARD, CREDENTIALS))(text)
+
+
 def check(rule: str) -> str:
     """The rule, if it is one; raises :class:`~redrive.errors.SelectorError` if not."""
-    if rule in (EMAIL, CARD):
+    if rule in (EMAIL, CARD, CREDENTIALS):
         return rule
     if rule.startswith(ATTRIBUTE) and 0 < len(rule) - len(ATTRIBUTE) <= 256:
         return rule
     if rule.startswith("$"):
         _parse(rule)
         return rule
-    raise SelectorError(f"{rule[:80]!r}: write email, card or a path such as $.customer.name, or attribute:NAME")
+    raise SelectorError(
+        f"{rule[:80]!r}: write email, card, credentials or a path such as $.customer.name, or attribute:NAME"
+    )
 
 
 def _parse(text: str) -> _Path:
@@ -336,6 +349,10 @@ def _without_emails(text: str) -> str:
     return "".join(parts)
 
 
+_CREDENTIALS = re.compile(
+    r"(?<![a-z])(?:bearer|basic) [a-z0-9._~+/=-]{12,}+|(?<=ord=|swd=|pwd=|ret=|key=|ken=)[^ \t\n;&,\"']++",
+    re.ASCII | re.IGNORECASE,
+)
 _DIGITS = re.compile(r"(?<![0-9A-Za-z_.])[0-9]+(?:[ .\u00a0-][0-9]+)*")
 _GROUP = re.compile(r"[0-9]+")
 

@@ -150,7 +150,7 @@ def test_a_batch_becomes_messages_and_groups(spark: SparkSession, tmp_path: Path
     assert messages[0]["fingerprint"] == messages[1]["fingerprint"] != messages[2]["fingerprint"]
     assert messages[3]["fingerprint"] is None
     assert {(g["cause"], g["messages"]) for g in groups} == {("throttled", 2), ("application_bug", 1)}
-    assert {g["example"] for g in groups} == {"HTTP 429 for order 1", "KeyError\ntotal of <email>"}
+    assert {g["example"] for g in groups} == {"HTTP 429 for order 1", "KeyError\ntotal of [redacted email]"}
 
 
 def test_it_runs_twice_with_the_same_result(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from redrive.errors import SelectorError
-from redrive.redaction import MASKED, Redactor, check, redactor
+from redrive.redaction import MASKED, Redactor, as_example, check, redactor
 
 CARD_NUMBER = "4111 1111 1111 1111"
 
@@ -151,3 +151,23 @@ def test_no_text_makes_it_slow_or_fail(text: str) -> None:
     started = time.process_time()
     rules(text)
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Authorization: Bearer abcdefghijklmnop was refused", "Authorization: [redacted credentials] was refused"),
+        ("postgres://db?password=hunter2&x=1", "postgres://db?password=[redacted credentials]&x=1"),
+        ("api_key='k', TOKEN=abc;", "api_key='k', TOKEN=[redacted credentials];"),
+        ("bearer of news", "bearer of news"),
+    ],
+)
+def test_credentials_are_masked(text: str, shown: str) -> None:
+    assert masked(text, "credentials") == shown
+
+
+def test_an_example_shows_nothing_personal() -> None:
+    text = f"card {CARD_NUMBER} of ana@acme.test, password=hunter2 Bearer abcdefghijklmnop"
+    assert as_example(text) == (
+        "card [redacted card] of [redacted email], password=[redacted credentials] [redacted credentials]"
+    )

@@ -7,7 +7,6 @@ with the lines of its input.
 """
 
 import heapq
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +15,7 @@ from redrive.classification.cases import LEASE_HINT, MAYBE_LEASE_HINT, ROUTE_HIN
 from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.grouping import Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
-from redrive.classification.rules import HINTS, Finding, find, find_reason
+from redrive.classification.rules import Finding, find, find_reason
 from redrive.classification.templates import KnownGroup, Place
 from redrive.message import Header
 
@@ -101,7 +100,7 @@ class Others:
     def _weighed(self, template: str, by_rule: Finding | None) -> Finding | None:
         place = self._decided.place(template) or Place(template)
         learned = self._model.find(place.template) if self._model is not None else None
-        return _weigh(by_rule, learned, find(place.template), self._cause_of.get(place.fingerprint))
+        return _weigh(by_rule, learned, self._cause_of.get(place.fingerprint))
 
 
 def groups_of(explanations: Iterable[Explanation]) -> set[KnownGroup]:
@@ -251,10 +250,9 @@ def _says_more(reason: Finding, text: Finding) -> bool:
 def _believed(cases: Mapping[Case, int], spots: Mapping[str, Spot], model: Model | None) -> dict[str, Finding | None]:
     """What to believe of every text: what the rules say, and where they say little, what the model says.
 
-    Where the rules say little of a text and much of another way to tell the same failure, that holds for both. Single
-    words are weighed, and the model is asked, in the template and not in each text, so that a name in it
-    doesn't split a group; and what belongs to a known group has that group's cause, so that a new model doesn't
-    either.
+    Where the rules say little of a text and much of another way to tell the same failure, that holds for both. The
+    model is asked about the template and not about each text, so that a name in it doesn't split a group; and what
+    belongs to a known group has that group's cause, so that a new model doesn't either.
     """
     believed = {
         case.masked: find(case.masked) for case in cases if case.masked and not case.hint.startswith(ROUTE_HINT)
@@ -266,7 +264,7 @@ def _believed(cases: Mapping[Case, int], spots: Mapping[str, Spot], model: Model
             best[finding.cause] = max(
                 finding, best.get(finding.cause, finding), key=lambda one: (one.confidence, one.rule)
             )
-    asked: dict[str, tuple[Finding | None, Finding | None]] = {}
+    asked: dict[str, Finding | None] = {}
     for text, finding in believed.items():
         if finding is not None and not finding.weak:
             continue
@@ -276,21 +274,16 @@ def _believed(cases: Mapping[Case, int], spots: Mapping[str, Spot], model: Model
             believed[text] = next(iter(sure.values()))
             continue
         if spot.template not in asked:
-            learned = model.find(spot.template) if model is not None else None
-            asked[spot.template] = learned, find(spot.template)
+            asked[spot.template] = model.find(spot.template) if model is not None else None
         causes = [Cause(cause) for cause in spot.known if cause != Cause.UNCLASSIFIED]
         known = finding.cause if finding is not None and finding.cause in causes else causes[0] if causes else None
-        believed[text] = _weigh(finding, *asked[spot.template], known)
+        believed[text] = _weigh(finding, asked[spot.template], known)
     return believed
 
 
-def _weigh(
-    by_rule: Finding | None, by_model: Finding | None, of_template: Finding | None, known: Cause | None
-) -> Finding | None:
+def _weigh(by_rule: Finding | None, by_model: Finding | None, known: Cause | None) -> Finding | None:
     """What to believe of a text about which the rules say little; ``known`` is the cause of its group."""
-    if by_rule is None or by_rule.rule == HINTS:
-        by_rule = of_template if of_template is not None and of_template.rule == HINTS else None
-    elif by_model is not None and by_model.confidence < OVERRULES:
+    if by_rule is not None and by_model is not None and by_model.confidence < OVERRULES:
         by_model = None
     found = by_model or by_rule
     if known is not None and (found is None or found.cause is not known):
@@ -315,22 +308,3 @@ def _text(value: Any) -> str:
 def _attributes(line: Mapping[str, Any]) -> list[tuple[str, Any]]:
     attributes = line.get("attributes")
     return list(attributes.items()) if isinstance(attributes, Mapping) else []
-
-
-#: What an example may not show: e-mail addresses, things like card numbers, bearer tokens and passwords.
-_PERSONAL: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.ASCII), replacement)
-    for pattern, replacement in (
-        (r"[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}+@[A-Za-z0-9-]++(?:[.][A-Za-z0-9-]++)++", "<email>"),
-        (r"(?<![0-9A-Za-z.])[0-9](?:[ -]?[0-9]){12,18}(?![0-9A-Za-z.])", "<card>"),
-        (r"(?i)(?<![a-z])(?:bearer|basic) [a-z0-9._~+/=-]{12,}+", "<credentials>"),
-        (r"(?i)(?<=ord=|swd=|pwd=|ret=|key=|ken=)[^ \t\n;&,\"']++", "<secret>"),
-    )
-)
-
-
-def without_personal_data(text: str) -> str:
-    """``text`` as it may be shown as the example of its group."""
-    for pattern, replacement in _PERSONAL:
-        text = pattern.sub(replacement, text)
-    return text

@@ -4,9 +4,8 @@
 The text is cut where exceptions are chained, and the parts are looked at from the root
 cause outwards. In the first part where a rule of tier :attr:`Tier.SAID` or :attr:`Tier.USUAL` matches, the
 first such rule of the table wins. Only if no part has one, tier :attr:`Tier.GENERIC` is asked in the same
-way, and after that :attr:`Tier.LAST`. What none of them knows, or of which only is known that something was
-raised, is weighed word by word (``hints.words``), with a low confidence and in doubt for the cause that is not
-sent again by itself; such findings are ``weak``, and ``explain`` asks the learned model before it believes them.
+way, and after that :attr:`Tier.LAST`. A finding that knows no more than that something was raised is ``weak``:
+``explain`` asks the learned model before it believes it, as it does where nothing was found.
 """
 
 import re
@@ -16,7 +15,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from redrive.classification import rule_table
-from redrive.classification.causes import AUTOMATIC, PROFILES, Cause
+from redrive.classification.causes import PROFILES, Cause
 from redrive.classification.rule_table import SHORTEST_LITERAL, Tier
 
 
@@ -27,7 +26,7 @@ class Finding(NamedTuple):
     rule: str
     confidence: float
     last_resort: bool = False  # decided in tier LAST
-    weak: bool = False  # single words, or no more than that something was raised
+    weak: bool = False  # no more than that something was raised
 
 
 RULES: Final = rule_table.shipped()
@@ -47,95 +46,9 @@ REASONS: Final[dict[str, Finding]] = {
     "rejected": Finding(Cause.UNCLASSIFIED, "broker.rejected", 0.2),
 }
 
-# What single words hint at, for texts that no family above knows. A word stands for all that begin with it.
-_HINTS: Final[dict[Cause, dict[int, str]]] = {
-    Cause.TRANSIENT_NETWORK: {
-        3: "timeout timedout unreachable disconnect socket handshake closed",
-        2: "connect reset refused network dns hostname peer transport hung-up timed elapsed",
-        1: "host port remote stream reach respond",
-    },
-    Cause.TRANSIENT_DATABASE: {
-        3: "deadlock rollback failover",
-        2: "transaction locked",
-        1: "database primary commit lock",
-    },
-    Cause.DEPENDENCY_UNAVAILABLE: {
-        3: "unavailable outage maintenance overload offline degraded",
-        2: "upstream gateway temporar backend downtime",
-        1: "server service later again internal",
-    },
-    Cause.THROTTLED: {
-        3: "throttl quota ratelimit",
-        2: "rate burst frequent concurrency backoff",
-        1: "limit many slow per retry wait",
-    },
-    Cause.CONSISTENCY_LAG: {
-        3: "stale concurren optimistic eventual",
-        2: "conflict revision replica precondition sync",
-        1: "version yet pending progress modified",
-    },
-    Cause.RESOURCE_EXHAUSTED: {
-        3: "memory disk heap oom",
-        2: "exhaust allocat capacity storage descriptor insufficient",
-        1: "space threads handles resource",
-    },
-    Cause.CONSUMER_STUCK: {
-        3: "killed heartbeat stalled crashed evicted hung hang terminated liveness unresponsive",
-        2: "worker shutdown interrupt restart abort stuck cancel",
-        1: "process signal exit",
-    },
-    Cause.LEASE_EXPIRED: {3: "lease reservation visibility", 2: "renew unacked", 1: "lock ack expired"},
-    Cause.DUPLICATE: {3: "duplicat idempot unique replay", 2: "already twice", 1: "exists same again"},
-    Cause.MESSAGE_EXPIRED: {3: "ttl outdated expired", 2: "expir late", 1: "old age too"},
-    Cause.MALFORMED_PAYLOAD: {
-        3: "malformed decod pars schema deserial serializ corrupt unmarshal encod validat",
-        2: "invalid format syntax convert mismatch unsupported illegal unrecogni truncat required incompatible bad garbage",
-        1: "unexpected must field value payload body header empty version type expected missing charset json xml csv date",
-    },
-    Cause.MISSING_DATA: {
-        3: "notfound nonexist orphan",
-        2: "found exist unknown absent deleted missing removed unresolved dangling",
-        1: "no not reference record lookup",
-    },
-    Cause.AUTH_FAILURE: {
-        3: "denied forbid unauth permission credential password certificate privilege revoked",
-        2: "verif token login signature secret authenti authoriz access expired allowed scope blocked suspended",
-        1: "role key policy user account invalid rejected",
-    },
-    Cause.OVERSIZED: {
-        3: "oversize toolarge",
-        2: "large big bytes size length",
-        1: "maximum max limit bigger exceed long",
-    },
-    Cause.ROUTING_FAILURE: {
-        3: "routing unroutable undeliverable",
-        2: "route handler destination exchange subscriber binding recipient endpoint queue topic",
-        1: "listener no disabled full unknown",
-    },
-    Cause.APPLICATION_BUG: {
-        3: "null undefined assert panic nil traceback unhandled uncaught bug segfault",
-        2: "argument cast import attribute index module exception syntax overflow recursion uninitial initiali config",
-        1: "error unexpected type variable function method state object code invalid",
-    },
-}
-_HINT: Final[dict[str, tuple[tuple[Cause, int], ...]]] = {
-    word: tuple(
-        (cause, weight) for cause, words in _HINTS.items() for weight, line in words.items() if word in line.split()
-    )
-    for words in _HINTS.values()
-    for line in words.values()
-    for word in line.split()
-}
-_LONGEST_HINT: Final = max(map(len, _HINT))
-_HINT_WORD: Final = re.compile(r"[a-z]{2,24}", re.ASCII)
 # At the bottom of a chain of exceptions these say more than the wording of the wrappers above them.
 _PLAIN_BUGS: Final = frozenset({"bug.null", "bug.key_or_index", "bug.type"})
-#: The rule that weighs single words.
-HINTS: Final = "hints.words"
 _RAISED: Final = Cause.APPLICATION_BUG
-#: Points from which hints decide, and by how much a cause that is sent again by itself must lead.
-_ENOUGH: Final = 2
-_LEAD: Final = 2
 
 # In the order of asking: stage by stage, within a stage as in the table.
 _STAGE_OF: Final = {Tier.SAID: 0, Tier.USUAL: 0, Tier.GENERIC: 1, Tier.LAST: 2}
@@ -217,7 +130,7 @@ def find(text: str) -> Finding | None:
     bare = without_frames(text)
     found = _find_in(list(_parts(bare)))
     if found is None and bare != text:
-        # Nothing but frames, or none that says why: better a hint from the frames than nothing, and less sure.
+        # Nothing but frames, or none that says why: better a word from the frames than nothing, and less sure.
         found = _find_in([text])
         found = found and found._replace(confidence=found.confidence / 2)
     return found
@@ -233,36 +146,11 @@ def _find_in(parts: Sequence[str]) -> Finding | None:
                 at_root = depth == 0 and stage == 0 and len(views) > 1 and rule.id in _PLAIN_BUGS
                 if (_STAGE_OF[rule.tier] == stage or at_root) and (pattern is None or pattern.search(view) is not None):
                     found = Finding(rule.cause, rule.id, rule.confidence, rule.tier is Tier.LAST)
-                    # That something was raised says less than the words about it do.
+                    # That something was raised says less than the words about it may.
                     if rule.cause is _RAISED and found.last_resort:
-                        return _hinted_in(views) or found._replace(weak=True)
+                        return found._replace(weak=True)
                     return found
-    return _hinted_in(views)
-
-
-def _hinted_in(views: Sequence[str]) -> Finding | None:
-    return next((found for found in map(_hinted, views) if found is not None), None)
-
-
-def _hinted(view: str) -> Finding | None:
-    """The cause that most words of ``view`` hint at; where it is close, the one for which nothing is sent again."""
-    points: Counter[Cause] = Counter()
-    for word in set(_HINT_WORD.findall(view)):
-        for length in range(min(len(word), _LONGEST_HINT), 1, -1):
-            hints = _HINT.get(word[:length])
-            # Short words are whole words: "no" is not the beginning of "node".
-            if hints is not None and (length > 4 or length == len(word)):
-                for cause, weight in hints:
-                    points[cause] += weight
-                break
-    if not points:
-        return None
-    bold = max((points[cause], cause) for cause in AUTOMATIC)
-    careful = max(((points[cause], cause) for cause in points if cause not in AUTOMATIC), default=(0, bold[1]))
-    score, cause = bold if bold[0] >= careful[0] + _LEAD else careful
-    if score < _ENOUGH:
-        return None
-    return Finding(cause, HINTS, min(0.25 + 0.03 * score, 0.45), weak=True)
+    return None
 
 
 def _is_word(literal: str) -> bool:
@@ -314,35 +202,26 @@ def document() -> str:
     lines = [
         "# Causes",
         "",
-        "Generated by `python -m redrive.classification.rules > docs/causes.md` from `causes.py` and `rule_table.txt` beside it; a test fails when",
-        "it is stale. Which rule decides is told in the docstring of `rules.py`. A route's own `rules` come before these.",
-        "A text that no rule knows is answered by a learned model ([adr/0009](adr/0009-learned-causes.md)): `learned: `",
-        "and the words that speak for the cause, with a calibrated confidence. Where that abstains, the text is weighed word by",
-        "word: rule `hints.words`, confidence below 0.5. Both choose in doubt the cause that is not sent again by itself.",
+        "Generated by `python -m redrive.classification.rules > docs/causes.md`; a test fails when it is stale. A route's own `rules` come first.",
+        "What each built-in rule looks for, and how sure it is, stands in `plugins/redrive/classification/rule_table.txt`; which one decides is told in the",
+        "docstring of `rules.py`. A text that no rule knows is answered by a [learned model](adr/0009-learned-causes.md): `learned: ` and the words that",
+        "speak for the cause, with a calibrated confidence, in doubt for a cause that is not sent again by itself. Where it abstains, the text is `unclassified`.",
         "",
     ]
     for cause, profile in PROFILES.items():
         lines += [
             f"## {cause.value}",
             "",
-            profile.meaning,
-            "",
-            f"First verdict: `{profile.verdict.value}`.",
+            f"{profile.meaning} First verdict: `{profile.verdict.value}`.",
             "",
             profile.advice,
             "",
         ]
-        rules = [rule for rule in RULES if rule.cause is cause]
         reasons = sorted(reason for reason, finding in REASONS.items() if finding.cause is cause)
         if reasons:
             lines += [f"Broker reasons (last resort): {', '.join(f'`{reason}`' for reason in reasons)}.", ""]
-        if rules:
-            lines += ["| rule | says | confidence | looks for, among others |", "|---|---|---|---|"]
-        for rule in rules:
-            some = ", ".join(f"`{literal.strip()}`" for literal in rule.literals[:5]).replace("|", "\\|")
-            lines.append(f"| `{rule.id}` | {rule.tier.name.lower()} | {rule.confidence:.2f} | {some} |")
-        if rules:
-            lines.append("")
+        if rules := ", ".join(f"`{rule.id}`" for rule in RULES if rule.cause is cause):
+            lines += [f"Rules: {rules}.", ""]
     return "\n".join(lines)
 
 

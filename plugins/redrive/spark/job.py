@@ -6,7 +6,7 @@ memory; what is beyond it the executors explain one by one: see docs/adr/0007-sp
 overwrites its own output.
 
 ``spark-submit`` is given this file and an archive of the library (:mod:`redrive.spark.submit`);
-``python -m redrive.spark.job --manifest URI`` starts a session of its own.
+``python -m redrive.spark.job --manifest URI --master local[*,4]`` starts a session of its own.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from redrive.classification.cases import Case, RouteRule
 from redrive.classification.causes import Cause
 from redrive.classification.executor import Asked, Batch
 from redrive.classification.templates import KnownGroup
+from redrive.redaction import as_example
 from redrive.spark import session_conf
 from redrive.staging import file_schemas, filesystems
 
@@ -39,7 +40,7 @@ LEAST, MOST, TASKS = 5_000, 50_000, 8
 PORTION = 10_000
 
 
-def local_session(master: str = session_conf.LOCAL_MASTER, conf: Mapping[str, str] | None = None) -> SparkSession:
+def local_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A session that this process starts; ``conf`` is added to what the job needs."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -105,7 +106,7 @@ class _Written:
         while portion := list(islice(answers, PORTION)):
             rows = []
             for key, messages, text, cause, rule, confidence, template, fingerprint in portion:
-                example = None if fingerprint in self.groups else explain.without_personal_data(text)
+                example = None if fingerprint in self.groups else as_example(text)
                 self.groups.add(fingerprint)
                 self.causes[cause] += messages
                 rows.append((key, messages, str(cause), rule, confidence, fingerprint, template, example))
@@ -208,18 +209,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job once; the last line on standard output is its counts as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--manifest", required=True, help="URI of the JSON that says what to read and write")
-    parser.add_argument("--master", default=None, help="start a session here instead of joining the submitted one")
+    parser.add_argument(
+        "--master",
+        default=None,
+        help="start a session here, such as local[*,4]; needed where spark-submit has started none",
+    )
     options = parser.parse_args(arguments)
-    manifest = filesystems.read_json(options.manifest)
     # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
-    spark = (
-        SparkSession.builder.appName("redrive-classify").getOrCreate()
-        if submitted and options.master is None
-        else local_session(options.master or session_conf.LOCAL_MASTER)
-    )
+    if options.master is not None:
+        spark = local_session(options.master)
+    elif submitted:
+        spark = SparkSession.builder.appName("redrive-classify").getOrCreate()
+    else:
+        parser.error("--master is needed: no spark-submit has started a session")
     try:
-        counts = run(manifest, spark)
+        counts = run(filesystems.read_json(options.manifest), spark)
     finally:
         spark.stop()
     print(json.dumps(counts), flush=True)  # noqa: T201
