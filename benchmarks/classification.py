@@ -176,12 +176,10 @@ def _stage_batch(folder: Path, number: int, count: int, seed: int) -> dict[str, 
 
 
 def _run_ours(folder: Path) -> dict[str, Any]:
-    from redrive.settings import SparkSettings  # noqa: PLC0415
     from redrive.spark import job  # noqa: PLC0415
 
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    memory = {"spark.driver.memory": SparkSettings().driver_memory}
-    spark = job.local_session(f"local[{CORES}]", memory)
+    spark = job.local_session(f"local[{CORES}]")
     spark.sparkContext.setLogLevel("ERROR")
     watch = _Watch()
     started = time.perf_counter()

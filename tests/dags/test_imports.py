@@ -25,7 +25,7 @@ routes:
     broker: amazon_sqs
     connection: sqs_demo
     sources: [{queue: payments-dlq}]
-    enabled: false
+    schedule: null
 """
 
 #: Parses the folder as the DAG processor does, in a fresh interpreter, and tells what that touched.
@@ -109,7 +109,7 @@ def test_two_lines_are_a_whole_dag_file(tmp_path: Path) -> None:
     assert set(found["dags"]) == {"redrive_orders", "redrive_payments", "redrive_review", "redrive_audit"}
 
 
-def test_a_route_that_is_not_enabled_is_not_scheduled(parsed: dict[str, Any]) -> None:
+def test_a_route_without_a_schedule_is_not_scheduled(parsed: dict[str, Any]) -> None:
     assert parsed["dags"]["redrive_orders"] == "*/10 * * * *"
     assert parsed["dags"]["redrive_payments"] is None
 
@@ -135,10 +135,10 @@ def test_importing_takes_less_than_two_seconds_of_processor_time(parsed: dict[st
 
 
 def test_a_bad_configuration_is_an_import_error_that_names_the_key(tmp_path: Path) -> None:
-    found = parse(TWO_ROUTES.replace("enabled: false", "enabled: perhaps"), tmp_path)
+    found = parse(TWO_ROUTES.replace("schedule: null", "schedule: perhaps"), tmp_path)
     assert not {"redrive_orders", "redrive_payments"} & set(found["dags"])
     (error,) = found["errors"].values()
-    assert "routes.payments.enabled" in error
+    assert "routes.payments.schedule" in error
 
 
 def test_no_routes_are_no_error(tmp_path: Path) -> None:

@@ -278,8 +278,9 @@ def test_a_delivery_ends_when_its_time_is_over(tmp_path: Path) -> None:
     assert 9 <= deliver(workshop, run)["redelivered"] <= 12
 
 
-def test_nothing_is_sent_when_a_claim_has_run_out(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path, deliver={"slice": 10, "confirm_window": 5, "claim_for": "10s", "run_for": "30s"})
+def test_nothing_is_sent_when_a_claim_has_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.stages.deliver.CLAIM_FOR", timedelta(seconds=10))
+    workshop = Workshop(tmp_path, deliver={"slice": 10, "confirm_window": 5, "run_for": "30s"})
     workshop.die(*bodies(10), error=REFUSED)
     run = planned(workshop)
     broker = workshop.broker = Watched(workshop, lambda: workshop.advance(seconds=20))

@@ -127,21 +127,3 @@ def test_shards_share_a_source_without_leaving_or_doubling_anything(tmp_path: Pa
     ]
     assert sum(drained) == 9
     assert workshop.broker.depth("orders-dlq").total == 0
-
-
-def test_a_source_may_be_waited_for_longer_or_shorter_than_the_others(tmp_path: Path) -> None:
-    only = {"kind": "dead_letter", "lease": "2s", "max_deliveries": 3}
-    sources = [{"queue": "orders-dlq", "poll": "0s"} | only, {"queue": "orders-delay"} | only]
-    workshop = Workshop(tmp_path, sources=sources, drain={"wait": "7s"})
-    waited: dict[str, set[timedelta]] = {}
-
-    class Watched(MemoryBroker):
-        def receive(self, queue: str, **options: Any) -> list[Any]:
-            waited.setdefault(queue, set()).add(options["wait"])
-            return super().receive(queue, **options)
-
-    workshop.broker = Watched(workshop.world)
-    workshop.die("a")
-    workshop.die("b", queue="orders-delay")
-    assert drain(workshop)["drained"] == 2
-    assert waited == {"orders-dlq": {timedelta(0)}, "orders-delay": {timedelta(seconds=7)}}

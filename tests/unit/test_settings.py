@@ -71,7 +71,7 @@ requeue_attempts: 2
 delay_attempts: 5
 backoff: {first: 1m, factor: 2, max: 6h, native: false}
 drain: {shards: 2, limit: 100000, flush_messages: 5000, flush_bytes: 64MiB, lease: 5m, wait: 2s}
-deliver: {shards: 1, slice: 1000, confirm_window: 200, run_for: 8m, tries: 3, claim_for: 5m}
+deliver: {shards: 1, slice: 1000, confirm_window: 200, run_for: 8m, tries: 3}
 rate: {per_second: 500, max_in_flight: 5000}
 canary: {first: 20, grow: 10, pass: 0.95, observe: auto}
 breaker: {return_rate: 0.5, min_samples: 20, cool_down: 15m, max_held_share: 0.6}

@@ -137,10 +137,9 @@ class TestTheCommand:
             submit.master_of(lookup.parse("x", '{"conn_type": "spark"}'))
 
     def test_properties_of_the_configuration_win(self) -> None:
-        settings = settings_with("{driver_memory: 3g, conf: {spark.sql.shuffle.partitions: '7'}}")
+        settings = settings_with("{conf: {spark.sql.shuffle.partitions: '7'}}")
         properties = submit.properties(settings.spark)
         assert properties["spark.sql.shuffle.partitions"] == "7"
-        assert properties["spark.driver.memory"] == "3g"
 
     def test_the_job_gets_the_session_that_it_asks_for(self) -> None:
         given = submit.properties(settings_with("{runner: submit}").spark)

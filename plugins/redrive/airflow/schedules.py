@@ -7,8 +7,6 @@ from redrive.settings import Route, format_duration
 
 def of_route(name: str, route: Route) -> Any:
     """What the route's DAG is given as its ``schedule``."""
-    if not route.enabled:
-        return None
     cron: Any = route.schedule
     zone = route.airflow.timezone
     if cron is not None and (zone or route.airflow.watch):
@@ -23,8 +21,6 @@ def of_route(name: str, route: Route) -> Any:
 
 def in_words(route: Route) -> str:
     """The same for people."""
-    if not route.enabled:
-        return "not enabled: only by hand"
     begins = [f"`{route.schedule}` {route.airflow.timezone or 'UTC'}"] if route.schedule else []
     if route.airflow.watch:
         begins.append(f"when something dies, looked at every {format_duration(route.airflow.watch)}")

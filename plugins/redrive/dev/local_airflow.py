@@ -413,7 +413,7 @@ def _greeting(airflow: Airflow, settings: Settings, server: local_spark.ConnectS
         yield f"Spark        Connect at {server.remote}, for these DAGs only; log {server.log}"
     yield "scheduled"
     for name, route in settings.routes.items():
-        when = (route.schedule if route.enabled else None) or "by hand"
+        when = route.schedule or "by hand"
         yield f"  redrive_{name:<22} {when}"
     yield "  redrive_review and redrive_audit, for all routes"
     yield f"logs         {airflow.home}"

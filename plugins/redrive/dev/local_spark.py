@@ -138,7 +138,7 @@ class ConnectServer:
     def _command(self) -> list[str]:
         command = [str(Path(sysconfig.get_path("scripts")) / "spark-submit"), "--master", self._settings.master]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
-        command += ["--name", "redrive-connect", "--driver-memory", self._settings.driver_memory]
+        command += ["--name", "redrive-connect"]
         ours = {**session_conf.SESSION, **session_conf.LOCAL}
         ours["spark.connect.grpc.binding.address"] = HOST
         ours["spark.python.daemon.module"] = "redrive.dev.spark_workers"
@@ -153,7 +153,7 @@ class ConnectServer:
 def started(home: Path, settings: SparkSettings | None = None) -> Iterator[ConnectServer]:
     """A Spark Connect server for as long as the block lasts; yields at once (:meth:`ConnectServer.until_ready`).
 
-    ``home`` is where ``var/`` is; of ``settings`` count ``master``, ``driver_memory`` and ``conf``. The server is
+    ``home`` is where ``var/`` is; of ``settings`` count ``master`` and ``conf``. The server is
     stopped at the end, and, on Linux, when this process dies. Raises :class:`SparkFailed` without Java.
     """
     server = ConnectServer(home, settings or SparkSettings())

@@ -152,9 +152,11 @@ class SparkSettings(Part):
     runner: Literal["local", "submit", "connect", "emr_serverless", "dataproc_serverless"] = Field(
         default="local",
         description="`local`: in a process beside the task. `submit`: `spark-submit` to a cluster. "
-        "`connect`: Spark "
-        "Connect. The other two: a batch in the cloud.",
+        "`connect`: Spark Connect. The other two start a batch in the cloud and are experimental: they are tested "
+        "against Airflow's operators, and no cloud has run them yet.",
     )
+    # Spark tries a task four times on a cluster, but on one machine only if told: without it one Python worker that a
+    # busy machine starts too late (Spark waits 10 s) ends the job.
     master: str = Field(
         default="local[*,4]",
         description="Spark's master, for `local` and `submit`. The default: all cores of this machine, and as many "
@@ -186,9 +188,10 @@ class SparkSettings(Part):
         pattern=r"^(s3|gs)://[^/]",
         description="Cloud runners: where the job's code and logs go, such as `s3://bucket/prefix`.",
     )
-    driver_memory: str = Field(default="1g", pattern=r"^[0-9]+[kmgt]$", description="Memory of the Spark driver.")
     timeout: Duration = Field(default=timedelta(hours=1), description="After this long a job counts as failed.")
-    conf: dict[str, str] = Field(default={}, description="More Spark properties; they win over ours.")
+    conf: dict[str, str] = Field(
+        default={}, description="More Spark properties, such as `spark.driver.memory`; they win over ours."
+    )
 
     @model_validator(mode="after")
     def _runner_has_what_it_needs(self) -> Self:
@@ -239,10 +242,6 @@ class Source(Part):
         "broker itself says that they dead-letter into this source; names, or the beginning of names and `*`; no "
         "source of this route. A header "
         "says where a message came from, and whoever can put a message into the source can write one.",
-    )
-    poll: Annotated[DurationOrZero, _at_most(timedelta(seconds=20))] | None = Field(
-        default=None,
-        description="How long an empty receive waits at this source. Default: the route's `drain.wait`.",
     )
 
     @model_validator(mode="after")
@@ -341,10 +340,6 @@ class Deliver(Part):
         ge=1,
         le=100,
         description="A message that can't be sent is tried this often, then escalated.",
-    )
-    claim_for: Duration = Field(
-        default=timedelta(minutes=5),
-        description="How long a claimed slice belongs to its task; nothing of it is sent after that.",
     )
 
 
@@ -516,7 +511,7 @@ class Rule(Part):
 
 
 class CauseRate(Part):
-    """A lower rate for one cause; what is left out is as in the route's `rate`."""
+    """A lower rate for one cause; what is left out is a tenth of the route's `rate`."""
 
     per_second: float | None = Field(
         default=None, gt=0, description="Messages per second, over all delivery tasks of the route."
@@ -677,9 +672,6 @@ class Route(Part):
     """From where dead messages come, and how they go back."""
 
     title: str = Field(default="", max_length=200, description="What people call it; shown in Airflow and reports.")
-    enabled: bool = Field(
-        default=True, description="A route that is not enabled gets no schedule; it can still be run by hand."
-    )
     schedule: Schedule | None = Field(
         default="*/10 * * * *",
         description="Five cron fields, or `@hourly` and the like, in UTC or `airflow.timezone`; `null`: only by hand.",
@@ -743,8 +735,9 @@ class Route(Part):
     redact: tuple[Redaction, ...] = Field(
         default=(),
         max_length=50,
-        description="Masked where texts of messages are shown: `email`, `card`, `attribute:NAME`, or a path such as "
-        "`$.customer.name`, `$.items[*].phone`, `$..iban`. Neither staging nor what is redelivered is touched.",
+        description="Masked where texts of messages are shown: `email`, `card`, `credentials`, `attribute:NAME`, or a "
+        "path such as `$.customer.name`, `$.items[*].phone`, `$..iban`. Neither staging nor what is redelivered is "
+        "touched.",
     )
     notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
     airflow: InAirflow = Field(default=InAirflow(), description="How Airflow runs the route's DAG.")

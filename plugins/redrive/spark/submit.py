@@ -70,9 +70,6 @@ def properties(spark: SparkSettings) -> dict[str, str]:
     ours = dict(session_conf.SESSION)
     if spark.runner == "local":
         ours |= session_conf.LOCAL
-    # The cloud runners have minimum sizes of their own above our default, so there it has to be asked for.
-    if spark.runner in ("local", "submit") or "driver_memory" in spark.model_fields_set:
-        ours["spark.driver.memory"] = spark.driver_memory
     return ours | spark.conf
 
 

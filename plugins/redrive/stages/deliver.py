@@ -66,6 +66,8 @@ SLOW_SHARE = 0.1
 LOOK_AGAIN = 1.0
 GIVE_UP = 30.0
 LEAST_WAIT = 0.01
+#: How long a claimed slice belongs to its task; nothing of it is sent after that.
+CLAIM_FOR = timedelta(minutes=5)
 ZERO = timedelta(0)
 #: What waits out a delay is handed to a broker that keeps delays this long before it is due, and no longer: it can't be
 #: called back any more, by no breaker and no pause.
@@ -455,7 +457,7 @@ class _Delivery:
             ahead=self._ahead(capabilities),
             in_order=None if context.route.order_by is None else InOrder(self._drained_to),
         )
-        terms = Terms(size, context.route.deliver.claim_for, self._shard, rooms)
+        terms = Terms(size, CLAIM_FOR, self._shard, rooms)
         if cause is None and after < 0:
             for selection in self._selections(destination, after, TO_RESEND):
                 again = claims.claim_resends(

@@ -206,7 +206,7 @@ class _SourceDrain:
         self.rescued = 0
         self._source = source
         self._shard = shard
-        self._wait = context.route.drain.wait if source.poll is None else source.poll
+        self._wait = context.route.drain.wait
         longest = context.broker.capabilities_for(source.queue).max_lease
         self._lease = min(context.route.drain.lease, longest or timedelta.max)
         with context.ledger.read() as connection:
