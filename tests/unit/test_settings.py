@@ -316,11 +316,11 @@ routes:
         ("drain: {lease: 13h}", "routes.r.drain.lease: 13h is too long; at most 12h"),
         ("canary: {observe: soon}", "routes.r.canary.observe: 'soon' is not a duration"),
         ("schedule: '61 * * * *'", "routes.r.schedule: '61 * * * *': '61' is not between 0 and 59"),
-        ("redact: [emial]", "routes.r.redact.0: 'emial': write email, card or a path"),
+        ("redact: [emial]", "routes.r.redact.0: 'emial': write email, card, credentials or a path"),
         ("evidence: [key]", "routes.r.evidence.0: key can't be used here; possible are attribute, body"),
         ("broker: rabbitmq\nconnection: c\nisolation: {action: close}", "routes.r.isolation.action:"),
         (
-            "broker: apache_pulsar\nconnection: c\nisolation: {action: close_connection}",
+            "broker: amazon_sqs\nconnection: c\nisolation: {action: close_connection}",
             "routes.r.isolation.action: close_connection is not possible",
         ),
         ("destination: {queue: dead}", "routes.r.sources.0.queue: 'dead' is also its destination: a loop"),
