@@ -42,6 +42,7 @@ TRAITS: dict[str, dict[str, Choices]] = {
     "relapses": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,), "max_headers": (None,)},
     "looked-at": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
     "odd-times": _KNOWN,
+    "late-looks": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
     "twins": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,), "max_headers": (None,)},
     "echoes": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,)},
 }
@@ -80,6 +81,9 @@ ROUTES: dict[str, dict[str, Choices]] = {
     },
     "looked-at": {**_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "delay_attempts": (2,)},
     "odd-times": {**_OPEN, "order_by": (None,)},
+    "late-looks": {
+        **_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "backoff": ({"native": False},),
+    },
     "twins": {**_OPEN, "order_by": (None,), "drain": ({"flush_messages": 50, "lease": "30s"},)},
     "echoes": {**_OPEN, "order_by": (None,), "drain": ({"flush_messages": 50, "lease": "30s"},)},
 }  # fmt: skip
@@ -357,6 +361,16 @@ def _odd_times(w: Writer) -> None:
     w.consume(w.dice.choice(["own", "forges"]))
 
 
+def _late_looks(w: Writer) -> None:
+    w.die(REFUSED, count=2, fails=2)
+    w.run(7)
+    for _ in range(3):
+        w.run(0.2, {"skew": 90})
+    w.consume(w.dice.choice(["own", "idle"]))
+    w.run(7)
+    w.consume("well")
+
+
 def _twins(w: Writer) -> None:
     w.die(REFUSED, count=3)
     w.run(0)
@@ -411,6 +425,7 @@ ROUNDS: dict[str, Callable[[Writer], None]] = {
     "relapses": _relapses,
     "looked-at": _looked_at,
     "odd-times": _odd_times,
+    "late-looks": _late_looks,
     "twins": _twins,
     "echoes": _echoes,
 }
