@@ -42,6 +42,9 @@ TRAITS: dict[str, dict[str, Choices]] = {
     "relapses": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,), "max_headers": (None,)},
     "looked-at": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
     "odd-times": _KNOWN,
+    "estimates": {"depth": ("about",), "lag": (0,), "shuffles": (False,), "ordered": (False,)},
+    "shuffled": {"depth": ("exact",), "lag": (0,), "shuffles": (True,), "ordered": (False,)},
+    "restored": {**_KNOWN, "dedupe": (None,)},
     "late-looks": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
     "twins": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,), "max_headers": (None,)},
     "echoes": {**_EXACT, "ids": ("none",), "death_times": (False,), "dedupe": (None,)},
@@ -84,6 +87,9 @@ ROUTES: dict[str, dict[str, Choices]] = {
     "late-looks": {
         **_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "backoff": ({"native": False},),
     },
+    "estimates": {**_OPEN, "order_by": (None,), "rate": (None,), "backoff": ({"native": False},)},
+    "shuffled": {**_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "delay_attempts": (2,)},
+    "restored": {**_OPEN, "order_by": (None,), "on_unknown": ("review",)},
     "twins": {**_OPEN, "order_by": (None,), "drain": ({"flush_messages": 50, "lease": "30s"},)},
     "echoes": {**_OPEN, "order_by": (None,), "drain": ({"flush_messages": 50, "lease": "30s"},)},
 }  # fmt: skip
@@ -371,6 +377,35 @@ def _late_looks(w: Writer) -> None:
     w.consume("well")
 
 
+def _estimates(w: Writer) -> None:
+    w.die(REFUSED, count=1, fails=2)
+    w.run(7)
+    for _ in range(3):
+        w.run(0.5)
+    w.consume("own")
+    w.run(7)
+
+
+def _shuffled(w: Writer) -> None:
+    w.die(REFUSED, count=3, fails=3)
+    w.run(7)
+    for _ in range(3):
+        w.come(REFUSED, count=1, fails=2)
+        w.consume("few")
+        w.run(1)
+
+
+def _restored(w: Writer) -> None:
+    w.die(REFUSED, count=2, fails=2)
+    for system in dict(w.mains):
+        w.add("trouble", system=system, action="publish", fates=["lost", w.dice.choice(["lost", "ok", "error"])])
+    w.run(0)
+    w.run(w.dice.choice([1, 7]))
+    w.each("restore", trouble={})
+    w.consume("own")
+    w.run(1)
+
+
 def _twins(w: Writer) -> None:
     w.die(REFUSED, count=3)
     w.run(0)
@@ -426,6 +461,9 @@ ROUNDS: dict[str, Callable[[Writer], None]] = {
     "looked-at": _looked_at,
     "odd-times": _odd_times,
     "late-looks": _late_looks,
+    "estimates": _estimates,
+    "shuffled": _shuffled,
+    "restored": _restored,
     "twins": _twins,
     "echoes": _echoes,
 }
