@@ -43,6 +43,7 @@ TRAITS: dict[str, dict[str, Choices]] = {
     "looked-at": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
     "odd-times": _KNOWN,
     "estimates": {"depth": ("about",), "lag": (0,), "shuffles": (False,), "ordered": (False,)},
+    "wavers": {"depth": ("about",), "lag": (0,), "shuffles": (False,), "ordered": (False,)},
     "shuffled": {"depth": ("exact",), "lag": (0,), "shuffles": (True,), "ordered": (False,)},
     "restored": {**_KNOWN, "dedupe": (None,)},
     "late-looks": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
@@ -88,6 +89,7 @@ ROUTES: dict[str, dict[str, Choices]] = {
         **_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "backoff": ({"native": False},),
     },
     "estimates": {**_OPEN, "order_by": (None,), "rate": (None,), "backoff": ({"native": False},)},
+    "wavers": {**_OPEN, "order_by": (None,), "rate": (None,), "backoff": ({"native": False},)},
     "shuffled": {**_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "delay_attempts": (2,)},
     "restored": {**_OPEN, "order_by": (None,), "on_unknown": ("review",)},
     "twins": {**_OPEN, "order_by": (None,), "drain": ({"flush_messages": 50, "lease": "30s"},)},
@@ -386,6 +388,15 @@ def _estimates(w: Writer) -> None:
     w.run(7)
 
 
+def _wavers(w: Writer) -> None:
+    w.die(REFUSED, count=1, fails=2)
+    w.run(7)
+    w.come(REFUSED, count=2)  # which nobody takes
+    for _ in range(9):
+        w.run(0.2)
+    w.consume("own")
+
+
 def _shuffled(w: Writer) -> None:
     w.die(REFUSED, count=3, fails=3)
     w.run(7)
@@ -462,13 +473,14 @@ ROUNDS: dict[str, Callable[[Writer], None]] = {
     "odd-times": _odd_times,
     "late-looks": _late_looks,
     "estimates": _estimates,
+    "wavers": _wavers,
     "shuffled": _shuffled,
     "restored": _restored,
     "twins": _twins,
     "echoes": _echoes,
 }
 #: How many rounds there are.
-LONG = {"caps": 4, "put-off": 4, "answers": 1}
+LONG = {"wavers": 1, "caps": 4, "put-off": 4, "answers": 1}
 
 
 def traits(theme: str, dice: random.Random) -> dict[str, Any]:
