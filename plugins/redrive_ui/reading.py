@@ -75,6 +75,16 @@ def queues(connection: Connection, readable: Collection[str]) -> dict[str, list[
     return found
 
 
+def stuck_consumers(connection: Connection, route: str) -> list[Row]:
+    """Who held messages and got nowhere when the consumers of the route's destinations were last looked at."""
+    return rows_of(
+        connection,
+        "select queue, consumer, unacked, status, last_progress_at, observed_at from consumer_health"
+        " where route = :route and status in ('stuck', 'isolated') order by queue, consumer limit 200",
+        route=route,
+    )
+
+
 def gates(connection: Connection, readable: Collection[str]) -> dict[str, dict[str, int]]:
     """How many groups of each route are at which stage of canary and breaker."""
     where, values = _routes(readable)

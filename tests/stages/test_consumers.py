@@ -1,11 +1,13 @@
 """Sick consumers, not bad messages: who is isolated, who is freed, and what that does to the budget."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from redrive.brokers.base import ConsumerStats
+from redrive.brokers.memory import MemoryBroker
 from redrive.errors import BrokerUnavailable
 from redrive.ledger.account import inspecting, notices
 from redrive.ledger.delivery.consumers import Health
@@ -419,6 +421,30 @@ def test_never_more_than_sixty_percent_are_closed(tmp_path: Path) -> None:
         workshop.world.tell_consumer("orders", "w0", unacked=7, progress=100 * turn)
     assert len(workshop.world.closed) == 6
     assert health(workshop)["gone"] == 6
+
+
+def test_where_all_have_to_connect_anew_that_is_done_once_an_hour_and_only_while_one_is_well(tmp_path: Path) -> None:
+    workshop = Workshop(tmp_path, isolation={"action": "close_connection"})
+    workshop.world.capabilities = replace(workshop.world.capabilities, closes_all_together=True)
+    workshop.broker = MemoryBroker(workshop.world)
+
+    def hang(*, well: int, since: int) -> int:
+        """Somebody hangs for twelve minutes, among so many who work; how often all had to connect anew by then."""
+        for turn in (since, since + 1, since + 2):
+            for one in crew(1, well, turn=turn):
+                workshop.world.tell_consumer(
+                    "orders", one.consumer, unacked=7, progress=one.progress, connection="orders"
+                )
+            workshop.cycle()
+            workshop.advance(minutes=6)
+        return len(workshop.world.closed)
+
+    assert hang(well=0, since=1) == 0, "nobody could take over"
+    assert hang(well=1, since=11) == 1
+    assert hang(well=1, since=21) == 1, "not again within the hour"
+    workshop.advance(hours=1)
+    assert hang(well=1, since=31) == 2
+    assert [action for action, _ in told(workshop)] == ["close_connection"] * 2
 
 
 def test_by_default_nobody_is_closed(tmp_path: Path) -> None:

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
 from redrive.brokers.base import Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
-from redrive.errors import SettingsError
+from redrive.cli.app import app
+from redrive.errors import SettingsError, UsageError
 from redrive.ledger.engine import sql
 from redrive.message import Outgoing
 from redrive.stages import doctor
-from tests.workshop import KEY_ERROR, REFUSED, Workshop
+from tests.workshop import KEY_ERROR, REFUSED, ROUTE, Workshop
 
 CHECK = {
     "connection": "orders_db",
@@ -35,6 +38,27 @@ def processed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connec
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("create table processed (id text primary key)")
     return connection
+
+
+def test_a_message_that_never_died_is_traced_in_the_consumers_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processed: sqlite3.Connection
+) -> None:
+    workshop = Workshop(tmp_path, processed_check=CHECK)
+    workshop.ledger.close()
+    processed.execute("insert into processed values ('done')")
+    route = {**ROUTE, "processed_check": CHECK}
+    settings = {"database": workshop.settings.database, "staging": str(tmp_path / "s"), "routes": {"orders": route}}
+    (tmp_path / "redrive.yaml").write_text(yaml.safe_dump(settings))
+    monkeypatch.setenv("REDRIVE_CONFIG", str(tmp_path / "redrive.yaml"))
+
+    told = CliRunner().invoke(app, ["trace", "done"])
+    assert told.exit_code == 0
+    assert "processed, says the record of route orders" in told.output
+    with pytest.raises(UsageError, match="the record of route orders does not have it"):
+        CliRunner().invoke(app, ["trace", "lost"], catch_exceptions=False)
+    processed.execute("drop table processed")
+    with pytest.raises(UsageError, match="could not be asked"):
+        CliRunner().invoke(app, ["trace", "done"], catch_exceptions=False)
 
 
 class Deduping(MemoryBroker):

@@ -54,6 +54,17 @@ class TestOverview:
         site.change("update notifications set resolved_at = :now", now=seeding.NOW)
         assert "SLO missed" not in site.page("/")
 
+    def test_of_a_route_shows_who_is_stuck(self, site: Site) -> None:
+        assert "get nowhere" not in site.page("/routes/orders")
+        site.change(
+            "insert into consumer_health (route, queue, consumer, observed_at, last_progress_at, unacked, progress,"
+            " status) values ('orders', 'orders', 'worker/<b>7', :now, :now, 1204, 1, 'isolated')",
+            now=seeding.NOW,
+        )
+        page = site.page("/routes/orders")
+        assert "worker/&lt;b&gt;7" in page
+        assert "1,204" in page
+
     def test_of_a_route_says_what_its_runs_began_with(self, site: Site) -> None:
         page = site.page("/routes/orders")
         assert f'<code title="SHA-256 {"5e3d0f1a" * 8}">5e3d0f1a</code>' in page

@@ -737,16 +737,19 @@ def trace(
     message: Annotated[str, typer.Argument(help="A redrive id, message id, broker id or business key.")],
     as_json: AsJson = False,
 ) -> None:
-    """The whole life of a message, from its first enqueue to the last outcome."""
+    """The whole life of a message, from its first enqueue to the last outcome.
+
+    Of one that never died the ledger knows nothing. Then the records of consumers are asked (processed_check), by the
+    same key: they can tell that it was processed.
+    """
     from redrive.ledger.account import inspecting  # noqa: PLC0415
 
     settings = _settings()
     with _ledger(settings) as ledger, ledger.read() as connection:
         found = inspecting.trace(connection, message)
     if not found:
-        raise UsageError(
-            f"nothing is known of {message!r}: not a redrive id, message id, broker id or key in the ledger"
-        )
+        _print_records(settings, message, as_json)
+        return
     for one in found:
         if one["group"]:
             _masked(settings, [one["group"]], one["message"]["route"])
@@ -757,6 +760,29 @@ def trace(
 
     for one in found:
         output.print_trace(_console(), one)
+
+
+def _print_records(settings: "Settings", key: str, as_json: bool) -> None:
+    """What consumers' records say of a key that the ledger doesn't know; UsageError where none has it."""
+    from redrive.stages import records  # noqa: PLC0415
+
+    said = records.ask(settings, key)
+    done = [one for one in said if one.processed]
+    if not done:
+        text = f"nothing is known of {key!r}: not a redrive id, message id, broker id or key in the ledger"
+        for one in said:
+            text += f"; the record of route {one.route} " + (f"could not be asked: {one.problem}" if one.problem else
+                                                             "does not have it as processed")  # fmt: skip
+        raise UsageError(text)
+    if as_json:
+        typer.echo(json.dumps([{"processed_without_dying": True, **one._asdict()} for one in done]))
+        return
+    for one in done:
+        typer.echo(
+            f"{key}: processed, says the record of route {one.route}'s consumer (connection {one.connection}). It never"
+            " came to a dead-letter queue that Redrive drained, so when it was made and when it was done is known"
+            " to that record only."
+        )
 
 
 @app.command()
