@@ -6,6 +6,7 @@ the latter. ``redrive demo --broker …`` starts it.
 """
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -68,6 +69,12 @@ def service_bus(_: Path) -> Iterator[tuple[str, Connection]]:
 BROKERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (rabbitmq, pulsar, pubsub, service_bus)}
 
 
+def _wait_for_the_end(over: threading.Event) -> None:
+    while os.read(0, 1024):  # not by sys.stdin, which a thread must not hold when Python ends
+        pass
+    over.set()
+
+
 def main(name: str, folder: str, *options: str) -> None:
     """Serve until told to end."""
     over = threading.Event()
@@ -79,7 +86,7 @@ def main(name: str, folder: str, *options: str) -> None:
         with BROKERS[name](place) as (about, connection):
             print(json.dumps({"about": about, "connection": connection}), flush=True)
             if "--keep" not in options:
-                threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+                threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
             over.wait()
     except ServerMissing as missing:
         print(json.dumps({"missing": str(missing)}), flush=True)
