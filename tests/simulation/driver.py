@@ -443,11 +443,13 @@ class Product:
 
         def read(ledger: Ledger) -> str:
             with ledger.read() as connection:
-                groups, shown = reading.groups(connection, {route}), {route}
+                shown = {route}
+                groups = [one for tab in reading.TABS for one in reading.failures(connection, shown, tab=tab)]
+                results = reading.results(connection, shown, "1 = 1", {})
                 filters = [Filter.read({"route": route}), Filter.read({"route": route, "header": "tenant=acme"})]
                 told = [reading.group(connection, route, one["group_id"], shown, self.now()) for one in groups]
                 pages = [reading.page(connection, one, shown) for one in filters]
-                return repr([groups, told, pages, reading.gates_of(connection, route, shown)])
+                return repr([groups, told, pages, results, reading.gates_of(connection, route, shown)])
 
         return str(self._with_ledger(read))
 
