@@ -1,0 +1,172 @@
+"""The loop on a real RabbitMQ node, beside a dynamic shovel on the same node in the same minutes.
+
+``python -m benchmarks.shovel [--messages 200000] [--database URL] [--json FILE]``. Durable 1 KiB messages lie in a
+classic queue. First a dynamic shovel in ``on-confirm`` mode moves as many as that from one queue to another; then
+Redrive drains, classifies (Spark, its start included), loads, plans and delivers them. What counts are the ratios: both
+had the same broker, disk and neighbours.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pika
+
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger
+from redrive.settings import Settings, parse
+from redrive.spark import submit
+from redrive.stages import pipeline
+from redrive.stages.context import utc_now
+from tests.servers import RabbitMQ, ServerMissing
+
+#: Stage: ratio to the shovel that is aimed at.
+GOALS = {"drain": 2.2, "deliver": 1.2, "loop": 0.6}
+ERROR = "ConnectionResetError: [Errno 104] Connection reset by peer (order {})"
+PREFETCH = 1_000
+
+
+class _Node(RabbitMQ):
+    """A node that has shovels too."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        (self.directory / "plugins").write_text("[rabbitmq_management,rabbitmq_shovel,rabbitmq_shovel_management].\n")
+
+
+def main() -> int:
+    """Print rates and ratios; 1 when a goal was missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--database", help="the ledger's URL; SQLite if it is left out")
+    parser.add_argument("--json", type=Path, help="a file to write what was measured to")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
+        try:
+            with _Node() as node:
+                found = _measure(node, Path(folder), options.messages, options.database)
+        except ServerMissing as missing:
+            print(missing)
+            return 0
+    shovel = found["rates"]["shovel"]
+    print(f"{options.messages:,} messages, ledger on {found['ledger']}, RabbitMQ {found['rabbitmq']}")
+    missed = False
+    for name, rate in found["rates"].items():
+        goal = GOALS.get(name)
+        missed |= goal is not None and rate / shovel < goal
+        print(f"{name:10}{rate:12,.0f}/s{rate / shovel:8.2f} x" + (f"  (goal {goal:.2f})" if goal else ""))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return int(missed)
+
+
+def _measure(node: RabbitMQ, folder: Path, count: int, database: str | None) -> dict[str, Any]:
+    os.environ["AIRFLOW_CONN_RABBIT_BENCH"] = json.dumps(node.connection())
+    for queue in ("from", "to", "orders", "orders-dlq"):
+        node.create_queue(queue)
+    _fill(node, "from", count)
+    seconds = {"shovel": _shovel(node, count)}
+    _fill(node, "orders-dlq", count)
+    settings = _settings(folder, database)
+    ledger = Ledger(settings.database)
+    schema.upgrade(ledger, utc_now())
+    ledger.close()
+    run = pipeline.begin(settings, "orders", trigger="bench", holder="bench")
+    seconds["observe"], _ = _timed(lambda: pipeline.observe(settings, run))
+    seconds["drain"], drained = _timed(lambda: pipeline.drain(settings, run))
+    assert drained["settled"] == count, drained
+    manifest = pipeline.prepare_classification(settings, run)
+    assert manifest is not None
+    seconds["classify"], _ = _timed(lambda: submit.classify(settings, manifest))
+    for stage in ("load", "resolve", "plan", "deliver", "escalate"):
+        seconds[stage], counts = _timed(lambda stage=stage: getattr(pipeline, stage)(settings, run))  # type: ignore[misc]
+        assert stage != "deliver" or counts["redelivered"] == count, counts
+    pipeline.finish(settings, run, "succeeded")
+    seconds["loop"] = sum(taken for name, taken in seconds.items() if name != "shovel")
+    shown = ("shovel", "drain", "classify", "load", "plan", "deliver", "loop")
+    return {
+        "messages": count,
+        "ledger": settings.database.partition(":")[0].partition("+")[0],
+        "rabbitmq": node.ask("GET", "overview")["rabbitmq_version"],
+        "load_average": os.getloadavg()[0],
+        "seconds": {name: round(taken, 2) for name, taken in seconds.items()},
+        "rates": {name: round(count / seconds[name], 1) for name in shown},
+    }
+
+
+def _timed(work: Any) -> tuple[float, Any]:
+    started = time.perf_counter()
+    found = work()
+    return time.perf_counter() - started, found
+
+
+def _settings(folder: Path, database: str | None) -> Settings:
+    return parse(
+        f"""
+database: {database or f"sqlite:///{folder}/redrive.db"}
+staging: {folder}/staging
+routes:
+  orders:
+    broker: rabbitmq
+    connection: rabbit_bench
+    sources: [{{queue: orders-dlq, kind: dead_letter, origins: [orders]}}]
+    destination: {{queue: orders}}
+    evidence: ["attribute:error"]
+    canary: "off"
+    drain: {{limit: 10000000, wait: 0s}}
+    deliver: {{run_for: 1h, slice: 5000, confirm_window: 1000}}
+    rate: {{per_second: 100000000, max_in_flight: 100000000}}
+""",
+        env=os.environ,
+        root=folder,
+    )
+
+
+def _connect(node: RabbitMQ) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port))
+
+
+def _fill(node: RabbitMQ, queue: str, count: int) -> None:
+    connection = _connect(node)
+    channel = connection.channel()
+    for number in range(count):
+        body = (b'{"order": %012d, "lines": "' % number).ljust(1022, b"x") + b'"}'
+        properties = pika.BasicProperties(delivery_mode=2, headers={"error": ERROR.format(number)})
+        channel.basic_publish("", queue, body, properties)
+    connection.close()
+    _wait(node, queue, count)
+
+
+def _wait(node: RabbitMQ, queue: str, count: int) -> None:
+    connection = _connect(node)
+    channel = connection.channel()
+    while channel.queue_declare(queue, passive=True).method.message_count < count:
+        time.sleep(0.02)
+    connection.close()
+
+
+def _shovel(node: RabbitMQ, count: int) -> float:
+    uri = f"amqp://guest:guest@127.0.0.1:{node.port}"
+    value = {
+        "src-uri": uri,
+        "src-queue": "from",
+        "dest-uri": uri,
+        "dest-queue": "to",
+        "ack-mode": "on-confirm",
+        "src-prefetch-count": PREFETCH,
+    }
+    started = time.perf_counter()
+    node.ask("PUT", "parameters/shovel/%2F/bench", {"value": value})
+    _wait(node, "to", count)
+    seconds = time.perf_counter() - started
+    node.ask("DELETE", "parameters/shovel/%2F/bench")
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
