@@ -1,4 +1,5 @@
-"""Accuracy of causes: share right, unsafe and left open, and the confusions, on the labelled failure texts.
+"""Accuracy of causes: share right, unsafe and left open, the confusions, and whether answers are as often right as they
+are sure, on the labelled failure texts.
 
 The data is read from ``$REDRIVE_DATA`` (default ``../shared/data``): ``failures/*.jsonl`` with ``text, cause, also``.
 An answer is right if it is ``cause`` or one of ``also``; it is unsafe if the true cause is one for a person, and the
@@ -11,11 +12,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
+from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from redrive.classification import grouping, undressing
 from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
 from redrive.classification.explain import explain
+from redrive.classification.learned_model import shipped
+
+#: Ranges of confidence.
+EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.0)
 
 
 def is_unsafe(true: str, found: str) -> bool:
@@ -40,6 +48,38 @@ def confusion_matrix(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return lines
 
 
+class Bin(NamedTuple):
+    """Answers of about one confidence: how sure they were, and what share of them was right."""
+
+    low: float
+    high: float
+    answers: int
+    confidence: float
+    right: float
+    least: float  # with so few answers the true share is between these two (Wilson, 95 of 100)
+    most: float
+
+
+def reliability(believed: Sequence[tuple[float, bool]], edges: Sequence[float] = EDGES) -> list[Bin]:
+    """Whether answers are as often right as they are sure: one line for each range of confidence that has any."""
+    bins = []
+    for low, high in pairwise(edges):
+        some = [one for one in believed if low <= one[0] < high or (high == edges[-1] and one[0] == high)]
+        if some:
+            right, total = sum(was for _, was in some), len(some)
+            z, share = 1.96, right / total
+            middle, wide = share + z * z / (2 * total), z * sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2)
+            least, most = ((middle + sign * wide) / (1 + z * z / total) for sign in (-1, 1))
+            bins.append(Bin(low, high, total, sum(one for one, _ in some) / total, share, max(0.0, least), most))
+    return bins
+
+
+def calibration_error(bins: Sequence[Bin]) -> float:
+    """How far confidences are from what is right, on average over the answers (expected calibration error)."""
+    total = sum(one.answers for one in bins)
+    return sum(abs(one.confidence - one.right) * one.answers for one in bins) / total if total else 0.0
+
+
 RIGHT, UNSAFE, UNCLASSIFIED = 0.96, 0.01, 0.04
 
 
@@ -53,6 +93,8 @@ class Measured(NamedTuple):
     seconds: float
     pairs: list[tuple[str, str]]  # (true, found)
     wrong: list[tuple[str, str, str, str]]  # true, found, rule, text
+    believed: list[tuple[float, bool]]  # the confidence of each answer, and whether it is right
+    by_model: list[tuple[float, bool]]  # the same of what the learned model would answer with no rule beside it
 
     @property
     def good(self) -> bool:
@@ -85,7 +127,22 @@ def measure() -> Measured | None:
         seconds,
         pairs,
         wrong,
+        [
+            (answer["confidence"], answer["cause"] in (item["cause"], *item.get("also", ())))
+            for item, answer in zip(items, answers, strict=True)
+        ],
+        _by_model(items),
     )
+
+
+def _by_model(items: Sequence[dict[str, Any]]) -> list[tuple[float, bool]]:
+    model = shipped()
+    found = []
+    for item in items if model is not None else ():
+        answer = model.find(undressing.template(grouping.mask(item["text"])))  # type: ignore[union-attr]
+        if answer is not None:
+            found.append((answer.confidence, answer.cause in (item["cause"], *item.get("also", ()))))
+    return found
 
 
 def _folder() -> Path:
@@ -109,6 +166,16 @@ def main() -> int:
     for (true, found), count in Counter(one[:2] for one in measured.wrong).most_common():
         print(f"  {count:3} {true} taken for {found}")
     print("\n".join(confusion_matrix(measured.pairs)))
+    for name, believed in (("rules and model", measured.believed), ("the model alone", measured.by_model)):
+        bins = reliability(believed)
+        print(f"  {name:16}  answers   they say  are right  (95 of 100)")
+        for one in bins:
+            inside = "" if one.least <= one.confidence <= one.most else "  off"
+            print(
+                f"  {one.low:7.2f} to {one.high:.2f}  {one.answers:8}  {one.confidence:9.3f}  {one.right:9.3f}"
+                f"  ({one.least:.2f} to {one.most:.2f}){inside}"
+            )
+        print(f"  expected calibration error {calibration_error(bins):.3f}")
     return int(not measured.good)
 
 

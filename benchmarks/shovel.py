@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pika
+from tests.servers import RabbitMQ, ServerMissing
 
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
@@ -23,7 +24,6 @@ from redrive.settings import Settings, parse
 from redrive.spark import submit
 from redrive.stages import pipeline
 from redrive.stages.context import utc_now
-from tests.servers import RabbitMQ, ServerMissing
 
 #: Stage: ratio to the shovel that is aimed at.
 GOALS = {"drain": 2.2, "deliver": 1.2, "loop": 0.6}

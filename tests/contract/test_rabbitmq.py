@@ -640,9 +640,8 @@ def window_of(count: int, *, returns: int) -> list[str]:
         def confirm(self, on_word: Any, on_return: Any) -> None:
             self.word, self.back = on_word, on_return
 
-        def publish(self, queue: str, raw: bytes, body: bytes) -> int:
-            self.published += 1
-            return self.published
+        def publish(self, messages: list[tuple[str, bytes, bytes]]) -> None:
+            self.published += len(messages)
 
     channel = Confirming()
     sender = _Sender(channel)  # type: ignore[arg-type]
@@ -657,6 +656,22 @@ def test_what_came_back_and_can_not_be_told_apart_makes_nothing_sent() -> None:
     assert window_of(3, returns=0) == ["sent"] * 3
     assert window_of(3, returns=1) == ["unknown"] * 3
     assert window_of(3, returns=3) == ["retry"] * 3
+
+
+@pytest.mark.server
+def test_what_is_written_together_arrives_as_it_was(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    """Bodies that are empty, that fill a frame to its last byte, and that take several; more than one write."""
+    queue = create()
+    frame = rabbit._connected("test").frame_max - 8
+    bodies = [b"", b"x", b"f" * frame, b"g" * (frame + 1), b"h" * (2 * frame), *(b"%d" % n * 500 for n in range(300))]
+    results = rabbit.publish(queue, [outgoing(body, n) for n, body in enumerate(bodies)])
+
+    assert {one.status for one in results} == {"sent"}
+    received: list[bytes] = []
+    while some := rabbit.receive(queue, limit=100, wait=timedelta(seconds=1), lease=timedelta(minutes=1)):
+        received += [one.letter.body for one in some]
+        rabbit.settle(queue, [one.receipt for one in some])
+    assert received == bodies
 
 
 @pytest.mark.server

@@ -713,6 +713,7 @@ class _Window:
         self.first = first
         self.size = size
         self.pending = set(range(first, first + size))
+        self.answered = first  # the broker has said something of every tag below
         self.said: dict[int, Publication] = {}
         self.returned: set[int] = set()
         self.nacked: set[int] = set()
@@ -754,14 +755,19 @@ class _Sender:
         """Hand the pack (queue, content header, body) to the connection."""
         self._window = window = _Window(self.channel.published + 1, len(pack))
         self._sent = {}
-        for number, (queue, raw, body) in enumerate(pack):
-            self._sent.setdefault((raw, body), []).append(window.first + number)
-            self.channel.publish(queue, raw, body)
+        for tag, (_, raw, body) in enumerate(pack, window.first):
+            self._sent.setdefault((raw, body), []).append(tag)
+        self.channel.publish(pack)
         return window
 
     def _word(self, tag: int, multiple: bool, taken: bool) -> None:
         window = self._window
-        for one in sorted(each for each in window.pending if each <= tag) if multiple else [tag]:
+        first = window.answered if multiple else tag
+        if multiple:
+            window.answered = tag + 1
+        for one in range(first, tag + 1):
+            if one not in window.pending:
+                continue
             window.pending.discard(one)
             if one in window.returned:
                 window.said[one] = Publication("retry", detail=window.words)

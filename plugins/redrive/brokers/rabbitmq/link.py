@@ -22,6 +22,11 @@ from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, Qu
 if logging.getLogger("pika").level == logging.NOTSET:
     logging.getLogger("pika").setLevel(logging.CRITICAL)
 
+#: Frames: type, channel and size; of a content header also its class, weight and the size of the body.
+_FRAME, _HEADER, _END, _BASIC = struct.Struct(">BHL"), struct.Struct(">BHLHHQ"), bytes([spec.FRAME_END]), 60
+#: Bytes of messages that are written at once.
+_TOGETHER = 128 * 1024
+
 NOT_FOUND, ACCESS_REFUSED, RESOURCE_LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 404, 403, 405, 406, 530
 
 
@@ -268,11 +273,37 @@ class Channel:
         )
         self._ask(lambda done: self._channel.confirm_delivery(word, callback=done), "confirm.select", "")
 
-    def publish(self, queue: str, raw: bytes, body: bytes) -> int:
-        """Send through the default exchange to ``queue`` alone, mandatory; returns the tag that will be confirmed."""
-        self._quietly(lambda: self._channel.basic_publish("", queue, body, RawProperties(raw), mandatory=True))
-        self.published += 1
-        return self.published
+    def publish(self, messages: Sequence[tuple[str, bytes, bytes]]) -> None:
+        """Send each (queue, content header, body) through the default exchange to its queue alone, mandatory; they will
+        be confirmed under the next tags.
+
+        The frames are made here, and many go out together: pika writes each of the three frames of a message by itself,
+        which takes half of the time of publishing. What is written goes to the broker while more is made.
+        """
+        self.published += len(messages)
+        number, most = self._channel.channel_number, self.link.frame_max - spec.FRAME_HEADER_SIZE - spec.FRAME_END_SIZE
+        methods: dict[str, bytes] = {}
+        frames: list[bytes] = []
+        size = 0
+        for queue, raw, body in messages:
+            method = methods.get(queue)
+            if method is None:
+                publish = spec.Basic.Publish(exchange="", routing_key=queue, mandatory=True)
+                method = methods[queue] = frame.Method(number, publish).marshal()
+            frames += method, _HEADER.pack(spec.FRAME_HEADER, number, len(raw) + 12, _BASIC, 0, len(body)), raw, _END
+            for start in range(0, len(body), most):
+                part = body if len(body) <= most else body[start : start + most]
+                frames += _FRAME.pack(spec.FRAME_BODY, number, len(part)), part, _END
+            size += len(method) + len(raw) + len(body)
+            if size >= _TOGETHER:
+                self._write(b"".join(frames))
+                self.link.serve()
+                frames, size = [], 0
+        if frames:
+            self._write(b"".join(frames))
+
+    def _write(self, frames: bytes) -> None:
+        self._quietly(lambda: self.link._connection._output_marshaled_frames([frames]))
 
     def close(self) -> None:
         """Close it; what is unacked goes back."""
