@@ -50,7 +50,6 @@ _NO_NEWS = re.compile(
     re.IGNORECASE,
 )
 _ROOT = re.compile(r"^\s*(?:caused by:?|cause by:?|\[cause\]:?|--->|root cause:?)", re.IGNORECASE)
-_TRACEBACK = re.compile(r"traceback \(most recent call last\):?", re.I)
 
 # Names that compilers, proxies and schedulers make of the application's.
 _MADE = tuple(

@@ -58,7 +58,6 @@ _TELLING: Final = re.compile(
     r"^[A-Z]{2,5}-[0-9]{3,5}$|^E?[A-Z0-9]{4,5}$",
     re.ASCII,
 )
-_BLANK_PART: Final = re.compile(r"<[*a-z]{1,5}>", re.ASCII)
 _WORD: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
 
 Tokens = tuple[str, ...]

@@ -28,17 +28,23 @@ ROUTE_PAUSE_GROUPS = 5
 
 
 def plan(context: Context) -> dict[str, Any]:
-    """Expire, decide, gate. Returns how many messages went where."""
+    """Returns how many messages went where.
+
+    First the gates of the groups take their steps, by what became of earlier sends; then each case is decided; then
+    the breakers of destinations take theirs, and each gate lets through what it may.
+    """
     route, ledger, lease = context.route, context.ledger, context.lease
     now = context.now()
     aiming.aim(context)
     expired = planning.expire(ledger, lease, enqueued_before=now - route.give_up_after, now=now)
+
     rules = gate_rules(route)
     rulings.apply(ledger, lease, now)  # before any gate is looked at
     breakers.open_gates(ledger, lease, first=rules.first if rules.canary else None, now=now)
     if in_order := _in_order(context):
         holding.hold_out_of_turn(ledger, lease, in_order, now)
     stopped, reopened = _step_gates(context, rules)
+
     with ledger.read() as connection:
         consumed = consumers.states(connection, context.name, now=now)
         cases = planning.cases(connection, context.name, context.selection.without_attributes(), consumed)
@@ -47,6 +53,7 @@ def plan(context: Context) -> dict[str, Any]:
     keys = {source.queue: aiming.key_of(context.name, route, source.queue) for source in route.sources}
     lost = planning.refuse_lost(ledger, lease, keys, now)
     counts["to_review"] += lost
+
     stopped += _step_destinations(context, rules)
     counting.remember(ledger, lease, gates.REMEMBERED * rules.min_samples, now)
     let = admit(context)

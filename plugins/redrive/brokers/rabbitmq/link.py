@@ -110,11 +110,6 @@ class Link:
         return self.error is None and bool(self._connection.is_open)
 
     @property
-    def server_version(self) -> str:
-        """The broker's version, e.g. ``3.10.8``."""
-        return str((self._connection.server_properties or {}).get("version", ""))
-
-    @property
     def frame_max(self) -> int:
         """Bytes per frame, as negotiated; a content header has to fit into one."""
         return int(self._connection.params.frame_max)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.classification.causes import Cause
 from redrive.ledger.dialects import Dialect
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
@@ -90,8 +91,6 @@ def cases(
     how, more = _consumers(consumers)
     statement = _CASES.format(selected=where, consumers=how)
     rows = connection.execute(sql(statement), {"route": route, **values, **more}).all()
-    from redrive.classification.causes import Cause  # noqa: PLC0415 - keeps the ledger importable where causes are not needed
-
     return [
         CaseCount(
             Case(

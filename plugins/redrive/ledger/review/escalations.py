@@ -68,6 +68,14 @@ class Decided(NamedTuple):
     source: str = ""  # the queue that the message was drained from
 
 
+_COLUMNS = ", ".join(name if name != "perhaps_sent" else PERHAPS_SENT for name in Candidate._fields)
+#: SQL: waits for a person, or may be in two places, and nobody is asked.
+_UNASKED = (
+    f"{ASKED} and not exists (select 1 from escalated_messages asked"
+    " where asked.message_id = messages.message_id and asked.status <> 'applied')"
+)
+
+
 def candidates(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
     """Messages to escalate after message id ``after``, at most ``limit`` and ``max_bytes`` of bodies (at least one)."""
     rows = connection.execute(
@@ -89,14 +97,6 @@ def _up_to(max_bytes: int, rows: Iterable[Any]) -> list[Candidate]:
             break
         chosen.append(Candidate(*row))
     return chosen
-
-
-_COLUMNS = ", ".join(name if name != "perhaps_sent" else PERHAPS_SENT for name in Candidate._fields)
-#: SQL: waits for a person, or may be in two places, and nobody is asked.
-_UNASKED = (
-    f"{ASKED} and not exists (select 1 from escalated_messages asked"
-    " where asked.message_id = messages.message_id and asked.status <> 'applied')"
-)
 
 
 def unasked(connection: Connection, route: str, *, after: int, limit: int, max_bytes: int) -> list[Candidate]:
