@@ -221,39 +221,6 @@ def test_what_is_restored_still_knows_where_it_died(build: Callable[..., PulsarW
     assert [(one.letter.origin, one.letter.body) for one in received] == [(workshop.orders, b"a")]
 
 
-# --- consumers -------------------------------------------------------------------------------------------------
-
-
-def test_a_consumer_that_holds_messages_and_acks_none_is_isolated_until_it_acks_or_leaves(
-    build: Callable[..., PulsarWorkshop],
-) -> None:
-    workshop = build(isolation={"ack_timeout": "1s"}, causes={"max_deliveries": {"verdict": "delay"}})
-    workshop.fail("dead")  # so that the topic is a destination of the route
-    options = {"consumer_type": pulsar.ConsumerType.Shared, "receiver_queue_size": 1}
-    hung, well = (
-        workshop.client.subscribe(full(workshop.orders), "worker", consumer_name=name, **options)
-        for name in ("hung", "well")
-    )
-    workshop.buy(*(f"o{n}" for n in range(6)))
-    held = hung.receive(3000)
-
-    def look() -> dict[str, str]:
-        well.acknowledge(well.receive(3000))
-        time.sleep(0.3)  # acks travel grouped
-        workshop.cycle()
-        return dict(workshop.query("select consumer, status from consumer_health"))  # type: ignore[arg-type]
-
-    look()  # now the topic is known as a destination
-    look()
-    workshop.advance(seconds=1.2)
-    assert look() == {"worker/hung": "isolated", "worker/well": "healthy"}
-    hung.acknowledge(held)
-    assert look() == {"worker/hung": "healthy", "worker/well": "healthy"}
-    hung.close()
-    assert look() == {"worker/hung": "gone", "worker/well": "healthy"}
-    well.close()
-
-
 # --- crashes and restarts --------------------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ class Shop:
     def work(self, *, broken: tuple[str, ...] = ()) -> None:
         """Until nothing is left; messages of the ``broken`` types fail."""
         with self._client.get_queue_receiver(QUEUE) as receiver:
-            while messages := receiver.receive_messages(50, max_wait_time=1):
+            while messages := receiver.receive_messages(50, max_wait_time=0.5):
                 for message in messages:
                     self._handle(receiver, message, broken)
 
