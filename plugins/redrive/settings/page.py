@@ -41,11 +41,12 @@ A key without a default is marked *required*.
 def configuration_page() -> str:
     """The text of docs/configuration.md."""
     sections: list[str] = [_PAGE_HEAD]
-    pending: list[tuple[str, type[Part]]] = [("", Settings)]
+    pending: list[tuple[str, type[Part], str]] = [("", Settings, "")]
     while pending:
-        prefix, model = pending.pop(0)
-        title = prefix or "the file"
-        rows = [f"## `{title}`" if prefix else "## The file", "", (model.__doc__ or "").strip(), ""]
+        prefix, model, said = pending.pop(0)
+        rows = [f"## `{prefix}`" if prefix else "## The file", ""]
+        if (purpose := (model.__doc__ or "").strip()) != said:  # where its key stands, it may be said already
+            rows += [purpose, ""]
         rows += ["| key | value | default | what it does |", "|---|---|---|---|"]
         for name, field in model.model_fields.items():
             key = field.alias or name
@@ -55,7 +56,9 @@ def configuration_page() -> str:
             for part in parts_of(_inner(field.annotation)):
                 step = {"routes": "routes.NAME", "causes": "causes.CAUSE"}.get(key, key)
                 is_list = getattr(field.annotation, "__origin__", None) is tuple
-                pending.append((f"{prefix}.{step}".lstrip(".") + ("[]" if is_list else ""), part))
+                pending.append(
+                    (f"{prefix}.{step}".lstrip(".") + ("[]" if is_list else ""), part, field.description or "")
+                )
         sections.append("\n".join(rows) + "\n")
     return "\n".join(sections)
 
