@@ -43,6 +43,9 @@ TRAITS: dict[str, dict[str, Choices]] = {
     "looked-at": {"depth": ("late",), "lag": (60,), "shuffles": (False,), "ids": ("kept", "new"), "ordered": (False,)},
     "odd-times": _KNOWN,
     "estimates": {"depth": ("about",), "lag": (0,), "shuffles": (False,), "ordered": (False,)},
+    "kills": {**_KNOWN, "dedupe": (None,)},
+    "faulty": {**_KNOWN, "dedupe": (None,)},
+    "idle": _KNOWN,
     "wavers": {"depth": ("about",), "lag": (0,), "shuffles": (False,), "ordered": (False,)},
     "shuffled": {"depth": ("exact",), "lag": (0,), "shuffles": (True,), "ordered": (False,)},
     "restored": {**_KNOWN, "dedupe": (None,)},
@@ -89,6 +92,12 @@ ROUTES: dict[str, dict[str, Choices]] = {
         **_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "backoff": ({"native": False},),
     },
     "estimates": {**_OPEN, "order_by": (None,), "rate": (None,), "backoff": ({"native": False},)},
+    "kills": {
+        **_OPEN, "order_by": (None,), "rate": (None,), "on_unknown": ("auto", "review", "resend"),
+        "deliver": ({"slice": 4, "confirm_window": 1}, {"slice": 4, "confirm_window": 2}),
+    },
+    "faulty": {**_OPEN, "order_by": (None,), "rate": (None,), "on_unknown": ("auto", "review")},
+    "idle": {**_OPEN, "order_by": (None,), "rate": (None,), "backoff": ({"native": False},)},
     "wavers": {**_OPEN, "order_by": (None,), "rate": (None,), "backoff": ({"native": False},)},
     "shuffled": {**_OPEN, "order_by": (None,), "rate": (None,), "requeue_attempts": (2,), "delay_attempts": (2,)},
     "restored": {**_OPEN, "order_by": (None,), "on_unknown": ("review",)},
@@ -388,6 +397,36 @@ def _estimates(w: Writer) -> None:
     w.run(7)
 
 
+def _kills(w: Writer) -> None:
+    w.die(REFUSED, count=4, fails=2)
+    of = w.dice.choice(["publish", "publish", "publish", "commit", "settle", "file"])
+    w.run(0, {"die_at": w.dice.randint(0, 24 if of == "commit" else 5), "die_of": of})
+    w.consume(w.dice.choice(["own", "idle"]))
+    w.run(7)
+    w.consume("own")
+
+
+def _faulty(w: Writer) -> None:
+    w.die(REFUSED, count=4, fails=2)
+    for system in dict(w.mains):
+        fates = w.dice.choices(["lost", "error", "retry", "refused", "ok"], k=4)
+        w.add("trouble", system=system, action="publish", fates=fates)
+    w.run(0)
+    w.run(1)
+    w.consume("own")
+    w.run(7)
+    w.consume("well")
+
+
+def _idle(w: Writer) -> None:
+    w.die(REFUSED, count=2, fails=2)
+    w.run(7)
+    w.run(w.dice.choice([0.5, 7]))
+    w.run(7)
+    w.consume("few")
+    w.run(7)
+
+
 def _wavers(w: Writer) -> None:
     w.die(REFUSED, count=1, fails=2)
     w.run(7)
@@ -473,6 +512,9 @@ ROUNDS: dict[str, Callable[[Writer], None]] = {
     "odd-times": _odd_times,
     "late-looks": _late_looks,
     "estimates": _estimates,
+    "kills": _kills,
+    "faulty": _faulty,
+    "idle": _idle,
     "wavers": _wavers,
     "shuffled": _shuffled,
     "restored": _restored,
