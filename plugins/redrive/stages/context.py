@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 #: Called with a sentence on what is going on and, where known, how much of how much is done.
 Progress = Callable[[str, int, int | None], None]
+#: Why a message whose payload can't be read goes to people.
+FILE_DAMAGED = (
+    "its staging file is damaged or missing: bring the file back (`redrive audit` names it), then decide to redeliver"
+)
 
 
 def utc_now() -> datetime:

@@ -54,7 +54,7 @@ from redrive.policy.next_step import trusted
 from redrive.policy.pacing import TokenBucket
 from redrive.stages import aiming, attributes, consumers
 from redrive.stages.checking import Asked, open_check
-from redrive.stages.context import Context, instant, micros, not_sent_on
+from redrive.stages.context import FILE_DAMAGED, Context, instant, micros, not_sent_on
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +76,6 @@ AHEAD = timedelta(minutes=15)
 _DUE = due(in_id_order=True)
 #: Marks an edited copy for its consumer.
 EDITED_HEADER = "x-redrive-edited"
-#: Why a message that can't be read goes to people.
-UNREADABLE = (
-    "its staging file is damaged or missing: bring the file back (`redrive audit` names it), then decide to redeliver"
-)
 
 
 @dataclass(slots=True)
@@ -570,7 +566,7 @@ class _Delivery:
         found = list(itertools.islice(outgoing, context.route.deliver.confirm_window))
         if damaged:
             ids = [one.message_id for one in damaged]
-            windows.set_aside(context.ledger, context.lease, claimed.slice_id, ids, UNREADABLE, context.now())
+            windows.set_aside(context.ledger, context.lease, claimed.slice_id, ids, FILE_DAMAGED, context.now())
             context.progress("set aside, as their staging file is damaged or missing", len(ids), None)
             self.totals.unreadable += len(ids)
             self._aside.update(ids)

@@ -16,8 +16,7 @@ from redrive.ledger.review.escalations import Candidate, Review
 from redrive.lifecycle import State
 from redrive.message import DeadLetter, batch_and_row, message_id_of
 from redrive.stages.checking import Asked, Check, open_check
-from redrive.stages.context import Context
-from redrive.stages.deliver import UNREADABLE
+from redrive.stages.context import FILE_DAMAGED, Context
 
 PAGE = 500
 PAGE_BYTES = 32 * 1024 * 1024
@@ -157,7 +156,7 @@ def _letters(context: Context, paths: dict[int, str], copy_ids: set[int]) -> dic
 
 def _unreadable(reason: str | None) -> str:
     """Why a message is here whose payload can't be shown."""
-    return UNREADABLE if reason is None or reason == UNREADABLE else f"{reason}; {UNREADABLE}"
+    return FILE_DAMAGED if reason is None or reason == FILE_DAMAGED else f"{reason}; {FILE_DAMAGED}"
 
 
 def suggestion(one: Candidate) -> str:
