@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,13 +12,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tests import blank, command
-from tests.workshop import THROTTLED, Workshop
+from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 from redrive import __version__
-from redrive.cli import output
+from redrive.cli import app, output
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger, sql
 from redrive.lifecycle import State
+from redrive.settings import load
 
 CONFIG = """
 database: sqlite:///{folder}/redrive.db
@@ -269,6 +271,88 @@ def test_a_busy_route_does_not_keep_the_review_from_the_others(folder: Path, led
     assert "somebody" in told["orders"]["busy"]
     assert told["payments"]["released"] == 0
     assert redrive(folder, "review", "apply", "--route", "orders").returncode == 3
+
+
+def test_a_route_that_a_dead_process_holds_is_told_so_and_waited_for(folder: Path, ledger: Ledger) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    holder = f"ana@{socket.gethostname()} process {child.pid}"
+    held = {"holder": holder, "trigger": "cli", "now": datetime.now(UTC)}
+    leases.acquire(ledger, "orders", "r-1", ttl=timedelta(minutes=5), **held)
+    done = redrive(folder, "restore", "orders")
+    assert done.returncode == 3
+    assert f"process {child.pid} is not running any more" in done.stderr
+    assert "--wait waits" in done.stderr
+    leases.acquire(ledger, "orders", "r-1", ttl=timedelta(seconds=1), **held)
+    done = redrive(folder, "restore", "orders", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert "restored 0" in done.stdout
+
+
+def test_an_interruption_says_what_is_half_done_and_that_it_goes_on(folder: Path, ledger: Ledger) -> None:
+    with ledger.write() as connection:
+        connection.exec_driver_sql(
+            "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, copies, opened_at)"
+            " values ('orders', 'orders-dlq', 'dead_letter', 0, 'r', 1, 'settled', 'one.parquet', 300, '2026-01-01')"
+        )
+    said = app._interrupted(load(folder / "redrive.yaml"), "orders")
+    assert said == (
+        "interrupted: 300 staged and not yet classified; nothing is lost, and the next `redrive run orders` goes on"
+    )
+
+
+def test_a_restore_is_looked_at_first(folder: Path, ledger: Ledger) -> None:
+    workshop = Workshop(folder)
+    workshop.die("one", "two", error=KEY_ERROR)
+    workshop.die("three", error=THROTTLED)
+    workshop.cycle()
+    ((group,),) = workshop.query("select group_id from escalated_messages group by group_id")
+    for words, count in (([], 3), (["--group", str(group)], 2), (["--limit", "1"], 1), (["--group", "999"], 0)):
+        done = redrive(folder, "restore", "orders", "--dry-run", *words)
+        assert done.stdout == f"{count} unfinished messages of orders would go back into their queues\n"
+    assert workshop.states() == {"escalated": 2, "waiting": 1}, "nothing was done"
+    done = redrive(folder, "release", "orders", str(group), "--dry-run")
+    assert f"group {group} of orders is open: 0 messages are held; 0 of them would go first" in done.stdout
+    assert redrive(folder, "release", "orders", "999", "--dry-run").returncode == 2
+
+
+def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
+    folder: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(app.time, "sleep", slept.append)
+    settings = load(folder / "redrive.yaml")
+    assert not app._another(settings, "orders", {"drained": 0}, watch=False)
+    assert "done: nothing is left on orders that a run could do" in capsys.readouterr().err
+    assert app._another(settings, "orders", {"drained": 3}, watch=False), "there may be more in the queue"
+    assert app._another(settings, "orders", {"drained": 0}, watch=True)
+    workshop = Workshop(folder)
+    workshop.die("later", error=THROTTLED)
+    workshop.cycle()
+    assert app._another(settings, "orders", {"drained": 0}, watch=False)
+    assert "left: 1 waiting; the next run in 2 s" in capsys.readouterr().err, "it has been due for long"
+    with ledger.write() as connection:
+        connection.execute(
+            sql("update messages set next_attempt_at = :due_at"), {"due_at": datetime.now(UTC) + timedelta(hours=1)}
+        )
+    assert app._another(settings, "orders", {"drained": 0}, watch=False)
+    assert slept == [2, 60, 2, 60]
+
+
+def test_a_report_keeps_this_run_and_all_apart_and_says_why_people_are_asked() -> None:
+    report = {
+        "route": "orders", "run_id": "r-1", "drained": 0, "redelivered": 0, "escalated": 3, "refused": 2, "waiting": 7,
+        "to_decide": 40, "reasons": {"application_bug: a KeyError": 3}, "seconds": {"classify": 12.5},
+    }  # fmt: skip
+    console = Console(width=80)
+    with console.capture() as capture:
+        output.print_report(console, report)
+    said = [" ".join(line.split()) for line in capture.get().splitlines()]
+    assert said.index("this run") < said.index("3 escalated") < said.index("all of the route, now")
+    assert said.index("all of the route, now") < said.index("7 waiting")
+    assert "to people, 3: application_bug: a KeyError" in said
+    assert "2 were refused by the broker and went to people: `redrive review list`" in said
+    assert "took classify 12.5 s" in said
 
 
 def test_explain_keeps_the_lines_in_order_and_needs_no_ledger(folder: Path) -> None:

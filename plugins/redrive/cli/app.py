@@ -84,6 +84,9 @@ Types = Annotated[
 ]
 
 
+Wait = Annotated[bool, typer.Option("--wait", help="Where another run holds the route, wait for its end.")]
+
+
 def _say_version(asked: bool) -> None:
     if asked:
         from redrive import __version__  # noqa: PLC0415
@@ -111,8 +114,8 @@ def main() -> None:
         sys.exit(error.exit_code)
     except typer.Exit as done:
         sys.exit(done.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("redrive: interrupted", err=True)
+    except KeyboardInterrupt as interrupted:
+        typer.echo(f"redrive: {interrupted or 'interrupted'}", err=True)
         sys.exit(130)
     except typer.Abort:
         sys.exit(1)
@@ -140,16 +143,32 @@ def run(
     source: Sources = None,
     attribute: Attributes = None,
     type: Types = None,
+    until_done: Annotated[
+        bool,
+        typer.Option("--until-done", help="Run again, as windows and delays allow, until nothing is left for runs."),
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Run again and again, until Ctrl-C.")] = False,
+    wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the whole loop for ROUTE once: drain, classify, resolve, plan, deliver, escalate, report."""
-    from redrive.stages import pipeline  # noqa: PLC0415
-
+    """Run the whole loop for ROUTE: drain, classify, resolve, plan, deliver, escalate, report. Once, unless told."""
     settings, selection = _settings(), _selection(limit, cause, group, since, until, source, attribute, type)
     if dry_run:
         _preview(settings, route, selection, as_json)
         return
-    with _running(settings, route, selection, as_json) as (current, progress):
+    while True:
+        report = _run_once(settings, route, selection, as_json, wait=wait or until_done or watch)
+        if not (until_done or watch) or not _another(settings, route, report, watch=watch):
+            break
+    if not as_json:
+        _print_advice(settings, route, report.get("causes", {}))
+
+
+def _run_once(settings: "Settings", route: str, selection: "Selection", as_json: bool, *, wait: bool) -> dict[str, Any]:
+    """One run, and what it says; returns its report."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    with _running(settings, route, selection, as_json, wait=wait) as (current, progress):
         pipeline.observe(settings, current, progress=progress)
         pipeline.drain(settings, current, progress=progress)
         _classify(settings, current, progress)
@@ -163,8 +182,35 @@ def run(
             _tell(failed.report or {}, as_json)
             raise
     _tell(report, as_json)
-    if not as_json:
-        _print_advice(settings, route, report.get("causes", {}))
+    return report
+
+
+#: Between two runs of one command: no less, so that a queue that fills all the time is no tight loop, and no more,
+#: because how far a destination has got shows only when somebody looks.
+PAUSES = (timedelta(seconds=2), timedelta(seconds=60))
+
+
+def _another(settings: "Settings", route: str, report: dict[str, Any], *, watch: bool) -> bool:
+    """Wait until the next run has something to do; False where nothing is left for it."""
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        left = inspecting.to_do(connection, route)
+    for sentence in left.stuck:
+        typer.echo(f"redrive: {sentence}", err=True)
+    if not watch and not left.messages and not report["drained"]:
+        typer.echo(f"done: nothing is left on {route} that a run could do", err=True)
+        return False
+    shortest, pause = PAUSES
+    if report["drained"]:
+        pause = shortest  # there may be more of it
+    elif left.next_at is not None:
+        pause = min(max(left.next_at - _now(), shortest), pause)
+    typer.echo(
+        f"left: {left.words or 'nothing'}; the next run in {pause.total_seconds():.0f} s (Ctrl-C ends it)", err=True
+    )
+    time.sleep(pause.total_seconds())
+    return True
 
 
 def _tell(report: dict[str, Any], as_json: bool) -> None:
@@ -237,12 +283,35 @@ for _name, _text in {
 
 
 @app.command()
-def restore(route: RouteName, as_json: AsJson = False) -> None:
+def restore(
+    route: RouteName,
+    group: Groups = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=MOST_MESSAGES, help="At most so many messages.")] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask, however many they are.")] = False,
+    wait: Wait = False,
+    as_json: AsJson = False,
+) -> None:
     """The way out: put every unfinished message of ROUTE back into the queue it was drained from."""
     from redrive.stages import pipeline  # noqa: PLC0415
+    from redrive.stages import restore as restoring  # noqa: PLC0415
 
-    settings = _settings()
-    with _running(settings, route, _selection(), as_json, trigger="restore", even_if_paused=True) as (
+    settings, selection = _settings(), _selection(limit, groups=group)
+    settings.route(route)
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        count, staged = restoring.would_restore(connection, route, selection)
+    if dry_run:
+        typer.echo(
+            json.dumps({"route": route, "would_restore": count, "staged": staged})
+            if as_json
+            else f"{count:,} unfinished messages of {route} would go back into their queues"
+            + (f", and what is new of {staged:,} copies that are staged and not yet classified" if staged else "")
+        )
+        return
+    # Where nobody sits there it is a program, which has always gone ahead.
+    if count + staged > ASK_FROM and not yes and sys.stdin.isatty():
+        typer.confirm(f"Put {count + staged:,} messages of {route} back into their queues?", abort=True)
+    with _running(settings, route, selection, as_json, trigger="restore", even_if_paused=True, wait=wait) as (
         current,
         progress,
     ):
@@ -422,6 +491,7 @@ def release(
     route: RouteName,
     group: Annotated[int | None, typer.Argument(max=LARGEST_ID, help="The group's id.", show_default=False)] = None,
     destination: Annotated[str | None, typer.Option(help="A stopped destination instead of a group.")] = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages. Of a destination that
     tells no depth you say by it that it has worked off what was sent there."""
@@ -431,6 +501,9 @@ def release(
     canary = settings.route(route).canary
     if (group is None) == (destination is None):
         raise UsageError("say what to release: the id of a group, or --destination NAME")
+    if dry_run:
+        _would_release(settings, route, group, destination)
+        return
     with _ledger(settings) as ledger:
         if destination is not None:
             worked = in_flight.vouch(ledger, route, destination, by=getpass.getuser(), now=_now())
@@ -446,6 +519,25 @@ def release(
         if not breakers.release_group(ledger, route, group, first=first, by=getpass.getuser(), now=_now()):
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
     typer.echo(f"group {group} of {route} tries its canary again in the next run")
+
+
+def _would_release(settings: "Settings", route: str, group: int | None, destination: str | None) -> None:
+    """Say what stands behind the gate of a group or a destination, and what its release would do."""
+    from redrive.ledger.delivery import breakers  # noqa: PLC0415
+
+    canary = settings.route(route).canary
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        if destination is not None:
+            one = next((o for o in breakers.of_destinations(connection, route) if o.destination == destination), None)
+            if one is None or one.stage == "open":
+                raise UsageError(f"the breaker of {destination} holds nothing back")
+            typer.echo(f"{destination} is {one.stage}: {one.waiting:,} messages wait, and a few would go first")
+            return
+        gate = next((one for one in breakers.of_groups(connection, route) if one.group_id == group), None)
+        if gate is None:
+            raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
+    first = f"{min(canary.first, gate.held):,} of them would go first" if canary else "all of them would go"
+    typer.echo(f"group {group} of {route} is {gate.stage}: {gate.held:,} messages are held; {first} in the next run")
 
 
 # --- review -------------------------------------------------------------------------------------------------
@@ -1104,26 +1196,66 @@ def _running(
     *,
     trigger: str = "cli",
     even_if_paused: bool = False,
+    wait: bool = False,
 ) -> Iterator[tuple["Run", "Progress"]]:
-    """A run that holds the route with a heartbeat while the block lasts."""
+    """A run that holds the route with a heartbeat while the block lasts; with ``wait``, once no other run holds it."""
     from redrive.stages import heartbeat, pipeline  # noqa: PLC0415
 
-    current = pipeline.begin(
-        settings,
-        route,
-        trigger=trigger,
-        holder=_holder(),
-        selection=selection,
-        lease=LEASE,
-        even_if_paused=even_if_paused,
-    )
+    while True:
+        try:
+            current = pipeline.begin(
+                settings,
+                route,
+                trigger=trigger,
+                holder=_holder(),
+                selection=selection,
+                lease=LEASE,
+                even_if_paused=even_if_paused,
+            )
+            break
+        except RouteBusy as busy:
+            why = _busy(busy, settings, route)
+            if not wait:
+                raise RouteBusy(f"{why}; --wait waits") from busy
+            typer.echo(f"redrive: {why}; waiting", err=True)
+            time.sleep(5)
     status = "failed"
     try:
         with heartbeat.beating(settings, current), _progress(quiet) as progress:
             yield current, progress
         status = "succeeded"
+    except KeyboardInterrupt as interrupted:
+        raise KeyboardInterrupt(_interrupted(settings, route)) from interrupted
     finally:
         pipeline.finish(settings, current, status)
+
+
+def _busy(busy: RouteBusy, settings: "Settings", route: str) -> str:
+    """Who holds the route, and whether that process is there at all, where this machine can tell."""
+    from redrive.ledger import leases  # noqa: PLC0415
+
+    with _ledger(settings) as ledger, ledger.read() as connection:
+        who = leases.holder_of(connection, route) or ""
+    host, _, process = who.rpartition("@")[2].partition(" process ")
+    if host != socket.gethostname() or not process.isdigit():
+        return str(busy)
+    if not Path("/proc/self").exists() or Path("/proc", process).exists():
+        return str(busy)
+    return f"{busy}; process {process} is not running any more, so the route is free after that"
+
+
+def _interrupted(settings: "Settings", route: str) -> str:
+    """What an interrupted run leaves, in a sentence: nothing is lost by it."""
+    from redrive.ledger.account import balance  # noqa: PLC0415
+
+    try:
+        with _ledger(settings) as ledger, ledger.read() as connection:
+            found = balance.of_route(connection, route)
+    except RedriveError:
+        return "interrupted; run it again to go on"
+    places = {"staged": "staged and not yet classified", "sending": "in a delivery that was cut off"}
+    left = ", ".join(f"{found[place]:,} {words}" for place, words in places.items() if found.get(place))
+    return f"interrupted: {left or 'nothing is half done'}; nothing is lost, and the next `redrive run {route}` goes on"
 
 
 @contextmanager
@@ -1163,7 +1295,9 @@ def _classify(settings: "Settings", current: "Run", progress: "Progress") -> dic
         from redrive.spark import submit  # noqa: PLC0415
 
         progress("finding causes with Spark", 0, None)
+        began = time.monotonic()
         submit.classify(settings, manifest)
+        pipeline.note(settings, current, "classify", {"seconds": round(time.monotonic() - began, 3)})
     return pipeline.load(settings, current, progress=progress)
 
 

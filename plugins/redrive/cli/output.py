@@ -23,13 +23,21 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
     console.print(Text(f"{report['route']}  run {report['run_id']}", style="bold"))
     if report.get("configuration"):
         console.print(Text(f"configuration {report['configuration']}", style="dim"))
-    table = Table(box=None, show_header=False, pad_edge=True)
-    table.add_column(justify="right")
-    for name, value in report.items():
-        shown = value or name in ("drained", "redelivered", "escalated")
-        if isinstance(value, int) and name != "clean" and shown:
-            table.add_row(f"{value:,}", f"{name}{_MEANING.get(name, '')}")
-    console.print(table)
+    for title, names in (("this run", _OF_THIS_RUN), ("all of the route, now", _OF_ALL)):
+        shown = [(name, report[name]) for name in names if report.get(name) or (name in _ALWAYS and name in report)]
+        if shown:
+            console.print(Text(title, style="dim"))
+            table = Table(box=None, show_header=False, pad_edge=True)
+            table.add_column(justify="right")
+            for name, value in shown:
+                table.add_row(f"{value:,}", f"{name}{_MEANING.get(name, '')}")
+            console.print(table)
+    for reason, count in report.get("reasons", {}).items():
+        console.print(Text(_printable(f"  to people, {count:,}: {reason}")))
+    if report.get("refused"):
+        console.print(
+            Text(f"  {report['refused']:,} were refused by the broker and went to people: `redrive review list`", "red")
+        )
     if report.get("clean"):
         console.print(Text("clean: the sources are drained to their end, and nothing waits"))
     if report.get("paused"):
@@ -38,7 +46,15 @@ def print_report(console: Console, report: dict[str, Any]) -> None:
     console.print(Text(f"took {taken or 'no time'}", style="dim"))
 
 
+_OF_THIS_RUN = (
+    "drained", "new", "returned", "duplicates", "suspected", "classified", "redelivered", "confirmed", "presumed",
+    "suppressed", "escalated", "refused", "later", "overflowed", "rescued",
+)  # fmt: skip
+_OF_ALL = ("waiting", "held", "unknown", "to_decide")
+_ALWAYS = ("drained", "redelivered", "escalated")
 _MEANING = {
+    "to_decide": " (a person decides: `redrive review list`)",
+    "refused": " (the broker won't ever take them)",
     "duplicates": " (copies that were staged before)",
     "suspected": " (perhaps staged before: people decide)",
     "suppressed": " (processed already, not sent again)",

@@ -241,6 +241,14 @@ def resume(ledger: Ledger, route: str, *, by: str, now: datetime) -> bool:
     return bool(changed)
 
 
+def holder_of(connection: Connection, route: str) -> str | None:
+    """Who holds the route, in the words of its run; None where nobody does."""
+    found: str | None = connection.execute(
+        sql("select holder from route_state where route = :route and run_id is not null"), {"route": route}
+    ).scalar()
+    return found
+
+
 def pause_of(connection: Connection, route: str) -> str | None:
     """Why the route is paused and by whom; None while it is not."""
     row = connection.execute(

@@ -9,6 +9,7 @@ from redrive.errors import BalanceBroken, SourcesFailed, StagingError
 from redrive.ledger import configurations, leases
 from redrive.ledger.account import balance, inspecting
 from redrive.ledger.drain import batches
+from redrive.redaction import redactor
 from redrive.stages import failed_sources
 from redrive.stages.context import Context
 
@@ -49,6 +50,9 @@ def report(context: Context) -> dict[str, Any]:
         paused = leases.pause_of(connection, context.name)
         unloaded = batches.unloaded(connection, context.name)
         causes = inspecting.causes(connection, context.name)
+        said = inspecting.reasons(connection, context.name, since=context.run.started_at)
+    mask = redactor(context.route)
+    reasons = {mask(reason): count for reason, count in said.items()}
     for cause, count in causes.items():  # a DAG run's summary is what this task logs
         log.info(
             "%s (%d of the newest messages): %s", cause, count, registry.advice(Cause(cause), context.route.broker)
@@ -75,8 +79,11 @@ def report(context: Context) -> dict[str, Any]:
         "waiting": now.get("waiting", 0),
         "held": now.get("held", 0),
         "unknown": now.get("unknown", 0),
+        "to_decide": now.get("escalated", 0),
         # Every source was drained to its end, and nothing waits for us or for people.
         "clean": loaded.get("emptied", 0) >= len(context.route.sources) and not any(now.get(one) for one in _LEFT),
+        **({"refused": refused} if (refused := stages.get("deliver", {}).get("refused")) else {}),
+        **({"reasons": reasons} if reasons else {}),
         **({"paused": paused} if paused else {}),
         **({"causes": causes} if causes else {}),
         **{name: loaded[name] for name in ("later", "overflowed") if loaded.get(name)},

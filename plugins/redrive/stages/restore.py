@@ -7,10 +7,14 @@ back (a body that an edit or another broker made unsendable, a queue that is gon
 from collections.abc import Sequence
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from redrive.errors import BrokerError, PermissionRefused, QueueMissing, StagingError
+from redrive.ledger.account import balance
 from redrive.ledger.drain import batches
 from redrive.ledger.review import restoring
 from redrive.ledger.review.restoring import Unfinished
+from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Outgoing, batch_and_row, restore_id
 from redrive.stages import classify, escalate
 from redrive.stages.context import Context, micros
@@ -18,8 +22,17 @@ from redrive.stages.context import Context, micros
 PAGE = 200
 
 
+def would_restore(connection: Connection, route: str, selection: Selection) -> tuple[int, int]:
+    """How many messages :func:`restore` would put back at most, and how many copies it would have to load first."""
+    count = restoring.count(connection, route, selection.groups)
+    staged = balance.of_route(connection, route).get("staged", 0)
+    return (count if selection.limit is None else min(count, selection.limit)), staged
+
+
 def restore(context: Context) -> dict[str, Any]:
     """Put every unfinished message back into its source; says how many, and what could not be put back and why.
+
+    The run's selection narrows it: to groups, and to so many messages (``limit``).
 
     ``restored``; ``not_restored``, with the first twenty reasons in ``problems``; ``still_there``, whose copy was never
     settled, so that its queue has it; ``unknown``, which an earlier restore or a delivery may have sent (also what is
@@ -30,21 +43,29 @@ def restore(context: Context) -> dict[str, Any]:
     restored, failed = 0, {}
     classify.load_unclassified(context)
     with context.ledger.read() as connection:
-        total = restoring.count(connection, context.name)
+        total = restoring.count(connection, context.name, context.run.selection.groups)
         uncertain = restoring.sent_in_doubt(connection, context.name)
         leased_for = context.route.drain.lease
         not_taken = restoring.not_taken(context.ledger, connection, context.name, leased_for=leased_for)
         uncertain += not_taken.in_doubt
         suspected = restoring.suspected(connection, context.name)
-    after = -1
+    after, chosen = -1, context.run.selection
+    left = chosen.limit if chosen.limit is not None else total
     while True:
         with context.ledger.read() as connection:
             page = restoring.unfinished(
-                context.ledger, connection, context.name, leased_for=leased_for, after=after, limit=PAGE
+                context.ledger,
+                connection,
+                context.name,
+                leased_for=leased_for,
+                after=after,
+                limit=min(PAGE, left),
+                groups=chosen.groups,
             )
         if not page:
             break
         after = page[-1].message_id
+        left -= len(page)
         for source in sorted({one.source for one in page}):
             some = [one for one in page if one.source == source]
             done, problems = _put_back(context, source, some)

@@ -1,14 +1,15 @@
 """Read-only views of the ledger for people and programs: status, review, the life of a message."""
 
 from dataclasses import asdict
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection, RowMapping
 
 from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
 from redrive.ledger.delivery import breakers, expiry, gate_waits
-from redrive.ledger.engine import sql
+from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import State
 from redrive.message import index_key
@@ -119,6 +120,57 @@ def causes(connection: Connection, route: str, *, most: int = 3) -> dict[str, in
         for row in rows:
             found[row.cause] = found.get(row.cause, 0) + row.n
     return dict(sorted(found.items(), key=lambda one: (-one[1], one[0]))[:most])
+
+
+def reasons(connection: Connection, route: str, *, since: datetime, most: int = 3) -> dict[str, int]:
+    """Why people were asked since then: the beginnings of the commonest reasons, and of how many messages."""
+    rows = connection.execute(
+        sql(
+            "select substr(reason, 1, 200) as reason, count(*) as n from escalated_messages where route = :route"
+            " and escalated_at >= :since_at group by substr(reason, 1, 200) order by count(*) desc, 1 limit :most"
+        ),
+        {"route": route, "since_at": since, "most": most},
+    )
+    return {row.reason: row.n for row in rows}
+
+
+class ToDo(NamedTuple):
+    """What runs have still to do on a route."""
+
+    messages: int  # that a run will move, or whose outcome is awaited
+    words: str  # where they are
+    next_at: datetime | None  # when a run has something to do, as far as it is known; None: at once, or not known
+    stuck: list[str]  # what only a person can end
+
+
+def to_do(connection: Connection, route: str) -> ToDo:
+    """What is left for runs: nothing that waits for people, and nothing behind a gate that only a person can move."""
+    places = balance.of_route(connection, route)
+    found = {place: places[place] for place in _MOVED_BY_RUNS if places.get(place)}
+    awaited = _watching(connection, route)
+    if watched := awaited["not_worked_past"] + awaited["in_window"]:
+        found["sent"] = watched
+    gates = gate_waits.waits(connection, route)
+    stuck = [one for one in gates if one.stuck or one.stage == "failed"]
+    behind = {one.group_id for one in stuck}
+    out_of_reach = sum(gate.held for gate in breakers.of_groups(connection, route) if gate.group_id in behind)
+    if out_of_reach:
+        found["held"] = found.get("held", 0) - out_of_reach
+    due = _one(
+        connection,
+        "select min(next_attempt_at) as due from messages where route = :route and state = 'waiting'",
+        route=route,
+    )
+    times = [parse_instant(due["due"]) if due else None, *(one.until for one in gates)]
+    return ToDo(
+        sum(found.values()),
+        ", ".join(f"{n:,} {place.replace('_', ' ')}" for place, n in found.items() if n > 0),
+        min((at for at in times if at is not None), default=None),
+        [f"group {one.group_id} waits for {one.waits_for}" for one in stuck],
+    )
+
+
+_MOVED_BY_RUNS = ("staged", "classified", "waiting", "held", "sending", "unknown", "to_review", "expired")
 
 
 def review_groups(connection: Connection, route: str | None) -> list[dict[str, Any]]:

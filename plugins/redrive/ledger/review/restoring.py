@@ -66,25 +66,40 @@ class Unfinished(NamedTuple):
     reason: str | None
 
 
-def count(connection: Connection, route: str) -> int:
+def _of(groups: Sequence[int]) -> str:
+    """SQL: the message is of one of these groups; of any where none is named."""
+    return f" and group_id in ({', '.join(str(int(one)) for one in groups)})" if groups else ""
+
+
+def count(connection: Connection, route: str, groups: Sequence[int] = ()) -> int:
     """How many messages of the route are unfinished and certainly not at the broker."""
     return int(
         connection.execute(
-            sql(f"select count(*) from messages where route = :route and state in {_OPEN} and not {PERHAPS_SENT}"),
+            sql(
+                f"select count(*) from messages where route = :route and state in {_OPEN} and not {PERHAPS_SENT}"
+                f"{_of(groups)}"
+            ),
             {"route": route},
         ).scalar_one()
     )
 
 
 def unfinished(
-    ledger: Ledger, connection: Connection, route: str, *, leased_for: timedelta, after: int, limit: int
+    ledger: Ledger,
+    connection: Connection,
+    route: str,
+    *,
+    leased_for: timedelta,
+    after: int,
+    limit: int,
+    groups: Sequence[int] = (),
 ) -> list[Unfinished]:
     """Unfinished messages that no queue holds, in id order after ``after``; ``leased_for``: how long drains lease."""
     rows = connection.execute(
         sql(
             "select message_id, redrive_id, attempts, source, state, reason from messages"
             f" where route = :route and state in {_OPEN} and message_id > :after and not {PERHAPS_SENT}"
-            f" and {_taken(ledger, leased_for)} order by message_id limit :limit"
+            f" and {_taken(ledger, leased_for)}{_of(groups)} order by message_id limit :limit"
         ),
         {"route": route, "after": after, "limit": limit},
     )

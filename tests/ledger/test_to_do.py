@@ -1,0 +1,55 @@
+"""What is left for runs to do, and when: by it a command that runs until all is done knows when to go on and to end."""
+
+from redrive.ledger.account import inspecting
+from tests.ledger.test_escalations import person
+from tests.workshop import KEY_ERROR, THROTTLED, Workshop
+
+
+def left(workshop: Workshop) -> inspecting.ToDo:
+    with workshop.ledger.read() as connection:
+        return inspecting.to_do(connection, "orders")
+
+
+def test_what_waits_for_people_is_not_left_for_runs(workshop: Workshop) -> None:
+    assert left(workshop).messages == 0
+    workshop.die("a bug", error=KEY_ERROR)
+    workshop.cycle()
+    assert workshop.states() == {"escalated": 1}
+    assert left(workshop).messages == 0
+
+
+def test_what_waits_is_left_until_it_is_due_and_what_was_sent_until_its_outcome(workshop: Workshop) -> None:
+    workshop.die("later", error=THROTTLED)
+    workshop.cycle()
+    found = left(workshop)
+    assert (found.messages, found.words) == (1, "1 waiting")
+    assert found.next_at is not None
+    assert found.next_at > workshop.now()
+    for _ in range(50):
+        workshop.advance(minutes=30)
+        workshop.consume()
+        workshop.cycle()
+        if workshop.states() == {"sent": 1}:
+            assert left(workshop).words == "1 sent"
+        if workshop.states().keys() <= {"presumed", "confirmed"}:
+            break
+    assert workshop.states().keys() <= {"presumed", "confirmed"}
+    assert left(workshop) == inspecting.ToDo(0, "", None, [])
+
+
+def test_what_is_behind_a_gate_that_failed_is_left_for_a_person(workshop: Workshop) -> None:
+    workshop.die("later", "and later", error=THROTTLED)
+    workshop.cycle()
+    ((group,),) = workshop.query("select group_id from failure_groups")
+    person(workshop, "update messages set state = 'held', plan = 'canary', next_attempt_at = null")
+    person(workshop, "delete from breakers")
+    person(
+        workshop,
+        "insert into breakers (route, group_id, stage, reason, stage_at, began_at)"
+        f" values ('orders', {group}, 'failed', '3 of 5 came back', '2025-10-09', '2025-10-09')",
+    )
+    found = left(workshop)
+    assert (found.messages, found.words) == (0, "")
+    assert found.stuck == [
+        f"group {group} waits for a person, who decides what is in review once it is fixed: 3 of 5 came back"
+    ]
