@@ -27,8 +27,8 @@ MASK: Final = "[redacted]"
 MASK_EMAIL: Final = "[redacted email]"
 MASK_CARD: Final = "[redacted card]"
 MASK_CREDENTIALS: Final = "[redacted credentials]"
-#: What tells a text that was copied from where it had been masked.
-MASKED: Final = re.compile(r"\[redacted(?: email| card| credentials)?\]")
+#: What tells a text that was copied from where it had been masked, or locked (``restored_values``).
+MASKED: Final = re.compile(r"\[redacted(?: email| card| credentials| [0-9]{1,6})?\]")
 MAX_STEPS: Final = 32
 #: A JSON text within a JSON string within …: so deep is looked.
 MAX_NESTED_TEXTS: Final = 3

@@ -4,7 +4,8 @@ A decision is taken in two steps. :func:`preview` tells what would be decided an
 :func:`decide` then touches nothing that came later, so nobody decides about what they have not seen.
 """
 
-from collections.abc import Collection
+import difflib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -16,8 +17,10 @@ from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.ledger.review import decisions
 from redrive.lifecycle import Decision
+from redrive.restored_values import lock
 from redrive.stages.review import objection_to_body
 from redrive_ui.filters import Filter
+from redrive_ui.formatting import formatted
 from redrive_ui.reading import Row, rows_of, templates
 
 DECISIONS = tuple(decision.value for decision in Decision)
@@ -91,13 +94,43 @@ def preview(connection: Connection, action: str, chosen: Filter, readable: Colle
     )
 
 
-def objection(
-    connection: Connection, chosen: Filter, readable: Collection[str], body: str, *, by: str, up_to: int
+def correction(
+    connection: Connection,
+    chosen: Filter,
+    readable: Collection[str],
+    body: str,
+    *,
+    by: str,
+    up_to: int,
+    mask: Callable[[str], str] | None,
 ) -> str | None:
-    """Why ``body`` can't take the place of the one message that is chosen; None when it can, or none is left."""
+    """What is to be sent for the one message that is chosen: ``body``, with what ``mask`` hides put back where it is
+    given. None if no message is left. Raises ValueError, with a sentence, if it can't take the original's place."""
     where, values = _matching("edit", chosen, readable, by, dialect_of(connection))
     original = decisions.original(connection, f"{where} and escalation_id <= :up_to", {**values, "up_to": up_to})
-    return objection_to_body(body, original) if original else None
+    if original is None:
+        return None
+    if mask is not None and original.payload is not None:
+        locked = lock(original.payload, mask)
+        if locked is None:
+            raise ValueError("what is masked can't be put back into this payload: correct it in SQL")
+        body = locked.restore(body)
+    if problem := objection_to_body(body, original):
+        raise ValueError(problem)
+    return body
+
+
+def difference(before: str, after: str) -> list[tuple[str, str]] | None:
+    """Lines that go (``-``), come (``+``) and stand around (a space), of JSON as it is laid out; None if too large."""
+    if max(len(before), len(after)) > _COMPARED:
+        return None
+    was, will_be = ((formatted(text) or text).splitlines() for text in (before, after))
+    found = difflib.unified_diff(was, will_be, lineterm="", n=2)
+    return [(line[:1], line[1:]) for line in found if not line.startswith(("---", "+++"))][:400]
+
+
+#: Comparing takes the square of the number of lines.
+_COMPARED = 65_536
 
 
 def routes_of(

@@ -11,7 +11,8 @@ from starlette.requests import Request
 
 from redrive.ledger.review import issues
 from redrive.lifecycle import IssueStatus
-from redrive_ui import bulk_decisions, filters
+from redrive.restored_values import lock
+from redrive_ui import bulk_decisions, filters, reading
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
@@ -54,7 +55,17 @@ def insist(at: RequestContext, routes: frozenset[str]) -> None:
 
 def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     """Take the decision that the body of a request describes; what is wrong with it is said before anything is done."""
-    unknown = set(given) - {"action", "filter", "routes", "up_to", "expected", "since", "note", "corrected_body"}
+    unknown = set(given) - {
+        "action",
+        "filter",
+        "routes",
+        "up_to",
+        "expected",
+        "since",
+        "note",
+        "corrected_body",
+        "restore",
+    }
     if unknown:
         raise Refused(400, f"unknown: {', '.join(sorted(unknown))[:200]}")
     action, up_to, body = given.get("action"), given.get("up_to"), given.get("corrected_body")
@@ -88,10 +99,9 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         routes = bulk_decisions.routes_of(connection, action, chosen, readable, by, up_to)
         if action == "edit" and bulk_decisions.preview(connection, action, chosen, readable, by).count > 1:
             raise Refused(400, "edit: one message at a time")
-        problem = body and bulk_decisions.objection(connection, chosen, readable, body, by=by, up_to=up_to)
     insist(at, routes)
-    if problem:
-        raise Refused(400, problem)
+    if body:
+        body = _corrected(at, chosen, routes, body, up_to, restore=given.get("restore") is True)
     count = (
         bulk_decisions.decide(
             at.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, at=at.now, corrected_body=body
@@ -106,6 +116,54 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     with at.read() as connection:
         others = bulk_decisions.faster(connection, chosen, readable, by=by, up_to=up_to, since=previewed)
     return {**told, "expected": expected, "faster": others}
+
+
+def _corrected(
+    at: RequestContext, chosen: Filter, routes: frozenset[str], body: str, up_to: int, *, restore: bool
+) -> str:
+    """``body`` as it would be sent; what is wrong with it is refused. With ``restore`` masked values come back."""
+    mask = at.redactor(next(iter(routes))) if restore and len(routes) == 1 else None
+    try:
+        with at.read() as connection:
+            found = bulk_decisions.correction(
+                connection, chosen, routes, body, by=at.person.name, up_to=up_to, mask=mask
+            )
+    except ValueError as error:
+        raise Refused(400, str(error)) from None
+    return body if found is None else found
+
+
+@router.post("/api/corrections")
+async def check_correction(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
+    """Whether a correction could be sent, and what it changes; changes nothing itself."""
+    refuse_forged(request)
+    given = await bounded_json(request)
+    return JSONResponse(await run_in_threadpool(lambda: _check_correction(request_context(request, person), given)))
+
+
+def _check_correction(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+    body, narrowed = given.get("corrected_body"), given.get("filter")
+    if not isinstance(body, str) or not body or "\0" in body or not isinstance(narrowed, dict):
+        raise Refused(400, "corrected_body, a text, and filter, an object")
+    chosen = filter_for("edit", Filter.read(narrowed))
+    by, up_to = at.person.name, (1 << 63) - 1
+    with at.read() as connection:
+        routes = bulk_decisions.routes_of(connection, "edit", chosen, at.readable, by, up_to)
+        found = bulk_decisions.preview(connection, "edit", chosen, at.readable, by)
+        first = reading.page(connection, chosen, at.readable, size=1)
+        review = reading.payload(connection, first[0]["escalation_id"]) if found.count == 1 else None
+    insist(at, routes)
+    if review is None:
+        raise Refused(409, "it is not one message that waits for a decision: somebody was faster, or it was taken up")
+    _corrected(at, chosen, routes, body, up_to, restore=given.get("restore") is True)
+    # Between what was shown and what came back: nothing that is masked is in either.
+    mask = at.redactor(first[0]["route"])
+    locked = lock(review, mask)
+    return {
+        "difference": bulk_decisions.difference(
+            locked.shown if locked else mask(review), mask(body) if not locked else body
+        )
+    }
 
 
 @router.post("/api/issues")

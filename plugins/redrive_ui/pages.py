@@ -17,6 +17,7 @@ from redrive.classification import causes
 from redrive.classification.causes import Cause
 from redrive.errors import RedriveError
 from redrive.ledger.selecting import Selection
+from redrive.restored_values import lock
 from redrive.stages import peek
 from redrive.stages.preview import preview as plan_of
 from redrive_ui import bulk_decisions, charts, decision_api, export, filters, formatting, reading, timeline
@@ -193,10 +194,8 @@ def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
     original = None
     if action == "edit" and examples:
         with at.read() as connection:
-            review = (reading.message(connection, examples[0]["message_id"], at.readable) or {})["reviews"][0]
-        # What is masked here must not be sent by accident: then the field begins empty.
-        if review["payload"] is not None and at.mask(review["route"], review["payload"]) == review["payload"]:
-            original = review["payload"]
+            payload = reading.payload(connection, examples[0]["escalation_id"])
+        original = lock(payload, at.redactor(examples[0]["route"])) if payload is not None else None
     return at.render(
         "decide.html",
         preview=found,

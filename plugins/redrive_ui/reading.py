@@ -565,6 +565,13 @@ def by_ids(connection: Connection, ids: Iterable[int]) -> list[Row]:
     )
 
 
+def payload(connection: Connection, escalation_id: int) -> str | None:
+    """The payload of one escalation, where it is text."""
+    row = _first(connection, "select payload from escalated_messages where escalation_id = :id", id=escalation_id)
+    found: str | None = row["payload"] if row else None
+    return found
+
+
 def count(connection: Connection, chosen: Filter, readable: Collection[str]) -> int:
     """How many match; at most :data:`COUNT_TO` + 1."""
     where, values = chosen.where(readable, dialect_of(connection))

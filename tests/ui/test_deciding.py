@@ -155,6 +155,50 @@ def test_a_message_is_edited(site: Site) -> None:
     ]
 
 
+def test_masked_values_are_locked_while_a_message_is_edited_and_come_back(site: Site) -> None:
+    payload = '{"order": 1, "customer": {"name": "Kim", "mail": "kim@example.org"}}'
+    seeding.escalate(site.ledger, 7, "KeyError", payload)
+    escalation = site.value("select escalation_id from escalated_messages where message_id = 7")
+    route = site.settings.routes["orders"].model_copy(update={"redact": ("email", "$.customer.name")})
+    site.settings = site.settings.model_copy(update={"routes": {**site.settings.routes, "orders": route}})
+    page = site.page(f"/decide?ids={escalation}&action=edit")
+    assert "Kim" not in page
+    assert "kim@" not in page
+    shown = html.unescape(re.search(r"<textarea id=\"corrected\"[^>]*>\n([^<]*)</textarea>", page)[1])  # type: ignore[index]
+    assert shown == '{"order": 1, "customer": {"name": "[redacted 1]", "mail": "[redacted 2]"}}'
+    order = order_of(page)
+
+    def check(body: str) -> Any:
+        return site.post("/api/corrections", filter=order["filter"], corrected_body=body, restore=order["restore"])
+
+    assert check(shown.replace("[redacted 1]", "Ben")).json()["detail"].startswith("[redacted 1] is missing")
+    assert "not JSON" in check(shown[:-1]).json()["detail"]
+    corrected = shown.replace('"order": 1', '"order": 2')
+    told = check(corrected).json()["difference"]
+    assert [one for one in told if one[0] in "+-"] == [["-", '  "order": 1,'], ["+", '  "order": 2,']]
+    assert "Kim" not in str(told)
+    assert site.value("select count(*) from escalated_messages where decision is not null") == 0, (
+        "checking changes nothing"
+    )
+    refused = site.decide(**{**order, "note": "typo", "corrected_body": shown.replace("[redacted 2]", "x")})
+    assert refused.status_code == 400
+    assert site.decide(**{**order, "note": "typo", "corrected_body": corrected}).json()["count"] == 1
+    assert site.value("select corrected_body from escalated_messages where message_id = 7") == payload.replace(
+        '"order": 1', '"order": 2'
+    )
+
+
+def test_who_may_not_decide_checks_no_correction(site: Site) -> None:
+    escalation = site.value("select min(escalation_id) from escalated_messages where route = 'orders'")
+    site.doors.read_only = {"orders"}
+    given = {"filter": {"ids": [escalation]}, "corrected_body": "{}"}
+    assert site.post("/api/corrections", **given).status_code == 403
+    assert site.post("/api/issues", failures=["orders~1"], status="resolved").status_code == 403
+    site.doors.hidden = {"orders"}
+    assert site.post("/api/corrections", **given).status_code == 409
+    assert site.post("/api/issues", failures=["orders~1"], status="resolved").status_code == 404
+
+
 def test_the_same_name_in_other_letters_is_the_same_person(site: Site) -> None:
     site.change(
         "update escalated_messages set decision = 'redeliver', decided_by = case when message_id % 2 = 0 then ' ANA '"

@@ -63,6 +63,11 @@ async function decide(event) {
   }
   button.disabled = true;
   answer.className = "answer";
+  if (form.dataset.check && form.dataset.checked !== order.corrected_body) {
+    await compare(form, order, answer);
+    button.disabled = false;
+    return;
+  }
   answer.textContent = "Writing it down …";
   try {
     const response = await fetch(form.dataset.endpoint, {
@@ -104,6 +109,37 @@ async function decide(event) {
     answer.classList.add("bad-text");
     answer.textContent = `Not done: ${error.message}`;
     button.disabled = false;
+  }
+}
+
+// What a correction changes is shown before it is sent, and what is wrong with it is said.
+async function compare(form, order, answer) {
+  const place = form.querySelector("[data-difference]");
+  try {
+    const response = await fetch(form.dataset.check, {
+      method: "POST",
+      credentials: "same-origin",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ filter: order.filter, corrected_body: order.corrected_body, restore: order.restore === true }),
+    });
+    const told = await response.json();
+    if (!response.ok) {
+      throw new Error(told.detail);
+    }
+    const lines = (told.difference ?? [[" ", "It is too large to be compared here."]]).map(([kind, text]) => {
+      const line = document.createElement("span");
+      line.className = { "-": "goes", "+": "comes" }[kind] ?? "";
+      line.textContent = `${kind} ${text}\n`;
+      return line;
+    });
+    place.querySelector("pre").replaceChildren(...(lines.length ? lines : ["Nothing."]));
+    place.hidden = false;
+    form.dataset.checked = order.corrected_body;
+    answer.textContent = "That is what changes. Press again to send it.";
+  } catch (error) {
+    place.hidden = true;
+    answer.classList.add("bad-text");
+    answer.textContent = `It can't be sent so: ${error.message}`;
   }
 }
 

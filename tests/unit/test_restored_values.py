@@ -1,0 +1,83 @@
+"""What is masked stays locked while people correct the rest, and comes back as it was."""
+
+import json
+
+import pytest
+
+from redrive.redaction import of_rules
+from redrive.restored_values import Locked, lock
+
+MASK = of_rules(("email", "card", "$.customer.name", "$.items[*].phone", "$.secret"))
+ORDER = (
+    '{"order": 12345678901234567890, "customer": {"name": "Kim", "mail": "kim@example.org"},\n'
+    ' "items": [{"sku": "A-1", "phone": 4711}, {"sku": "A-2", "phone": {"work": "0815"}}], "price": 1.10}'
+)
+
+
+def locked(text: str) -> Locked:
+    found = lock(text, MASK)
+    assert found is not None
+    return found
+
+
+def test_every_masked_value_has_a_lock_of_its_own_and_comes_back_byte_for_byte() -> None:
+    found = locked(ORDER)
+    assert found.values == ('"Kim"', '"kim@example.org"', "4711", '{"work": "0815"}')
+    assert json.loads(found.shown)["items"][1]["phone"] == "[redacted 4]"
+    assert found.restore(found.shown) == ORDER
+    assert found.restore(found.shown.replace("A-1", "B-1")) == ORDER.replace("A-1", "B-1")
+
+
+def test_a_value_stays_with_what_it_was_moved_with() -> None:
+    found = locked('{"items": [{"sku": "A-1", "phone": "1"}, {"sku": "A-2", "phone": "2"}]}')
+    turned = '{"items": [{"sku": "A-2", "phone": "[redacted 2]"}, {"sku": "A-1", "phone": "[redacted 1]"}]}'
+    assert json.loads(found.restore(turned))["items"] == [{"sku": "A-2", "phone": "2"}, {"sku": "A-1", "phone": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("instead", "why"),
+    [
+        pytest.param('"Ben"', "[redacted 1] is missing", id="changed"),
+        pytest.param('"[redacted 1] [redacted 1]"', "stands there 2 times", id="doubled"),
+        pytest.param('"[redacted 1]", "b": "[redacted 9]"', "[redacted 9] stands for nothing", id="made up"),
+        pytest.param('"Mr [redacted 1]"', "a value of its own", id="within another"),
+    ],
+)
+def test_what_is_masked_can_not_be_changed(instead: str, why: str) -> None:
+    found = locked(ORDER)
+    with pytest.raises(ValueError, match=r".*") as refused:
+        found.restore(found.shown.replace('"[redacted 1]"', instead))
+    assert why in str(refused.value)
+
+
+def test_of_plain_text_addresses_and_cards_are_locked() -> None:
+    text = "pay with 4111 1111 1111 1111, mail kim@example.org, or ben@example.org."
+    found = locked(text)
+    assert found.shown == "pay with [redacted 1], mail [redacted 2], or [redacted 3]."
+    assert found.restore(found.shown.replace("pay", "paid")) == text.replace("pay", "paid")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('{"secret": "x", "note": "[redacted 1]"}', id="what looks like a lock"),
+        pytest.param('{"secret": "x"', id="cut off"),
+        pytest.param("secret=x", id="by its name only"),
+    ],
+)
+def test_what_is_not_certain_is_not_locked(text: str) -> None:
+    assert lock(text, MASK) is None
+
+
+def test_nothing_masked_is_shown_however_deep_it_stands() -> None:
+    nested = json.dumps({"body": json.dumps({"secret": "Kim"}), "secret": {"a": ["Kim"]}, "Kim@example.org": "Kim"})
+    found = lock(nested, of_rules(("email", "$..secret")))
+    assert found is not None
+    assert "example.org" not in found.shown
+    assert found.restore(found.shown) == nested
+    deep = "[" * 100_000 + '"kim@example.org"' + "]" * 100_000
+    assert lock(deep, MASK) is None or "kim" not in lock(deep, MASK).shown  # type: ignore[union-attr]
+
+
+def test_what_is_not_masked_is_as_it_was() -> None:
+    assert lock('{"order": 1}', MASK) == Locked('{"order": 1}', (), quoted=False)
