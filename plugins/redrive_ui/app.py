@@ -8,11 +8,11 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from redrive.errors import LedgerError, RedriveError, SettingsError
+from redrive.errors import LedgerError, RedriveError, SchemaOutdated, SettingsError
 from redrive.settings import Settings
 from redrive.stages.context import utc_now
 from redrive_ui import decision_api, pages
@@ -34,7 +34,7 @@ def create_app(
     """
     app = FastAPI(title="Redrive", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.redrive = AppState(access, load or Configuration().load, clock)
-    app.add_middleware(ProtectiveHeaders)
+    app.add_middleware(ProtectiveHeaders, broken=_unforeseen)
     app.include_router(pages.router)
     app.include_router(decision_api.router)
     for kind, handler in _PROBLEMS.items():
@@ -79,12 +79,25 @@ def _misconfigured(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request, error: Exception) -> Response:
+    if isinstance(error, LedgerError) and not isinstance(error, SchemaOutdated):
+        # Where the database is and what it said is for those who run it.
+        _log.error("the review page can't ask the ledger: %s", error)
+        return _answer(request, 503, "The ledger can't be asked now; Airflow's log says why.")
     return _answer(request, 503 if isinstance(error, LedgerError) else 500, str(error))
 
 
+def _unforeseen(request: Request, error: Exception) -> Response:
+    _log.error("the review page failed at %s", request.url.path, exc_info=error)
+    return _answer(request, 500, "This did not work; Airflow's log says why.")
+
+
 def _database(request: Request, error: Any) -> Response:
-    # Triggers refuse what came too late; the rest is a statement that took too long.
-    return _answer(request, 409, f"the ledger refused: {str(error.orig).strip().splitlines()[0]}")
+    said = str(error.orig).strip().splitlines()[0] if error.orig else ""
+    # Our triggers refuse what came too late, and say why in words for people: nothing else does.
+    if isinstance(error, IntegrityError) or getattr(error.orig, "sqlstate", None) == "P0001":
+        return _answer(request, 409, f"the ledger refused: {said}")
+    _log.error("the review page can't ask the ledger: %s", error)
+    return _answer(request, 503, "The ledger can't be asked now, or it took too long; Airflow's log says why.")
 
 
 _PROBLEMS: dict[type[Exception], Callable[[Request, Any], Response]] = {

@@ -15,12 +15,17 @@ COLUMNS = (
 MAX_ROWS = 100_000
 
 
-def portions(rows: Iterable[dict[str, Any]], mask: Callable[[str, str], str]) -> Iterator[str]:
-    """A header, then the rows, several lines at a time; ``mask`` takes route and text."""
+def portions(rows: Iterable[dict[str, Any]], mask: Callable[[str, str], str], *, cut: bool = False) -> Iterator[str]:
+    """A header, then the rows, several lines at a time; ``mask`` takes route and text.
+
+    Where it is ``cut`` the last line says so.
+    """
     yield _line(COLUMNS)
     ahead = iter(rows)
     while portion := list(islice(ahead, 500)):
         yield "".join(_line([_cell(row, name, mask) for name in COLUMNS]) for row in portion)
+    if cut:
+        yield _line([f"cut here: the newest {MAX_ROWS:,} rows; take the rest by SQL"])
 
 
 def _cell(row: dict[str, Any], name: str, mask: Callable[[str, str], str]) -> Any:

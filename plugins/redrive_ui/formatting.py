@@ -104,6 +104,8 @@ def hexadecimal(body: bytes) -> str:
         part = body[at : at + 16]
         text = "".join(chr(b) if 32 <= b < 127 else "." for b in part)
         lines.append(f"{at:06x}  {part.hex(' '):<47}  {text}")
+    if len(body) > _MAX_HEX:
+        lines.append(f"… {len(body) - _MAX_HEX:,} more bytes")
     return "\n".join(lines)
 
 

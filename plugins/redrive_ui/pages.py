@@ -1,7 +1,7 @@
 """The pages: what is shown at which address. All of them are GET requests that change nothing."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from pydantic import AfterValidator
 from sqlalchemy.engine import Connection
 from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
 
 from redrive.brokers import registry
 from redrive.classification import causes
@@ -244,10 +245,56 @@ def results_page(at: Requested, decided_by: Word = "", decided_at: Word = "") ->
 def messages_as_csv(at: Requested, chosen: Chosen) -> Response:
     if chosen.route:
         at.insist(chosen.route)
-    return StreamingResponse(
-        export.portions(_every_row(at, chosen), at.mask),
-        media_type="text/csv; charset=utf-8",
-        headers={"content-disposition": f'attachment; filename="redrive-{at.now:%Y%m%d-%H%M%S}.csv"'},
+    exports = at.app_state.exports
+    if not exports.acquire(blocking=False):
+        raise Refused(429, "others are exporting already: try again in a minute")
+    try:
+        with at.read() as connection:
+            ids = reading.ids(connection, chosen, at.readable, export.MAX_ROWS + 1)
+        rows = _rows_of(at, ids[: export.MAX_ROWS])
+        return _Export(
+            export.portions(rows, at.mask, cut=len(ids) > export.MAX_ROWS),
+            done=exports.release,
+            media_type="text/csv; charset=utf-8",
+            headers={"content-disposition": f'attachment; filename="redrive-{at.now:%Y%m%d-%H%M%S}.csv"'},
+        )
+    except BaseException:
+        exports.release()
+        raise
+
+
+class _Export(StreamingResponse):
+    """A stream of which somebody is told when it is over, however it ends."""
+
+    def __init__(self, content: Iterator[str], *, done: Callable[[], None], **options: Any) -> None:
+        super().__init__(content, **options)
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._done()
+
+
+@router.get("/messages/{message_id}/payload")
+def payload(at: Requested, message_id: int) -> Response:
+    """The body as a file: byte for byte where its route masks nothing, else with what is masked left out."""
+    with at.read() as connection:
+        found = reading.message(connection, message_id, at.readable) if 0 <= message_id < 1 << 63 else None
+    review = found["reviews"][0] if found and found["reviews"] else None
+    if found is None or review is None:
+        raise Refused(404, f"there is no payload of message {message_id} here, or you may not see it")
+    if review["payload"] is not None:
+        body = at.mask(found["route"], review["payload"]).encode()
+    elif at.redactor(found["route"]):
+        raise Refused(403, "it is no text, so what the route's redaction names can't be masked in it")
+    else:
+        body = bytes(review["payload_bytes"] or b"")
+    return Response(
+        body,
+        media_type="application/octet-stream",
+        headers={"content-disposition": f'attachment; filename="redrive-{message_id}.bin"'},
     )
 
 
@@ -445,10 +492,8 @@ def _may_approve(at: RequestContext, rows: list[reading.Row]) -> bool:
     )
 
 
-def _every_row(at: RequestContext, chosen: Filter) -> Iterator[reading.Row]:
-    """Every row that matches, newest first, up to the export's limit; read in portions, each for itself."""
-    with at.read() as connection:
-        ids = reading.ids(connection, chosen, at.readable, export.MAX_ROWS)
+def _rows_of(at: RequestContext, ids: list[int]) -> Iterator[reading.Row]:
+    """The rows of these escalations, read in portions, each for itself."""
     for start in range(0, len(ids), 500):
         portion = ids[start : start + 500]
         with at.read() as connection:

@@ -1,10 +1,12 @@
 """What every answer and every write has to keep to: headers against injection, checks against forged requests."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Everything that a decision may bring: a corrected body is the largest part of it.
@@ -36,12 +38,19 @@ class Refused(Exception):
 class ProtectiveHeaders:
     """Puts the headers on every answer, also on errors; what is not cached explicitly is not stored anywhere."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(self, app: ASGIApp, broken: Callable[[Request, Exception], Response]) -> None:
+        self.app, self._broken = app, broken
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begun = False
+
         async def send_protected(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 headers = list(message.get("headers", []))
                 headers += _HEADERS
                 if not any(name == b"cache-control" for name, _ in headers):
@@ -49,7 +58,13 @@ class ProtectiveHeaders:
                 message = {**message, "headers": headers}
             await send(message)
 
-        await self.app(scope, receive, send_protected if scope["type"] == "http" else send)
+        try:
+            await self.app(scope, receive, send_protected)
+        except Exception as error:
+            if begun:
+                raise
+            # What nobody foresaw is answered here: beyond this it would be answered without the headers.
+            await self._broken(Request(scope), error)(scope, receive, send_protected)
 
 
 def refuse_forged(request: Request) -> None:

@@ -68,8 +68,13 @@ class Templates:
 
     def problem(self, request: Request, status: int, why: str, login: str | None = None) -> Response:
         """A page that says what is wrong, without anything that needs a login or the ledger."""
+        root = request.scope.get("root_path", "")
         text = self._env.get_template("problem.html").render(
-            status=status, why=why, login=login, root=request.scope.get("root_path", "")
+            status=status,
+            why=why,
+            login=login,
+            root=root,
+            asset=lambda file: f"{root}/static/{file}?v={_hash(self.files[file])}",
         )
         return HTMLResponse(text, status_code=status)
 

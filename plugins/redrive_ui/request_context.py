@@ -1,5 +1,6 @@
 """One request of one person: who asks, what they may see, and everything that answers it."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +34,8 @@ class AppState:
     clock: Callable[[], datetime]
     templates: Templates = field(default_factory=Templates)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
+    #: Exports that may go on at the same time.
+    exports: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(2))
 
     def ledger(self, settings: Settings) -> Ledger:
         """The ledger of these settings, whose connections are kept from request to request."""

@@ -55,12 +55,11 @@ def events_of(message: Row) -> list[Event]:
         add(one["seen_at"], "plain", f"{one['kind']} copy seen", f"in {one['source']}")
     for one in message["reviews"]:
         add(one["escalated_at"], "person", "handed to people", one["reason"])
-        if one["status"] in ("refused", "reopened"):
-            add(one["decided_at"] or one["escalated_at"], "bad", f"decision {one['status']}", one["refusal"])
         add(one["applied_at"], "person", f"decision applied: {one['decision']}")
     for one in message["events"]:
         if one["actor"] == "redrive":
-            add(one["at"], "plain", one["action"].replace("_", " "), one["reason"], one["run_id"])
+            tone = "bad" if one["action"] in (Action.REFUSE_DECISION, Action.REOPEN) else "plain"
+            add(one["at"], tone, one["action"].replace("_", " "), one["reason"], one["run_id"])
         else:
             add(one["at"], "person", f"{one['actor']} {_said(one['action'])}", one["reason"])
     return sorted(found, key=lambda event: event.at)

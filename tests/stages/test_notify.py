@@ -105,6 +105,16 @@ def test_a_new_group_is_told_once_and_again_when_it_was_over(told_on_both: Works
     assert len({one["id"] for one in inbox.got}) == 2
 
 
+def test_a_notification_leads_to_the_failure(told: Workshop, inbox: Inbox) -> None:
+    told.settings = told.settings.model_copy(update={"page": "https://airflow.example.org/af"})
+    told.die("a", error=KEY_ERROR)
+    told.cycle()
+    (one,) = inbox.got
+    link = "https://airflow.example.org/af/plugin/redrive/redrive/groups/orders/1"
+    assert one["text"].endswith(f"\n{link}")
+    assert one["events"][0]["link"] == link
+
+
 def test_a_breach_of_the_slo_is_told_once_per_breach(told_on_both: Workshop, inbox: Inbox) -> None:
     told_on_both.die("a", error=REFUSED)
     told_on_both.advance(hours=25)

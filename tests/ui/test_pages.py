@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy.exc import OperationalError
 
-from redrive.errors import BrokerUnavailable
+from redrive.errors import BrokerUnavailable, LedgerUnavailable
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
 from redrive.message import index_key
@@ -307,6 +308,37 @@ class TestMessages:
         seeding.escalate(site.ledger, 7, "not text", b"\x00\xff<b>bold")
         assert "00 ff 3c 62 3e 62 6f 6c 64" in site.page("/messages/7")
 
+    def test_are_taken_as_a_file_and_cut_where_it_is_said(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        body = bytes(range(256)) * 5
+        seeding.escalate(site.ledger, 7, "unreadable", body)
+        assert "… 256 more bytes" in site.page("/messages/7")
+        answer = site.get("/messages/7/payload")
+        assert answer.content == body
+        assert answer.headers["content-disposition"] == 'attachment; filename="redrive-7.bin"'
+        seeding.escalate(site.ledger, 8, "KeyError", '{"mail": "kim@example.org"}')
+        assert site.get("/messages/8/payload").text == '{"mail": "kim@example.org"}'
+        route = site.settings.routes["orders"].model_copy(update={"redact": ("email",)})
+        site.settings = site.settings.model_copy(update={"routes": {**site.settings.routes, "orders": route}})
+        assert site.get("/messages/8/payload").text == '{"mail": "[redacted email]"}'
+        assert site.get("/messages/7/payload").status_code == 403, "nothing can be masked in it"
+        assert site.get("/messages/99/payload").status_code == 404
+
+    def test_tell_a_refusal_once_and_after_the_decision(self, site: Site) -> None:
+        message = site.value("select min(message_id) from escalated_messages where route = 'orders'")
+        site.decide("redeliver", filter={"ids": [site.value("select min(escalation_id) from escalated_messages")]})
+        site.change(
+            "update escalated_messages set status = 'refused', refusal = 'no such queue' where message_id = :id",
+            id=message,
+        )
+        site.change(
+            "insert into audit_events (at, route, actor, action, message_id, reason) values"
+            " ('2126-01-01 00:00:00.000000', 'orders', 'redrive', 'refuse_decision', :id, 'no such queue')",
+            id=message,
+        )
+        life = text_of(site.page(f"/messages/{message}").split("Its life")[1])
+        assert life.count("no such queue") == 1
+        assert life.index("decided: redeliver") < life.index("refuse decision")
+
     @pytest.mark.parametrize(
         "path", ["/messages/8888", "/messages/-1", "/messages/9223372036854775808", "/routes/none"]
     )
@@ -448,6 +480,38 @@ def test_a_changed_configuration_is_read_again(tmp_path: Path, monkeypatch: pyte
     assert configuration.load() is first
     file.write_text(text.replace("title: Orders of the shop", "title: Something else"))
     assert configuration.load().routes["orders"].title == "Something else"
+
+
+def test_an_export_says_where_it_was_cut_and_only_two_go_on_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = site.page("/messages.csv").splitlines()
+    monkeypatch.setattr("redrive_ui.export.MAX_ROWS", 3)
+    some = site.page("/messages.csv").splitlines()
+    assert (some[:4], len(some)) == (whole[:4], 5)
+    assert some[4] == '"cut here: the newest 3 rows; take the rest by SQL"'
+    exports = site.app.state.redrive.exports
+    with exports, exports:
+        assert site.get("/messages.csv").status_code == 429
+    assert site.get("/messages.csv").status_code == 200
+
+
+def test_what_went_wrong_inside_stays_in_the_log(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, status in (
+        (RuntimeError("db.internal:5432"), 500),
+        (LedgerUnavailable("db.internal:5432"), 503),
+        (OperationalError("select 1", {}, Exception("db.internal:5432")), 503),
+    ):
+
+        def fail(*_: object, problem: Exception = error) -> None:
+            raise problem
+
+        monkeypatch.setattr("redrive_ui.reading.states", fail)
+        answer = site.get("/")
+        assert answer.status_code == status
+        assert "db.internal" not in answer.text
+        assert "content-security-policy" in answer.headers
+        assert 'class="top"' in answer.text, "in the page's own frame"
 
 
 def test_a_ledger_of_another_version_is_told_and_not_touched(make_site: Callable[..., Site]) -> None:

@@ -43,6 +43,7 @@ class Event(NamedTuple):
     subject: str
     raised_at: str  # ISO 8601, UTC
     facts: Mapping[str, Any]
+    link: str = ""  # where to look at it; "" where the page's address is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Notice:
             "text": self.text,
             "events": [
                 {"id": one.id, "subject": one.subject, "raised_at": one.raised_at, "facts": dict(one.facts)}
+                | ({"link": one.link} if one.link else {})
                 for one in self.events
             ],
         }
@@ -75,7 +77,12 @@ def notice(events: Sequence[Event]) -> Notice:
     title, text = said[0]
     if len(said) > 1:
         title = f"{events[0].route}: {len(said)} times {events[0].event.replace('_', ' ')}"
-        text = "\n".join(f"- {one.partition(': ')[2]}" for one, _ in said)
+        text = "\n".join(
+            f"- {words.partition(': ')[2]}{f' {one.link}' if one.link else ''}"
+            for (words, _), one in zip(said, events, strict=True)
+        )
+    elif events[0].link:
+        text = f"{text}\n{events[0].link}"
     return Notice(tuple(events), " ".join(title.split())[:200], text[:_MAX_TEXT])
 
 

@@ -837,6 +837,12 @@ class Settings(Part):
         "`gs://bucket/prefix`. A "
         "relative path counts from `$REDRIVE_HOME`. `$REDRIVE_STAGING_URI` goes before what stands here.",
     )
+    page: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]{1,500}$",
+        description="Airflow's address as people's browsers know it, `https://airflow.example.org`: notifications lead "
+        "from there to the failure on the review page.",
+    )
     spark: SparkSettings = Field(default=SparkSettings(), description="Where the job that finds causes runs.")
     defaults: dict[str, Any] = Field(
         default={}, description="Anything that a route may say; each route can say otherwise."
@@ -847,6 +853,11 @@ class Settings(Part):
 
     #: What the file says, without the environment's values and without what is inherited.
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @field_validator("page")
+    @classmethod
+    def _page_is_a_beginning(cls, address: str | None) -> str | None:
+        return address.rstrip("/") if address else None
 
     @field_validator("database")
     @classmethod

@@ -19,7 +19,7 @@ from redrive.ledger.engine import Ledger
 from redrive.notify import channels
 from redrive.notify.channels import Event, NotHere
 from redrive.redaction import redactor
-from redrive.settings import Notify, Route, Settings, format_duration
+from redrive.settings import Notify, Settings, format_duration
 from redrive.stages import rescue
 from redrive.stages.context import Context
 from redrive.stages.rescue import Risk
@@ -165,7 +165,7 @@ class Teller:
             notices.failed(self.ledger, mine, "the route no longer names it", self.now, for_good=True)
             return
         try:
-            channels.send(channels.notice([_event(self.name, self.route, one) for one in mine]), target)
+            channels.send(channels.notice([_event(self.settings, self.name, one) for one in mine]), target)
         except NotHere:
             notices.not_here(self.ledger, mine, self.now)
         except NotificationFailed as error:
@@ -175,10 +175,14 @@ class Teller:
             notices.sent(self.ledger, mine, self.now)
 
 
-def _event(name: str, route: Route, one: Pending) -> Event:
-    mask = redactor(route)  # what people write as a reason may hold anything
+def _event(settings: Settings, name: str, one: Pending) -> Event:
+    mask = redactor(settings.route(name))  # what people write as a reason may hold anything
     facts = {key: mask(value) if isinstance(value, str) else value for key, value in one.facts.items()}
-    return Event(one.event_id, one.event, name, one.subject, one.raised_at.isoformat(), facts)
+    link = ""
+    if settings.page is not None:
+        place = f"groups/{name}/{one.facts['group_id']}" if one.event == "new_group" else f"routes/{name}"
+        link = f"{settings.page}/plugin/redrive/redrive/{place}"
+    return Event(one.event_id, one.event, name, one.subject, one.raised_at.isoformat(), facts, link)
 
 
 def _together(waiting: Iterable[Pending]) -> Iterator[list[Pending]]:
