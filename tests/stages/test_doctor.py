@@ -190,6 +190,20 @@ def test_a_source_without_destination_says_which_origins_are_trusted(
     assert says in found.text
 
 
+def test_messages_that_consumers_publish_to_a_dead_letter_queue_themselves_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path, sources=[{"queue": "orders-dlq"}], destination=None)
+    workshop.die("rejected")
+    workshop.cycle()
+    assert len([one for one in examine(workshop, monkeypatch) if one.subject.endswith(": origins")]) == 1
+    workshop.die("published", "published, too", origin=None)
+    workshop.cycle()
+    [_, found] = [one for one in examine(workshop, monkeypatch) if one.subject.endswith(": origins")]
+    assert found.level == "warning"
+    assert "2 of its newest 3 messages don't tell where they failed" in found.text
+
+
 def test_with_a_destination_nobody_asks_for_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = Workshop(tmp_path, **PLAIN_SOURCE)
     assert [one for one in examine(workshop, monkeypatch) if one.subject.endswith(": origins")] == []

@@ -190,10 +190,40 @@ def test_status_shows_every_place_where_a_message_can_be() -> None:
         "stuck_consumers": [], "destinations": [], "gates": [], "watching": {"not_worked_past": 0, "in_window": 0},
     }  # fmt: skip
     screen = Console(record=True, width=400)
-    output.print_status(screen, status)
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    output.print_status(screen, status, now)
     shown = screen.export_text()
     assert "staged, not yet classified 300" in shown
     assert [place for number, place in enumerate(places) if str(300 + number) not in shown] == []
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_status_fits_eighty_columns_and_cuts_no_cause(wide: bool) -> None:
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    gate = {
+        "group_id": 12345, "cause": "dependency_unavailable", "stage": "canary", "allowed": 20, "sent": 20,
+        "returned": 3, "waiting": 1_000, "held": 99_000,
+        "waits_for": "the observation window of 20 sends to end at 2026-11-20 14:32 UTC and a run after it",
+    }  # fmt: skip
+    queue = {
+        "queue": "orders-dlq", "visible": 412, "in_flight": None, "delayed": 0, "oldest_age_seconds": 93_000,
+        "observed_at": now - timedelta(minutes=7),
+    }  # fmt: skip
+    status = {
+        "route": "orders", "paused": False, "held_by": None, "configuration": {"last_run": None, "next_run": None},
+        "balance": {"waiting": 1}, "next_due_at": now - timedelta(hours=1), "queues": [queue], "stuck_consumers": [],
+        "destinations": [], "gates": [gate], "watching": {"not_worked_past": 0, "in_window": 0},
+    }  # fmt: skip
+    screen = Console(record=True, width=160 if wide else 80)
+    output.print_status(screen, status, now, wide=wide)
+    shown = " ".join(screen.export_text().split())
+    assert "12345" in shown
+    assert "dependency_unavailable" in shown
+    assert "canary of 20" in shown
+    assert "99,000" in shown
+    assert "2026-11-20 14:32 UTC" in shown
+    assert "next redelivery due now" in shown, "nothing is due in the past"
+    assert "7 min ago" in shown
 
 
 def test_what_is_not_decided_is_named(folder: Path, ledger: Ledger) -> None:

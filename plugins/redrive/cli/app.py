@@ -430,7 +430,9 @@ def simulate(
 
 @app.command()
 def status(
-    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Gates as one table, for wide terminals.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Where every route stands: messages by state, gates of its groups, who holds it, whether it is paused."""
     from redrive.ledger.account import inspecting  # noqa: PLC0415
@@ -452,7 +454,7 @@ def status(
     from redrive.cli import output  # noqa: PLC0415
 
     for one in found:
-        output.print_status(_console(), one)
+        output.print_status(_console(), one, _now(), wide=wide)
         _print_advice(settings, one["route"], one["causes"])
 
 

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from redrive.brokers import registry
 from redrive.classification.causes import Cause
+from redrive.ledger.engine import parse_instant
 from redrive.lifecycle import State
 
 #: Every place where a message can be, as `message_balance` counts them, in the words of a person's glance.
@@ -76,8 +79,8 @@ def print_advice(console: Console, causes: dict[str, int], broker: str) -> None:
         console.print(Text(registry.advice(Cause(cause), broker)))
 
 
-def print_status(console: Console, status: dict[str, Any]) -> None:
-    """One route: messages by state, queues, gates, holder."""
+def print_status(console: Console, status: dict[str, Any], now: datetime, *, wide: bool = False) -> None:
+    """One route: messages by state, queues, gates, holder. For eighty columns, unless ``wide``."""
     console.print(Text(f"\n{status['route']}", style="bold"))
     if status["paused"]:
         console.print(Text(f"  paused: {status['pause_reason']}", style="red"))
@@ -94,30 +97,43 @@ def print_status(console: Console, status: dict[str, Any]) -> None:
     else:
         shown = [(words, balance[place]) for place, words in _PLACES.items() if balance.get(place)]
         console.print(Text("  " + "   ".join(f"{state} {count:,}" for state, count in shown)))
-        if status["next_due_at"]:
-            console.print(Text(f"  next redelivery due {str(status['next_due_at'])[:19]} UTC", style="dim"))
-    _print_queues(console, status["queues"])
+        if due := parse_instant(status["next_due_at"]):
+            when = f"due {due:%Y-%m-%d %H:%M:%S} UTC" if due > now else "due now: the next run sends it"
+            console.print(Text(f"  next redelivery {when}", style="dim"))
+    _print_queues(console, status["queues"], now)
     for one in status["stuck_consumers"]:
         who, since = f"{one['consumer']} of {one['queue']}", str(one["last_progress_at"])[:16]
         said = f"  {who} is {one['status']}: it holds {one['unacked']:,} and got nowhere since {since} UTC"
         console.print(Text(_printable(said), style="red"))
     _print_destinations(console, status["destinations"])
-    _print_gates(console, status["gates"], status["watching"])
+    _print_gates(console, status["gates"], status["watching"], wide=wide)
 
 
-def _print_queues(console: Console, queues: Sequence[dict[str, Any]]) -> None:
+def _print_queues(console: Console, queues: Sequence[dict[str, Any]], now: datetime) -> None:
     if not queues:
         return
-    table = Table("queue", "visible", "in flight", "delayed", "oldest", "seen (UTC)", box=box.SIMPLE_HEAD)
+    table = Table("queue", "visible", "in flight", "delayed", "oldest", "seen", box=box.SIMPLE_HEAD)
     for one in queues:
         age = one["oldest_age_seconds"]
         table.add_row(
             Text(one["queue"]),
             *("?" if one[name] is None else f"{one[name]:,}" for name in ("visible", "in_flight", "delayed")),
             "unknown" if age is None else f"{age:,.0f} s",
-            str(one["observed_at"])[5:16],
+            _ago(one["observed_at"], now),
         )
     console.print(table)
+
+
+def _ago(moment: datetime | str | None, now: datetime) -> str:
+    """How old a look is, in its largest unit."""
+    at = parse_instant(moment)
+    if at is None:
+        return "never"
+    seconds = max(0, int((now - at).total_seconds()))
+    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {name} ago"
+    return f"{seconds} s ago"
 
 
 def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]]) -> None:
@@ -130,22 +146,30 @@ def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]]
         console.print(Text(f"  breaker: {says}; {one['reason']}; {one['waiting']:,} wait", style="red"))
 
 
-def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: dict[str, Any]) -> None:
-    """The gates behind which something waits, and the stopped ones; an idle canary says nothing."""
+def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: dict[str, Any], *, wide: bool) -> None:
+    """The gates behind which something waits, and the stopped ones; an idle canary says nothing. What each waits for
+    has a line of its own, so that it is read and no cause is cut."""
     telling = [g for g in gates if g["waiting"] or g["held"] or g["sent"] or g["stage"] in ("failed", "tripped")]
     if not telling:
         return
-    table = Table("group", "cause", "gate", "sent", "back", "waiting", "held", "waits for", box=box.SIMPLE_HEAD)
+    names = ("group", "cause", "gate", "sent", "back", "waiting", "held", *(["waits for"] if wide else []))
+    table = Table(*names, box=box.SIMPLE_HEAD) if wide else None
+    if table is None:
+        console.print(Text("  gates, by group:", style="dim"))
     for gate in telling:
         stage = gate["stage"] if gate["stage"] not in ("canary", "ramp") else f"{gate['stage']} of {gate['allowed']}"
-        table.add_row(
-            str(gate["group_id"]),
-            gate["cause"],
-            stage,
-            *(f"{gate[name]:,}" for name in ("sent", "returned", "waiting", "held")),
-            Text(gate["waits_for"] or ""),
+        counts = [f"{gate[name]:,}" for name in ("sent", "returned", "waiting", "held")]
+        if table is not None:
+            table.add_row(str(gate["group_id"]), gate["cause"], stage, *counts, Text(gate["waits_for"] or ""))
+            continue
+        said = f"  {gate['group_id']:>5}  {gate['cause']}, {stage}; " + ", ".join(
+            f"{n} {name}" for n, name in zip(counts, ("sent", "back", "waiting", "held"), strict=True)
         )
-    console.print(table)
+        console.print(Text(said))
+        if gate["waits_for"]:
+            console.print(Padding(Text(_printable(f"waits for {gate['waits_for']}"), style="dim"), (0, 0, 0, 9)))
+    if table is not None:
+        console.print(table)
     if watching["not_worked_past"]:
         console.print(
             Text(

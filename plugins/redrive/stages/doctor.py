@@ -16,8 +16,16 @@ from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
 from redrive.connections import lookup
 from redrive.connections.processed_check import Checker
-from redrive.errors import ClassificationFailed, PermissionRefused, QueueMissing, RedriveError, SettingsError
+from redrive.errors import (
+    ClassificationFailed,
+    LedgerError,
+    PermissionRefused,
+    QueueMissing,
+    RedriveError,
+    SettingsError,
+)
 from redrive.ledger import schema
+from redrive.ledger.account import inspecting
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import escalations
@@ -96,6 +104,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield from _before_the_first_drain(name, subject, broker, source)
             if route.destination_of(source.queue) is None:
                 yield _origins(broker, subject, source, aiming.key_of(name, route, source.queue))
+                yield from _without_origin(settings, name, source.queue)
         for queue in sorted({q for q in (route.destination_of(s.queue) for s in route.sources) if q}):
             yield _look(f"{name}: destination {queue}", partial(_depth, broker, queue))
             yield from _fan_out(broker, f"{name}: destination {queue}", queue, allowed=route.fan_out == "allow")
@@ -234,6 +243,27 @@ def _origins(broker: Broker, subject: str, source: Source, key: str) -> Finding:
     if "*" in source.origins:
         return Finding("warning", subject, f"{key} lets headers send messages to any queue")
     return Finding("ok", subject, "; ".join(told))
+
+
+def _without_origin(settings: Settings, name: str, queue: str) -> Iterator[Finding]:
+    """Messages of a source that told no origin: who publishes to a dead-letter queue by himself leaves none."""
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        with ledger.read() as connection:
+            found, lacking = inspecting.without_origin(connection, name, queue)
+    except LedgerError:
+        return  # it is told already
+    finally:
+        ledger.close()
+    if lacking:
+        yield Finding(
+            "warning",
+            f"{name}: source {queue}: origins",
+            f"{lacking:,} of its newest {found:,} messages don't tell where they failed, and go to people: a consumer"
+            " that publishes here itself, instead of rejecting, leaves no origin. Configure a destination for this"
+            " source, or let it reject",
+        )
 
 
 def _fan_out(broker: Broker, subject: str, queue: str, *, allowed: bool) -> Iterator[Finding]:

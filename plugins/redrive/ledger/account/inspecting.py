@@ -134,6 +134,19 @@ def reasons(connection: Connection, route: str, *, since: datetime, most: int = 
     return {row.reason: row.n for row in rows}
 
 
+def without_origin(connection: Connection, route: str, source: str) -> tuple[int, int]:
+    """Of the newest messages of a source how many were looked at, and of how many nobody knows where they failed."""
+    row = connection.execute(
+        sql(
+            "select count(*) as n, coalesce(sum(case when origin is null then 1 else 0 end), 0) as lacking from (select"
+            " origin from messages where route = :route and source = :source and kind = 'dead_letter'"
+            " order by message_id desc limit :newest) newest"
+        ),
+        {"route": route, "source": source, "newest": _NEWEST},
+    ).one()
+    return int(row.n), int(row.lacking)
+
+
 class ToDo(NamedTuple):
     """What runs have still to do on a route."""
 
