@@ -10,6 +10,7 @@ BENCHMARKS = {
     "Accuracy of causes": ["benchmarks.accuracy"],
     "Accuracy of groups": ["benchmarks.grouping"],
     "Speed of causes and groups, beside Drain3 (two cores)": ["benchmarks.classification"],
+    "The loop on a real RabbitMQ node, beside a shovel": ["benchmarks.shovel"],
     "A small batch, with a Spark that is started for it and with one that is there": ["benchmarks.small_batches"],
 }
 
