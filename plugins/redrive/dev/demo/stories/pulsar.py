@@ -104,6 +104,14 @@ class Shop:
         )
 
 
+def _soon(question: Callable[[], bool]) -> bool:
+    """Whether it comes to be so; acks travel grouped."""
+    deadline = time.monotonic() + LONGEST
+    while not (answer := question()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return answer
+
+
 def tell(play: Play) -> bool:
     """Stuck, found, freed; and the dead letters go back meanwhile."""
     with ExitStack() as leaving:
@@ -142,7 +150,7 @@ def _tell(play: Play, shop: Shop) -> bool:
     time.sleep(TIMEOUT + 0.5)
     shop.buy("one-more")
     well &= play.check(shop.work(ok, until=lambda: "one-more" in shop.done), "the other works on")
-    time.sleep(0.5)  # acks travel grouped
+    well &= play.check(_soon(lambda: shop.consumers()["well"] == 0), "and the broker knows of its acks")
     well &= play.redrive("observe", "orders") == 0
     well &= play.redrive("status", "orders") == 0
     events = play.rows("select action from audit_events where action in ('isolate_consumer', 'close_connection')")
