@@ -53,11 +53,12 @@ class AirflowAccess:
     """
 
     async def person(self, request: Request) -> Person:
-        from airflow.api_fastapi.core_api.security import bearer_scheme, get_user  # noqa: PLC0415
         from fastapi import HTTPException  # noqa: PLC0415
 
+        from redrive.airflow import compat  # noqa: PLC0415
+
         try:
-            user = await get_user(request, None, await bearer_scheme(request))
+            user = await compat.user_of(request)
         except HTTPException as refusal:
             raise NotLoggedIn(str(refusal.detail)) from refusal
         # A name is what people recognise; an auth manager that knows none has an id.

@@ -1,5 +1,6 @@
 """What holds on an Airflow that is older than that of the tests, as far as it can be pretended."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -70,3 +71,35 @@ def test_no_kind_of_run_is_allowed_that_this_airflow_does_not_know(monkeypatch: 
     older = Enum("DagRunType", {"A": "scheduled", "B": "backfill"})  # Airflow 3.2 has no operator_triggered
     monkeypatch.setattr(_generated, "DagRunType", older)
     assert compat.no_backfill() == {"allowed_run_types": ["scheduled"]}
+
+
+@pytest.mark.parametrize(
+    ("headers", "cookies", "expected"),
+    [
+        ({"Authorization": "Bearer told"}, {"_token": "kept"}, "told"),
+        ({}, {"_token": "kept"}, "kept"),
+        ({"Authorization": "Basic told"}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_whoever_is_logged_in_is_known_where_airflow_reads_no_cookie(
+    monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], cookies: dict[str, str], expected: str | None
+) -> None:
+    from airflow.api_fastapi.core_api import security  # noqa: PLC0415  imports Airflow
+    from starlette.requests import Request  # noqa: PLC0415
+
+    from redrive.airflow import compat  # noqa: PLC0415
+
+    async def get_user(oauth_token: str | None, bearer_credentials: object) -> object:
+        """As of Airflow 3.1.0."""
+        raise AssertionError("it would ask the header alone")
+
+    async def resolve(token: str | None) -> str | None:
+        return token
+
+    monkeypatch.setattr(security, "get_user", get_user)
+    monkeypatch.setattr(security, "resolve_user_from_token", resolve)
+    told = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    told += [(b"cookie", f"{name}={value}".encode()) for name, value in cookies.items()]
+    request = Request({"type": "http", "headers": told})
+    assert asyncio.run(compat.user_of(request)) == expected

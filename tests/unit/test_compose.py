@@ -72,6 +72,22 @@ def test_services_wait_for_what_they_need(name: str) -> None:
 
 
 @each_service
+def test_nothing_grows_without_end(name: str) -> None:
+    assert SERVICES[name]["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}}
+    assert re.fullmatch(r"\d+[mg]", SERVICES[name]["mem_limit"])
+
+
+def test_airflow_starts_and_goes_on_without_spark_and_lets_tasks_end() -> None:
+    for name, service in SERVICES.items():
+        assert name.startswith("spark") or not [one for one in service.get("depends_on", {}) if one.startswith("spark")]
+    assert SERVICES["scheduler"]["stop_grace_period"] == "5m"
+
+
+def test_it_says_what_it_is_not() -> None:
+    assert "This is not production" in TEXT
+
+
+@each_service
 def test_ports_are_on_loopback(name: str) -> None:
     for port in SERVICES[name].get("ports", []):
         assert port.startswith("127.0.0.1:")

@@ -22,7 +22,14 @@ try:
 except ImportError:  # before Airflow 3.3
     ExceptionRetryPolicy = None
 
-__all__ = ["VERSION", "AirflowSkipException", "no_backfill", "retries", "stats", "told_at_once"]
+__all__ = ["VERSION", "AirflowSkipException", "known_to", "no_backfill", "retries", "stats", "told_at_once", "user_of"]
+
+
+def known_to(operator: type, **arguments: Any) -> dict[str, Any]:
+    """Those of the arguments that this version of an operator, or of one that it is made from, takes."""
+    made: list[Any] = [kind.__dict__["__init__"] for kind in operator.__mro__ if "__init__" in kind.__dict__]
+    taken = {name for one in made for name in inspect.signature(one).parameters}
+    return {name: value for name, value in arguments.items() if name in taken}
 
 
 def stats() -> Any:
@@ -32,6 +39,21 @@ def stats() -> Any:
     except ImportError:  # before Airflow 3.2
         from airflow.stats import Stats as stats  # noqa: PLC0415, N813
     return stats
+
+
+async def user_of(request: Any) -> Any:
+    """Who sent this request, by Airflow's own login: a token in its header, else the cookie that the login leaves.
+
+    Raises FastAPI's ``HTTPException`` for nobody.
+    """
+    from airflow.api_fastapi.core_api import security  # noqa: PLC0415  the api-server alone has it
+
+    credentials = await security.bearer_scheme(request)
+    if "request" in inspect.signature(security.get_user).parameters:
+        return await security.get_user(request, None, credentials)
+    # The first Airflow 3.1 leaves its cookie to a script, which puts it into the header; a page has no script to ask.
+    token = credentials.credentials if credentials is not None else request.cookies.get("_token")
+    return await security.resolve_user_from_token(token)
 
 
 def no_backfill() -> dict[str, Any]:

@@ -105,7 +105,9 @@ def _submit(settings: Settings) -> "ClassifyOperator":
         execution_timeout=settings.spark.timeout,
         # Off: it makes a retry look for the job of the try before, which YARN allows with more settings only.
         # A job that runs twice changes nothing.
-        **({"durable": False} if compat.VERSION >= (3, 3) else {}),  # before, nothing else is known
+        **(
+            compat.known_to(ClassifyOperator, durable=False) if compat.VERSION >= (3, 3) else {}
+        ),  # before, of no effect
         doc="Finds the cause of every staged message in Spark. Skipped when nothing new is staged.",
     )
 
