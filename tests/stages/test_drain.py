@@ -1,12 +1,13 @@
 """What a drain does when things go slowly, partly, or round in circles."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from redrive.brokers.base import Settled
+from redrive.brokers.base import Capabilities, Settled
 from redrive.brokers.memory import MemoryBroker
 from redrive.stages import pipeline
 from tests.workshop import REFUSED, Workshop
@@ -59,6 +60,29 @@ def test_a_message_that_bounces_back_can_not_keep_a_drain_running(tmp_path: Path
     workshop.settings = workshop.configure(workshop.settings.database, drain={"wait": "0s", "flush_messages": 1})
     assert drain(workshop)["drained"] == 3
     assert len(workshop.bodies("orders-dlq")) == 3
+
+
+def test_what_was_there_is_not_left_for_what_came_in_since_where_the_broker_keeps_no_order(tmp_path: Path) -> None:
+    workshop = a_workshop(tmp_path)
+    workshop.die("first", "second")
+
+    class Shuffling(MemoryBroker):
+        began = False
+
+        def capabilities_for(self, queue: str) -> Capabilities:
+            return replace(super().capabilities_for(queue), in_order=False)
+
+        def receive(self, queue: str, **options: Any) -> list[Any]:
+            if self.began:
+                return super().receive(queue, **options)
+            self.began = True
+            workshop.die("third")
+            first, *others = super().receive(queue, **options | {"limit": options["limit"] + 1})
+            self.release(queue, [first.receipt])
+            return others
+
+    workshop.broker = Shuffling(workshop.world)
+    assert drain(workshop)["drained"] == 3
 
 
 def test_batches_are_closed_by_count(tmp_path: Path) -> None:

@@ -347,8 +347,12 @@ class _SourceDrain:
 
     def _is_counted_out(self, first: Depth) -> bool:
         """Nothing is decided by it, and as much came as was there, with nothing in flight before and after: so nobody
-        has to receive what came in since."""
-        if first.total is None or first.in_flight or self.drained < first.total or self._completeness_matters():
+        has to receive what came in since. Only where what came first is given first: elsewhere what came in since may
+        have been given, and what was there is left."""
+        in_order = self._context.broker.capabilities_for(self._source.queue).in_order
+        if not in_order or first.total is None or first.in_flight or self.drained < first.total:
+            return False
+        if self._completeness_matters():
             return False
         self._flush()
         return self._context.broker.depth(self._source.queue).in_flight == 0
