@@ -499,7 +499,12 @@ class Story:
         a stage of a canary takes a run more, which sees that a zero stays."""
         ordered = any("order_by" in route for route in self.plan.config["routes"].values())
         limits = [route["drain"]["limit"] for route in self.plan.config["routes"].values() if "limit" in route["drain"]]
-        rooms = [route["rate"]["max_in_flight"] for route in self.plan.config["routes"].values() if "rate" in route]
+        # Of what is sent because its consumer was overloaded, a tenth may be in flight.
+        rooms = [
+            max(1, route["rate"]["max_in_flight"] // 10)
+            for route in self.plan.config["routes"].values()
+            if "rate" in route
+        ]
         made = self.world.book.numbers["messages"]
         estimated = any(
             system.traits.depth == "about" or system.traits.client.startswith("sqs")
