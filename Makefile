@@ -15,6 +15,7 @@ MINUTES ?= 60
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell echo $$(($(CORES) < 4 ? 2 * $(CORES) : 8)))
 BIN := .venv/bin
+AIRFLOWS := $(sort $(basename $(notdir $(wildcard tests/installed/airflows/*.in))))
 # A shell that forbids compiled files would make each of the hundreds of Pythons that tests start compile Airflow.
 unexport PYTHONDONTWRITEBYTECODE
 # The pins were made for 3.11, so it is preferred where several are installed.
@@ -66,8 +67,19 @@ brokers: setup ## Prepare the servers that tests use
 	./tests/install_elasticmq.sh
 	./tests/install_pulsar.sh
 
+# Airflows of other teams, each with the libraries of its time: tests install the wheel into them.
+.venv-airflow-%/.requirements: tests/installed/airflows/%.txt .venv/.uv-$(UV_VERSION)
+	@echo "Installing Airflow $* into .venv-airflow-$* (about 400 MB, once)"
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venv-airflow-$*
+	VIRTUAL_ENV='$(CURDIR)/.venv-airflow-$*' $(BIN)/uv pip install --quiet --no-deps -r $<
+	@touch $@
+
+.PHONY: matrix
+matrix: brokers $(AIRFLOWS:%=.venv-airflow-%/.requirements) ## Check the wheel in every Airflow that it is made for
+	REDRIVE_MATRIX=1 REDRIVE_REQUIRE_BROKERS=all $(BIN)/pytest --durations=10 tests/installed
+
 .PHONY: test
-test: brokers lint ## Check everything
+test: brokers lint .venv-airflow-$(firstword $(AIRFLOWS))/.requirements ## Check everything
 	$(BIN)/pytest -n $(WORKERS) --durations=15
 
 .PHONY: check
@@ -101,10 +113,11 @@ soak: setup ## Simulate new seeds for $MINUTES (60) and print the account
 	$(BIN)/python -m tests.simulation soak --minutes '$(MINUTES)'
 
 .PHONY: release
-release: brokers ## Build sdist and wheel into dist/ and check them
+release: brokers ## Build sdist, wheel and bill of materials into dist/ and check them
 	rm -rf dist
 	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) REDRIVE_DIST='$(CURDIR)/dist'; \
-		$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist && $(BIN)/pytest tests/installed
+		$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist && \
+		$(BIN)/python -m redrive.dev.parts dist/redrive-*.whl requirements.txt && $(BIN)/pytest tests/installed
 	@cd dist && sha256sum redrive-*
 
 .PHONY: docs
@@ -112,13 +125,21 @@ docs: setup ## Write docs/configuration.md and docs/causes.md from the code
 	$(BIN)/python -m redrive.settings > docs/configuration.md
 	$(BIN)/python -m redrive.classification.rules > docs/causes.md
 
+SPARK := pyspark pyspark-client py4j  # 500 MB, which tests lend
+LOCK = $(BIN)/uv pip compile --quiet --no-header --python-version 3.11
 .PHONY: lock
 lock: setup ## Resolve requirements*.in anew
-	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-test.in -o requirements-test.txt
+	$(LOCK) --upgrade requirements-test.in -o requirements-test.txt
 	cp requirements-test.txt requirements.txt  # what both need, in the same versions
-	$(BIN)/uv pip compile --quiet --no-header --python-version 3.11 requirements.in -o requirements.txt
-	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-ministack.in -o requirements-ministack.txt
-	$(BIN)/uv pip compile --quiet --no-header --upgrade --python-version 3.11 requirements-bench.in -o requirements-bench.txt
+	$(LOCK) requirements.in -o requirements.txt
+	$(LOCK) --upgrade requirements-ministack.in -o requirements-ministack.txt
+	$(LOCK) --upgrade requirements-bench.in -o requirements-bench.txt
+	for one in $(AIRFLOWS); do \
+		day=$$(grep -o -m 1 -E '[0-9]{4}-[0-9]{2}-[0-9]{2}' tests/installed/airflows/$$one.in); \
+		$(LOCK) --no-annotate --upgrade --exclude-newer $$day $(SPARK:%=--no-emit-package %) \
+			--extra rabbitmq --extra sqs --extra spark --extra postgres \
+			pyproject.toml tests/installed/airflows/$$one.in -o tests/installed/airflows/$$one.txt; \
+	done
 
 .PHONY: env
 env: ## Write .env with fresh secrets for docker-compose.yml
@@ -126,6 +147,6 @@ env: ## Write .env with fresh secrets for docker-compose.yml
 
 .PHONY: clean
 clean: ## Remove the environments and caches; var/ with the ledger stays
-	rm -rf .venv .venv-ministack .venv-bench .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
+	rm -rf .venv .venv-ministack .venv-bench .venv-airflow-* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis \
 		spark-warehouse metastore_db derby.log plugins/*.egg-info
 	find dags plugins spark_jobs sql tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

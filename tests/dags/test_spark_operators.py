@@ -41,7 +41,7 @@ class Ti:
 
     def xcom_pull(self, task_ids: str, key: str = "return_value") -> object:
         return {
-            ("begin", "return_value"): {"run_id": "Orders_2026-11-20T08"},
+            ("begin", "return_value"): {"route": "orders", "run_id": "Orders_2026-11-20T08"},
             ("prepare", "return_value"): "s3://work/staging/m.json",
             ("prepare", "code"): ["s3://work/code/job.py", "s3://work/code/lib.zip"],
         }[task_ids, key]
@@ -163,6 +163,30 @@ def call() -> dict[str, Any]:
         "token": rendered(classify.client_request_token),
         "driver": rendered(classify.job_driver)["sparkSubmit"],
     }
+
+
+@pytest.mark.parametrize("runner", ["local", "connect, remote: 'sc://spark:15002'"])
+def test_the_task_leads_to_sparks_page_where_one_is_known(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from redrive.airflow import links, spark_operators  # noqa: PLC0415  imports Airflow
+
+    assert not links_of(the_task(f"spark: {{runner: {runner}}}"))
+    task = the_task(f"spark: {{runner: {runner}, history: 'http://history'}}")
+    (link,) = links_of(task)
+    task = getattr(task, "operator", task)
+    assert link.get_link(task, ti_key=None) == "", "nothing ran yet"
+    monkeypatch.setattr(spark_operators.submit, "history_page", lambda _spark, manifest: f"http://history/{manifest}")
+    spark_operators._note_page({"ti": Ti(), "task": task})
+    assert link.get_link(task, ti_key=None) == "http://history/s3://work/staging/m.json"
+    assert links.SPARK_PAGE not in vars(the_task("spark: {}"))
+
+
+def links_of(task: Any) -> list[Any]:
+    return list(getattr(task, "operator", task).operator_extra_links)
+
+
+def test_the_application_is_named_after_route_and_run() -> None:
+    for text in ("spark: {}", EMR):
+        assert rendered(the_task(text).name) == "redrive-classify orders Orders_2026-11-20T08"
 
 
 class TestEmrServerless:

@@ -1,107 +1,33 @@
 """The wheel is the product: built twice, installed where no checkout is, and used as a stranger would."""
 
-import hashlib
 import json
 import os
+import re
 import shutil
-import subprocess
 import sys
-import sysconfig
 import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
+from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from redrive.airflow import DAG_FILE
+from redrive.dev import parts
 from tests import servers
+from tests.installed.places import SOURCES, Place, build, digest, install
 from tests.servers import ROOT
 from tests.unit.test_package import only_installed
 
 pytestmark = pytest.mark.slow
 
-UV = Path(sys.executable).with_name("uv")
-#: What a build reads.
-SOURCES = (
-    *("config", "dags", "docs", "plugins", "spark_jobs", "sql", ".gitignore", "LICENSE", "pyproject.toml"),
-    *("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"),
-)
-
-
-def build(source: Path, target: Path) -> dict[str, Path]:
-    """sdist and wheel of ``source``, by their names."""
-    environment = {"SOURCE_DATE_EPOCH": "1700000000"} | os.environ  # `make release` says its own
-    command = [UV, "build", "--quiet", "--python", sys.executable, "--out-dir", target, source]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {path.name: path for path in target.iterdir() if path.suffix in (".whl", ".gz")}
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What `make release` made (``$REDRIVE_DIST``), else what is built now."""
-    given = os.environ.get("REDRIVE_DIST")
-    if given:
-        return {path.name: path for path in Path(given).iterdir() if path.suffix in (".whl", ".gz")}
-    return build(ROOT, tmp_path_factory.mktemp("dist"))
-
-
-@pytest.fixture(scope="module")
-def wheel(made: dict[str, Path]) -> Path:
-    return next(path for name, path in made.items() if name.endswith(".whl"))
-
-
-class Place(NamedTuple):
-    """An environment with the wheel in it, and a folder to work in; the checkout is nowhere in either."""
-
-    python: Path
-    folder: Path
-
-    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        unwanted = ("AIRFLOW", "REDRIVE_", "PYTHONPATH", "VIRTUAL_ENV")
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
-        # Spark's program is beside the Python of the tests.
-        path = os.pathsep.join(
-            [str(self.python.parent), kept.get("PATH", os.defpath), str(Path(sys.executable).parent)]
-        )
-        return subprocess.run(
-            words,
-            cwd=self.folder,
-            env=kept | {"PATH": path, "AIRFLOW_HOME": str(self.folder), "COLUMNS": "200"} | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    def redrive(self, *words: str, **environment: str) -> str:
-        """What the installed command prints; it has to go well."""
-        done = self.run(str(self.python.with_name("redrive")), *words, **environment)
-        assert done.returncode == 0, f"redrive {' '.join(words)}: {done.stdout}{done.stderr}"
-        return done.stdout
-
 
 @pytest.fixture(scope="module")
 def place(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """The libraries are those of the tests, lent by a path; the editable installation is not, for which that would
-    have to be a folder whose ``.pth`` files are read."""
-    home = tmp_path_factory.mktemp("elsewhere")
-    python = home / "venv" / "bin" / "python"
-    subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, home / "venv"], check=True)
-    install = [UV, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", python, wheel]
-    subprocess.run(install, check=True)
-    ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    own = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
-    (own / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    (home / "work").mkdir()
-    return Place(python, home / "work")
+    return install(wheel, tmp_path_factory.mktemp("elsewhere"), Path(sys.executable))
 
 
 # --- what is built ---------------------------------------------------------------------------------------------
@@ -165,6 +91,25 @@ def test_the_source_archive_holds_what_people_read_and_nothing_of_this_machine(m
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "pyproject.toml", "docs/airflow.md", "dags/redrive_routes.py"} <= names
     assert not [name for name in names if name.startswith((".venv", "var", "tests", ".git/"))]
+
+
+def test_the_bill_of_materials_names_every_part_and_is_made_again_the_same(wheel: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(wheel, tmp_path))
+    pins = ROOT / "requirements.txt"
+    told = []
+    for _ in range(2):
+        assert parts.main([str(copy), str(pins)]) == 0
+        told.append(copy.with_name(f"{copy.name}.cdx.json").read_bytes())
+    assert told[0] == told[1]
+    bill = json.loads(told[0])
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    ours = bill["metadata"]["component"]
+    assert (ours["name"], ours["hashes"]) == ("redrive", [{"alg": "SHA-256", "content": digest(wheel)}])
+    assert ours["licenses"] == [{"expression": "Apache-2.0"}]
+    named = {part["name"]: part["version"] for part in bill["components"]}
+    assert len(named) == len(re.findall(r"^[A-Za-z0-9].*==", pins.read_text(), re.MULTILINE))
+    assert named["apache-airflow"] == metadata.version("apache-airflow")
+    assert len([part for part in bill["components"] if "licenses" in part]) > len(named) / 2
 
 
 # --- what is installed -----------------------------------------------------------------------------------------

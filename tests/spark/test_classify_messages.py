@@ -19,6 +19,7 @@ from tests.unit.hostile_texts import HOSTILE
 from redrive.classification import explain
 from redrive.classification.cases import Case
 from redrive.message import body_hash
+from redrive.spark import job
 from redrive.spark.job import run
 from redrive.staging import file_schemas
 
@@ -286,6 +287,24 @@ def test_cases_of_many_tasks_come_together(spark: SparkSession, tmp_path: Path) 
     assert Counter(m["cause"] for m in messages) == Counter({None: 5}) + Counter(
         {group["cause"]: group["messages"] for group in groups}
     )
+
+
+def test_shares_go_by_bytes_where_messages_are_large() -> None:
+    def sizes(rows: int, size: int) -> list[int]:
+        some = [{"batch_id": n, "uri": f"{n}", "rows": rows, "bytes": size} for n in range(40)]
+        return [len(share) for share in job.shares({"batches": some})]
+
+    assert sizes(1_000, 200_000) == [5] * 8, "messages of a usual size: by their number"
+    assert sizes(1_000, 100_000_000) == [1] * 40, "100 KB each"
+    assert sizes(1, 1_000) == [40]
+
+
+def test_spark_says_whose_job_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    classify(spark, tmp_path, [staged(0, headers=[("error", "timeout")])], run="r-7")
+    assert spark.sparkContext.getLocalProperty("spark.job.description") == "redrive-classify orders r-7"
+    assert "redrive-classify orders r-7" in spark.getTags()
+    told = json.loads((tmp_path / "out" / file_schemas.APPLICATION_FILE).read_text())
+    assert told == {"application": spark.sparkContext.applicationId}
 
 
 def test_what_a_session_was_told_is_not_overruled(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,8 +17,13 @@ def tracked() -> list[Path]:
     if git and (ROOT / ".git").exists():
         names = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         return [path for name in names.split("\0") if name and (path := ROOT / name).is_file()]
-    hidden = {".venv", ".venv-ministack", ".venv-bench", "var", "__pycache__"}
-    return [path for path in ROOT.rglob("*") if path.is_file() and not hidden & set(path.relative_to(ROOT).parts)]
+    hidden = {"var", "__pycache__"}
+    return [
+        path
+        for path in ROOT.rglob("*")
+        if path.is_file()
+        and not any(part in hidden or part.startswith(".venv") for part in path.relative_to(ROOT).parts)
+    ]
 
 
 FILES = tracked()

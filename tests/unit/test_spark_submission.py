@@ -100,6 +100,26 @@ class TestTheCode:
         assert {Path(code.application).name, Path(code.py_files).name} == set(written)
 
 
+class TestThePageOfAJob:
+    @pytest.fixture
+    def manifest(self, home: Path) -> str:
+        (home / "out").mkdir()
+        (home / "m.json").write_text(json.dumps({"output": str(home / "out")}))
+        return str(home / "m.json")
+
+    def test_is_known_once_the_job_has_said_which_application_it_is(self, home: Path, manifest: str) -> None:
+        spark = settings_with("{history: 'https://history.example/spark/'}").spark
+        assert submit.history_page(spark, manifest) is None
+        (home / "out" / "spark.json").write_text('{"application": "app-7/8"}')
+        assert submit.history_page(spark, manifest) == "https://history.example/spark/history/app-7%2F8/"
+
+    def test_is_not_guessed(self, home: Path, manifest: str) -> None:
+        (home / "out" / "spark.json").write_text('{"application": ""}')
+        assert submit.history_page(settings_with("{history: 'http://h'}").spark, manifest) is None
+        assert submit.history_page(settings_with("{}").spark, "nowhere.json") is None
+        assert submit.history_page(settings_with("{history: 'http://h'}").spark, "nowhere.json") is None
+
+
 class TestTheCommand:
     def test_says_the_master_the_code_and_the_manifest(self, home: Path) -> None:
         command = submit.submit_command(settings_with("{runner: submit, master: 'spark://m:7077'}"), "s3://b/m.json")
@@ -141,9 +161,12 @@ class TestTheCommand:
         properties = submit.properties(settings.spark)
         assert properties["spark.sql.shuffle.partitions"] == "7"
 
-    def test_the_job_gets_the_session_that_it_asks_for(self) -> None:
-        given = submit.properties(settings_with("{runner: submit}").spark)
-        assert session_conf.SESSION.items() <= given.items()
+    def test_a_session_of_this_machine_is_ours_and_a_cluster_is_left_as_it_is(self) -> None:
+        here = submit.properties(settings_with("{runner: local}").spark)
+        assert session_conf.SESSION.items() <= here.items()
+        asked = "{runner: submit, master: yarn, conf: {spark.sql.adaptive.enabled: 'true'}}"
+        there = submit.properties(settings_with(asked).spark)
+        assert there == {"spark.sql.adaptive.enabled": "true"}
 
     def test_a_spark_of_this_machine_gets_a_jvm_that_is_soon_at_work(self) -> None:
         given = submit.properties_here(settings_with("{}").spark)
@@ -302,7 +325,7 @@ class TestARun:
         (home / "m.json").write_text("{}")
         submit.classify(settings_with("{runner: connect, remote: 'sc://spark:15002'}"), str(home / "m.json"))
         assert remote.artifacts == [str(submit.package())]
-        assert remote.options == session_conf.SESSION, "the session is the server's until then"
+        assert remote.options == {}, "the session is the server's"
 
     def test_over_connect_that_fails_tells_the_server_and_no_token(
         self, home: Path, remote: "Remote", monkeypatch: pytest.MonkeyPatch

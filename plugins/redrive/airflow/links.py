@@ -52,3 +52,19 @@ def to(task: Any, *links: BaseOperatorLink) -> Any:
     """``task``, the answer of a decorated function, with these buttons on its page."""
     task.operator.operator_extra_links = links
     return task
+
+
+@attrs.define
+class SparkLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow has no types for mypy
+    """To the application in Spark's History Server, once the job has told which one it was."""
+
+    name = "Spark"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The address; empty where the configuration names no server or no job ran."""
+        del ti_key
+        return str(getattr(operator, SPARK_PAGE, ""))
+
+
+#: The attribute of a task under which it notes the page of what it started.
+SPARK_PAGE: Final = "redrive_spark_page"

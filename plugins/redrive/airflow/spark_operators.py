@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import get_current_context, task
 
 from redrive import settings as configuration
-from redrive.airflow import compat
+from redrive.airflow import compat, links
 from redrive.extras import needing
 from redrive.settings import Settings, SparkSettings
-from redrive.spark import submit
+from redrive.spark import session_conf, submit
 
 if TYPE_CHECKING:
     from redrive.airflow.spark_submit import ClassifyOperator
@@ -31,6 +31,10 @@ TASK_ID = "classify"
 CLOUD_RUNNERS = frozenset({"emr_serverless", "dataproc_serverless"})
 CODE_KEY = "code"
 
+_NAME = (
+    f"{session_conf.APPLICATION_NAME} {{{{ ti.xcom_pull(task_ids='begin')['route'] }}}}"
+    " {{ ti.xcom_pull(task_ids='begin')['run_id'] }}"
+)
 _MANIFEST = "{{ ti.xcom_pull(task_ids='prepare') }}"
 _APPLICATION = "{{ ti.xcom_pull(task_ids='prepare', key='code')[0] }}"
 _PY_FILES = "{{ ti.xcom_pull(task_ids='prepare', key='code')[1] }}"
@@ -46,14 +50,20 @@ def classify(settings: Settings) -> Any:
     """The task ``classify`` of the configured runner; without a manifest it is skipped and no Spark starts."""
     match settings.spark.runner:
         case "local" | "submit":
-            return _submit(settings)
+            submitted = _submit(settings)
+            submitted.operator_extra_links = _links(settings)
+            return submitted
         case "connect":
             over_connect = task(task_id=TASK_ID, execution_timeout=settings.spark.timeout)(_over_connect)
-            return over_connect(_MANIFEST)
+            return links.to(over_connect(_MANIFEST), *_links(settings))
         case "emr_serverless":
             return _on_emr(settings)
         case "dataproc_serverless":
             return _on_dataproc(settings)
+
+
+def _links(settings: Settings) -> tuple[links.SparkLink, ...]:
+    return (links.SparkLink(),) if settings.spark.history else ()
 
 
 def spark_of(context: Any, parsed: SparkSettings) -> SparkSettings:
@@ -90,7 +100,17 @@ def holding_route(context: Any) -> Iterator[None]:
         with heartbeat.beating(configuration.load(), run):
             yield
     finally:
+        _note_page(context)
         log.info("the Spark job of route %s, run %s took %.1f s", run.route, run.run_id, time.monotonic() - began)
+
+
+def _note_page(context: Any) -> None:
+    """Leave the address of the job's page with the task, whose link shows it; also of a job that failed."""
+    manifest = context["ti"].xcom_pull(task_ids="prepare")
+    spark = configuration.load().spark
+    if manifest and (page := submit.history_page(spark, manifest)):
+        log.info("Spark's page of the job: %s", page)
+        setattr(context["task"], links.SPARK_PAGE, page)
 
 
 def _submit(settings: Settings) -> "ClassifyOperator":
@@ -100,7 +120,7 @@ def _submit(settings: Settings) -> "ClassifyOperator":
     return ClassifyOperator(
         task_id=TASK_ID,
         chosen=settings.spark,
-        name=submit.APPLICATION_NAME,
+        name=_NAME,
         application_args=submit.arguments(_MANIFEST),
         execution_timeout=settings.spark.timeout,
         # Off: it makes a retry look for the job of the try before, which YARN allows with more settings only.
@@ -155,7 +175,7 @@ def _on_emr(settings: Settings) -> Any:
             "monitoringConfiguration": {"s3MonitoringConfiguration": {"logUri": f"{_bucket(settings)}/logs/"}}
         },
         client_request_token=_REQUEST,
-        name=submit.APPLICATION_NAME,
+        name=_NAME,
         deferrable=False,  # a trigger doesn't renew the route's lease
         waiter_delay=_POLL_SECONDS,
         waiter_max_attempts=math.ceil(chosen.timeout.total_seconds() / _POLL_SECONDS),

@@ -10,7 +10,6 @@ Nothing here knows Spark: a task calls :func:`write` with the batches of its sha
 """
 
 import base64
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from redrive.classification import explain, failure_text, route_rules
@@ -123,7 +121,7 @@ class _Found:
 def write(batches: Iterable[Batch], asked: Asked, output: str) -> pa.RecordBatch:
     """Write ``{output}/batch-N.parquet`` (columns :data:`~redrive.staging.file_schemas.MESSAGES`) for each; the cases.
 
-    A file appears complete or, on an object store, not at all; writing it again gives the same file. Memory is
+    A file appears complete or not at all; writing it again gives the same file. Memory is
     proportional to the cases of this share and the largest row group. For a batch whose staging file can't be read to
     its end an answer without rows is written: it stops no other batch, and the load finds out why.
     """
@@ -132,17 +130,14 @@ def write(batches: Iterable[Batch], asked: Asked, output: str) -> pa.RecordBatch
     filesystem.create_dir(folder, recursive=True)
     for batch in batches:
         path = f"{folder}/{file_schemas.messages_file(batch.batch_id)}"
-        # Spark may run a task twice at the same time; on an object store a file appears when it is closed.
-        unfinished = f"{path}.{uuid.uuid4().hex}" if isinstance(filesystem, pafs.LocalFileSystem) else path
+        # Spark may run a task twice at the same time.
         try:
-            with filesystem.open_output_stream(unfinished) as sink, _writer(sink) as out:
+            with filesystems.appearing_whole(filesystem, path) as sink, _writer(sink) as out:
                 for table in _tables(batch, look):
                     out.write_table(table)
         except _Unreadable:
-            with filesystem.open_output_stream(unfinished) as sink, _writer(sink):
+            with filesystems.appearing_whole(filesystem, path) as sink, _writer(sink):
                 pass
-        if unfinished != path:
-            filesystem.move(unfinished, path)
     return look.found()
 
 

@@ -188,6 +188,12 @@ class SparkSettings(Part):
         pattern=r"^(s3|gs)://[^/]",
         description="Cloud runners: where the job's code and logs go, such as `s3://bucket/prefix`.",
     )
+    history: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]",
+        description="Address of Spark's History Server, to which the task `classify` links. Write its event log by "
+        "`conf`, where the cluster doesn't.",
+    )
     timeout: Duration = Field(default=timedelta(hours=1), description="After this long a job counts as failed.")
     conf: dict[str, str] = Field(
         default={}, description="More Spark properties, such as `spark.driver.memory`; they win over ours."

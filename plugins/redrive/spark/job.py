@@ -3,7 +3,7 @@
 The executors look at every message once and write what is their own (:mod:`redrive.classification.executor`); Spark
 brings what they found down to distinct cases, and the driver judges those by the rules, up to a limit that bounds its
 memory; what is beyond it the executors explain one by one: see docs/adr/0007-spark-classification.md. Running it again
-overwrites its own output.
+overwrites its own output. The file of cases is written last and appears whole, so where it is, all of the answer is.
 
 ``spark-submit`` is given this file and an archive of the library (:mod:`redrive.spark.submit`);
 ``python -m redrive.spark.job --manifest URI --master local[*,4]`` starts a session of its own.
@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -34,8 +35,10 @@ from redrive.redaction import as_example
 from redrive.spark import session_conf
 from redrive.staging import file_schemas, filesystems
 
-#: How many messages a task is given: enough to be worth its start, few enough that all cores end at about one time.
+#: How much a task is given, in messages: enough to be worth its start, few enough that all cores end at about one time.
 LEAST, MOST, TASKS = 5_000, 50_000, 8
+#: So many bytes of a staging file weigh as much as one message of a usual size: large messages make smaller shares.
+WEIGHT = 2_048
 #: Answers that are written at once.
 PORTION = 10_000
 
@@ -44,7 +47,7 @@ def local_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSe
     """A session that this process starts; ``conf`` is added to what the job needs."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("redrive-classify").master(master)
+    builder = SparkSession.builder.appName(session_conf.APPLICATION_NAME).master(master)
     ours = {**session_conf.SESSION, **session_conf.LOCAL, session_conf.JVM_OPTIONS: session_conf.jvm_options()}
     for key, value in (ours | dict(conf or {})).items():
         builder = builder.config(key, value)
@@ -60,6 +63,9 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     output = str(manifest["output"]).rstrip("/")
     filesystem, folder = filesystems.locate(output)
     _remove_answers(filesystem, folder)
+    application = _describe(spark, manifest)
+    with filesystems.appearing_whole(filesystem, f"{folder}/{file_schemas.APPLICATION_FILE}") as sink:
+        sink.write(json.dumps({"application": application}).encode())
     rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
     known = _known_groups(manifest)
     found = distinct_cases(spark, shares(manifest), Asked.by(manifest), f"{output}/{file_schemas.MESSAGES_DIR}")
@@ -78,7 +84,8 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
     groups = explain.groups_of(explanations.values())
     written = _Written()
     path = f"{folder}/{file_schemas.CASES_FILE}"
-    with filesystem.open_output_stream(path) as sink, pq.ParquetWriter(sink, file_schemas.CASES) as out:
+    # The commit: the messages' files are all there, and without this one nobody reads them.
+    with filesystems.appearing_whole(filesystem, path) as sink, pq.ParquetWriter(sink, file_schemas.CASES) as out:
         written.write(out, ((*cases[case], *explanations[case]) for case in cases))
         if others is not None:
             written.write(out, _explained(others, rules, [*known, *groups], manifest.get("model")))
@@ -90,6 +97,17 @@ def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
         "causes": dict(written.causes),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def _describe(spark: SparkSession, manifest: Mapping[str, Any]) -> str:
+    """Say in Spark's own pages whose jobs these are; the application's id, empty where it is not told."""
+    label = session_conf.label(manifest)
+    spark.addTag(label.replace(",", " "))  # its one forbidden character
+    try:
+        spark.sparkContext.setJobDescription(label)
+    except PySparkException:
+        pass  # over Spark Connect there is none
+    return str(spark.conf.get("spark.app.id", "") or "")
 
 
 class _Written:
@@ -140,16 +158,17 @@ def _remove_answers(filesystem: pafs.FileSystem, folder: str) -> None:
 
 
 def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:
-    """The batches of ``manifest`` in shares, one for a task."""
-    size = min(MOST, max(LEAST, sum(batch["rows"] for batch in manifest["batches"]) // TASKS))
+    """The batches of ``manifest`` in shares of about one weight, one for a task."""
+    weights = [max(batch["rows"], batch.get("bytes", 0) // WEIGHT) for batch in manifest["batches"]]
+    size = min(MOST, max(LEAST, sum(weights) // TASKS))
     found: list[list[Batch]] = []
     room = 0
-    for batch in manifest["batches"]:
-        if room < batch["rows"] or not found:
+    for batch, weight in zip(manifest["batches"], weights, strict=True):
+        if room < weight or not found:
             found.append([])
-            room = max(size, batch["rows"])
+            room = max(size, weight)
         found[-1].append(Batch(batch["batch_id"], str(batch["uri"])))
-        room -= batch["rows"]
+        room -= weight
     return found
 
 
@@ -168,7 +187,8 @@ def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: 
         return found
     total, first = F.sum("messages").alias("messages"), F.min("first").alias("first")
     said = F.min_by(F.struct("masked", "reason", "hint", "text"), "first").alias("said")
-    found = found.groupBy("case_key").agg(total, first, said)
+    # Said here, because a cluster's own number of parts may be made for far more than some thousand rows.
+    found = found.repartition(2 * TASKS, "case_key").groupBy("case_key").agg(total, first, said)
     return found.select("case_key", "messages", "first", "said.*")
 
 
@@ -215,16 +235,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="start a session here, such as local[*,4]; needed where spark-submit has started none",
     )
     options = parser.parse_args(arguments)
+    manifest = filesystems.read_json(options.manifest)
     # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     if options.master is not None:
         spark = local_session(options.master)
     elif submitted:
-        spark = SparkSession.builder.appName("redrive-classify").getOrCreate()
+        spark = SparkSession.builder.appName(session_conf.label(manifest)).getOrCreate()
     else:
         parser.error("--master is needed: no spark-submit has started a session")
     try:
-        counts = run(filesystems.read_json(options.manifest), spark)
+        counts = run(manifest, spark)
     finally:
         spark.stop()
     print(json.dumps(counts), flush=True)  # noqa: T201

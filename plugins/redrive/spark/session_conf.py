@@ -11,9 +11,12 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-#: What suits the job in any session, wherever it runs. Spark hands out work and brings cases together, some thousand
-#: rows of however many messages: compiling code for that, or planning it anew halfway, takes longer than it saves.
+APPLICATION_NAME = "redrive-classify"
+#: What suits the job, for sessions that are started for it on this machine; a cluster keeps its own. Spark hands out
+#: work and brings cases together, some thousand rows of however many messages: compiling code for that, or planning it
+#: anew halfway, takes longer than it saves.
 SESSION: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -33,6 +36,11 @@ LOCAL: Mapping[str, str] = {
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
 #: A JVM of this machine runs for one job: code that is compiled soon is worth more than code that is compiled well.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def label(manifest: Mapping[str, Any]) -> str:
+    """Whose job it is, as Spark's own pages show it: the application's name, the jobs' description."""
+    return " ".join([APPLICATION_NAME, *(str(manifest[key]) for key in ("route", "run") if key in manifest)])
 
 
 def jvm_options() -> str:

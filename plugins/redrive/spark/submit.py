@@ -24,6 +24,7 @@ from datetime import datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from redrive import settings as configuration
 from redrive.errors import ClassificationFailed, ExtraMissing, SettingsError, StagingError
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-APPLICATION_NAME = "redrive-classify"
 _LAST_LINES = 20
 _KEPT_LOGS = 100
 _RETRIES = 4  # of a call to Spark Connect, with growing waits: about five seconds
@@ -66,10 +66,11 @@ def arguments(manifest_uri: str) -> list[str]:
 
 
 def properties(spark: SparkSettings) -> dict[str, str]:
-    """Spark properties of a submitted job; the configuration's ``spark.conf`` wins."""
-    ours = dict(session_conf.SESSION)
-    if spark.runner == "local":
-        ours |= session_conf.LOCAL
+    """Spark properties of a submitted job; the configuration's ``spark.conf`` wins.
+
+    A session on this machine is ours; on a cluster everything is as the cluster says.
+    """
+    ours = {**session_conf.SESSION, **session_conf.LOCAL} if spark.runner == "local" else {}
     return ours | spark.conf
 
 
@@ -88,6 +89,20 @@ def read_manifest(uri: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StagingError(f"{uri}: can't be read: {error}") from error
     return manifest
+
+
+def history_page(spark: SparkSettings, manifest_uri: str) -> str | None:
+    """The page of the job over this manifest in Spark's History Server; None without a server or before it began."""
+    if spark.history is None:
+        return None
+    from redrive.staging import file_schemas, filesystems  # noqa: PLC0415
+
+    try:
+        output = str(read_manifest(manifest_uri)["output"]).rstrip("/")
+        application = filesystems.read_json(f"{output}/{file_schemas.APPLICATION_FILE}")["application"]
+    except (StagingError, OSError, ValueError, KeyError):
+        return None
+    return f"{spark.history.rstrip('/')}/history/{quote(application, safe='')}/" if application else None
 
 
 # --- the code, as one zip whose name tells its content ------------------------------------------------------
@@ -188,7 +203,7 @@ def submit_command(settings: Settings, manifest_uri: str) -> list[str]:
         connection = lookup.get(settings.spark.connection)
         master, deploy_mode = master_of(connection), connection.extra.get("deploy-mode")
     command = [str(spark_submit())]
-    command += ["--master", master, "--name", APPLICATION_NAME, "--py-files", str(package())]
+    command += ["--master", master, "--name", session_conf.APPLICATION_NAME, "--py-files", str(package())]
     if deploy_mode:
         command += ["--deploy-mode", str(deploy_mode)]
     for key, value in properties_here(settings.spark).items():
@@ -236,8 +251,6 @@ def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
     manifest = read_manifest(manifest_uri)
     with _remote_session(remote, settings.spark.timeout) as session:
         session.addArtifacts(str(package()), pyfile=True)  # the server's Python runs our code
-        for name, value in session_conf.SESSION.items():
-            session.conf.set(name, value)
         run(manifest, session)
 
 

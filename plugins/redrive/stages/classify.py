@@ -90,10 +90,13 @@ def prepare(context: Context) -> str | None:
         context.progress(f"classifying {copies} staged copies; {later} more wait for the next runs", copies, None)
     route, staging, output = context.route, context.staging, output_path(context)
     manifest: dict[str, Any] = {
-        "batches": [{"batch_id": b.batch_id, "uri": staging.uri(b.uri), "rows": b.copies} for b in asked],
+        "batches": [
+            {"batch_id": b.batch_id, "uri": staging.uri(b.uri), "rows": b.copies, "bytes": b.size} for b in asked
+        ],
         "through": through,
         "output": staging.uri(output),
         "route": context.name,
+        "run": context.run.run_id,
         "sources": {
             source.queue: {
                 "kind": source.kind,

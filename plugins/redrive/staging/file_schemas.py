@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 MESSAGES_DIR: Final = "messages"  # one file for each batch: messages_file
+APPLICATION_FILE: Final = "spark.json"  # written first: which application of Spark's works on it
 CASES_FILE: Final = "cases.parquet"  # written last: where it is, all is
 
 _TIME = pa.timestamp("us", tz="UTC")

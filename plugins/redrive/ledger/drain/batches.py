@@ -39,6 +39,7 @@ class Batch(NamedTuple):
     uri: str  # relative to the staging folder
     copies: int
     state: str
+    size: int = 0  # of its file, in bytes
 
 
 def open_batch(
@@ -307,7 +308,7 @@ def unloaded(connection: Connection, route: str) -> list[Batch]:
     """Recorded batches of the route that have not been loaded, oldest first."""
     rows = connection.execute(
         sql(
-            "select batch_id, route, source, kind, uri, copies, state from staging_batches"
+            "select batch_id, route, source, kind, uri, copies, state, bytes from staging_batches"
             " where route = :route and state in ('recorded', 'settled') and loaded_at is null order by batch_id"
         ),
         {"route": route},
