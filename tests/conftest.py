@@ -44,6 +44,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Scheduling(), "redrive-scheduling")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`make matrix` runs what takes too long for every change, and only it."""
+    if not os.environ.get("REDRIVE_MATRIX"):
+        left_out = [item for item in items if item.get_closest_marker("matrix")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in set(left_out)]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A skip is a failure where nothing may skip."""

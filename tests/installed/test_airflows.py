@@ -1,7 +1,7 @@
 """The wheel in Airflows of other teams: each version with the libraries of its time (``airflows/*.txt``), no checkout.
 
-The oldest is looked at with every run of the tests. ``make matrix`` looks at all of them, and runs the loop in the
-oldest and the newest: a real scheduler, RabbitMQ and an SQS-compatible server, the page under both auth managers.
+``make matrix`` looks at all of them: DAGs, page and forms, the page under both auth managers, and the whole loop with a
+real scheduler, RabbitMQ and an SQS-compatible server.
 """
 
 import contextlib
@@ -27,10 +27,9 @@ from tests import servers
 from tests.installed.places import Place, install
 from tests.servers import ROOT, free_port, missing
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.matrix, pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 OLDEST, *BETWEEN, NEWEST = AIRFLOWS = sorted(path.stem for path in (ROOT / "tests/installed/airflows").glob("*.txt"))
-matrix = pytest.mark.skipif(not os.environ.get("REDRIVE_MATRIX"), reason="`make matrix` runs it")
 
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 SIMPLE = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
@@ -80,7 +79,7 @@ print(json.dumps({
 """
 
 
-@pytest.fixture(scope="module", params=[OLDEST, *(pytest.param(one, marks=matrix) for one in (*BETWEEN, NEWEST))])
+@pytest.fixture(scope="module", params=[OLDEST, *(pytest.param(one) for one in (*BETWEEN, NEWEST))])
 def place(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """An Airflow of this version in which the package was installed, with two routes and a DAG file of two lines."""
     lender = ROOT / f".venv-airflow-{request.param}" / "bin" / "python"
@@ -282,7 +281,6 @@ def stranger(
         rabbitmq.ask("DELETE", f"queues/%2F/{name}")
 
 
-@matrix
 @pytest.mark.server
 @pytest.mark.parametrize("auth_manager", [SIMPLE, FAB], ids=["simple", "fab"])
 def test_the_page_opens_for_whoever_is_logged_in(
@@ -294,7 +292,6 @@ def test_the_page_opens_for_whoever_is_logged_in(
         airflow.opens(cookies)
 
 
-@matrix
 @pytest.mark.server
 @pytest.mark.spark
 def test_the_whole_loop_runs(stranger: tuple[Stranger, dict[str, Callable[[], int]]]) -> None:

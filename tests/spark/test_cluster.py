@@ -117,6 +117,7 @@ def batches(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_a_worker_that_hangs_and_one_that_is_killed_in_the_middle_cost_no_answer(
     master: str, bare_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
