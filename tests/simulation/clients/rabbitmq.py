@@ -6,7 +6,7 @@ seconds ago. A client whose messages went to others finds its connection closed.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -216,7 +216,12 @@ class Channel:
     ) -> None:
         self._word, self._return = on_word, on_return
 
-    def publish(self, queue: str, raw: bytes, body: bytes) -> int:
+    def publish(self, messages: Sequence[tuple[str, bytes, bytes]]) -> None:
+        """One after the other: see :meth:`_one`."""
+        for queue, raw, body in messages:
+            self._one(queue, raw, body)
+
+    def _one(self, queue: str, raw: bytes, body: bytes) -> int:
         """Confirmed, nacked or returned when somebody waits; after a link is lost, nobody says anything."""
         self.published += 1
         tag, link, system = self.published, self.link, self.link.system
