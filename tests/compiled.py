@@ -10,15 +10,15 @@ from sqlalchemy.engine import Engine
 def share() -> None:
     """From now on engines of SQLite have one dialect, by which compiled statements are kept, and one cache."""
     create = sa.create_engine
-    first: list[Engine] = []
+    first = create("sqlite://")
+    with first.connect():  # which tells the dialect what this SQLite can do
+        pass
 
     def sharing(url: Any, **how: Any) -> Engine:
         made = create(url, **how)
-        if made.dialect.name == "sqlite":
-            if not first:
-                first.append(made)
-            made.dialect = made.pool._dialect = first[0].dialect
-            made._compiled_cache = first[0]._compiled_cache
+        if made.name == first.name and made.driver == first.driver:
+            made.dialect = made.pool._dialect = first.dialect
+            made._compiled_cache = first._compiled_cache
         return made
 
     sa.create_engine = sharing

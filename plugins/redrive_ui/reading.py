@@ -416,8 +416,9 @@ def results(connection: Connection, readable: Collection[str], condition: str, v
         " decided_by, decided_at, approved_by, note, status from escalated_messages asked where decision is not null"
         f" and {condition} and {where} order by escalation_id desc limit 20000) as asked left join messages on"
         " messages.message_id = asked.message_id) as steps group by route, group_id, decision, decided_by, decided_at,"
-        " note order by decided_at desc, count(*) desc limit 100) as placed left join group_state on"
-        " group_state.route = placed.route and group_state.group_id = placed.group_id order by decided_at desc, n desc",
+        " note order by decided_at desc nulls last, count(*) desc limit 100) as placed left join group_state on"
+        " group_state.route = placed.route and group_state.group_id = placed.group_id"
+        " order by decided_at desc nulls last, n desc",
         **values,
         **routes_named,
     )
