@@ -57,9 +57,10 @@ def _installed(name: str, version: str) -> Any:
 def _component(kind: str, name: str, version: str, told: Any) -> dict[str, Any]:
     address = f"pkg:pypi/{name}@{version}"
     component: dict[str, Any] = {"type": kind, "bom-ref": address, "name": name, "version": version, "purl": address}
-    if expression := told["License-Expression"]:
+    said = (told.get("License") or "").strip()
+    if expression := told.get("License-Expression"):
         component["licenses"] = [{"expression": expression}]
-    elif (said := (told["License"] or "").strip()) and "\n" not in said and len(said) <= 100:  # else it is a whole text
+    elif said and "\n" not in said and len(said) <= 100:  # else it is a whole text
         component["licenses"] = [{"license": {"name": said}}]
     return component
 
