@@ -69,25 +69,26 @@ def service_bus(_: Path) -> Iterator[tuple[str, Connection]]:
 BROKERS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (rabbitmq, pulsar, pubsub, service_bus)}
 
 
-def _wait_for_the_end(over: threading.Event) -> None:
+def _tell_of_the_end(over: int) -> None:
     while os.read(0, 1024):  # not by sys.stdin, which a thread must not hold when Python ends
         pass
-    over.set()
+    os.write(over, b".")
 
 
 def main(name: str, folder: str, *options: str) -> None:
     """Serve until told to end."""
-    over = threading.Event()
+    # A pipe and no Event: a signal can come while this very thread holds the lock of the Event, in its wait().
+    told, over = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+        signal.signal(number, lambda *_: os.write(over, b"."))
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     try:
         with BROKERS[name](place) as (about, connection):
             print(json.dumps({"about": about, "connection": connection}), flush=True)
             if "--keep" not in options:
-                threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
-            over.wait()
+                threading.Thread(target=_tell_of_the_end, args=(over,), daemon=True).start()
+            os.read(told, 1)
     except ServerMissing as missing:
         print(json.dumps({"missing": str(missing)}), flush=True)
 
