@@ -50,7 +50,7 @@ def restore(context: Context) -> dict[str, Any]:
         uncertain += not_taken.in_doubt
         suspected = restoring.suspected(connection, context.name)
     after, chosen = -1, context.run.selection
-    left = chosen.limit if chosen.limit is not None else total
+    left = chosen.limit
     while True:
         with context.ledger.read() as connection:
             page = restoring.unfinished(
@@ -59,13 +59,14 @@ def restore(context: Context) -> dict[str, Any]:
                 context.name,
                 leased_for=leased_for,
                 after=after,
-                limit=min(PAGE, left),
+                limit=PAGE if left is None else min(PAGE, left),
                 groups=chosen.groups,
             )
         if not page:
             break
         after = page[-1].message_id
-        left -= len(page)
+        if left is not None:
+            left -= len(page)
         for source in sorted({one.source for one in page}):
             some = [one for one in page if one.source == source]
             done, problems = _put_back(context, source, some)
