@@ -51,6 +51,21 @@ function picked(form) {
   }
 }
 
+// --- what people say, to the server ---------------------------------------------------------------------------
+async function post(endpoint, order) {
+  const response = await fetch(endpoint, {
+    method: "POST",
+    credentials: "same-origin",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(order),
+  });
+  const told = await response.json();
+  if (!response.ok) {
+    throw new Error(told.detail);
+  }
+  return told;
+}
+
 // --- deciding ----------------------------------------------------------------------------------------------
 async function decide(event) {
   event.preventDefault();
@@ -70,16 +85,7 @@ async function decide(event) {
   }
   answer.textContent = "Writing it down …";
   try {
-    const response = await fetch(form.dataset.endpoint, {
-      method: "POST",
-      credentials: "same-origin",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(order),
-    });
-    const told = await response.json();
-    if (!response.ok) {
-      throw new Error(told.detail);
-    }
+    const told = await post(form.dataset.endpoint, order);
     const number = (n) => n.toLocaleString("en");
     const messages = told.count === 1 ? "1 message" : `${number(told.count)} messages`;
     if (told.expected > told.count) { // what the preview showed is more than what was left
@@ -116,16 +122,11 @@ async function decide(event) {
 async function compare(form, order, answer) {
   const place = form.querySelector("[data-difference]");
   try {
-    const response = await fetch(form.dataset.check, {
-      method: "POST",
-      credentials: "same-origin",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ filter: order.filter, corrected_body: order.corrected_body, restore: order.restore === true }),
+    const told = await post(form.dataset.check, {
+      filter: order.filter,
+      corrected_body: order.corrected_body,
+      restore: order.restore === true,
     });
-    const told = await response.json();
-    if (!response.ok) {
-      throw new Error(told.detail);
-    }
     const lines = (told.difference ?? [[" ", "It is too large to be compared here."]]).map(([kind, text]) => {
       const line = document.createElement("span");
       line.className = { "-": "goes", "+": "comes" }[kind] ?? "";
@@ -147,16 +148,7 @@ async function compare(form, order, answer) {
 async function say(endpoint, order, answer) {
   answer.className = "answer";
   try {
-    const response = await fetch(endpoint, {
-      method: "POST",
-      credentials: "same-origin",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(order),
-    });
-    const told = await response.json();
-    if (!response.ok) {
-      throw new Error(told.detail);
-    }
+    await post(endpoint, order);
     window.location.reload();
   } catch (error) {
     answer.classList.add("bad-text");
