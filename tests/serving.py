@@ -77,10 +77,13 @@ def _tell_of_the_end(over: int) -> None:
 
 def main(name: str, folder: str, *options: str) -> None:
     """Serve until told to end."""
-    # A pipe and no Event: a signal can come while this very thread holds the lock of the Event, in its wait().
+    # Python runs a handler once its main thread does something again. What is just about to wait when a signal comes
+    # waits on, for anything but what the signal itself writes.
     told, over = os.pipe()
+    os.set_blocking(over, False)
+    signal.set_wakeup_fd(over)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os.write(over, b"."))
+        signal.signal(number, lambda *_: None)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     try:
