@@ -152,25 +152,24 @@ class SparkSettings(Part):
     runner: Literal["local", "submit", "connect", "emr_serverless", "dataproc_serverless"] = Field(
         default="local",
         description="`local`: in a process beside the task. `submit`: `spark-submit` to a cluster. "
-        "`connect`: Spark Connect. The other two start a batch in the cloud and are experimental: they are tested "
-        "against Airflow's operators, and no cloud has run them yet.",
+        "`connect`: Spark Connect. The other two start a batch in the cloud and are experimental: no cloud "
+        "has run them yet.",
     )
     # Spark tries a task four times on a cluster, but on one machine only if told: without it one Python worker that a
     # busy machine starts too late (Spark waits 10 s) ends the job.
     master: str = Field(
         default="local[*,4]",
-        description="Spark's master, for `local` and `submit`. The default: all cores of this machine, and as many "
-        "tries for a task as a cluster gives it.",
+        description="For `local` and `submit`. Default: all cores of this machine, four tries for a task.",
     )
     connection: ConnectionId | None = Field(
         default=None,
-        description="Airflow connection id: of a Spark cluster for `submit` (overrides `master`), of AWS for "
-        "`emr_serverless`, of Google Cloud for `dataproc_serverless`. Default: the provider's own default.",
+        description="Airflow connection id: of a Spark cluster for `submit` (overrides `master`), of AWS or "
+        "Google Cloud for the cloud runners. Default: the provider's.",
     )
     remote: str | None = Field(
         default=None,
         pattern=r"^sc://",
-        description="Spark Connect's address, such as `sc://spark:15002`; for `connect`.",
+        description="For `connect`: the address, such as `sc://spark:15002`.",
     )
     application_id: str | None = Field(default=None, description="EMR Serverless: the application's id.")
     execution_role_arn: str | None = Field(
@@ -181,7 +180,7 @@ class SparkSettings(Part):
     )
     region: str | None = Field(
         default=None,
-        description="The cloud's region. Needed for Dataproc; for EMR the connection's is the default.",
+        description="The cloud's. Needed for Dataproc; EMR's default is the connection's.",
     )
     batch_bucket: str | None = Field(
         default=None,
@@ -191,8 +190,7 @@ class SparkSettings(Part):
     history: str | None = Field(
         default=None,
         pattern=r"^https?://[^/]",
-        description="Address of Spark's History Server, to which the task `classify` links. Write its event log by "
-        "`conf`, where the cluster doesn't.",
+        description="Address of Spark's History Server, to which the task `classify` links.",
     )
     timeout: Duration = Field(default=timedelta(hours=1), description="After this long a job counts as failed.")
     conf: dict[str, str] = Field(
@@ -221,7 +219,7 @@ class Source(Part):
     queue: QueueName = Field(description="Its name, as the broker knows it.")
     kind: Literal["dead_letter", "delay"] = Field(
         default="dead_letter",
-        description="`dead_letter`: what is in it has failed. `delay`: it only waits; it goes on after `delay`.",
+        description="`dead_letter`: has failed. `delay`: only waits, and goes on after `delay`.",
     )
     lease: Duration | None = Field(
         default=None,
@@ -244,10 +242,9 @@ class Source(Part):
     origins: tuple[Origin, ...] = Field(
         default=(),
         max_length=1000,
-        description="Without a destination: the queues that its messages may go back to, beside those of which the "
-        "broker itself says that they dead-letter into this source; names, or the beginning of names and `*`; no "
-        "source of this route. A header "
-        "says where a message came from, and whoever can put a message into the source can write one.",
+        description="Without a destination: queues that its messages may go back to, beside those that "
+        "dead-letter into it by the broker's own word. Names, or the beginning of names and `*`; no "
+        "source of this route. A header alone is not believed: anybody can write one.",
     )
 
     @model_validator(mode="after")
@@ -270,7 +267,7 @@ class Backoff(Part):
 
     least: DurationOrZero | None = Field(
         default=None,
-        description="No wait is shorter: one of next to nothing burns an attempt. Default: a tenth of `first`.",
+        description="No wait is shorter. Default: a tenth of `first`.",
     )
     first: Duration = Field(default=timedelta(minutes=1), description="Longest wait before the first delayed attempt.")
     factor: float = Field(
@@ -279,9 +276,8 @@ class Backoff(Part):
     max: Duration = Field(default=timedelta(hours=6), description="No wait is longer.")
     native: bool = Field(
         default=False,
-        description="Let the broker keep the last 15 minutes of a delay where it can, so that a message comes when it "
-        "is due and not with the next run. "
-        "What a broker keeps can't be held back any more. Not with `order_by`.",
+        description="Let the broker keep the last 15 minutes of a delay where it can: a message comes when it is "
+        "due, not with the next run, and can't be held back any more. Not with `order_by`.",
     )
 
     @model_validator(mode="after")
@@ -302,13 +298,13 @@ class Drain(Part):
         default=2,
         ge=1,
         le=1024,
-        description="Parallel tasks. 1024 is as far as Airflow maps a task. With `order_by` one per source at most.",
+        description="Parallel tasks, at most 1024. With `order_by` one per source at most.",
     )
     limit: int = Field(
         default=100_000,
         ge=1,
-        description="Messages per run, over all shards and sources. Up to a hundred times as many while a canary, a "
-        "ramp or a breaker waits only for what may have come back, or ordered messages for what lies before them.",
+        description="Messages per run, over all shards and sources. Up to a hundred times as many while a gate, "
+        "or an ordered message, waits only for the drain.",
     )
     # A message id has 20 bits for the row of its batch.
     flush_messages: int = Field(
@@ -336,7 +332,7 @@ class Deliver(Part):
         default=200,
         ge=1,
         le=10_000,
-        description="Messages sent before the broker's confirmations are awaited: what a crash can leave `unknown`.",
+        description="Messages sent before confirmations are awaited: what a crash can leave `unknown`.",
     )
     run_for: Duration = Field(
         default=timedelta(minutes=8), description="How long one task goes on, as the destination works off."
@@ -345,7 +341,7 @@ class Deliver(Part):
         default=3,
         ge=1,
         le=100,
-        description="A message that can't be sent is tried this often, then escalated.",
+        description="Of a message that can't be sent, before it is escalated.",
     )
 
 
@@ -374,9 +370,8 @@ class Canary(Part):
     )
     observe: AutoOrDuration = Field(
         default="auto",
-        description="How long a return is waited for. `auto`: the 99th percentile of the route's times to "
-        "return; until "
-        "known, the lease times max_deliveries.",
+        description="How long a return is waited for. `auto`: the 99th percentile of the route's times to return; "
+        "until known, lease times `max_deliveries`.",
     )
 
 
@@ -391,9 +386,8 @@ class Breaker(Part):
     )
     max_held_share: Share = Field(
         default=0.6,
-        description="From five groups on: when more than this share of open messages would be held, the "
-        "whole route "
-        "pauses, because then the destination is sick.",
+        description="From five groups on: when more than this share of open messages would be held, the whole "
+        "route pauses: the destination is sick.",
     )
 
 
@@ -416,9 +410,8 @@ class CheckAnswer(Part):
     key: str = Field(default="", max_length=500, description="The key's place in an item. Empty: the item is the key.")
     when: dict[str, str | int | bool] = Field(
         default={},
-        description="Only items that have these values at these places were processed. Each item has to have something "
-        "of their kind there, and there has to be one for every key that was asked. Empty: whatever is listed was "
-        "processed.",
+        description="Only items with these values at these places were processed; each key has to have its item, "
+        "and each item a value there. Empty: whatever is listed was processed.",
     )
     empty: tuple[str, ...] = Field(
         default=(), description="Places at which nothing may be, or something empty: what was not answered."
@@ -434,16 +427,15 @@ class ProcessedCheck(Part):
     query: str | None = Field(
         default=None,
         max_length=10_000,
-        description="A `select` of the keys that were processed, out of `:keys`, which is bound to the list"
-        " of keys: "
-        "`select message_id from processed where message_id in :keys`. This or `path` is needed.",
+        description="`select message_id from processed where message_id in :keys`: those of the list `:keys` that "
+        "were processed. This or `path` is needed.",
     )
     path: str | None = Field(
         default=None,
         max_length=2_000,
         pattern=r"^/[!-~]*$",
-        description='The path of an HTTP endpoint: it gets `POST {"keys": [...]}` and answers '
-        '`200 {"processed": [...]}`, those of the keys that were processed. Anything else holds the messages.',
+        description='Of an HTTP endpoint, which gets `POST {"keys": [...]}` and answers `200 {"processed": '
+        "[...]}`. Anything else holds the messages.",
     )
     request: dict[str, Any] | None = Field(
         default=None,
@@ -455,17 +447,16 @@ class ProcessedCheck(Part):
     )
     batch: int = Field(default=500, ge=1, le=500, description="So many keys are asked about at once.")
     key: KeySelector = Field(
-        description="The key in a message: `attribute:NAME`, `body:$.path`, `key` or `broker_id`. It has to"
-        " survive trips; so with `broker_id` a message is asked about by all ids that it ever had, "
-        "and it is refused where a dead letter has another id than its consumer saw."
+        description="The key in a message: `attribute:NAME`, `body:$.path`, `key` or `broker_id` (all ids that it "
+        "ever had; refused where a dead letter has another id than its consumer saw)."
     )
     settle_after: DurationOrZero = Field(
         default=timedelta(minutes=5),
-        description="Not asked earlier than this after dead-lettering: a commit may be under way.",
+        description="After dead-lettering, not asked earlier: a commit may be under way.",
     )
     timeout: Duration = Field(
         default=timedelta(seconds=10),
-        description="A check that takes longer, for a batch of keys, counts as failed; its messages are held.",
+        description="A check that takes longer has failed; its messages are held.",
     )
 
     @model_validator(mode="after")
@@ -510,9 +501,7 @@ class ProcessedCheck(Part):
 class Rule(Part):
     """A route's own knowledge of its failures."""
 
-    match: Expression = Field(
-        description="A regular expression of RE2 to look for in the failure text; it has to mean the same in Java."
-    )
+    match: Expression = Field(description="A regular expression of RE2, looked for in the failure text.")
     cause: Cause = Field(description="The cause of failures that match.")
 
 
@@ -541,10 +530,9 @@ class Ages(Part):
         default=0,
         ge=0,
         le=100,
-        description="Messages that each observation receives from a destination and gives back at once, where that "
-        "harms nothing. "
-        "**Each counts as a delivery.** So where the queue dead-letters, no message is looked at so often that it "
-        "would cost it half of its deliveries. 0: none, and the ages of destinations stay unknown.",
+        description="Messages that each observation receives from a destination and gives back at once. **Each "
+        "counts as a delivery**; where the queue dead-letters, looks never cost a message half of its "
+        "deliveries. 0: ages of destinations stay unknown.",
     )
 
 
@@ -557,7 +545,7 @@ class Isolation(Part):
     )
     action: Literal["none", "close_connection"] = Field(
         default="none",
-        description="`close_connection` ends an isolated consumer's connection, so that the others get its messages; "
+        description="`close_connection` ends an isolated consumer's connection, so that others get its messages; "
         "refused where the broker can't.",
     )
 
@@ -570,8 +558,8 @@ class Notify(Part):
 
     connection: ConnectionId | None = Field(
         default=None,
-        description="Airflow connection id: of type `http` (a webhook), `slackwebhook` or `smtp`. A text alone, in "
-        "place of the mapping, is this. This or `notifier` is needed.",
+        description="Airflow connection id of type `http` (a webhook), `slackwebhook` or `smtp`. A text in place "
+        "of the mapping is this. This or `notifier` is needed.",
     )
     path: str | None = Field(
         default=None,
@@ -586,8 +574,7 @@ class Notify(Part):
         default=None,
         max_length=500,
         pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$",
-        description="Import path of an Airflow notifier's class. It is called in Airflow tasks; what the command line "
-        "finds waits for one.",
+        description="Import path of an Airflow notifier's class, which is called in Airflow tasks.",
     )
     arguments: dict[str, Any] = Field(
         default={},
@@ -651,7 +638,7 @@ class InAirflow(Part):
         default=None,
         min_length=1,
         max_length=256,
-        description="Airflow pool that the route's tasks take their slots from; it has to exist. Default: Airflow's.",
+        description="Airflow pool of the route's tasks; it has to exist. Default: Airflow's.",
     )
     max_active_tasks: int | None = Field(
         default=None, ge=1, le=1024, description="Tasks of the route that run at the same time. Default: Airflow's."
@@ -662,15 +649,14 @@ class InAirflow(Part):
     )
     watch: Annotated[Duration, _at_least(timedelta(seconds=5))] | None = Field(
         default=None,
-        description="Look at the depth of the dead-letter sources this often, in Airflow's triggerer, and begin a run "
-        "when more has come; the schedule stays beside it. The consumers of destinations are looked at too, and people "
-        "told of those that are stuck. Each look asks the broker, which may bill it. "
-        "Default: never.",
+        description="Look at dead-letter sources, and the destination's consumers, this often in Airflow's "
+        "triggerer, and begin a run when more has come, beside the schedule. The broker may bill each "
+        "look. Default: never.",
     )
     run_timeout: Duration | None = Field(
         default=None,
-        description="A run that takes longer is marked failed by Airflow, which ends its tasks, the last one too: the "
-        "route is free again when its lease is over, after 15 minutes. What was done stays done. Default: never.",
+        description="Airflow fails a run that takes longer and ends its tasks; the route is free when its lease "
+        "is over, after 15 minutes. Default: never.",
     )
 
 
@@ -688,8 +674,7 @@ class Route(Part):
     destination: Destination | None = Field(default=None, description="Default: where each message came from.")
     fan_out: Literal["refuse", "allow"] = Field(
         default="refuse",
-        description="What to do when only a topic with several subscribers can be reached: `allow` sends to"
-        " all of them, "
+        description="Where only a topic with several subscribers can be reached: `allow` sends to all of them, "
         "`refuse` lets a person decide.",
     )
     requeue_attempts: int = Field(
@@ -719,9 +704,8 @@ class Route(Part):
     )
     on_unknown: Literal["auto", "resend", "review"] = Field(
         default="auto",
-        description="After a crash between send and confirmation: `resend`, `review`, or `auto`: resend "
-        "while the broker surely still drops a repeat, or where a `processed_check` denied the message's key, "
-        "else review.",
+        description="After a crash between send and confirmation. `auto`: resend while the broker surely still "
+        "drops a repeat, or where a `processed_check` denied the key, else review.",
     )
     processed_check: ProcessedCheck | None = Field(
         default=None, description="How to find out whether a message was processed; asked for every cause."
@@ -741,22 +725,22 @@ class Route(Part):
     redact: tuple[Redaction, ...] = Field(
         default=(),
         max_length=50,
-        description="Masked where texts of messages are shown: `email`, `card`, `credentials`, `attribute:NAME`, or a "
-        "path such as `$.customer.name`, `$.items[*].phone`, `$..iban`. Neither staging nor what is redelivered is "
-        "touched.",
+        description="Masked where texts of messages are shown, never in staging or what is redelivered: `email`, "
+        "`card`, `credentials`, `attribute:NAME`, or a path such as `$.customer.name`, "
+        "`$.items[*].phone`, `$..iban`.",
     )
     notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
     airflow: InAirflow = Field(default=InAirflow(), description="How Airflow runs the route's DAG.")
     slo: Duration = Field(
         default=timedelta(hours=24),
-        description="From first enqueue to a confirmed or presumed outcome. `observe` counts messages that are older "
-        "and have none as `late`, and `notify` is told when there are some.",
+        description="From first enqueue to a confirmed or presumed outcome. `observe` counts older messages "
+        "without one as `late`, and `notify` is told.",
     )
     most_messages: int | None = Field(
         default=None,
         ge=1,
-        description="A source or a destination that is seen to hold more messages than this is a breach of the SLO "
-        "too, of which `notify` is told. Default: any number may lie there.",
+        description="A source or destination that holds more is a breach of the SLO too. Default: any number may "
+        "lie there.",
     )
     give_up_after: Duration = Field(
         default=timedelta(days=14), description="Older messages become `expired` and go to review."
@@ -833,21 +817,19 @@ class Settings(Part):
     database: str = Field(
         default="sqlite:///var/redrive.db",
         repr=False,  # holds a password
-        description="The ledger: `sqlite:///path` or `postgresql://user:password@host/name`. A relative "
-        "path counts from "
-        "`$REDRIVE_HOME`. `$REDRIVE_DATABASE_URL` goes before what stands here: passwords belong there.",
+        description="The ledger: `sqlite:///path` or `postgresql://user:password@host/name`. "
+        "`$REDRIVE_DATABASE_URL` goes before it: passwords belong there.",
     )
     staging: str = Field(
         default="var/staging",
-        description="Where payloads are kept as Parquet: a folder, `s3://bucket/prefix` or "
-        "`gs://bucket/prefix`. A "
-        "relative path counts from `$REDRIVE_HOME`. `$REDRIVE_STAGING_URI` goes before what stands here.",
+        description="Payloads, as Parquet: a folder, `s3://bucket/prefix` or `gs://bucket/prefix`. "
+        "`$REDRIVE_STAGING_URI` goes before it.",
     )
     page: str | None = Field(
         default=None,
         pattern=r"^https?://[^\s?#]{1,500}$",
-        description="Airflow's address as people's browsers know it, `https://airflow.example.org`: notifications lead "
-        "from there to the failure on the review page.",
+        description="Airflow's address for browsers, `https://airflow.example.org`: notifications lead from there "
+        "to the review page.",
     )
     spark: SparkSettings = Field(default=SparkSettings(), description="Where the job that finds causes runs.")
     defaults: dict[str, Any] = Field(

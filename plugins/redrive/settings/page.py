@@ -17,21 +17,20 @@ _PAGE_HEAD = """\
 
 <!-- Written by `python -m redrive.settings > docs/configuration.md`; a test holds it to the code. -->
 
-`config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names, says what is drained and how it goes back.
-It is read once per process and checked as a whole: an unknown key or a bad value is refused with the path
-of the key, and nothing runs.
+`config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names. It is read once per process and checked as a whole:
+an unknown key or a bad value is refused with the path of the key, and nothing runs.
 
-- `${VAR}` is replaced by the environment's value, `${VAR:-default}` by the default where the variable is
-  unset or empty; `$${` is a plain `${`. A variable that is missing and has no default is an error.
-- Relative paths, also that of `config/redrive.yaml`, count from `$REDRIVE_HOME`. Without it they count from the root of
-  a checkout; of an installed package from the folder of `$REDRIVE_CONFIG` (or the one above it, where that is called
+- `${VAR}` is the environment's value, `${VAR:-default}` the default where that is unset or empty; `$${` is a plain
+  `${`. A variable that is missing and has no default is an error.
+- Relative paths, also that of `config/redrive.yaml`, count from `$REDRIVE_HOME`. Without it: from the root of a
+  checkout; of an installed package from the folder of `$REDRIVE_CONFIG` (or the one above it, where that is called
   `config`), else from `$AIRFLOW_HOME`, else from where the process was started.
-- Durations: `500ms`, `30s`, `5m`, `6h`, `4d`, `1w`, `1h30m`, or ISO 8601 such as `PT5M`.
-  Sizes: `64MiB`, `5MB`, or a number of bytes.
-- Selectors point into a message: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body),
-  `key` and `message_group` (the ordering key), `broker_id`.
-- Connections are named by their Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI),
-  also for the command line. No secret belongs into this file.
+- Durations: `500ms`, `30s`, `5m`, `6h`, `4d`, `1w`, `1h30m`, or ISO 8601 such as `PT5M`. Sizes: `64MiB`, `5MB`, or a
+  number of bytes.
+- Selectors: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body), `key` and `message_group` (the
+  ordering key), `broker_id`.
+- Connections are named by their Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI). No secret belongs
+  into this file.
 - `defaults` is merged into every route: mappings key by key, everything else as a whole.
 
 A key without a default is marked *required*.
