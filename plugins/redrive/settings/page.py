@@ -29,8 +29,8 @@ an unknown key or a bad value is refused with the path of the key, and nothing r
   number of bytes.
 - Selectors: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body), `key` and `message_group` (the
   ordering key), `broker_id`.
-- Connections are named by their Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI). No secret belongs
-  into this file.
+- Connections are named by their Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI). No secret
+  belongs into this file.
 - `defaults` is merged into every route: mappings key by key, everything else as a whole.
 
 A key without a default is marked *required*.
