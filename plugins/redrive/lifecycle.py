@@ -37,8 +37,7 @@ MOVES: dict[State, dict[State, str]] = {
     S.CLASSIFIED: {
         S.WAITING: "plan: it is to be sent",
         S.HELD: "plan: its group's gate is not open, or the consumers of its destination are stuck",
-        S.TO_REVIEW: "plan: a person has to decide. load: it comes from a file that the ledger did not know."
-        " A run on a ledger that was restored from a backup",
+        S.TO_REVIEW: "plan: a person has to decide. load: from a file that the ledger did not know. A restored ledger",
         S.ESCALATED: "review: a suspected copy about which somebody decided",
         S.DISCARDED: "plan: the route discards its cause",
         S.EXPIRED: "plan: older than give_up_after",
@@ -48,16 +47,16 @@ MOVES: dict[State, dict[State, str]] = {
         S.SENDING: "deliver: claims it",
         S.HELD: "plan: its gate closed, or an earlier message of its key is not finished",
         S.SUPPRESSED: "deliver: the processed check found it",
-        S.TO_REVIEW: "plan: the canary of its group failed, or nobody knows where it goes. deliver: it can't be read,"
-        " can't be sent, or its destination can't. A run on a ledger that was restored from a backup",
+        S.TO_REVIEW: "plan: the canary of its group failed, or nobody knows where it goes. deliver: it can't be read or"
+        " sent. A restored ledger",
         S.ESCALATED: "plan, deliver: what a person released can't be sent; its question is open again",
         S.EXPIRED: "plan: older than give_up_after",
         S.RESTORING: "restore: before it is handed to the broker",
     },
     S.HELD: {
         S.WAITING: "plan, review: its gate lets it through, or the consumers are well",
-        S.TO_REVIEW: "plan: the canary of its group failed, nobody knows where it goes, or it is to be decided"
-        " once the consumers are well. A run on a ledger that was restored from a backup",
+        S.TO_REVIEW: "plan: the canary of its group failed, nobody knows where it goes, or a person decides once the"
+        " consumers are well. A restored ledger",
         S.ESCALATED: "plan: what a person released, and the canary failed; its question is open again",
         S.EXPIRED: "plan: older than give_up_after",
         S.RESTORING: "restore: before it is handed to the broker",
