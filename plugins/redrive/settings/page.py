@@ -33,7 +33,8 @@ an unknown key or a bad value is refused with the path of the key, and nothing r
   belongs into this file.
 - `defaults` is merged into every route: mappings key by key, everything else as a whole.
 
-A key without a default is marked *required*.
+The default stands behind the kind of value; a key that has to be written is marked *required*. A
+mapping's keys stand below.
 """
 
 
@@ -46,12 +47,19 @@ def configuration_page() -> str:
         rows = [f"## `{prefix}`" if prefix else "## The file", ""]
         if (purpose := (model.__doc__ or "").strip()) != said:  # where its key stands, it may be said already
             rows += [purpose, ""]
-        rows += ["| key | value | default | what it does |", "|---|---|---|---|"]
+        rows += ["| key | value, default | what it does |", "|---|---|---|"]
         for name, field in model.model_fields.items():
             key = field.alias or name
             of_brokers = registry.words(f"{prefix}.{key}".lstrip(".").removeprefix("routes.NAME."))
             description = " ".join(filter(None, (field.description, of_brokers))).replace("|", "\\|")
-            rows.append(f"| `{key}` | {_field_kind(key, field)} | {_default_text(field)} | {description} |")
+            value, default = _field_kind(key, field), _default_text(field)
+            if default:
+                value += (
+                    f"; default {default}"
+                    if value.startswith("`") and field.default is not PydanticUndefined
+                    else f", {default}"
+                )
+            rows.append(f"| `{key}` | {value} | {description} |")
             for part in parts_of(_inner(field.annotation)):
                 step = {"routes": "routes.NAME", "causes": "causes.CAUSE"}.get(key, key)
                 is_list = getattr(field.annotation, "__origin__", None) is tuple
@@ -108,7 +116,7 @@ def _kind_text(kind: Any) -> str:
 
 
 def _default_text(field: FieldInfo) -> str:
-    """A default as it would be written in the file."""
+    """A default as it would be written in the file; empty where there is none, or where it is a mapping's own."""
     default: Any = field.default
     match default:
         case timedelta():
@@ -121,7 +129,5 @@ def _default_text(field: FieldInfo) -> str:
             text = f"{default:g}"
         case _:
             text = str(default)
-    words = {PydanticUndefined: "*required*", None: "none", (): "none", "": "none"}
-    if isinstance(default, Part):
-        return "see below"
-    return "none" if default == {} else words.get(default, f"`{text}`")
+    words = {PydanticUndefined: "*required*", None: "", (): "", "": ""}
+    return "" if default == {} or isinstance(default, Part) else words.get(default, f"`{text}`")
