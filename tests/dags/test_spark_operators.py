@@ -174,7 +174,9 @@ def test_the_task_leads_to_sparks_page_where_one_is_known(runner: str, monkeypat
     (link,) = links_of(task)
     task = getattr(task, "operator", task)
     assert link.get_link(task, ti_key=None) == "", "nothing ran yet"
-    monkeypatch.setattr(spark_operators.submit, "history_page", lambda _spark, manifest: f"http://history/{manifest}")
+    monkeypatch.setattr(
+        spark_operators.submit, "history_page", lambda _settings, manifest: f"http://history/{manifest}"
+    )
     spark_operators._note_page({"ti": Ti(), "task": task})
     assert link.get_link(task, ti_key=None) == "http://history/s3://work/staging/m.json"
     assert links.SPARK_PAGE not in vars(the_task("spark: {}"))

@@ -147,7 +147,8 @@ def test_a_place_of_the_environments_is_refused_by_its_name_and_without_its_secr
         settings.parse("database: sqlite:///var/redrive.db", env=env, root=Path("/srv"))
     assert str(refused.value).splitlines() == [
         "REDRIVE_DATABASE_URL: has to be sqlite:///path or postgresql://user:password@host/name",
-        "REDRIVE_STAGING_URI: 'ftp://host/folder': write a folder, s3://bucket/prefix or gs://bucket/prefix",
+        "REDRIVE_STAGING_URI: 'ftp://host/folder': write a folder, s3://bucket/prefix, gs://bucket/prefix or "
+        "abfs://container@account.dfs.core.windows.net/prefix",
     ]
 
 

@@ -50,7 +50,7 @@ def spark_submit_is(home: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
 
 def the_job_is(monkeypatch: pytest.MonkeyPatch, run: Callable[..., object]) -> None:
     """Put ``run(manifest, spark)`` where the job's would be."""
-    monkeypatch.setattr(submit, "_job_function", lambda: run)
+    monkeypatch.setattr(submit, "_job_function", lambda: lambda manifest, spark, _access: run(manifest, spark))
 
 
 def a_manifest(home: Path) -> str:
@@ -108,16 +108,16 @@ class TestThePageOfAJob:
         return str(home / "m.json")
 
     def test_is_known_once_the_job_has_said_which_application_it_is(self, home: Path, manifest: str) -> None:
-        spark = settings_with("{history: 'https://history.example/spark/'}").spark
+        spark = settings_with("{history: 'https://history.example/spark/'}")
         assert submit.history_page(spark, manifest) is None
         (home / "out" / "spark.json").write_text('{"application": "app-7/8"}')
         assert submit.history_page(spark, manifest) == "https://history.example/spark/history/app-7%2F8/"
 
     def test_is_not_guessed(self, home: Path, manifest: str) -> None:
         (home / "out" / "spark.json").write_text('{"application": ""}')
-        assert submit.history_page(settings_with("{history: 'http://h'}").spark, manifest) is None
-        assert submit.history_page(settings_with("{}").spark, "nowhere.json") is None
-        assert submit.history_page(settings_with("{history: 'http://h'}").spark, "nowhere.json") is None
+        assert submit.history_page(settings_with("{history: 'http://h'}"), manifest) is None
+        assert submit.history_page(settings_with("{}"), "nowhere.json") is None
+        assert submit.history_page(settings_with("{history: 'http://h'}"), "nowhere.json") is None
 
 
 class TestTheCommand:

@@ -107,8 +107,7 @@ def holding_route(context: Any) -> Iterator[None]:
 def _note_page(context: Any) -> None:
     """Leave the address of the job's page with the task, whose link shows it; also of a job that failed."""
     manifest = context["ti"].xcom_pull(task_ids="prepare")
-    spark = configuration.load().spark
-    if manifest and (page := submit.history_page(spark, manifest)):
+    if manifest and (page := submit.history_page(configuration.load(), manifest)):
         log.info("Spark's page of the job: %s", page)
         setattr(context["task"], links.SPARK_PAGE, page)
 
@@ -119,9 +118,9 @@ def _submit(settings: Settings) -> "ClassifyOperator":
 
     return ClassifyOperator(
         task_id=TASK_ID,
-        chosen=settings.spark,
+        settings=settings,
         name=_NAME,
-        application_args=submit.arguments(_MANIFEST),
+        application_args=submit.arguments(settings, _MANIFEST),
         execution_timeout=settings.spark.timeout,
         # Off: it makes a retry look for the job of the try before, which YARN allows with more settings only.
         # A job that runs twice changes nothing.
@@ -166,7 +165,7 @@ def _on_emr(settings: Settings) -> Any:
         job_driver={
             "sparkSubmit": {
                 "entryPoint": _APPLICATION,
-                "entryPointArguments": submit.arguments(_MANIFEST),
+                "entryPointArguments": submit.arguments(settings, _MANIFEST),
                 # Templates hold quotes of their own, so they must not go through shlex.
                 "sparkSubmitParameters": " ".join(o if o == _PY_FILES else shlex.quote(o) for o in options),
             }
@@ -204,7 +203,7 @@ def _on_dataproc(settings: Settings) -> Any:
         batch={
             "pyspark_batch": {
                 "main_python_file_uri": _APPLICATION,
-                "args": submit.arguments(_MANIFEST),
+                "args": submit.arguments(settings, _MANIFEST),
                 "python_file_uris": [_PY_FILES],
             },
             "runtime_config": {"properties": submit.properties(chosen)},

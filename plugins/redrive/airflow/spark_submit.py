@@ -10,9 +10,9 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from redrive.airflow import spark_operators
-from redrive.connections import lookup
+from redrive.connections import lookup, storage
 from redrive.errors import SettingsError
-from redrive.settings import SparkSettings
+from redrive.settings import Settings, SparkSettings
 from redrive.spark import submit
 
 #: The connection id under which a master that the configuration names itself is handed to the provider.
@@ -28,9 +28,10 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
 
     conf: dict[str, str]
 
-    def __init__(self, *, chosen: SparkSettings, **kwargs: Any) -> None:
+    def __init__(self, *, settings: Settings, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._choose(chosen)
+        self._settings = settings
+        self._choose(settings.spark)
 
     def _choose(self, chosen: SparkSettings) -> None:
         self.chosen = chosen
@@ -53,8 +54,15 @@ class ClassifyOperator(SparkSubmitOperator):  # type: ignore[misc]  # Airflow ha
         if self.chosen.master.startswith("local") and self.connection is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        with spark_operators.holding_route(context):
-            super().execute(context)
+        # To the program that is started, and no further: an argument or a property would be in its log.
+        secrets = storage.for_job(self._settings)
+        os.environ.update(secrets)
+        try:
+            with spark_operators.holding_route(context):
+                super().execute(context)
+        finally:
+            for name in secrets:
+                os.environ.pop(name, None)
 
     def _get_hook(self) -> SparkSubmitHook:
         if self.connection is None:

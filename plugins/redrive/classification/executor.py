@@ -118,7 +118,9 @@ class _Found:
         self.text = text[: file_schemas.MAX_EXAMPLE]
 
 
-def write(batches: Iterable[Batch], asked: Asked, output: str) -> pa.RecordBatch:
+def write(
+    batches: Iterable[Batch], asked: Asked, output: str, access: filesystems.Access | None = None
+) -> pa.RecordBatch:
     """Write ``{output}/batch-N.parquet`` (columns :data:`~redrive.staging.file_schemas.MESSAGES`) for each; the cases.
 
     A file appears complete or not at all; writing it again gives the same file. Memory is
@@ -126,14 +128,14 @@ def write(batches: Iterable[Batch], asked: Asked, output: str) -> pa.RecordBatch
     its end an answer without rows is written: it stops no other batch, and the load finds out why.
     """
     look = _Look(asked)
-    filesystem, folder = filesystems.locate(output)
+    filesystem, folder = filesystems.locate(output, access)
     filesystem.create_dir(folder, recursive=True)
     for batch in batches:
         path = f"{folder}/{file_schemas.messages_file(batch.batch_id)}"
         # Spark may run a task twice at the same time.
         try:
             with filesystems.appearing_whole(filesystem, path) as sink, _writer(sink) as out:
-                for table in _tables(batch, look):
+                for table in _tables(batch, look, access):
                     out.write_table(table)
         except _Unreadable:
             with filesystems.appearing_whole(filesystem, path) as sink, _writer(sink):
@@ -175,9 +177,9 @@ def _writer(sink: pa.NativeFile) -> pq.ParquetWriter:
     )
 
 
-def _tables(batch: Batch, look: "_Look") -> Iterator[pa.Table]:
+def _tables(batch: Batch, look: "_Look", access: filesystems.Access | None) -> Iterator[pa.Table]:
     try:
-        source, path = filesystems.locate(batch.uri)
+        source, path = filesystems.locate(batch.uri, access)
         with source.open_input_file(path) as stream:
             file = pq.ParquetFile(stream)
             for number in range(file.num_row_groups):

@@ -822,8 +822,13 @@ class Settings(Part):
     )
     staging: str = Field(
         default="var/staging",
-        description="Payloads, as Parquet: a folder, `s3://bucket/prefix` or `gs://bucket/prefix`. "
-        "`$REDRIVE_STAGING_URI` goes before it.",
+        description="Payloads, as Parquet: a folder, `s3://bucket/prefix`, `gs://bucket/prefix` or "
+        "`abfs://container@account.dfs.core.windows.net/prefix`. `$REDRIVE_STAGING_URI` goes before it.",
+    )
+    staging_connection: ConnectionId | None = Field(
+        default=None,
+        description="Airflow connection id, of AWS, Google Cloud or Azure, for an object store. Default: what each "
+        "machine's environment gives.",
     )
     page: str | None = Field(
         default=None,
@@ -862,8 +867,11 @@ class Settings(Part):
     @classmethod
     def _staging_is_where_arrow_can_write(cls, place: str) -> str:
         scheme, separator, rest = place.partition("://")
-        if separator and (scheme not in ("s3", "gs", "file") or not rest.strip("/")):
-            raise ValueError(f"{quoted(place)}: write a folder, s3://bucket/prefix or gs://bucket/prefix")
+        if separator and (scheme not in ("s3", "gs", "abfs", "abfss", "file") or not rest.strip("/")):
+            raise ValueError(
+                f"{quoted(place)}: write a folder, s3://bucket/prefix, gs://bucket/prefix or "
+                "abfs://container@account.dfs.core.windows.net/prefix"
+            )
         if not place.strip():
             raise ValueError("names no place")
         return place if place == "/" else place.rstrip("/")

@@ -31,6 +31,7 @@ from redrive.classification.cases import Case, RouteRule
 from redrive.classification.causes import Cause
 from redrive.classification.executor import Asked, Batch
 from redrive.classification.templates import KnownGroup
+from redrive.connections import storage
 from redrive.redaction import as_example
 from redrive.spark import session_conf
 from redrive.staging import file_schemas, filesystems
@@ -54,21 +55,22 @@ def local_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSe
     return builder.getOrCreate()
 
 
-def run(manifest: Mapping[str, Any], spark: SparkSession) -> dict[str, Any]:
-    """Classify what ``manifest`` names; counts and seconds.
+def run(manifest: Mapping[str, Any], spark: SparkSession, access: filesystems.Access | None = None) -> dict[str, Any]:
+    """Classify what ``manifest`` names, which ``access`` opens; counts and seconds.
 
     The answer has ``messages, delays, groups, cases, causes`` (messages per cause) and ``seconds``.
     """
     started = time.monotonic()
     output = str(manifest["output"]).rstrip("/")
-    filesystem, folder = filesystems.locate(output)
+    filesystem, folder = filesystems.locate(output, access)
     _remove_answers(filesystem, folder)
     application = _describe(spark, manifest)
     with filesystems.appearing_whole(filesystem, f"{folder}/{file_schemas.APPLICATION_FILE}") as sink:
         sink.write(json.dumps({"application": application}).encode())
     rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
     known = _known_groups(manifest)
-    found = distinct_cases(spark, shares(manifest), Asked.by(manifest), f"{output}/{file_schemas.MESSAGES_DIR}")
+    folder_of_messages = f"{output}/{file_schemas.MESSAGES_DIR}"
+    found = distinct_cases(spark, shares(manifest), Asked.by(manifest), folder_of_messages, access)
     first, others = most_frequent(found, of=sum(batch["rows"] for batch in manifest["batches"]))
     rows = sorted(zip(*(column.to_pylist() for column in first.columns), strict=True), key=lambda row: row[2])
     delays = sum(messages for key, messages, *_ in rows if key is None)
@@ -172,13 +174,19 @@ def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:
     return found
 
 
-def distinct_cases(spark: SparkSession, some: Sequence[Sequence[Batch]], asked: Asked, output: str) -> DataFrame | None:
+def distinct_cases(
+    spark: SparkSession,
+    some: Sequence[Sequence[Batch]],
+    asked: Asked,
+    output: str,
+    access: filesystems.Access | None = None,
+) -> DataFrame | None:
     """One row of ``executor.FOUND`` per case of all shares, of which every task takes one; None without any."""
 
     def take(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield executor.write(some[number], asked, output)
+                yield executor.write(some[number], asked, output, access)
 
     if not some:
         return None
@@ -234,8 +242,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=None,
         help="start a session here, such as local[*,4]; needed where spark-submit has started none",
     )
+    parser.add_argument(
+        "--connection", default="", help="Airflow connection id of whoever may read and write there, never a secret"
+    )
     options = parser.parse_args(arguments)
-    manifest = filesystems.read_json(options.manifest)
+    access = storage.access_of_job(options.connection, options.manifest)
+    manifest = filesystems.read_json(options.manifest, access)
     # spark-submit tells its child the port of the JVM that waits for it; Connect tells the server.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     if options.master is not None:
@@ -245,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         parser.error("--master is needed: no spark-submit has started a session")
     try:
-        counts = run(manifest, spark)
+        counts = run(manifest, spark, access)
     finally:
         spark.stop()
     print(json.dumps(counts), flush=True)  # noqa: T201

@@ -27,13 +27,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from redrive import settings as configuration
-from redrive.errors import ClassificationFailed, ExtraMissing, SettingsError, StagingError
+from redrive.connections import storage
+from redrive.errors import ClassificationFailed, ExtraMissing, RedriveError, SettingsError, StagingError
 from redrive.extras import needing
 from redrive.settings import Settings, SparkSettings
 from redrive.spark import session_conf
 
 if TYPE_CHECKING:
     from redrive.connections.lookup import Connection
+    from redrive.staging.filesystems import Access
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +62,10 @@ def application() -> Path:
     return _JOB
 
 
-def arguments(manifest_uri: str) -> list[str]:
+def arguments(settings: Settings, manifest_uri: str) -> list[str]:
     """What the script is called with."""
-    return ["--manifest", manifest_uri]
+    connection = settings.staging_connection
+    return ["--manifest", manifest_uri, *(["--connection", connection] if connection else [])]
 
 
 def properties(spark: SparkSettings) -> dict[str, str]:
@@ -80,29 +83,31 @@ def properties_here(spark: SparkSettings) -> dict[str, str]:
     return here | properties(spark)
 
 
-def read_manifest(uri: str) -> dict[str, Any]:
+def read_manifest(uri: str, access: "Access | None" = None) -> dict[str, Any]:
     """What :func:`redrive.stages.classify.prepare` wrote; raises :class:`StagingError` when it can't be read."""
     from redrive.staging import filesystems  # noqa: PLC0415 - Arrow, which an idle run doesn't need
 
     try:
-        manifest: dict[str, Any] = filesystems.read_json(uri)
+        manifest: dict[str, Any] = filesystems.read_json(uri, access)
     except (OSError, ValueError) as error:
         raise StagingError(f"{uri}: can't be read: {error}") from error
     return manifest
 
 
-def history_page(spark: SparkSettings, manifest_uri: str) -> str | None:
+def history_page(settings: Settings, manifest_uri: str) -> str | None:
     """The page of the job over this manifest in Spark's History Server; None without a server or before it began."""
-    if spark.history is None:
+    history = settings.spark.history
+    if history is None:
         return None
     from redrive.staging import file_schemas, filesystems  # noqa: PLC0415
 
     try:
-        output = str(read_manifest(manifest_uri)["output"]).rstrip("/")
-        application = filesystems.read_json(f"{output}/{file_schemas.APPLICATION_FILE}")["application"]
-    except (StagingError, OSError, ValueError, KeyError):
+        access = storage.access_of(settings)
+        output = str(read_manifest(manifest_uri, access)["output"]).rstrip("/")
+        application = filesystems.read_json(f"{output}/{file_schemas.APPLICATION_FILE}", access)["application"]
+    except (RedriveError, OSError, ValueError, KeyError):
         return None
-    return f"{spark.history.rstrip('/')}/history/{quote(application, safe='')}/" if application else None
+    return f"{history.rstrip('/')}/history/{quote(application, safe='')}/" if application else None
 
 
 # --- the code, as one zip whose name tells its content ------------------------------------------------------
@@ -148,7 +153,10 @@ def publish(settings: Settings) -> Code:
     script, archive = application(), package()
     digest = hashlib.sha256(script.read_bytes()).hexdigest()[:16]
     place = f"{bucket.rstrip('/')}/code"
-    return Code(_upload(script, f"{place}/redrive-job-{digest}.py"), _upload(archive, f"{place}/{archive.name}"))
+    access = storage.access_of(settings)
+    return Code(
+        _upload(script, f"{place}/redrive-job-{digest}.py", access), _upload(archive, f"{place}/{archive.name}", access)
+    )
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
@@ -158,13 +166,13 @@ def _sources() -> Iterator[tuple[str, Path]]:
             yield path.relative_to(_LIBRARY.parent).as_posix(), path
 
 
-def _upload(source: Path, uri: str) -> str:
+def _upload(source: Path, uri: str, access: "Access | None") -> str:
     from pyarrow import ArrowException, fs  # noqa: PLC0415
 
     from redrive.staging import filesystems  # noqa: PLC0415
 
     try:
-        target, path = filesystems.locate(uri)
+        target, path = filesystems.locate(uri, access)
         if target.get_file_info(path).type == fs.FileType.NotFound:
             with target.open_output_stream(path) as stream:
                 stream.write(source.read_bytes())
@@ -184,7 +192,7 @@ def classify(settings: Settings, manifest_uri: str) -> None:
     """
     match settings.spark.runner:
         case "local" | "submit":
-            _run(submit_command(settings, manifest_uri), settings.spark)
+            _run(submit_command(settings, manifest_uri), settings)
         case "connect":
             classify_over_connect(settings, manifest_uri)
         case runner:
@@ -208,7 +216,7 @@ def submit_command(settings: Settings, manifest_uri: str) -> list[str]:
         command += ["--deploy-mode", str(deploy_mode)]
     for key, value in properties_here(settings.spark).items():
         command += ["--conf", f"{key}={value}"]
-    return [*command, str(application()), *arguments(manifest_uri)]
+    return [*command, str(application()), *arguments(settings, manifest_uri)]
 
 
 def spark_submit() -> Path:
@@ -248,10 +256,11 @@ def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
     if remote is None:
         raise SettingsError("spark.remote: is required with runner connect")
     run = _job_function()
-    manifest = read_manifest(manifest_uri)
+    access = storage.access_of(settings)
+    manifest = read_manifest(manifest_uri, access)
     with _remote_session(remote, settings.spark.timeout) as session:
         session.addArtifacts(str(package()), pyfile=True)  # the server's Python runs our code
-        run(manifest, session)
+        run(manifest, session, access)
 
 
 @contextmanager
@@ -303,8 +312,8 @@ def _reason(error: BaseException) -> str:
     return _first_line(str(error)) or type(error).__name__
 
 
-def _job_function() -> Callable[[Mapping[str, Any], Any], object]:
-    """``run(manifest, spark)`` of the job, which needs PySpark."""
+def _job_function() -> Callable[[Mapping[str, Any], Any, Any], object]:
+    """``run(manifest, spark, access)`` of the job, which needs PySpark."""
     with needing("connect", "spark.runner: connect"):
         from redrive.spark.job import run  # noqa: PLC0415
 
@@ -321,7 +330,8 @@ def java_missing() -> str | None:
     return None if shutil.which("java") else "Spark needs Java 17 or newer; there is no java on the PATH"
 
 
-def _run(command: list[str], spark: SparkSettings) -> None:
+def _run(command: list[str], settings: Settings) -> None:
+    spark = settings.spark
     if trouble := java_missing():
         raise ClassificationFailed(trouble)
     log = _new_log()
@@ -333,7 +343,7 @@ def _run(command: list[str], spark: SparkSettings) -> None:
     with log.open("wb") as sink:
         process = subprocess.Popen(  # noqa: S603  our own script, with our own Python or Spark
             command,
-            env=os.environ | ours,
+            env=os.environ | ours | storage.for_job(settings),
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from redrive.brokers import open_broker, registry
 from redrive.brokers.base import Broker
+from redrive.connections import storage
 from redrive.errors import RedriveError, StagingError
 from redrive.ledger import configurations
 from redrive.ledger.account import balance, findings, retention
@@ -63,9 +64,7 @@ def audit(
     Of each file the hashes of all copies are held against the ledger. Bodies are read and hashed anew where something
     may still ask for them: of batches that are not loaded, or hold a message that isn't finished.
     """
-    from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
-
-    ledger, staging = Ledger(settings.database), Staging(settings.staging)
+    ledger, staging = Ledger(settings.database), storage.staging(settings)
     found = Audited()
     try:
         longest = max([ABANDON_AFTER, *(one.drain.lease for one in settings.routes.values())])
@@ -224,9 +223,7 @@ def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
 
     What a crash left of an earlier call is removed too.
     """
-    from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
-
-    ledger, staging = Ledger(settings.database), Staging(settings.staging)
+    ledger, staging = Ledger(settings.database), storage.staging(settings)
     totals = {"batches": 0, "messages": 0}
     try:
         for name, route in settings.routes.items():

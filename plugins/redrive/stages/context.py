@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, Capabilities
+from redrive.connections import storage
 from redrive.errors import SettingsError
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
@@ -150,9 +151,7 @@ class Context:
     def staging(self) -> "Staging":
         """The staging folder."""
         if self._staging is None:
-            from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which an idle run does not need
-
-            self._staging = Staging(self.settings.staging)
+            self._staging = storage.staging(self.settings)
         return self._staging
 
     @property

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
-from redrive.connections import lookup
+from redrive.connections import lookup, storage
 from redrive.connections.processed_check import Checker
 from redrive.errors import (
     ClassificationFailed,
@@ -33,7 +33,6 @@ from redrive.notify import channels
 from redrive.settings import Route, Settings, Source, SparkSettings
 from redrive.spark import session_conf, submit
 from redrive.stages import aiming, checking, many, resolve
-from redrive.staging.batch_files import Staging
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
 _REACH_SECONDS = 3.0
@@ -186,7 +185,7 @@ def _ledger(settings: Settings) -> str:
 
 
 def _staging(settings: Settings) -> str:
-    staging = Staging(settings.staging)
+    staging = storage.staging(settings)
     probe = f"doctor-{secrets.token_hex(8)}.probe"  # nobody else's file, and nobody else's doctor
     staging.write_bytes(probe, b"can be written")
     staging.remove(probe)

@@ -6,6 +6,7 @@ failed. The machine never decides this.
 
 from typing import Any
 
+from redrive.connections import storage
 from redrive.errors import StagingError, UsageError
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.drain import batches
@@ -17,11 +18,9 @@ from redrive.stages.context import Context
 
 def look(settings: Settings, route: str, batch_id: int) -> dict[str, Any]:
     """What giving up ``batch_id`` would mean; raises as :func:`give_up` does, and changes nothing."""
-    from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which whoever only imports this does not need
-
     ledger = Ledger(settings.database)
     try:
-        batch = _lost(ledger, Staging(settings.staging), route, batch_id)
+        batch = _lost(ledger, storage.staging(settings), route, batch_id)
         with ledger.read() as connection:
             return {
                 "batch_id": batch_id,

@@ -16,6 +16,7 @@ from typing import Any
 
 from redrive import settings as configuration
 from redrive.brokers.base import Broker
+from redrive.connections import storage
 from redrive.errors import BalanceBroken, SettingsError, SourcesFailed
 from redrive.ledger import configurations, leases, schema
 from redrive.ledger.delivery import outcomes, recovery
@@ -139,9 +140,7 @@ def recover(settings: Settings, ledger: Ledger, held: RouteLease, now: datetime)
         mine = schema.ledger_id(connection)
     died = leases.predecessor_died(ledger, held)
     if left or died:
-        from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which a run after a good one does not need
-
-        staging = Staging(settings.staging)
+        staging = storage.staging(settings)
         audit_stage.close_left_open(ledger, staging, left, now)
         classify_stage.remove_leftovers(staging, held.route, mine)
     recovery.recover(ledger, held, now)

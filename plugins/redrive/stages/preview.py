@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
+from redrive.connections import storage
 from redrive.ledger import schema
 from redrive.ledger.delivery import breakers, consumers, lanes, planning
 from redrive.ledger.delivery.planning import CaseCount, WaitingCount
@@ -40,9 +41,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
         known, selection = many.of_ledger(ledger, route, known, selection)
         seen = _Seen(aiming.configured(known))
         if selection.attributes:
-            from redrive.staging.batch_files import Staging  # noqa: PLC0415 - Arrow, which other dry runs don't need
-
-            staging = Staging(settings.staging)
+            staging = storage.staging(settings)
             try:
                 for part in attributes.parts(ledger, staging, route, selection, where=OPEN):
                     seen.look(ledger, route, part, now)

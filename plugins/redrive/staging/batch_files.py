@@ -90,12 +90,16 @@ class BatchFile(NamedTuple):
 
 
 class Staging:
-    """A folder of staging files: a local path, or a URI such as ``s3://bucket/prefix`` or ``gs://…``."""
+    """A folder of staging files: a local path, or a URI such as ``s3://bucket/prefix`` or ``gs://…``.
 
-    def __init__(self, location: str) -> None:
+    :func:`redrive.connections.storage.staging` opens that of a configuration, with its credentials.
+    """
+
+    def __init__(self, location: str, access: filesystems.Access | None = None) -> None:
         self.location = location
+        self._access = access
         try:
-            self.filesystem, self.root = filesystems.locate(location)
+            self.filesystem, self.root = filesystems.locate(location, access)
         except (pa.ArrowInvalid, OSError) as error:
             raise StagingError(f"staging: {location}: {error}") from error
         self.is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
@@ -157,7 +161,7 @@ class Staging:
         """What a small file of :meth:`write_bytes` says."""
         path = self.full_path(relative)
         with _staging_errors(path):
-            return filesystems.read_json(self.uri(relative))
+            return filesystems.read_json(self.uri(relative), self._access)
 
     def remove(self, relative: str) -> None:
         """Remove a file or folder; it may be gone already."""
