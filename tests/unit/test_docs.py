@@ -18,7 +18,7 @@ from redrive.classification.explain import explain
 from redrive.cli import app
 from redrive.ledger import schema, tables
 from redrive.ledger.engine import Ledger
-from redrive.lifecycle import FINISHED, MOVES, Decision, Outcome, Plan, ReviewStatus, State
+from redrive.lifecycle import MOVES, Decision, Outcome, Plan, ReviewStatus, State
 from redrive.policy.gates import Stage
 from redrive.settings.file import parse
 
@@ -232,21 +232,6 @@ def test_a_decision_without_a_name_is_refused_as_the_page_says(ledger: Ledger) -
 
 
 # --- the map --------------------------------------------------------------------------------------------------
-
-
-def diagram() -> str:
-    """The states and moves of :mod:`redrive.lifecycle` as a mermaid state diagram."""
-    lines = ["stateDiagram-v2", "    [*] --> classified"]
-    order = list(State)
-    for source in order:
-        lines += [f"    {source} --> {target}" for target in sorted(MOVES[source], key=order.index)]
-    lines += [f"    {state} --> [*]" for state in order if state in FINISHED]
-    return "\n".join(lines) + "\n"
-
-
-def test_the_state_diagram_is_current() -> None:
-    page = (ROOT / "docs" / "states.md").read_text()
-    assert fenced(page, "mermaid") == [diagram()], f"docs/states.md should have:\n{diagram()}"
 
 
 def moves() -> str:
