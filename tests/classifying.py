@@ -50,6 +50,7 @@ def classify(manifest_uri: str) -> None:
             "case_key": keys[case] if case is not None else None,
             "message_key": _key(manifest["message_key"], letter),
             "order_key": _key(manifest["order_key"], letter),
+            "fields": _fields(manifest.get("search", []), letter),
         }
         for (row, letter), case in zip(staged, case_of, strict=True)
     ]
@@ -103,6 +104,11 @@ def _hint(
     if start is None or (end - start) / 1e6 / max(letter.deliveries or 1, 1) < lease * LEASE_SHARE:
         return ""
     return MAYBE_LEASE_HINT if letter.first_received_at is None else LEASE_HINT
+
+
+def _fields(search: list[str], letter: DeadLetter) -> str | None:
+    found = {selector: value for selector in search if (value := _key(selector, letter))}
+    return json.dumps(found, ensure_ascii=False) if found else None
 
 
 def _key(selector: str | None, letter: DeadLetter) -> str | None:

@@ -102,6 +102,8 @@ class Action(StrEnum):
     APPLY_STANDING_DISCARD = "apply_standing_discard", "a standing decision decided about messages"
     CHANGE_ISSUE = "change_issue", "somebody said how far they are with a failure"
     COMMENT = "comment", "somebody said something about a failure"
+    SAVE_FILTER = "save_filter", "somebody gave a filter of the page a name"
+    REMOVE_FILTER = "remove_filter", "somebody removed a saved filter"
     # Restore
     BEGIN_RESTORE = "begin_restore", "messages are about to be put back"
     UNDO_RESTORE = "undo_restore", "the broker certainly does not have it"

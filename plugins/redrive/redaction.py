@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from redrive.errors import SelectorError
+from redrive.selectors import parse_path
 
 EMAIL: Final = "email"
 CARD: Final = "card"
@@ -84,6 +85,19 @@ class Redactor:
     def header(self, name: str, value: str) -> str:
         """A header's value as it may be shown."""
         return MASK if name.lower() in self._headers else self(value)
+
+    def shows(self, selector: str, value: str) -> bool:
+        """Whether ``value``, which ``selector`` found (:mod:`redrive.selectors`), may be seen as it is."""
+        kind, _, where = selector.partition(":")
+        if kind == "attribute":
+            return self.header(where, value) == value
+        if kind != "body" or not self._paths:
+            return self(value) == value
+        path = parse_path(where)
+        text = value if value[:1] in ("{", "[") else json.dumps(value)
+        for step in reversed(path):  # as it stood in its body
+            text = f"{{{json.dumps(step)}:{text}}}" if isinstance(step, str) else f"[{'null,' * step}{text}]"
+        return self(text) == text and self(value) == value
 
     def headers(self, stored: str) -> str:
         """Headers as the review table holds them (JSON ``[[name, type, value], …]``), as they may be shown."""

@@ -32,11 +32,12 @@ def finish(plant: Plant, state: str = "presumed") -> None:
 
 
 def test_a_batch_of_which_everything_is_finished_and_old_is_forgotten(plant: Plant) -> None:
-    plant.messages(3)
+    plant.messages(3, fields='{"attribute:tenant": "blue"}')
+    assert plant.rows("select count(*) from message_fields where value = 'blue'") == [(3,)]
     plant.send()
     finish(plant)
     assert forget(plant) == (1, 3)
-    for table in ("messages", "redelivery_attempts", "staging_batches"):
+    for table in ("messages", "message_fields", "redelivery_attempts", "staging_batches"):
         assert plant.rows(f"select * from {table}") == []
     assert plant.rows("select count from audit_events where action = 'forget'") == [(3,)]
 

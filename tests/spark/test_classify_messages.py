@@ -96,7 +96,17 @@ def plainly(manifest: dict[str, Any], folder: Path) -> tuple[list[dict[str, Any]
 
 def said(messages: list[dict[str, Any]], groups: list[dict[str, Any]]) -> tuple[list[Any], set[Any]]:
     """Everything but the keys of cases and what is done to examples."""
-    names = ("message_id", "message_key", "order_key", "cause", "rule", "confidence", "fingerprint", "template")
+    names = (
+        "message_id",
+        "message_key",
+        "order_key",
+        "fields",
+        "cause",
+        "rule",
+        "confidence",
+        "fingerprint",
+        "template",
+    )
     return (
         [tuple(message[name] for name in names) for message in messages],
         {(group["fingerprint"], group["cause"], group["template"], group["messages"]) for group in groups},
@@ -222,7 +232,9 @@ def test_keys_are_what_selectors_find(spark: SparkSession, tmp_path: Path) -> No
             ("attribute:gone", "attribute:id"),
             ("broker_id", "body:$.id"),
         ):
-            messages, _ = classify(spark, tmp_path, rows, message_key=message_key, order_key=order_key)
+            messages, _ = classify(
+                spark, tmp_path, rows, message_key=message_key, order_key=order_key, search=[message_key, order_key]
+            )
             if message_key == "attribute:id":
                 wanted = ["a", "b", None, None, None, "nul \ufffd here", "\ufffd bytes", "\u00e9", "\u00e9\u65e5"]
                 assert [m["message_key"] for m in messages] == [wanted[headers.index(own)] for own in some]

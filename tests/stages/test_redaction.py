@@ -43,6 +43,19 @@ def shown(*words: str) -> str:
     return result.output
 
 
+def test_what_is_masked_is_not_kept_to_be_found_by(tmp_path: Path) -> None:
+    search = ["body:$.customer.name", "body:$.customer.id", "body:$.mail", "attribute:tenant"]
+    workshop = Workshop(tmp_path, redact=RULES, search=search)
+    workshop.die('{"customer": {"name": "Ana Smith", "id": "C-7"}, "mail": "ana@example.org"}', error=ERROR)
+    workshop.die('{"customer": {"id": "' + "y" * 3000 + '"}}', error=ERROR)
+    workshop.die("no json", error=ERROR)
+    workshop.cycle()
+    assert workshop.query("select field, value from message_fields order by message_id") == [
+        ("body:$.customer.id", "c-7"),
+        ("body:$.customer.id", "y" * 200),
+    ]
+
+
 def test_the_command_line_masks_and_the_ledger_keeps_and_the_queue_gets_what_was_there(workshop: Workshop) -> None:
     workshop.die(BODY, error=ERROR)
     workshop.cycle()

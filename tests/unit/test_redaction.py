@@ -110,6 +110,27 @@ def test_headers_are_masked_by_name() -> None:
     assert "ana" not in rules.headers("[[not json ana")
 
 
+@pytest.mark.parametrize(
+    ("rule", "selector", "value", "shown"),
+    [
+        ("attribute:x-user", "attribute:X-User", "ana", False),
+        ("attribute:x-user", "attribute:tenant", "ana", True),
+        ("email", "attribute:tenant", "ana@example.org", False),
+        ("email", "key", "ana@example.org", False),
+        ("email", "key", "order-1", True),
+        ("$.customer.name", "body:$.customer.name", "Ana", False),
+        ("$.customer.name", "body:$.customer.id", "c-7", True),
+        ("$.customer.name", "body:$.customer", '{"name":"Ana","id":"c-7"}', False),
+        ("$.customer", "body:$.customer.id", "c-7", False),
+        ("$..iban", "body:$.payments[1].iban", "DE02", False),
+        ("$.items[*].phone", "body:$.items[3].phone", "0123", False),
+        ("$.items[*].phone", "body:$.items[3].sku", "A-1", True),
+    ],
+)
+def test_a_value_that_is_masked_where_it_stood_is_known(rule: str, selector: str, value: str, shown: bool) -> None:
+    assert redactor(Rules((rule,))).shows(selector, value) is shown
+
+
 def test_without_rules_everything_is_shown() -> None:
     text = f'{{"customer": {{"name": "ana@example.org {CARD_NUMBER}"}}}}'
     assert masked(text) == text

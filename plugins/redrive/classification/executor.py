@@ -10,6 +10,7 @@ Nothing here knows Spark: a task calls :func:`write` with the batches of its sha
 """
 
 import base64
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -87,6 +88,7 @@ class Asked:
     evidence: tuple[Selector, ...] = ()
     message_key: Selector | None = None
     order_key: Selector | None = None
+    search: tuple[Selector, ...] = ()
     rules: tuple[str, ...] = ()  # patterns of the route's own rules
     leases: Mapping[str, float] = field(default_factory=dict)  # seconds, of the sources where time is evidence
 
@@ -99,6 +101,7 @@ class Asked:
             evidence=tuple(parse_selector(text) for text in manifest.get("evidence") or ()),
             message_key=parse_selector(message_key) if message_key else None,
             order_key=parse_selector(order_key) if order_key else None,
+            search=tuple(parse_selector(text) for text in manifest.get("search") or ()),
             rules=tuple(rule["match"] for rule in manifest.get("rules") or ()),
             leases={
                 source: float(facts["lease_seconds"]) for source, facts in sources.items() if facts.get("lease_seconds")
@@ -278,7 +281,7 @@ class _Look:
         self._asked = asked
         self._found: dict[tuple[str, str, str], _Found] = {}
         self._delays = 0
-        selected = (*asked.evidence, asked.message_key, asked.order_key)
+        selected = (*asked.evidence, asked.message_key, asked.order_key, *asked.search)
         self._attributes = frozenset(
             one.name.lower() for one in selected if one is not None and one.kind is Kind.ATTRIBUTE
         )
@@ -305,6 +308,7 @@ class _Look:
             self._case_keys(rows, headers, ids),
             self._keys(rows, headers, self._asked.message_key),
             self._keys(rows, headers, self._asked.order_key),
+            self._searched(rows, headers),
         ]
         return pa.table(columns, schema=file_schemas.MESSAGES)
 
@@ -373,6 +377,20 @@ class _Look:
         if not lease_ran_out(lease, start, end, rows.values("deliveries")[number]):
             return ""
         return MAYBE_LEASE_HINT if rows.values("first_received_at")[number] is None else LEASE_HINT
+
+    def _searched(self, rows: _Rows, headers: _Headers) -> pa.Array:
+        """By message, JSON of what it is found by: the beginning of each value, by its selector."""
+        if not self._asked.search:
+            return pa.nulls(rows.count, pa.string())
+        columns = [self._keys(rows, headers, selector).to_pylist() for selector in self._asked.search]
+        names = [str(selector) for selector in self._asked.search]
+        found = []
+        for values in zip(*columns, strict=True):
+            said = {
+                name: value[: file_schemas.MAX_SEARCHED] for name, value in zip(names, values, strict=True) if value
+            }
+            found.append(json.dumps(said, ensure_ascii=False) if said else None)
+        return strings(found)
 
     def _keys(self, rows: _Rows, headers: _Headers, selector: Selector | None) -> pa.Array:
         if selector is None:

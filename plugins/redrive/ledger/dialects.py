@@ -72,6 +72,15 @@ class Dialect(ABC):
         """
 
     @abstractmethod
+    def members(self, text: str) -> str:
+        """``key`` and ``value`` of each member of a JSON object of texts, as ``member`` in a ``from``."""
+
+    @abstractmethod
+    def begins(self, column: str, low: str, high: str) -> str:
+        """Whether ``column`` is from the bind ``low`` on and before the bind ``high``, character by character, by the
+        index that is made for it."""
+
+    @abstractmethod
     def marks(self, types: Sequence[str]) -> str:
         """Marks for :meth:`many` in the list of a ``select``, by the types that PostgreSQL gives them."""
 
@@ -166,6 +175,12 @@ class Sqlite(Dialect):
             f" where substr(header.value, 1, length({name})) = {name}"
             f" and substr(header.value, length(header.value) - length({value})) = ',' || {value})"
         )
+
+    def members(self, text: str) -> str:
+        return f"json_each({text}) as member"
+
+    def begins(self, column: str, low: str, high: str) -> str:
+        return f"({column} >= {low} and {column} < {high})"
 
     def marks(self, types: Sequence[str]) -> str:
         return ", ".join("?" for _ in types)
@@ -270,6 +285,12 @@ class Postgresql(Dialect):
             f" where substr(header.value, 1, length({name})) = {name}"
             f" and substr(header.value, length(header.value) - length({value})) = ' ' || {value})"
         )
+
+    def members(self, text: str) -> str:
+        return f"json_each_text(cast({text} as json)) as member"
+
+    def begins(self, column: str, low: str, high: str) -> str:
+        return f"({column} ~>=~ {low} and {column} ~<~ {high})"
 
     def marks(self, types: Sequence[str]) -> str:
         # It can't infer the types of bare parameters in the list of a select.

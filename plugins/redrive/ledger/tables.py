@@ -267,6 +267,25 @@ messages = Table(
         sqlite_where=text(f"order_key is not null and state in {UNFINISHED}"),
         postgresql_where=text(f"order_key is not null and state in {UNFINISHED}"),
     ),
+    # Whole keys and their beginnings, in whichever order the database sorts.
+    Index(
+        "ix_messages_message_key",
+        "message_key",
+        sqlite_where=text("message_key is not null"),
+        postgresql_where=text("message_key is not null"),
+        postgresql_ops={"message_key": "text_pattern_ops"},
+    ),
+)
+
+message_fields = Table(
+    "message_fields",
+    metadata,
+    Column("message_id", sa.BigInteger, primary_key=True),
+    Column("field", sa.Text, primary_key=True),  # the selector, as the route's ``search`` has it
+    Column("value", sa.Text, nullable=False),  # in small letters, at most SEARCHED characters
+    Index("ix_message_fields_value", "value", "field", postgresql_ops={"value": "text_pattern_ops"}),
+    comment="What messages are found by, beside their ids and keys.",
+    sqlite_with_rowid=False,
 )
 
 repeat_copies = Table(
@@ -628,5 +647,38 @@ audit_events = Table(
     _one_of("action", *Action),
     Index("ix_audit_events_route_at", "route", "at"),
     Index("ix_audit_events_message_id", "message_id"),
+    # What people did, newest last: the machine's events are many more.
+    Index(
+        "ix_audit_events_people",
+        "event_id",
+        "actor",
+        "action",
+        sqlite_where=text("actor <> 'redrive'"),
+        postgresql_where=text("actor <> 'redrive'"),
+    ),
     sqlite_autoincrement=True,
+)
+
+saved_filters = Table(
+    "saved_filters",
+    metadata,
+    Column("filter_id", BigId, primary_key=True),
+    Column("name", sa.Text, nullable=False, unique=True),
+    Column("page", sa.Text, nullable=False),
+    Column("query", sa.Text, nullable=False),  # as in the page's address
+    Column("saved_by", sa.Text, nullable=False),
+    Column("saved_at", Instant, nullable=False),
+    _one_of("page", "find", "messages"),
+    CheckConstraint("trim(name) <> '' and trim(saved_by) <> ''", name="says_what_and_who"),
+    sqlite_autoincrement=True,
+    comment="Filters of the review page that somebody gave a name.",
+)
+
+page_visits = Table(
+    "page_visits",
+    metadata,
+    Column("person", sa.Text, primary_key=True),
+    Column("visited_at", Instant, nullable=False),  # they looked last
+    Column("since_at", Instant, nullable=False),  # what has changed since then is shown to them
+    comment="When people looked at the review page.",
 )

@@ -103,6 +103,7 @@ CONNECTION_ID = r"^[A-Za-z0-9_.\-]{1,200}$"
 ConnectionId = Annotated[str, Field(pattern=CONNECTION_ID)]
 EvidenceSelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
 OrderSelector = Annotated[Selector, _selector(Kind.MESSAGE_GROUP, Kind.KEY, Kind.ATTRIBUTE, Kind.BODY), _TO_TEXT]
+SearchSelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY, Kind.KEY), _TO_TEXT]
 KeySelector = Annotated[Selector, _selector(Kind.ATTRIBUTE, Kind.BODY, Kind.KEY, Kind.BROKER_ID), _TO_TEXT]
 Expression = Annotated[
     str, Field(min_length=1, max_length=500), BeforeValidator(lambda v: _checked(v, check_expression))
@@ -728,6 +729,13 @@ class Route(Part):
         description="Masked where texts of messages are shown, never in staging or what is redelivered: `email`, "
         "`card`, `credentials`, `attribute:NAME`, or a path such as `$.customer.name`, "
         "`$.items[*].phone`, `$..iban`.",
+    )
+    search: tuple[SearchSelector, ...] = Field(
+        default=(),
+        max_length=8,
+        description="What messages are found by on the review page, in every state, beside ids and the key of the "
+        "`processed_check`: `attribute:NAME`, `body:$.path` or `key`. Kept in the ledger from the load on, but never "
+        "what `redact` masks.",
     )
     notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
     airflow: InAirflow = Field(default=InAirflow(), description="How Airflow runs the route's DAG.")

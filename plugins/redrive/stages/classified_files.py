@@ -3,7 +3,8 @@
 Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import than an idle run may last.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +21,7 @@ from redrive.ledger.drain.loading import Classified, Loaded
 from redrive.ledger.drain.repeats import Copy, Evidence, Repeat, StagedBatch
 from redrive.message import MAX_INDEXED, MAX_ROWS, ROW_BITS, Tracking, headers_hash, index_key, message_id_of
 from redrive.policy.aims import LONGEST_ORIGIN
-from redrive.redaction import redactor
+from redrive.redaction import Redactor, redactor
 from redrive.stages import aiming
 from redrive.stages.context import Context, not_sent_on
 from redrive.staging import file_schemas
@@ -47,7 +48,7 @@ class Answers:
         self.overflowed = int(pc.sum(cases.column("messages").filter(shared)).as_py() or 0)
 
     def of(self, some: Sequence[Batch], message_ids: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
-        """``message_key``, ``order_key``, ``cause`` and ``group_id`` of a portion's messages, in the ids' order.
+        """Keys, ``fields``, ``cause`` and ``group_id`` of a portion's messages, in the ids' order.
 
         Raises :class:`ClassificationFailed` unless the job answered for each of them, once.
         """
@@ -62,6 +63,7 @@ class Answers:
         return {
             "message_key": table.column("message_key"),
             "order_key": table.column("order_key"),
+            "fields": table.column("fields"),
             "cause": self._cases.column("cause").take(case),
             "group_id": pa.chunked_array([self._group_ids]).take(case),
         }
@@ -153,6 +155,7 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
             for name, kind in (
                 ("message_key", pa.string()),
                 ("order_key", pa.string()),
+                ("fields", pa.string()),
                 ("cause", pa.string()),
                 ("group_id", pa.int64()),
             )
@@ -167,6 +170,7 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
         ("origin", _origins),
         # The id is bounded where it is read; a processed check is asked by the key as it is.
         *((name, _without_nul) for name in ("redrive_id", "message_key")),
+        *((("fields", _findable(redactor(context.route))),) if context.route.search else ()),
     ):
         table = table.set_column(table.schema.get_field_index(name), name, clean(table.column(name)))
     hashes = _headers_hashes(context, [batch for batch, _ in some], table)
@@ -178,7 +182,7 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
             for name in (
                 "message_id", "batch_id", "source", "kind", "broker_message_id", "body_hash", "body_bytes",
                 "deliveries", "origin", "redrive_id", "redrive_attempt", "message_key", "order_key", "cause",
-                "group_id",
+                "group_id", "fields",
             )
         }  # fmt: skip
         destinations = [
@@ -205,6 +209,7 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
             plain["group_id"],
             plain["origin"],
             map(hashes.get, plain["message_id"]),
+            plain["fields"],
             strict=True,
         )
 
@@ -212,6 +217,23 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
 def _without_nul(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """PostgreSQL has no text with a NUL in it."""
     return pc.replace_substring(texts, "\0", "\ufffd") if any(map(has_nul, texts.chunks)) else texts
+
+
+def _findable(mask: Redactor) -> Callable[[pa.ChunkedArray], pa.ChunkedArray]:
+    """What keeps of the fields those that people may see: what is masked is not found either."""
+
+    def shown(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+        found = []
+        for text in texts.to_pylist():
+            fields = {
+                name: value.lower().replace("\0", "\ufffd")[: loading.SEARCHED]
+                for name, value in (json.loads(text) if text else {}).items()
+                if mask.shows(name, value)
+            }
+            found.append(json.dumps(fields, ensure_ascii=False) if fields else None)
+        return pa.chunked_array([found], texts.type)
+
+    return shown
 
 
 def _indexable(texts: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -108,6 +108,7 @@ def prepare(context: Context) -> str | None:
         "rules": [{"match": rule.match, "cause": rule.cause} for rule in route.rules],
         "message_key": str(route.processed_check.key) if route.processed_check else None,
         "order_key": str(route.order_by) if route.order_by else None,
+        "search": [str(selector) for selector in route.search],
         **_learned(),
         "known_groups": [group._asdict() for group in known],
     }

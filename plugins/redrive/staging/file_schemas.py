@@ -65,6 +65,7 @@ MESSAGES: Final = pa.schema(
         ("case_key", pa.int64()),  # a row of CASES; null for a message of a delay source
         ("message_key", pa.string()),  # what the manifest's message_key selects
         ("order_key", pa.string()),  # what the manifest's order_key selects
+        ("fields", pa.string()),  # JSON of what the manifest's search selects, by selector
     ]
 )
 
@@ -83,6 +84,7 @@ CASES: Final = pa.schema(
 )
 
 MAX_EXAMPLE: Final = 2000  # characters
+MAX_SEARCHED: Final = 1000  # characters
 
 
 def messages_file(batch_id: int) -> str:

@@ -63,6 +63,7 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             within = "message_id >= :low and message_id < :high"
             tx.execute(sql(f"delete from redelivery_attempts where {within}"), span)
             tx.execute(sql(f"delete from escalated_messages where {within}"), span)
+            tx.execute(sql(f"delete from message_fields where {within}"), span)
             messages += tx.execute(sql(f"delete from messages where {within}"), span).rowcount
             tx.execute(
                 sql(

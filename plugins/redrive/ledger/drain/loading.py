@@ -63,6 +63,7 @@ class Classified(NamedTuple):
     origin: str | None = None  # where it failed, as the copy tells it
     # Of copies that carry our headers, of what a consumer or producer wrote: redrive.message.headers_hash.
     headers_hash: bytes | None = None
+    fields: str | None = None  # JSON of what it is found by, by selector, in small letters
 
 
 class Loaded(NamedTuple):
@@ -83,10 +84,12 @@ _INCOMING = (
     " broker_message_id text, body_hash blob, body_bytes int, enqueued_at instant, dead_lettered_at instant,"
     " received_at instant,"
     " deliveries int, redrive_id text, redrive_attempt int, message_key text, order_key text, cause text,"
-    " group_id bigint, origin text, headers_hash blob, astray int, role text, owner bigint, twin bigint,"
+    " group_id bigint, origin text, headers_hash blob, fields text, astray int, role text, owner bigint, twin bigint,"
     " prior_outcome text"
 )
 _STAGE_ROWS = 10_000
+#: So many characters of what messages are found by are kept: an index holds them.
+SEARCHED = 200
 # Rows come as plain tuples in the order of Classified: a named one each would cost more than the insert.
 _BATCH_ID, _SOURCE, _BROKER_ID, _BODY_HASH, _ENQUEUED_AT, _REDRIVE_ID = (
     Classified._fields.index(name)
@@ -147,6 +150,7 @@ def load(
             _follow_first_copies(tx)
         restoring.recognise(tx)
         _insert_new(tx)
+        _keep_fields(tx)
         if tracked:
             _tell_other_ids(tx)
         if repeated:
@@ -418,6 +422,17 @@ order by message_id
 on conflict do nothing
 """
 _MISSING = "not exists (select 1 from messages known where known.message_id = incoming.message_id)"
+
+
+def _keep_fields(tx: RunTransaction) -> None:
+    """Keep what new messages are found by."""
+    tx.execute(
+        sql(
+            "insert into message_fields (message_id, field, value) select incoming.message_id, member.key, member.value"
+            f" from incoming, {tx.dialect.members('incoming.fields')} where incoming.fields is not null"
+            " and incoming.role is null order by incoming.message_id on conflict do nothing"
+        )
+    )
 
 
 def _insert_new(tx: RunTransaction) -> None:

@@ -51,7 +51,8 @@ def upgrade() -> None:
             "'apply_not_there', 'make_standing_redeliver', 'make_standing_discard', "
             "'approve_standing_redeliver', 'approve_standing_discard', 'revoke_standing_redeliver', "
             "'revoke_standing_discard', 'apply_standing_redeliver', 'apply_standing_discard', 'change_issue', "
-            "'comment', 'begin_restore', 'undo_restore', 'finish_restore', 'doubt_restore', 'doubt_backup', "
+            "'comment', 'save_filter', 'remove_filter', "
+            "'begin_restore', 'undo_restore', 'finish_restore', 'doubt_restore', 'doubt_backup', "
             "'isolate_consumer', 'free_consumer', 'close_connection', 'connection_stayed')",
             name=op.f("ck_audit_events_action"),
         ),
@@ -60,6 +61,14 @@ def upgrade() -> None:
     )
     op.create_index("ix_audit_events_message_id", "audit_events", ["message_id"], unique=False)
     op.create_index("ix_audit_events_route_at", "audit_events", ["route", "at"], unique=False)
+    op.create_index(
+        "ix_audit_events_people",
+        "audit_events",
+        ["event_id", "actor", "action"],
+        unique=False,
+        sqlite_where=sa.text("actor <> 'redrive'"),
+        postgresql_where=sa.text("actor <> 'redrive'"),
+    )
     op.create_table(
         "breakers",
         sa.Column("breaker_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -666,6 +675,62 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_issue_comments_route_group_id", "issue_comments", ["route", "group_id"], unique=False)
+
+    _of_the_page()
+
+
+def _of_the_page() -> None:
+    """What people find messages by, and what they left on the page."""
+    op.create_index(
+        "ix_messages_message_key",
+        "messages",
+        ["message_key"],
+        unique=False,
+        sqlite_where=sa.text("message_key is not null"),
+        postgresql_where=sa.text("message_key is not null"),
+        postgresql_ops={"message_key": "text_pattern_ops"},
+    )
+    op.create_table(
+        "message_fields",
+        sa.Column("message_id", sa.BigInteger(), nullable=False),
+        sa.Column("field", sa.Text(), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("message_id", "field", name=op.f("pk_message_fields")),
+        comment="What messages are found by, beside their ids and keys.",
+        sqlite_with_rowid=False,
+    )
+    op.create_index(
+        "ix_message_fields_value",
+        "message_fields",
+        ["value", "field"],
+        unique=False,
+        postgresql_ops={"value": "text_pattern_ops"},
+    )
+    op.create_table(
+        "saved_filters",
+        sa.Column("filter_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("page", sa.Text(), nullable=False),
+        sa.Column("query", sa.Text(), nullable=False),
+        sa.Column("saved_by", sa.Text(), nullable=False),
+        sa.Column("saved_at", Instant(), nullable=False),
+        sa.CheckConstraint("page in ('find', 'messages')", name=op.f("ck_saved_filters_page")),
+        sa.CheckConstraint(
+            "trim(name) <> '' and trim(saved_by) <> ''", name=op.f("ck_saved_filters_says_what_and_who")
+        ),
+        sa.PrimaryKeyConstraint("filter_id", name=op.f("pk_saved_filters")),
+        sa.UniqueConstraint("name", name=op.f("uq_saved_filters_name")),
+        comment="Filters of the review page that somebody gave a name.",
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "page_visits",
+        sa.Column("person", sa.Text(), nullable=False),
+        sa.Column("visited_at", Instant(), nullable=False),
+        sa.Column("since_at", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("person", name=op.f("pk_page_visits")),
+        comment="When people looked at the review page.",
+    )
 
 
 def downgrade() -> None:
