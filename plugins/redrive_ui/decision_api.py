@@ -3,16 +3,17 @@
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, TypeGuard
+from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from redrive.ledger.review import issues
+from redrive.ledger.review import issues, saved_filters
 from redrive.lifecycle import IssueStatus
 from redrive.restored_values import lock
-from redrive_ui import bulk_decisions, filters, reading
+from redrive_ui import bulk_decisions, filters, reading, searching
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
@@ -96,6 +97,7 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     readable = at.readable if named is None else at.readable & named
     by = at.person.name
     with at.read() as connection:
+        chosen = at.settle(connection, chosen, up_to=up_to)
         routes = bulk_decisions.routes_of(connection, action, chosen, readable, by, up_to)
         if action == "edit" and bulk_decisions.preview(connection, action, chosen, readable, by).count > 1:
             raise Refused(400, "edit: one message at a time")
@@ -148,6 +150,7 @@ def _check_correction(at: RequestContext, given: dict[str, Any]) -> dict[str, An
     chosen = filter_for("edit", Filter.read(narrowed))
     by, up_to = at.person.name, (1 << 63) - 1
     with at.read() as connection:
+        chosen = at.settle(connection, chosen)
         routes = bulk_decisions.routes_of(connection, "edit", chosen, at.readable, by, up_to)
         found = bulk_decisions.preview(connection, "edit", chosen, at.readable, by)
         first = reading.page(connection, chosen, at.readable, size=1)
@@ -204,6 +207,48 @@ def _change_issues(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if comment:
         count = issues.comment(at.ledger, chosen, by=by, now=at.now, text=comment)
     return {"count": count, "by": by}
+
+
+@router.post("/api/filters")
+async def change_filters(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
+    """Gives a filter a name (``name``, ``page``, ``query``), or takes it back (``remove``, its id)."""
+    refuse_forged(request)
+    given = await bounded_json(request)
+    return JSONResponse(await run_in_threadpool(lambda: _change_filters(request_context(request, person), given)))
+
+
+def _change_filters(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+    if not at.readable:
+        raise Refused(403, "there is no route that you may see")
+    if set(given) == {"remove"}:
+        if not _is_count(given["remove"]):
+            raise Refused(400, "remove: the id of a saved filter")
+        with at.read() as connection:
+            found = saved_filters.found(connection, given["remove"])
+        if found is not None and not at.may_remove(found.saved_by):
+            raise Refused(403, f"{found.saved_by} saved it: only they, or who administers Airflow, may remove it")
+        if found is None or not saved_filters.remove(at.ledger, found, by=at.person.name, now=at.now):
+            raise Refused(409, "it is gone already")
+        return {"name": found.name, "by": at.person.name}
+    if set(given) != {"name", "page", "query"}:
+        raise Refused(400, "name, page and query; or remove")
+    name, query = _text("name", given["name"], 80), _text("query", given["query"], 2_000)
+    if not name:
+        raise Refused(400, "name: how it is called")
+    fields = dict(parse_qsl(query))
+    if given["page"] == "messages":
+        query = Filter.read(fields).query()
+    elif given["page"] == "find":
+        query = searching.Search.read(fields, searching.declared_fields(at.settings, at.readable)).query()
+    else:
+        raise Refused(400, "page: find or messages")
+    if route := fields.get("route"):
+        at.insist(route)
+    if refusal := saved_filters.save(
+        at.ledger, name=name, page=given["page"], query=query, by=at.person.name, now=at.now
+    ):
+        raise Refused(409, refusal)
+    return {"name": name, "by": at.person.name}
 
 
 def _text(name: str, value: object, most: int) -> str:

@@ -6,7 +6,7 @@ seen.
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -23,6 +23,13 @@ STATUSES: Mapping[str, tuple[str, ...]] = {
     "all": tuple(ReviewStatus),
 }
 NO_GROUP = "none"
+#: How long ago at most, by name; ``today`` begins at midnight, in UTC.
+PAST: Mapping[str, timedelta | None] = {
+    "hour": timedelta(hours=1),
+    "today": None,
+    "day": timedelta(days=1),
+    "week": timedelta(days=7),
+}
 _MAX_TEXT = 200
 _MAX_IDS = 200
 _MAX_FAILURES = 100
@@ -43,18 +50,22 @@ class Filter:
     status: str = "undecided"
     since: str = ""
     until: str = ""
+    past: str = ""  # a name of PAST, instead of since and until
     text: str = ""
     header: str = ""  # name=value
     decided_by: str = ""
     decided_at: str = ""  # exactly then: what was decided together
+    above: str = ""  # only later escalations: texts are not looked for in endless tables
     failures: tuple[str, ...] = ()  # route~group, or route~NO_GROUP
     ids: tuple[int, ...] = ()
+    #: What matches on the routes whose texts are masked in part; text and header count for these of the others alone.
+    unmasked: tuple[frozenset[str], tuple[int, ...]] | None = field(default=None, metadata={"from": "settle"})
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> "Filter":
         """A filter from text fields, as a query string or a JSON object brings them; unknown fields are left out."""
         values: dict[str, Any] = {}
-        for one in fields(cls):
+        for one in _written(cls):
             raw = given.get(one.name)
             if raw in (None, "", []):
                 continue
@@ -75,12 +86,20 @@ class Filter:
             raise BadFilter(f"status: one of {', '.join(STATUSES)}")
         if self.cause and self.cause not in set(Cause):
             raise BadFilter("cause: not one of the eighteen")
+        if self.past and self.past not in PAST:
+            raise BadFilter(f"past: one of {', '.join(PAST)}")
+        if self.above:
+            _whole_number("above", self.above)
         if self.group and self.group != NO_GROUP:
             _whole_number("group", self.group)
         if self.header and not self.header.partition("=")[2]:
             raise BadFilter("header: write name=value")
         for name in ("since", "until", "decided_at"):
             instant(name, getattr(self, name))
+
+    def settled(self, now: datetime) -> "Filter":
+        """The same with times that don't move."""
+        return replace(self, since=since_of(self.past, now).isoformat(), until="", past="") if self.past else self
 
     def where(self, readable: Collection[str], dialect: Dialect) -> tuple[str, dict[str, Any]]:
         """A condition over ``escalated_messages`` and its parameters; only ``readable`` routes are ever in it."""
@@ -104,10 +123,9 @@ class Filter:
             values["group_id"] = int(self.group)
         if self.failures:
             parts.append(f"({' or '.join(_failure(i, one, values) for i, one in enumerate(self.failures))})")
-        for name, column in (("cause", "cause"), ("queue", "source"), ("decided_by", "decided_by")):
-            if value := getattr(self, name):
-                parts.append(f"{column} = :{name}")
-                values[name] = value
+        given = {"cause": self.cause, "source": self.queue, "decided_by": self.decided_by}
+        parts += [f"{column} = :{column}" for column, value in given.items() if value]
+        values |= {column: value for column, value in given.items() if value}
         if since := instant("since", self.since):
             parts.append("coalesce(first_enqueued_at, escalated_at) >= :since_at")
             values["since_at"] = since
@@ -117,25 +135,41 @@ class Filter:
         if decided := instant("decided_at", self.decided_at):
             parts.append("decided_at = :then_at")
             values["then_at"] = decided
-        if self.text:
-            parts.append(dialect.contains("coalesce(error_text, reason)", ":text"))
-            values["text"] = "%" + _escaped(self.text) + "%"
-        if self.header:
-            name, _, value = self.header.partition("=")
-            # An element of the JSON is ["name", "type", "value"].
-            values["header_name"], values["header_value"] = f"[{json.dumps(name)},", f"{json.dumps(value)}]"
-            parts.append(dialect.some_header("headers", ":header_name", ":header_value"))
+        if self.above:
+            parts.append("escalation_id > :above")
+            values["above"] = int(self.above)
+        parts += self._sought(values, dialect)
         if self.ids:
             parts.append(f"escalation_id in ({', '.join(str(one) for one in self.ids)})")
         return " and ".join(parts), values
 
+    def _sought(self, values: dict[str, Any], dialect: Dialect) -> list[str]:
+        """Conditions for what is looked for in texts; their parameters are added to ``values``."""
+        sought = []
+        if self.text:
+            sought.append(dialect.contains("coalesce(error_text, reason)", ":text"))
+            values["text"] = "%" + escaped(self.text) + "%"
+        if self.header:
+            name, _, value = self.header.partition("=")
+            # An element of the JSON is ["name", "type", "value"].
+            values["header_name"], values["header_value"] = f"[{json.dumps(name)},", f"{json.dumps(value)}]"
+            sought.append(dialect.some_header("headers", ":header_name", ":header_value"))
+        if not sought or self.unmasked is None:
+            return sought
+        masked, found = self.unmasked
+        plain = [name for name, one in values.items() if name.startswith("route_") and one not in masked]
+        here = f"route in ({', '.join(':' + name for name in plain) or 'null'})"
+        return [f"({' and '.join([here, *sought])} or escalation_id in ({', '.join(map(str, found)) or 'null'}))"]
+
     def to_json(self) -> dict[str, Any]:
         """The fields that say something; :meth:`read` takes them back."""
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) and value != one.default}
+        return {
+            one.name: value for one in _written(self) if (value := getattr(self, one.name)) and value != one.default
+        }
 
     def query(self, **changes: Any) -> str:
         """This filter as a query string, with these fields changed; other names are appended as they are."""
-        known = {one.name for one in fields(self)}
+        known = {one.name for one in _written(self)}
         changed = replace(self, **{name: value for name, value in changes.items() if name in known})
         pairs: dict[str, Any] = dict(changed.to_json())
         for name in ("ids", "failures"):
@@ -144,10 +178,16 @@ class Filter:
         pairs |= {name: value for name, value in changes.items() if name not in known and value not in (None, "")}
         return urlencode(pairs, doseq=True)
 
+    def searched(self) -> str:
+        """What of it the search in every state knows, as a query string."""
+        names = ("route", "cause", "queue", "since", "until", "past", "text", "header")
+        pairs = {name: value for name in names if (value := getattr(self, name))}
+        return urlencode(pairs | ({"group": self.group} if self.group.isdigit() else {}))
+
     @property
     def narrows(self) -> bool:
         """Whether anything but route, group and status is given."""
-        return any(getattr(self, one.name) for one in fields(self) if one.name not in ("route", "group", "status"))
+        return any(getattr(self, one.name) for one in _written(self) if one.name not in ("route", "group", "status"))
 
     @property
     def names_failures(self) -> list[tuple[str, int]]:
@@ -156,6 +196,17 @@ class Filter:
         if self.route and self.group:
             pairs.append(failure_of(f"{self.route}~{self.group}"))
         return [(route, group) for route, group in pairs if group is not None]
+
+
+def _written(kind: Any) -> list[Any]:
+    """The fields that people write."""
+    return [one for one in fields(kind) if not one.metadata]
+
+
+def since_of(past: str, now: datetime) -> datetime:
+    """When a name of :data:`PAST` begins."""
+    back = PAST[past]
+    return now - back if back else now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def storable(name: str, text: str) -> str:
@@ -168,7 +219,7 @@ def storable(name: str, text: str) -> str:
     return text
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 

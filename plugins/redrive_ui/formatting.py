@@ -20,6 +20,15 @@ _MAX_FORMATTED = 65_536
 _MAX_HEX = 1_024
 
 
+def picker(text: str) -> str:
+    """A time that somebody gave, as a browser's field for times has it; what is none stays out."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return ""
+    return f"{moment.astimezone(UTC) if moment.tzinfo else moment:%Y-%m-%dT%H:%M}"
+
+
 def visible(value: object, limit: int = _MAX_SHOWN) -> Markup:
     """``value`` as text in which nothing hides: control, bidirectional and invisible characters show their number."""
     text = str(value if value is not None else "")

@@ -37,6 +37,9 @@ class Access(Protocol):
     def may_decide(self, person: Person, route: str) -> bool:
         """Whether this person may decide about messages of ``route``; asked in addition to :meth:`readable`."""
 
+    def administers(self, person: Person) -> bool:
+        """Whether this person may remove what others left on the page for all."""
+
     def login_url(self, back: str) -> str | None:
         """Where to log in and come back to the path ``back``; None where that is not known."""
 
@@ -98,6 +101,10 @@ class AirflowAccess:
                 user=person.user,
             )
         )
+
+    def administers(self, person: Person) -> bool:
+        # Those who may change Airflow's connections: its operators and administrators, in every auth manager.
+        return bool(self._manager().is_authorized_connection(method="PUT", user=person.user))
 
     def login_url(self, back: str) -> str | None:
         return str(self._manager().get_url_login(next_url=back))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
@@ -17,11 +18,12 @@ from redrive.brokers import registry
 from redrive.classification import causes
 from redrive.classification.causes import Cause
 from redrive.errors import RedriveError
+from redrive.ledger.review import saved_filters
 from redrive.ledger.selecting import Selection
 from redrive.restored_values import lock
 from redrive.stages import peek
 from redrive.stages.preview import preview as plan_of
-from redrive_ui import bulk_decisions, charts, decision_api, export, filters, formatting, reading, timeline
+from redrive_ui import bulk_decisions, charts, decision_api, export, filters, formatting, reading, searching, timeline
 from redrive_ui.filters import BadFilter, Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused
@@ -156,9 +158,14 @@ def messages_page(at: Requested, chosen: Chosen) -> Response:
         at.insist(chosen.route)
     with at.read() as connection:
         listing = _listing(connection, at, chosen)
+        saved = saved_filters.all_of(connection)
     decidable = [route for route in {row["route"] for row in listing["rows"]} if at.may_decide(route)]
     return at.render(
-        "messages.html", may_decide=bool(decidable), may_approve=_may_approve(at, listing["rows"]), **listing
+        "messages.html",
+        may_decide=bool(decidable),
+        may_approve=_may_approve(at, listing["rows"]),
+        saved=_shown_filters(at, saved),
+        **listing,
     )
 
 
@@ -172,13 +179,31 @@ def message_page(at: Requested, message_id: int) -> Response:
 
 
 @router.get("/find", response_class=HTMLResponse)
-def find_page(at: Requested, word: Sought = "") -> Response:
-    word = word.strip()
+def find_page(at: Requested, word: Sought = "", after: Word = "") -> Response:
+    query = at.request.query_params
+    declared = searching.declared_fields(at.settings, at.readable)
+    asked = searching.Search.read({**dict(query), "word": word}, declared)
+    if asked.route:
+        at.insist(asked.route)
     with at.read() as connection:
-        found = reading.find(connection, word, at.readable) if word else []
-    if len(found) == 1:
-        return Response(status_code=303, headers={"location": f"{at.root}/messages/{found[0]['message_id']}"})
-    return at.render("find.html", word=word, found=found)
+        found = searching.search(connection, asked, at.readable, at.redactor, at.now, after=_message_id(after))
+        saved = saved_filters.all_of(connection)
+    alone = found.rows[0] if len(found.rows) == 1 and not found.more else None
+    if alone and alone["found_by"] == "id":
+        return Response(status_code=303, headers={"location": f"{at.root}/messages/{alone['message_id']}"})
+    return at.render(
+        "find.html",
+        asked=asked,
+        word=word.strip(),
+        found=found,
+        after=after,
+        declared=declared,
+        suggestions=searching.suggestions(asked, at.settings, at.readable, declared),
+        saved=_shown_filters(at, saved),
+        states=list(searching.STATES),
+        queue_names=_queue_names(at),
+        picker=formatting.picker,
+    )
 
 
 @router.get("/decide", response_class=HTMLResponse)
@@ -187,6 +212,7 @@ def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
         raise BadFilter(f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
     chosen = decision_api.filter_for(action, chosen)
     with at.read() as connection:
+        chosen = at.settle(connection, chosen)
         found = bulk_decisions.preview(connection, action, chosen, at.readable, at.person.name)
         examples = reading.page(connection, chosen, at.readable, size=3)[:3] if found.count else []
     decision_api.insist(at, found.routes)
@@ -250,7 +276,7 @@ def messages_as_csv(at: Requested, chosen: Chosen) -> Response:
         raise Refused(429, "others are exporting already: try again in a minute")
     try:
         with at.read() as connection:
-            ids = reading.ids(connection, chosen, at.readable, export.MAX_ROWS + 1)
+            ids = reading.ids(connection, at.settle(connection, chosen), at.readable, export.MAX_ROWS + 1)
         rows = _rows_of(at, ids[: export.MAX_ROWS])
         return _Export(
             export.portions(rows, at.mask, cut=len(ids) > export.MAX_ROWS),
@@ -461,22 +487,47 @@ def _listing(connection: Connection, at: RequestContext, chosen: Filter) -> dict
     """A page of messages, their number, and the filter form around them."""
     query = at.request.query_params
     after = query.get("after", "")
-    if after and not (after.isascii() and after.isdigit() and len(after) < 19):
-        raise BadFilter("after: a whole number")
+    _message_id(after)
     oldest_first = query.get("order") == "oldest"
-    rows = reading.page(connection, chosen, at.readable, after=int(after) if after else None, oldest_first=oldest_first)
+    settled = at.settle(connection, chosen)
+    rows = reading.page(
+        connection, settled, at.readable, after=int(after) if after else None, oldest_first=oldest_first
+    )
     more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
     return {
         "rows": rows,
-        "total": reading.count(connection, chosen, at.readable),
+        "total": reading.count(connection, settled, at.readable),
         "filter": chosen,
+        "settled": settled,
+        "picker": formatting.picker,
         "following": rows[-1]["escalation_id"] if more else None,
         "after": after,
         "order": "oldest" if oldest_first else "newest",
-        "queue_names": sorted(
-            {s.queue for name in at.readable if name in at.settings.routes for s in at.settings.routes[name].sources}
-        ),
+        "queue_names": _queue_names(at),
     }
+
+
+def _queue_names(at: RequestContext) -> list[str]:
+    """The sources of the routes that may be read."""
+    return sorted(
+        {s.queue for name in at.readable if name in at.settings.routes for s in at.settings.routes[name].sources}
+    )
+
+
+def _shown_filters(at: RequestContext, saved: list[reading.Row]) -> list[reading.Row]:
+    """The saved filters that are about nothing that this person may not read."""
+    shown = []
+    for one in saved:
+        route = dict(parse_qsl(one["query"])).get("route", "")
+        if not route or route in at.readable:
+            shown.append({**one, "may_remove": at.may_remove(one["saved_by"])})
+    return shown
+
+
+def _message_id(text: str) -> int | None:
+    if text and not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise BadFilter("after: a whole number")
+    return int(text) if text else None
 
 
 def _may_approve(at: RequestContext, rows: list[reading.Row]) -> bool:

@@ -16,7 +16,6 @@ from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.lifecycle import FINISHED, State
-from redrive.message import index_key
 from redrive_ui.filters import Filter
 
 Row = dict[str, Any]
@@ -40,7 +39,7 @@ def routes(connection: Connection) -> list[str]:
 
 def states(connection: Connection, readable: Collection[str]) -> dict[str, dict[str, int]]:
     """Messages per route and state."""
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     found: dict[str, dict[str, int]] = {}
     for row in rows_of(
         connection, f"select route, state, count(*) as n from messages where {where} group by route, state", **values
@@ -51,7 +50,7 @@ def states(connection: Connection, readable: Collection[str]) -> dict[str, dict[
 
 def holders(connection: Connection, readable: Collection[str]) -> dict[str, Row]:
     """Each route's lease and pause, and the Airflow run that holds it."""
-    where, values = _routes(readable, "route_state.route")
+    where, values = routes_in(readable, "route_state.route")
     rows = rows_of(
         connection,
         'select route_state.*, runs.airflow_run_id, runs."trigger" from route_state left join runs'
@@ -63,7 +62,7 @@ def holders(connection: Connection, readable: Collection[str]) -> dict[str, Row]
 
 def queues(connection: Connection, readable: Collection[str]) -> dict[str, list[Row]]:
     """The newest observation of each queue, by route; sources first."""
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     found: dict[str, list[Row]] = {}
     for row in rows_of(
         connection,
@@ -87,7 +86,7 @@ def stuck_consumers(connection: Connection, route: str) -> list[Row]:
 
 def gates(connection: Connection, readable: Collection[str]) -> dict[str, dict[str, int]]:
     """How many groups of each route are at which stage of canary and breaker."""
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     found: dict[str, dict[str, int]] = {}
     for row in rows_of(
         connection,
@@ -101,7 +100,7 @@ def gates(connection: Connection, readable: Collection[str]) -> dict[str, dict[s
 
 def undecided(connection: Connection, readable: Collection[str]) -> dict[str, int]:
     """How many escalated messages of each route wait for a person."""
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     return {
         row["route"]: row["n"]
         for row in rows_of(
@@ -114,7 +113,7 @@ def undecided(connection: Connection, readable: Collection[str]) -> dict[str, in
 
 def alarms(connection: Connection, readable: Collection[str]) -> dict[str, dict[str, int]]:
     """What people were told of and is not over, by route: event and how many. Pauses and new groups show elsewhere."""
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     found: dict[str, dict[str, int]] = {}
     for row in rows_of(
         connection,
@@ -128,7 +127,7 @@ def alarms(connection: Connection, readable: Collection[str]) -> dict[str, dict[
 
 def flows(connection: Connection, readable: Collection[str], since: datetime) -> dict[str, list[Row]]:
     """What moved since then, by route: day, states from and to, messages. From the events of whole sets."""
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     day = dialect_of(connection).day("at")
     found: dict[str, list[Row]] = {}
     for row in rows_of(
@@ -189,7 +188,7 @@ def ages(connection: Connection, route: str, now: datetime) -> list[Row]:
 
 def times_to_outcome(connection: Connection, ledger: Ledger, route: str) -> list[float]:
     """Seconds from first enqueue to a presumed or confirmed outcome, ascending, of the newest sends."""
-    first = _first_recent_slice(connection, [route])
+    first = first_recent_slice(connection, [route])
     seconds = ledger.dialect.seconds_between("messages.first_enqueued_at", "redelivery_attempts.outcome_at")
     return [
         row["seconds"]
@@ -238,7 +237,7 @@ def templates(
     pairs = {(route, group_id) for route, group_id in wanted if group_id is not None and route in readable}
     if not pairs:
         return {}
-    where, values = _routes(readable, "first_route")
+    where, values = routes_in(readable, "first_route")
     own = {
         row["group_id"]: row["template"]
         for row in rows_of(
@@ -278,7 +277,7 @@ def _placed(readable: Collection[str], route: str, cause: str) -> tuple[str, dic
     a decision; then what is decided and has no outcome yet.
     """
     only = [one for one in readable if one == route] if route else readable
-    where, values = _routes(only)
+    where, values = routes_in(only)
     # All of this is in one index. What a row holds beside it is read for the examples alone.
     counted = (
         "select route, group_id, sum(case when status in ('open', 'refused', 'reopened') then 1 else 0 end) as"
@@ -397,7 +396,7 @@ def results(connection: Connection, readable: Collection[str], condition: str, v
 
     ``condition`` is about the newest 20,000 rows of ``escalated_messages`` (as ``asked``) that it is true of.
     """
-    where, routes_named = _routes(readable, "asked.route")
+    where, routes_named = routes_in(readable, "asked.route")
     step = (
         "case when asked.status = 'decided' then 'decided' when asked.status in ('refused', 'reopened') then 'refused'"
         " when exists (select 1 from escalated_messages later where later.message_id = asked.message_id"
@@ -515,7 +514,7 @@ def outcomes(connection: Connection, route: str, groups: Collection[int]) -> dic
         " 'returned' then 1 else 0 end) as returned, sum(case when outcome in ('presumed', 'confirmed') then 1 else 0"
         " end) as stayed_away from redelivery_attempts where slice_id >= :first and route = :route"
         f" and group_id in ({', '.join(str(int(one)) for one in groups)}) group by group_id",
-        first=_first_recent_slice(connection, [route]),
+        first=first_recent_slice(connection, [route]),
         route=route,
     )
     return {row["group_id"]: row for row in rows}
@@ -584,34 +583,33 @@ def count(connection: Connection, chosen: Filter, readable: Collection[str]) -> 
     return int(row["n"])
 
 
-def find(connection: Connection, word: str, readable: Collection[str]) -> list[Row]:
-    """Messages that ``word`` names: a message id, redrive id, broker id (also one that a redelivery got), or business
-    key."""
-    number = int(word) if word.isascii() and word.isdigit() and len(word) < 19 else -1
-    where, values = _routes(readable)
-    ways = (
-        "message_id in (select message_id from messages where redrive_id = :word or broker_message_id in (:word, :key)"
-        " or message_id = :number union select message_id from repeat_copies where broker_message_id in (:word, :key)"
-        f" and {where})",
-        "message_key = :word",
-        # last, because no index serves it: people rarely have the id that a message got when it was sent again
-        f"message_id in (select message_id from redelivery_attempts where broker_message_id in (:word, :key)"
-        f" and {where})",
+def newest_question(connection: Connection) -> int:
+    """The newest escalation id that there is; 0 without any."""
+    (row,) = rows_of(connection, "select coalesce(max(escalation_id), 0) as newest from escalated_messages")
+    return int(row["newest"])
+
+
+def floor_of(
+    connection: Connection, readable: Collection[str], count: int, *, before: int | None = None
+) -> tuple[int, datetime | None]:
+    """The first of the ``count`` newest messages (of those before ``before``), by whole batches and at least one; and
+    when that batch was staged, None where there are no older ones."""
+    where, values = routes_in(readable)
+    if before is not None:
+        where += " and batch_id <= :last_batch"
+        values["last_batch"] = before - 1 >> 20
+    rows = rows_of(
+        connection,
+        f"select batch_id, new_copies, opened_at from staging_batches where new_copies > 0 and {where}"
+        " order by batch_id desc limit 2001",
+        **values,
     )
-    # Long and odd broker ids are kept as their index has them.
-    asked: dict[str, Any] = {"word": word, "key": index_key(word), "number": number}
-    for way in ways:
-        given = {name: value for name, value in asked.items() if f":{name}" in way}
-        rows = rows_of(
-            connection,
-            "select message_id, redrive_id, route, source, state, cause, group_id, attempts, first_enqueued_at,"
-            f" message_key from messages where {way} and {where} order by message_id desc limit 100",
-            **given,
-            **values,
-        )
-        if rows:
-            return rows
-    return []
+    total = 0
+    for number, row in enumerate(rows):
+        total += row["new_copies"]
+        if number + 1 < len(rows) and (total >= count or number == 1999):
+            return row["batch_id"] << 20, row["opened_at"]
+    return 0, None
 
 
 def message(connection: Connection, message_id: int, readable: Collection[str]) -> Row | None:
@@ -619,7 +617,7 @@ def message(connection: Connection, message_id: int, readable: Collection[str]) 
 
     None where there is no such message on a route that may be read; a copy that was found on another route is left out.
     """
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     mine = f"message_id = :id and {where}"
     values["id"] = message_id
     found = _first(connection, f"select * from messages where {mine}", **values)
@@ -683,7 +681,7 @@ def days(now: datetime, count: int = DAYS) -> list[str]:
 
 def _recent_batches(connection: Connection, readable: Collection[str], now: datetime) -> tuple[dict[int, str], bool]:
     """The newest loaded batches, each with its day, with at most :data:`RECENT` new messages altogether."""
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     rows = rows_of(
         connection,
         "select batch_id, new_copies, loaded_at from staging_batches where loaded_at >= :since_at and new_copies > 0"
@@ -707,7 +705,7 @@ def _all_recent(
     """Messages of these batches counted by batch, route and ``what``. A message id begins with its batch's."""
     if not batches:
         return []
-    where, values = _routes(readable)
+    where, values = routes_in(readable)
     rows = rows_of(
         connection,
         f"select message_id / 1048576 as batch_id, route, {what} as what, count(*) as n from messages"
@@ -718,8 +716,9 @@ def _all_recent(
     return [row for row in rows if row["batch_id"] in batches]
 
 
-def _first_recent_slice(connection: Connection, readable: Collection[str]) -> int:
-    where, values = _routes(readable)
+def first_recent_slice(connection: Connection, readable: Collection[str]) -> int:
+    """The first of the slices in which the newest :data:`RECENT` messages were sent."""
+    where, values = routes_in(readable)
     rows = rows_of(
         connection,
         f"select slice_id, sent from delivery_slices where {where} order by slice_id desc limit 5000",
@@ -736,7 +735,8 @@ def _first_recent_slice(connection: Connection, readable: Collection[str]) -> in
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def _routes(readable: Collection[str], column: str = "route") -> tuple[str, dict[str, Any]]:
+def routes_in(readable: Collection[str], column: str = "route") -> tuple[str, dict[str, Any]]:
+    """A condition that holds on these routes, and its parameters."""
     names = {f"route_{i}": route for i, route in enumerate(sorted(readable))}
     if not names:
         return "1 = 0", {}

@@ -17,7 +17,8 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.redaction import Redactor
 from redrive.settings import Settings
-from redrive_ui import reading
+from redrive_ui import reading, searching
+from redrive_ui.filters import Filter
 from redrive_ui.identity import Access, Person
 from redrive_ui.protection import Refused
 from redrive_ui.rendering import Templates
@@ -59,6 +60,16 @@ class RequestContext:
     def may_decide(self, route: str) -> bool:
         """Whether this person may decide on ``route``."""
         return route in self.readable and self.app_state.access.may_decide(self.person, route)
+
+    def may_remove(self, owner: str) -> bool:
+        """Whether this person may remove what ``owner`` left on the page for all."""
+        return owner.strip().lower() == self.person.name.strip().lower() or self.app_state.access.administers(
+            self.person
+        )
+
+    def settle(self, connection: Connection, chosen: Filter, *, up_to: int = (1 << 63) - 1) -> Filter:
+        """As :func:`redrive_ui.searching.settle`, for this person at this moment."""
+        return searching.settle(connection, chosen, self.readable, self.redactor, self.now, up_to=up_to)
 
     def insist(self, route: str) -> None:
         """Raise :class:`Refused` unless ``route`` is there and may be read; which of both is not told."""

@@ -26,6 +26,7 @@ class Doors:
         self.name: str | None = "Ana Kováč"
         self.hidden: set[str] = set()
         self.read_only: set[str] = set()
+        self.admins: set[str] = set()
 
     async def person(self, request: Request) -> Person:
         if self.name is None:
@@ -37,6 +38,9 @@ class Doors:
 
     def may_decide(self, person: Person, route: str) -> bool:
         return route not in self.read_only
+
+    def administers(self, person: Person) -> bool:
+        return person.name in self.admins
 
     def login_url(self, back: str) -> str:
         return f"/auth/login?next={back}"

@@ -172,6 +172,19 @@ function issue(event) {
   say(form.dataset.endpoint, order, form.querySelector(".answer"));
 }
 
+// A form, or a button, that says one thing: its fields and what is said already.
+function tell(event) {
+  event.preventDefault();
+  const form = event.currentTarget;
+  const order = JSON.parse(form.dataset.order);
+  for (const field of form.querySelectorAll("input, select, textarea")) {
+    if (field.name && (field.type !== "radio" || field.checked)) {
+      order[field.name] = field.value;
+    }
+  }
+  say(form.dataset.endpoint, order, form.querySelector(".answer"));
+}
+
 // --- a table that is worked through with keys ----------------------------------------------------------------
 function keys(event) {
   const rows = [...document.querySelectorAll("[data-row]")];
@@ -225,6 +238,18 @@ document.addEventListener("DOMContentLoaded", () => {
   });
   document.querySelectorAll("form.decision").forEach((form) => form.addEventListener("submit", decide));
   document.querySelectorAll("form.issue").forEach((form) => form.addEventListener("submit", issue));
+  document.querySelectorAll("form.say").forEach((form) => form.addEventListener("submit", tell));
+  document.querySelectorAll("[data-say]").forEach((button) => button.addEventListener("click", () => {
+    const answer = document.createElement("span");
+    button.after(answer);
+    say(button.dataset.endpoint, JSON.parse(button.dataset.say), answer);
+  }));
+  // A preset and a pair of times say the same twice: the last one chosen counts.
+  document.querySelectorAll("[data-past]").forEach((past) => {
+    const ends = past.form.querySelectorAll("input[type=datetime-local]");
+    past.addEventListener("change", () => ends.forEach((end) => { end.value = ""; }));
+    ends.forEach((end) => end.addEventListener("change", () => { past.value = ""; }));
+  });
   document.querySelectorAll("[data-set-status]").forEach((choice) => choice.addEventListener("change", () => {
     const form = choice.form;
     const failures = [...form.querySelectorAll("[data-pick]:checked")].map((box) => box.value);
