@@ -462,7 +462,7 @@ def group(
     gate = rows_of(
         connection, "select * from group_state where route = :route and group_id = :id", route=route, id=group_id or 0
     )
-    if not (counts or under_way or gate):
+    if not (counts or under_way or gate or _was_here(connection, route, group_id)):
         return None
     waits = [one for one in gate_waits.waits(connection, route) if group_id and one.group_id == group_id]
     known = _first(connection, "select cause from failure_groups where group_id = :id", id=group_id or 0)
@@ -502,6 +502,19 @@ def group(
             now=now,
         ),
     }
+
+
+def _was_here(connection: Connection, route: str, group_id: int | None) -> bool:
+    """Whether the group was first seen on this route, or has one of its newest messages, all of which are finished."""
+    found = _first(
+        connection,
+        "select 1 as n from failure_groups where group_id = :id and (first_route = :route or exists (select 1 from"
+        f" (select group_id from messages where route = :route order by message_id desc limit {RECENT}) as newest"
+        " where newest.group_id = :id))",
+        id=group_id or 0,
+        route=route,
+    )
+    return found is not None
 
 
 def outcomes(connection: Connection, route: str, groups: Collection[int]) -> dict[int, Row]:

@@ -423,9 +423,10 @@ class TestSize:
         seeding.crowd(site.ledger, 100_000)
         for path in (
             "/", "/groups", "/groups?order=oldest", "/groups/orders/1000", "/messages?after=50000",
-            "/messages?text=nothing+like+this", "/messages?text=gone&past=week", "/routes/orders",
-            "/find?word=nothing", "/find?word=crowd-77", "/find?word=order-", "/find?state=escalated", "/find?past=hour",
-            "/find?text=is+gone", "/find?header=tenant%3Dblue", "/decide?route=orders&action=discard",
+            "/messages?text=nothing+like+this", "/messages?text=gone&past=week",
+            "/routes/orders",
+            "/find?word=nothing", "/find?word=crowd-77", "/find?word=order-", "/find?state=escalated",
+            "/find?past=hour", "/find?text=is+gone", "/find?header=tenant%3Dblue", "/decide?route=orders&action=discard",
         ):  # fmt: skip
             began = time.monotonic()
             page = site.page(path)

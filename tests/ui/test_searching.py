@@ -254,7 +254,8 @@ class TestSaved:
         "given",
         [
             {"name": " ", "page": "messages", "query": ""}, {"name": "x", "page": "groups", "query": ""},
-            {"name": "x", "page": "messages", "query": "cause=hunger"}, {"name": "x", "page": "find", "query": "state=x"},
+            {"name": "x", "page": "messages", "query": "cause=hunger"},
+            {"name": "x", "page": "find", "query": "state=x"},
             {"name": "x"}, {"remove": "1"}, {"remove": True}, {"name": "x\0", "page": "find", "query": ""},
             {"name": "x" * 81, "page": "find", "query": ""},
         ],
