@@ -324,7 +324,7 @@ class _Looking:
         for word in (named, any_header):
             if word:  # as JSON has it
                 likes.append(self._dialect.contains("headers", ":in_headers"))
-                values["in_headers"] = "%" + escaped(json.dumps(word, ensure_ascii=False)[1:-1]) + "%"
+                values["in_headers"] = "%" + escaped(json.dumps(word)[1:-1]) + "%"
         rows = rows_of(
             self._connection,
             "select asked.message_id, asked.route, substr(coalesce(asked.error_text, asked.reason), 1, 20000) as said,"

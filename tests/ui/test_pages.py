@@ -426,7 +426,8 @@ class TestSize:
             "/messages?text=nothing+like+this", "/messages?text=gone&past=week",
             "/routes/orders",
             "/find?word=nothing", "/find?word=crowd-77", "/find?word=order-", "/find?state=escalated",
-            "/find?past=hour", "/find?text=is+gone", "/find?header=tenant%3Dblue", "/decide?route=orders&action=discard",
+            "/find?past=hour", "/find?text=is+gone", "/find?header=tenant%3Dblue",
+            "/decide?route=orders&action=discard",
         ):  # fmt: skip
             began = time.monotonic()
             page = site.page(path)
