@@ -14,7 +14,7 @@ USER airflow
 WORKDIR /opt/redrive
 # Alone before the code, so that a change of code does not install 2 GB again.
 COPY --chown=50000:0 requirements.txt ./
-RUN pip install --no-cache-dir -r requirements.txt
+RUN pip install --no-cache-dir --require-hashes -r requirements.txt
 COPY --chown=50000:0 . ./
 RUN pip install --no-cache-dir --no-deps -e . && python -m redrive.dev.class_archive
 

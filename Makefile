@@ -35,7 +35,7 @@ help: ## List the targets
 
 .venv/.requirements: requirements.txt requirements-test.txt .venv/.uv-$(UV_VERSION)
 	@echo "Installing requirements.txt and requirements-test.txt into .venv (about 2.5 GB, once)"
-	VIRTUAL_ENV='$(CURDIR)/.venv' $(BIN)/uv pip install --quiet -r requirements.txt -r requirements-test.txt
+	VIRTUAL_ENV='$(CURDIR)/.venv' $(BIN)/uv pip install --quiet --require-hashes -r requirements.txt -r requirements-test.txt
 	@touch $@
 
 .venv/.project: pyproject.toml .venv/.requirements
@@ -44,7 +44,7 @@ help: ## List the targets
 
 .venv-ministack/.requirements: requirements-ministack.txt .venv/.uv-$(UV_VERSION)
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venv-ministack
-	VIRTUAL_ENV='$(CURDIR)/.venv-ministack' $(BIN)/uv pip install --quiet -r requirements-ministack.txt
+	VIRTUAL_ENV='$(CURDIR)/.venv-ministack' $(BIN)/uv pip install --quiet --require-hashes -r requirements-ministack.txt
 	@touch $@
 
 .PHONY: setup
@@ -101,7 +101,7 @@ format: setup ## Bring the code into form
 # Drain3, which the classification is measured against, wants older versions of what Airflow needs.
 .venv-bench/.requirements: requirements-bench.txt .venv/.uv-$(UV_VERSION)
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .venv-bench
-	VIRTUAL_ENV='$(CURDIR)/.venv-bench' $(BIN)/uv pip install --quiet -r requirements-bench.txt
+	VIRTUAL_ENV='$(CURDIR)/.venv-bench' $(BIN)/uv pip install --quiet --require-hashes -r requirements-bench.txt
 	@touch $@
 
 .PHONY: bench
@@ -127,13 +127,14 @@ docs: setup ## Write docs/configuration.md and docs/causes.md from the code
 
 SPARK := pyspark pyspark-client py4j  # 500 MB, which tests lend
 LOCK = $(BIN)/uv pip compile --quiet --no-header --python-version 3.11
+HASHED = $(LOCK) --generate-hashes
 .PHONY: lock
 lock: setup ## Resolve requirements*.in anew
-	$(LOCK) --upgrade requirements-test.in -o requirements-test.txt
+	$(HASHED) --upgrade requirements-test.in -o requirements-test.txt
 	cp requirements-test.txt requirements.txt  # what both need, in the same versions
-	$(LOCK) requirements.in -o requirements.txt
-	$(LOCK) --upgrade requirements-ministack.in -o requirements-ministack.txt
-	$(LOCK) --upgrade requirements-bench.in -o requirements-bench.txt
+	$(HASHED) requirements.in -o requirements.txt
+	$(HASHED) --upgrade requirements-ministack.in -o requirements-ministack.txt
+	$(HASHED) --upgrade requirements-bench.in -o requirements-bench.txt
 	for one in $(AIRFLOWS); do \
 		day=$$(grep -o -m 1 -E '[0-9]{4}-[0-9]{2}-[0-9]{2}' tests/installed/airflows/$$one.in); \
 		$(LOCK) --no-annotate --upgrade --exclude-newer $$day $(SPARK:%=--no-emit-package %) \

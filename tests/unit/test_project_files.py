@@ -76,10 +76,21 @@ def test_tests_run_on_the_versions_that_are_deployed_and_on_tools_that_are_not()
 @pytest.mark.parametrize(
     "lock", ["requirements.txt", "requirements-test.txt", "requirements-ministack.txt", "requirements-bench.txt"]
 )
-def test_every_requirement_is_pinned(lock: str) -> None:
-    for line in (ROOT / lock).read_text().splitlines():
+def test_every_requirement_is_pinned_by_version_and_content(lock: str) -> None:
+    text = (ROOT / lock).read_text().replace("\\\n", "")
+    for line in text.splitlines():
         if line.strip() and not line.lstrip().startswith("#"):
-            assert re.match(r"[A-Za-z0-9_.\-]+(\[[a-z0-9,_\-]+\])?==\S+", line), line
+            hashed = r"[A-Za-z0-9_.\-]+(\[[a-z0-9,_\-]+\])?==\S+( ;.*?)?(\s+--hash=sha256:[0-9a-f]{64})+\s*"
+            assert re.fullmatch(hashed, line), line
+
+
+@pytest.mark.parametrize(
+    ("text", "file"), [(MAKEFILE, "the Makefile"), ((ROOT / "Dockerfile").read_text(), "the image")]
+)
+def test_what_is_installed_is_held_against_its_hash(text: str, file: str) -> None:
+    installs = re.findall(r"pip install .*-r requirements.*", text)
+    assert installs, file
+    assert all("--require-hashes" in line for line in installs), installs
 
 
 @pytest.mark.parametrize(
