@@ -19,6 +19,16 @@ UNFINISHED = (
 )
 
 
+def among(column: str, values: str, otherwise: str = "false") -> str:
+    """Whether it is one of these. A case: SQLite would build a table for an IN, for each row."""
+    cases = " ".join(f"when '{value}' then true" for value in values.split())
+    return f"case {column} {cases} else {otherwise} end"
+
+
+def one_of(name: str, column: str, values: str) -> sa.CheckConstraint:
+    return sa.CheckConstraint(among(column, values, otherwise=f"{column} is null"), name=op.f(name))
+
+
 def upgrade() -> None:
     op.create_table(
         "audit_events",
@@ -34,27 +44,27 @@ def upgrade() -> None:
         sa.Column("message_id", sa.BigInteger(), nullable=True),
         sa.Column("selection", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
-        sa.CheckConstraint(
-            "action in ('take_over_route', 'move_route', 'change_configuration', 'pause', 'resume', "
-            "'drain_beyond_limit', 'record_batch', 'abandon_batch', 'give_up_batch', 'load', 'give_another_id', "
-            "'return', 'classify_again', 'merge_groups', 'rule_merge', 'rule_split', 'revoke_ruling', "
-            "'split_groups', 'refuse_ruling', 'follow_ruling', "
-            "'forget', 'plan', 'aim', 'expire', 'refuse_destination', "
-            "'step_gate', 'step_breaker', 'release_gate', 'admit', 'hold_back', 'put_to_review', "
-            "'claim', 'claim_resend', 'give_back', 'send', 'lose_sight', 'recover_slice', 'refuse_send', "
-            "'suppress', 'presume', 'confirm', 'escalate', 'ask', 'ask_about_suspected', 'take_in_suspected', "
-            "'reopen', 'refuse_decision', 'note', 'decide_redeliver', 'decide_discard', 'decide_edit', "
-            "'decide_not_there', 'withdraw_redeliver', 'withdraw_discard', 'withdraw_edit', "
-            "'withdraw_not_there', 'approve_redeliver', 'approve_discard', 'approve_edit', 'approve_not_there',"
-            " 'approve_nothing', 'unapprove_redeliver', 'unapprove_discard', 'unapprove_edit', "
-            "'unapprove_not_there', 'unapprove_nothing', 'apply_redeliver', 'apply_discard', 'apply_edit', "
-            "'apply_not_there', 'make_standing_redeliver', 'make_standing_discard', "
-            "'approve_standing_redeliver', 'approve_standing_discard', 'revoke_standing_redeliver', "
-            "'revoke_standing_discard', 'apply_standing_redeliver', 'apply_standing_discard', 'change_issue', "
-            "'comment', 'save_filter', 'remove_filter', "
-            "'begin_restore', 'undo_restore', 'finish_restore', 'doubt_restore', 'doubt_backup', "
-            "'isolate_consumer', 'free_consumer', 'close_connection', 'connection_stayed')",
-            name=op.f("ck_audit_events_action"),
+        one_of(
+            "ck_audit_events_action",
+            "action",
+            """
+            take_over_route move_route change_configuration pause resume drain_beyond_limit
+            record_batch abandon_batch give_up_batch load give_another_id return classify_again
+            merge_groups rule_merge rule_split revoke_ruling split_groups refuse_ruling
+            follow_ruling forget plan aim expire refuse_destination step_gate step_breaker
+            release_gate admit hold_back put_to_review claim claim_resend give_back send lose_sight
+            recover_slice refuse_send suppress presume confirm escalate ask ask_about_suspected
+            take_in_suspected reopen refuse_decision note decide_redeliver decide_discard
+            decide_edit decide_not_there withdraw_redeliver withdraw_discard withdraw_edit
+            withdraw_not_there approve_redeliver approve_discard approve_edit approve_not_there
+            approve_nothing unapprove_redeliver unapprove_discard unapprove_edit unapprove_not_there
+            unapprove_nothing apply_redeliver apply_discard apply_edit apply_not_there
+            make_standing_redeliver make_standing_discard approve_standing_redeliver
+            approve_standing_discard revoke_standing_redeliver revoke_standing_discard
+            apply_standing_redeliver apply_standing_discard change_issue comment save_filter
+            remove_filter begin_restore undo_restore finish_restore doubt_restore doubt_backup
+            isolate_consumer free_consumer close_connection connection_stayed
+            """,
         ),
         sa.PrimaryKeyConstraint("event_id", name=op.f("pk_audit_events")),
         sqlite_autoincrement=True,
@@ -117,9 +127,7 @@ def upgrade() -> None:
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("isolated_at", Instant(), nullable=True),
         sa.Column("closed_at", Instant(), nullable=True),
-        sa.CheckConstraint(
-            "status in ('healthy', 'stuck', 'isolated', 'gone')", name=op.f("ck_consumer_health_status")
-        ),
+        one_of("ck_consumer_health_status", "status", "healthy stuck isolated gone"),
         sa.PrimaryKeyConstraint("route", "queue", "consumer", name=op.f("pk_consumer_health")),
     )
     op.create_table(
@@ -180,9 +188,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "decision <> 'edit' or corrected_body is not null", name=op.f("ck_escalated_messages_edit_needs_body")
         ),
-        sa.CheckConstraint(
-            "decision in ('redeliver', 'discard', 'edit', 'not_there')", name=op.f("ck_escalated_messages_decision")
-        ),
+        one_of("ck_escalated_messages_decision", "decision", "redeliver discard edit not_there"),
         sa.CheckConstraint(
             "decision is null or coalesce(trim(decided_by), '') <> ''",
             name=op.f("ck_escalated_messages_decision_needs_name"),
@@ -190,9 +196,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "status <> 'applied' or decision is not null", name=op.f("ck_escalated_messages_status_needs_decision")
         ),
-        sa.CheckConstraint(
-            "status in ('open', 'decided', 'applied', 'refused', 'reopened')", name=op.f("ck_escalated_messages_status")
-        ),
+        one_of("ck_escalated_messages_status", "status", "open decided applied refused reopened"),
         sa.PrimaryKeyConstraint("escalation_id", name=op.f("pk_escalated_messages")),
         sqlite_autoincrement=True,
     )
@@ -270,28 +274,33 @@ def upgrade() -> None:
         sa.Column("changed_at", Instant(), nullable=False),
         sa.Column("message_key", sa.Text(), nullable=True),
         sa.Column("order_key", sa.Text(), nullable=True),
+        one_of("ck_messages_plan", "plan", "requeue delay canary release hold resend repeat"),
         sa.CheckConstraint(
-            "plan in ('requeue', 'delay', 'canary', 'release', 'hold', 'resend', 'repeat')",
-            name=op.f("ck_messages_plan"),
-        ),
-        sa.CheckConstraint(
-            "state <> 'held' or coalesce(plan, '') in ('requeue', 'delay', 'canary', 'release', 'hold')",
+            "state <> 'held' or " + among("plan", "requeue delay canary release hold"),
             name=op.f("ck_messages_held_is_planned"),
         ),
         sa.CheckConstraint(
-            "state <> 'waiting' or (next_attempt_at is not null and coalesce(plan, '') in ('requeue', 'delay', "
-            "'canary', 'release'))",
+            "state <> 'waiting' or (next_attempt_at is not null and "
+            + among("plan", "requeue delay canary release")
+            + ")",
             name=op.f("ck_messages_waiting_is_planned"),
         ),
-        sa.CheckConstraint(
-            "state in ('classified', 'waiting', 'held', 'sending', 'sent', 'unknown', 'returned', 'presumed', "
-            "'confirmed', 'suppressed', 'to_review', 'escalated', 'restoring', 'restore_unknown', 'discarded', "
-            "'expired')",
-            name=op.f("ck_messages_state"),
+        one_of(
+            "ck_messages_state",
+            "state",
+            """
+            classified waiting held sending sent unknown returned presumed confirmed suppressed
+            to_review escalated restoring restore_unknown discarded expired
+            """,
         ),
         sa.CheckConstraint(
-            "state not in ('classified', 'suppressed', 'to_review', 'escalated', 'restore_unknown', "
-            "'discarded', 'expired') or plan is null",
+            "plan is null or not "
+            + among(
+                "state",
+                """
+            classified suppressed to_review escalated restore_unknown discarded expired
+            """,
+            ),
             name=op.f("ck_messages_plan_has_ended"),
         ),
         sa.PrimaryKeyConstraint("message_id", name=op.f("pk_messages")),
@@ -324,10 +333,12 @@ def upgrade() -> None:
         sa.Column("facts", sa.Text(), nullable=False),
         sa.Column("raised_at", Instant(), nullable=False),
         sa.Column("resolved_at", Instant(), nullable=True),
-        sa.CheckConstraint(
-            "event in ('new_group', 'route_paused', 'slo_breach', 'messages_expiring', 'consumers_stuck',"
-            " 'balance_broken')",
-            name=op.f("ck_notifications_event"),
+        one_of(
+            "ck_notifications_event",
+            "event",
+            """
+            new_group route_paused slo_breach messages_expiring consumers_stuck balance_broken
+            """,
         ),
         sa.PrimaryKeyConstraint("notification_id", name=op.f("pk_notifications")),
         sqlite_autoincrement=True,
@@ -364,15 +375,13 @@ def upgrade() -> None:
         sa.Column("lag_seconds", sa.Float(), server_default="0", nullable=False),
         sa.Column("zeros_apart_seconds", sa.Float(), server_default="0", nullable=False),
         sa.Column("exact", sa.Boolean(), server_default=sa.text("false"), nullable=False),
-        sa.CheckConstraint(
-            "oldest_age_method in ('broker', 'ledger', 'sample', 'unknown')",
-            name=op.f("ck_queue_observations_oldest_age_method"),
+        one_of("ck_queue_observations_oldest_age_method", "oldest_age_method", "broker ledger sample unknown"),
+        one_of(
+            "ck_queue_observations_oldest_visible_age_method",
+            "oldest_visible_age_method",
+            "broker ledger sample unknown",
         ),
-        sa.CheckConstraint(
-            "oldest_visible_age_method in ('broker', 'ledger', 'sample', 'unknown')",
-            name=op.f("ck_queue_observations_oldest_visible_age_method"),
-        ),
-        sa.CheckConstraint("role in ('source', 'destination')", name=op.f("ck_queue_observations_role")),
+        one_of("ck_queue_observations_role", "role", "source destination"),
         sa.PrimaryKeyConstraint("observation_id", name=op.f("pk_queue_observations")),
         sqlite_autoincrement=True,
     )
@@ -401,12 +410,8 @@ def upgrade() -> None:
         sa.Column("return_kind", sa.Text(), nullable=True),
         sa.Column("group_stage", sa.BigInteger(), nullable=True),
         sa.Column("destination_stage", sa.BigInteger(), nullable=True),
-        sa.CheckConstraint(
-            "mode in ('requeue', 'delay', 'canary', 'release')", name=op.f("ck_redelivery_attempts_mode")
-        ),
-        sa.CheckConstraint(
-            "outcome in ('returned', 'presumed', 'confirmed')", name=op.f("ck_redelivery_attempts_outcome")
-        ),
+        one_of("ck_redelivery_attempts_mode", "mode", "requeue delay canary release"),
+        one_of("ck_redelivery_attempts_outcome", "outcome", "returned presumed confirmed"),
         sa.PrimaryKeyConstraint("message_id", "attempt", name=op.f("pk_redelivery_attempts")),
         sqlite_with_rowid=False,
     )
@@ -447,9 +452,7 @@ def upgrade() -> None:
         sa.Column("enqueued_at", Instant(), nullable=True),
         sa.Column("seen_at", Instant(), nullable=False),
         sa.Column("headers_hash", sa.LargeBinary(length=16), nullable=True),
-        sa.CheckConstraint(
-            "kind in ('returned', 'duplicate', 'surplus', 'suspected')", name=op.f("ck_repeat_copies_kind")
-        ),
+        one_of("ck_repeat_copies_kind", "kind", "returned duplicate surplus suspected"),
         sa.PrimaryKeyConstraint("copy_id", name=op.f("pk_repeat_copies")),
         comment="Staged copies that did not become a message of their own, and what they were.",
     )
@@ -482,7 +485,7 @@ def upgrade() -> None:
         sa.Column("counts", sa.Text(), server_default="{}", nullable=False),
         sa.Column("airflow_run_id", sa.Text(), nullable=True),
         sa.Column("configuration", sa.Text(), nullable=True),
-        sa.CheckConstraint("status in ('running', 'succeeded', 'failed', 'replaced')", name=op.f("ck_runs_status")),
+        one_of("ck_runs_status", "status", "running succeeded failed replaced"),
         sa.PrimaryKeyConstraint("run_id", name=op.f("pk_runs")),
     )
     op.create_index("ix_runs_route_started_at", "runs", ["route", "started_at"], unique=False)
@@ -521,10 +524,8 @@ def upgrade() -> None:
         sa.Column("loaded_at", Instant(), nullable=True),
         sa.Column("removed_at", Instant(), nullable=True),
         sa.Column("adopted_from", sa.Text(), nullable=True),
-        sa.CheckConstraint("kind in ('dead_letter', 'delay')", name=op.f("ck_staging_batches_kind")),
-        sa.CheckConstraint(
-            "state in ('open', 'recorded', 'settled', 'abandoned')", name=op.f("ck_staging_batches_state")
-        ),
+        one_of("ck_staging_batches_kind", "kind", "dead_letter delay"),
+        one_of("ck_staging_batches_state", "state", "open recorded settled abandoned"),
         sa.PrimaryKeyConstraint("batch_id", name=op.f("pk_staging_batches")),
         sqlite_autoincrement=True,
     )
@@ -551,7 +552,7 @@ def upgrade() -> None:
         sa.Column("refusal", sa.Text(), nullable=True),
         sa.Column("revoked_at", Instant(), nullable=True),
         sa.Column("revoked_by", sa.Text(), nullable=True),
-        sa.CheckConstraint("ruling in ('merge', 'split')", name=op.f("ck_group_rulings_ruling")),
+        one_of("ck_group_rulings_ruling", "ruling", "merge split"),
         sa.CheckConstraint(
             "other_group_id is not null or (ruling = 'split' and words is not null)",
             name=op.f("ck_group_rulings_says_of_what"),
@@ -624,7 +625,7 @@ def upgrade() -> None:
         sa.Column("until_at", Instant(), nullable=False),
         sa.Column("revoked_at", Instant(), nullable=True),
         sa.Column("revoked_by", sa.Text(), nullable=True),
-        sa.CheckConstraint("decision in ('redeliver', 'discard')", name=op.f("ck_standing_decisions_decision")),
+        one_of("ck_standing_decisions_decision", "decision", "redeliver discard"),
         sa.CheckConstraint(
             "revoked_at is null or coalesce(trim(revoked_by), '') <> ''",
             name=op.f("ck_standing_decisions_revocation_needs_name"),
@@ -648,10 +649,7 @@ def upgrade() -> None:
         sa.Column("status_at", Instant(), server_default=sa.text("current_timestamp"), nullable=False),
         sa.Column("written_by", sa.Text(), nullable=False),
         sa.Column("written_at", Instant(), server_default=sa.text("current_timestamp"), nullable=False),
-        sa.CheckConstraint(
-            "status in ('open', 'acknowledged', 'in_progress', 'resolved', 'ignored')",
-            name=op.f("ck_failure_issues_status"),
-        ),
+        one_of("ck_failure_issues_status", "status", "open acknowledged in_progress resolved ignored"),
         sa.CheckConstraint(
             "(status = 'ignored') = (ignored_until_at is not null)", name=op.f("ck_failure_issues_ignored_until")
         ),
@@ -714,7 +712,7 @@ def _of_the_page() -> None:
         sa.Column("query", sa.Text(), nullable=False),
         sa.Column("saved_by", sa.Text(), nullable=False),
         sa.Column("saved_at", Instant(), nullable=False),
-        sa.CheckConstraint("page in ('find', 'messages')", name=op.f("ck_saved_filters_page")),
+        one_of("ck_saved_filters_page", "page", "find messages"),
         sa.CheckConstraint(
             "trim(name) <> '' and trim(saved_by) <> ''", name=op.f("ck_saved_filters_says_what_and_who")
         ),
