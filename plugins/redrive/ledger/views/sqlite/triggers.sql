@@ -440,7 +440,8 @@ drop trigger if exists messages_stay
 create trigger messages_stay
 before delete on messages
 when
-    old.state not in ('presumed', 'confirmed', 'suppressed', 'discarded')
+    -- not an IN: SQLite makes a table of its words for each row that is deleted
+    old.state <> 'presumed' and old.state <> 'confirmed' and old.state <> 'suppressed' and old.state <> 'discarded'
 begin
     select raise(abort, 'this message is not finished: it is decided in escalated_messages, or put back by redrive restore, not deleted');
 end
@@ -452,7 +453,8 @@ before delete on redelivery_attempts
 when
     (old.sent_at is not null or old.unknown_at is not null)
     and exists (select 1 from messages where messages.message_id = old.message_id
-        and messages.state not in ('presumed', 'confirmed', 'suppressed', 'discarded'))
+        and messages.state <> 'presumed' and messages.state <> 'confirmed'
+        and messages.state <> 'suppressed' and messages.state <> 'discarded')
 begin
     select raise(abort, 'this attempt is what a return of its message is known by; retention removes it with the message');
 end
