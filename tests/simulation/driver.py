@@ -194,7 +194,8 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         put(
             deliver_stage.deliver,
             "__kwdefaults__",
-            (deliver_stage.deliver.__kwdefaults__ or {}) | {"monotonic": clock.monotonic, "sleep": clock.sleep},
+            (deliver_stage.deliver.__kwdefaults__ or {})
+            | {"monotonic": clock.monotonic, "sleep": clock.sleep, "beside": contextlib.nullcontext},
         )
         put(deliver_stage, "LOOK_AGAIN", deliver_stage.GIVE_UP / 2)  # meanwhile nobody does anything
         put(engine, "_prepare_sqlite", _unsynced)

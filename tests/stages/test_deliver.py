@@ -1,5 +1,7 @@
 """Redelivery under control: rates, room at the destination, pauses, canaries and breakers."""
 
+import itertools
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -9,11 +11,14 @@ import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth
 from redrive.brokers.memory import MemoryBroker
+from redrive.errors import StagingError
 from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline
+from redrive.stages.beside import in_a_thread
 from redrive.stages.context import Context, Run
+from redrive.staging.batch_files import Staging
 from tests.turns import Turns
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
@@ -421,3 +426,72 @@ def test_a_selection_sends_only_what_it_selects(tmp_path: Path, kind: str) -> No
     chosen = Run(run.route, run.run_id, run.fence, run.ttl, run.started_at, selection)
     assert deliver(workshop, chosen)["redelivered"] == 1
     assert workshop.bodies("orders") == [b"slow"]
+
+
+class WhileReading(Watched):
+    """Confirms its first three messages once the payload of a fourth was asked for."""
+
+    def __init__(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        super().__init__(workshop)
+        self._asked = threading.Event()
+        self.seen: list[bool] = []
+        letters, read = Staging.letters, itertools.count(1)
+
+        def asked(staging: Staging, relative: str, rows: Any) -> Any:
+            for one in letters(staging, relative, rows):
+                if next(read) > 3:
+                    self._asked.set()
+                    if error is not None:
+                        raise error
+                yield one
+
+        monkeypatch.setattr(Staging, "letters", asked)
+
+    def publish(self, queue: str, messages: Any) -> Any:
+        results = super().publish(queue, messages)
+        self.seen.append(self._asked.wait(60))
+        return results
+
+
+def test_the_next_window_is_read_while_the_broker_confirms_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path, deliver={"confirm_window": 3})
+    workshop.die(*bodies(6))
+    run = planned(workshop)
+    workshop.broker = WhileReading(workshop, monkeypatch)
+    assert pipeline.deliver(workshop.settings, run, **workshop.options())["redelivered"] == 6
+    assert workshop.broker.seen == [True, True]
+    assert workshop.bodies("orders") == [body.encode() for body in bodies(6)]
+
+
+def test_a_store_that_goes_away_meanwhile_leaves_nothing_of_the_window_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(tmp_path, deliver={"confirm_window": 3})
+    workshop.die(*bodies(9))
+    run = planned(workshop)
+    workshop.broker = WhileReading(workshop, monkeypatch, StagingError("the store is away"))
+    with pytest.raises(StagingError, match="the store is away"):
+        pipeline.deliver(workshop.settings, run, **workshop.options())
+    assert workshop.states() == {"sent": 3, "waiting": 6}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_work_beside_is_over_when_the_block_is(error: type[BaseException]) -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(60)
+        done.append("all of it")
+
+    def block() -> None:
+        with in_a_thread(work):
+            begun.wait(60)
+            threading.Timer(0.05, go_on.set).start()
+            raise error
+
+    with pytest.raises(error):
+        block()
+    assert done == ["all of it"]

@@ -53,6 +53,7 @@ from redrive.message import (
 from redrive.policy.next_step import trusted
 from redrive.policy.pacing import TokenBucket
 from redrive.stages import aiming, attributes, consumers
+from redrive.stages.beside import Beside, in_a_thread
 from redrive.stages.checking import Asked, open_check
 from redrive.stages.context import FILE_DAMAGED, Context, instant, micros, not_sent_on
 
@@ -139,12 +140,16 @@ def deliver(
     shards: int = 1,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    beside: Beside = in_a_thread,
 ) -> dict[str, int]:
-    """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``."""
+    """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``.
+
+    ``beside`` has the next window's payloads read while the broker confirms this one.
+    """
     # An earlier try of this very task may have died: its claims are ours to recover.
     recovery.recover(context.ledger, context.lease, context.now(), shard=shard)
     aiming.aim(context)
-    one = _Delivery(context, shard, shards, monotonic, sleep)
+    one = _Delivery(context, shard, shards, monotonic, sleep, beside)
     try:
         one.run()
     except BaseException:
@@ -178,12 +183,14 @@ class _Delivery:
         shards: int,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
+        beside: Beside,
     ) -> None:
         self._context = context
         self._shard = shard
         self._shards = shards
         self._monotonic = monotonic
         self._sleep = sleep
+        self._beside = beside
         self._until = monotonic() + context.route.deliver.run_for.total_seconds()
         self._limit = context.selection.limit
         self._bands = _bands(context, monotonic(), shards)
@@ -512,7 +519,8 @@ class _Delivery:
         released = {one.message_id for one in todo if one.mode == "release"}
         ids = [one.message_id for one in todo]
         # A window is announced when its payloads are at hand: one that can't be read never was in the broker's hands.
-        messages = self._next_window(outgoing, damaged, claimed)
+        messages = self._next_window(outgoing)
+        self._set_aside(damaged, claimed)
         if not messages:
             windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
             return
@@ -525,13 +533,15 @@ class _Delivery:
                     context.ledger, context.lease, claimed.slice_id, rest, context.now()
                 )
                 break
-            marks, trouble = _publish(context.broker, claimed.destination, messages, released)
+            with self._beside(lambda: self._next_window(outgoing)) as read:
+                marks, trouble = _publish(context.broker, claimed.destination, messages, released)
             following: list[Outgoing] = []
             if trouble is None:
                 try:
-                    following = self._next_window(outgoing, damaged, claimed)
+                    following = read()
                 except StagingError as error:
                     trouble = error
+                self._set_aside(damaged, claimed)
             rest = [one for one in ids[ids.index(messages[-1].message_id) + 1 :] if one not in self._aside]
             announced = windows.mark(
                 context.ledger,
@@ -560,18 +570,19 @@ class _Delivery:
         if rest:
             windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
 
-    def _next_window(self, outgoing: Iterator[Outgoing], damaged: list[Claimed], claimed: Slice) -> list[Outgoing]:
-        """The next window's messages; those on the way whose file is damaged are set aside for people."""
-        context = self._context
-        found = list(itertools.islice(outgoing, context.route.deliver.confirm_window))
-        if damaged:
-            ids = [one.message_id for one in damaged]
-            windows.set_aside(context.ledger, context.lease, claimed.slice_id, ids, FILE_DAMAGED, context.now())
-            context.progress("set aside, as their staging file is damaged or missing", len(ids), None)
-            self.totals.unreadable += len(ids)
-            self._aside.update(ids)
-            damaged.clear()
-        return found
+    def _next_window(self, outgoing: Iterator[Outgoing]) -> list[Outgoing]:
+        return list(itertools.islice(outgoing, self._context.route.deliver.confirm_window))
+
+    def _set_aside(self, damaged: list[Claimed], claimed: Slice) -> None:
+        """Leave the messages whose file is damaged to people."""
+        if not damaged:
+            return
+        context, ids = self._context, [one.message_id for one in damaged]
+        windows.set_aside(context.ledger, context.lease, claimed.slice_id, ids, FILE_DAMAGED, context.now())
+        context.progress("set aside, as their staging file is damaged or missing", len(ids), None)
+        self.totals.unreadable += len(ids)
+        self._aside.update(ids)
+        damaged.clear()
 
     def _without_processed(self, claimed: Slice) -> Sequence[Claimed]:
         """The claimed messages that the processed check doesn't know; none while it gives no answer."""

@@ -1,0 +1,37 @@
+"""Work beside other work: what is read while a window of messages is on the wire."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from threading import Thread
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Beside(Protocol):
+    """Has work done beside the block of the ``with``, which gets what asks for its result, or raises its error.
+
+    The work is over when the block is, however that ends.
+    """
+
+    def __call__(self, work: Callable[[], T], /) -> AbstractContextManager[Callable[[], T]]: ...
+
+
+@contextmanager
+def in_a_thread(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """See :class:`Beside`; the work shares nothing with the block that either of them changes."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # it is the block's to raise
+            done.set_exception(error)
+
+    thread = Thread(target=run, name="beside", daemon=True)
+    thread.start()
+    try:
+        yield done.result
+    finally:
+        thread.join()
