@@ -395,14 +395,39 @@ def test_a_resend_may_add_nothing_to_a_depth(plant: Plant) -> None:
 def test_looks_are_rationed_by_those_of_the_same_broker(ledger: Ledger) -> None:
     """A look costs each message of the queue a delivery; elsewhere it costs nothing, and its emptiness is no news."""
     plants = [Plant(ledger, name, system=system) for name, system in ROUTES]
-    seen = Observation("orders", "destination", 0, 0, 0, oldest_visible_age_method="sample")
+    seen = Observation("orders", "destination", 0, 0, 0, looked_from_at=NOW - MINUTE, looked_to_at=NOW)
     observations.observe(ledger, plants[0].lease, [seen], NOW)
     with ledger.read() as connection:
         counted = [observations.looks(connection, name, "orders", NOW) for name, _ in ROUTES]
+        most = [observations.most_looks(connection, name, "orders", NOW - MINUTE) for name, _ in ROUTES]
         long_ago = NOW - timedelta(days=1)
         nothing_older = [observations.nothing_older_than(connection, name, "orders", long_ago) for name, _ in ROUTES]
-    assert counted == [1, 1, 0]
+    assert counted == most == [1, 1, 0]
     assert nothing_older == [NOW - observations.COUNTS_LAG] * 2 + [long_ago]
+
+
+@pytest.mark.parametrize(
+    ("spans", "most"),
+    [
+        ([], 0),
+        ([(0, 0), (1, 1), (2, 2)], 1),
+        ([(0, 1), (1, 2), (3, 4)], 2),
+        ([(0, 9), (1, 2), (2, 3), (5, 6)], 3),
+        ([(4, 4)] * 4, 4),
+    ],
+    ids=["none", "each-another", "touching", "within", "the-same"],
+)
+def test_looks_count_at_the_message_that_had_most(ledger: Ledger, spans: list[tuple[int, int]], most: int) -> None:
+    plant = Plant(ledger)
+    seen = [
+        Observation(
+            "orders", "destination", 1, 0, 0, looked_from_at=NOW + first * MINUTE, looked_to_at=NOW + last * MINUTE
+        )
+        for first, last in spans
+    ]
+    observations.observe(ledger, plant.lease, seen, NOW + 10 * MINUTE)
+    with ledger.read() as connection:
+        assert observations.most_looks(connection, "orders", "orders", NOW) == most
 
 
 ROUTES = [("orders", "memory:eu"), ("orders_too", "memory:eu"), ("orders_us", "memory:us")]

@@ -1,4 +1,4 @@
-"""How old a poison message is, though SQS's own metric leaves it out once it was received three times.
+"""How old a poison message is, whatever SQS's own metric makes of it once it was received three times.
 
 On ministack and on ElasticMQ, which stand in for SQS. The clock is set forward; what SQS stamps stays as it is.
 """
@@ -176,7 +176,7 @@ def test_a_message_that_is_received_again_and_again_keeps_its_true_age(
 ) -> None:
     shop = build(max_deliveries=max_deliveries)
     shop.send("poison")
-    sent = instant(shop.fail("poison", times=4))  # from the third on SQS's metric would tell the next one's age
+    sent = instant(shop.fail("poison", times=4))
     shop.send("fresh")
 
     seen = shop.observe(hours=2)
@@ -219,6 +219,26 @@ def test_looking_never_kills_a_message_and_its_age_survives_death_and_redelivery
     back = shop.observe(hours=1)
     assert (back["oldest_age_method"], back["oldest_enqueued_at"], back["oldest_deliveries"]) == ("sample", sent, 0)
     assert shop.hold("poison")[1] > micros(sent)  # to SQS it is a new message
+
+
+def test_a_poison_message_in_a_consumer_s_hands_leaves_a_lower_bound_at_every_look(build: Callable[..., Shop]) -> None:
+    """With six receives at most: a look costs those a delivery that it sees, and no other."""
+    shop = build(max_deliveries=6)
+    shop.send("poison")
+    poison, sent, _ = shop.hold("poison")
+    for number in range(4):
+        shop.send(f"good-{number}")
+        seen = shop.observe(hours=1)
+        assert (seen["oldest_age_method"], seen["coverage"]) == ("sample", 0.5)
+        assert seen["oldest_enqueued_at"] > instant(sent), "a lower bound, and said to be one"
+        receipt, _, received = shop.hold(f"good-{number}")
+        assert received == 2
+        shop.client.delete_message(QueueUrl=shop.url, ReceiptHandle=receipt)
+    shop.give_back(poison)
+    shop.fail("poison", times=3)
+    seen = shop.observe(hours=1)
+    assert (seen["oldest_age_method"], seen["oldest_enqueued_at"]) == ("sample", instant(sent))
+    assert shop.hold("poison")[2] == 1 + 3 + 1 + 1, "it can still be worked on"
 
 
 def test_no_live_queue_is_touched_unless_asked(build: Callable[..., Shop]) -> None:

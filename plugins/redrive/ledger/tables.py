@@ -614,6 +614,8 @@ queue_observations = Table(
     Column("oldest_enqueued_at", Instant),  # of the oldest message: what its age counts from
     Column("oldest_seen_at", Instant),  # when it was last seen: now for a sample, earlier for what is remembered
     Column("oldest_deliveries", sa.Integer),  # how often others had received it by then
+    Column("looked_from_at", Instant),  # what was received to look at it was sent between these two moments
+    Column("looked_to_at", Instant),
     Column("system", sa.Text, nullable=False, server_default=""),  # the broker and connection that the queue is on
     Column("lag_seconds", sa.Float, nullable=False, server_default="0"),  # so long before observed_at it may have been
     Column("zeros_apart_seconds", sa.Float, nullable=False, server_default="0"),  # a zero needs another so long before

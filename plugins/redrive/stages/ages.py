@@ -8,7 +8,8 @@ each carries when it was sent, and of those that we redelivered the ledger knows
 
 Where the route asks for it (``ages.sample``), each observation receives a few messages of a destination and releases
 them at once. That costs each a delivery. So where the queue dead-letters, looks are rationed: over its life a message
-is looked at so rarely that consumers keep more than half of its deliveries.
+is looked at so rarely that consumers keep more than half of its deliveries. A look costs nothing to what it did not
+see: a poison message that is in a consumer's hands whenever somebody looks doesn't end the looks.
 
 A poison message is in a consumer's hands most of the time, and a look can't see it then. One that was seen after it had
 failed :data:`POISON` times is therefore remembered until it is known to be gone. So is whatever was seen last in a
@@ -47,6 +48,8 @@ class Ages(NamedTuple):
     oldest_enqueued_at: datetime | None = None
     oldest_seen_at: datetime | None = None
     oldest_deliveries: int | None = None
+    looked_from_at: datetime | None = None
+    looked_to_at: datetime | None = None
 
 
 UNKNOWN = Ages()
@@ -73,10 +76,15 @@ def look(context: Context, queue: str, depth: Depth) -> Ages:
         if known is not None and depth.total is not None and depth.in_flight == 0:
             untouched = observations.nothing_left(connection, context.name, queue, depth.total, known.seen_at)
         since = observations.nothing_older_than(connection, context.name, queue, now - (info.retention or RETENTION))
-        had = observations.looks(connection, context.name, queue, since)
+        had = observations.most_looks(connection, context.name, queue, since)
     seen = _sample(context, queue, wanted) if may_look(had, info.own_max_deliveries) else None
     keep = max(REMEMBERED, (info.own_max_deliveries or DELIVERIES) * (info.lease or LEASE))
-    return ages_of(depth, seen, known, keep=keep, now=context.now(), untouched=untouched)
+    oldest = None if seen is None else [one for one, _ in seen]
+    found = ages_of(depth, oldest, known, keep=keep, now=context.now(), untouched=untouched)
+    if not seen:
+        return found
+    sent = [moment for _, moment in seen]
+    return found._replace(looked_from_at=min(sent), looked_to_at=max(sent))
 
 
 def may_look(had: int, max_deliveries: int | None) -> bool:
@@ -125,8 +133,8 @@ def _age(oldest: Oldest, now: datetime) -> float:
     return max(0.0, (now - oldest.enqueued_at).total_seconds())
 
 
-def _sample(context: Context, queue: str, wanted: int) -> list[Oldest]:
-    """Up to ``wanted`` visible messages, each received once and given back."""
+def _sample(context: Context, queue: str, wanted: int) -> list[tuple[Oldest, datetime]]:
+    """Up to ``wanted`` visible messages, each received once and given back; and when the broker got each."""
     broker = context.broker
     received = broker.receive(queue, limit=wanted, wait=context.route.drain.wait, lease=HOLD)
     now = context.now()
@@ -144,7 +152,8 @@ def _sample(context: Context, queue: str, wanted: int) -> list[Oldest]:
                 continue
             sent = instant(letter.enqueued_at)
             ours = observations.looks(connection, context.name, queue, sent) + 1
-            found.append(Oldest(min(sent, firsts.get(redrive_id, sent)), now, max(0, letter.deliveries - ours)))
+            one = Oldest(min(sent, firsts.get(redrive_id, sent)), now, max(0, letter.deliveries - ours))
+            found.append((one, sent))
     return found
 
 

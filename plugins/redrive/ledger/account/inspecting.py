@@ -263,7 +263,7 @@ def _life(connection: Connection, message_id: int) -> dict[str, Any]:
         what = f"attempt {one['attempt']} ({one['mode']}) to {one['destination']}"
         events += [
             (one["claimed_at"], f"{what}: claimed"),
-            (one["sent_at"], f"{what}: sent as {one['broker_message_id']}"),
+            (one["sent_at"], f"{what}: sent{f' as {its_id}' if (its_id := one['broker_message_id']) else ''}"),
             (one["due_at"], f"{what}: the broker lets go of it"),
             (one["unknown_at"], f"{what}: lost sight of it between send and confirmation"),
             (one["outcome_at"], f"{what}: {one['outcome']}"),

@@ -38,6 +38,8 @@ class Observation(NamedTuple):
     oldest_enqueued_at: datetime | None = None
     oldest_seen_at: datetime | None = None
     oldest_deliveries: int | None = None
+    looked_from_at: datetime | None = None  # what was received to look at it was sent between these, says the broker
+    looked_to_at: datetime | None = None
     lag_seconds: float = 0.0  # so long before ``observed_at`` the depth may have been so
     zeros_apart_seconds: float = 0.0  # a depth of zero counts once another, so long before, said so too
     exact: bool = False  # the depth counts every message; no estimate
@@ -64,12 +66,12 @@ def observe(ledger: Ledger, lease: RouteLease, observations: Sequence[Observatio
                     "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight,"
                     " delayed, consumers, oldest_age_seconds, oldest_age_method, oldest_visible_age_seconds,"
                     " oldest_visible_age_method, coverage, oldest_enqueued_at, oldest_seen_at, oldest_deliveries,"
-                    " lag_seconds, zeros_apart_seconds, exact, system)"
+                    " looked_from_at, looked_to_at, lag_seconds, zeros_apart_seconds, exact, system)"
                     " values (:route, :run_id, :queue, :role, :observed_at,"
                     " :visible, :in_flight, :delayed, :consumers, :oldest_age_seconds, :oldest_age_method,"
                     " :oldest_visible_age_seconds, :oldest_visible_age_method, :coverage, :oldest_enqueued_at,"
-                    " :oldest_seen_at, :oldest_deliveries, :lag_seconds, :zeros_apart_seconds, :exact,"
-                    f" {HERE})"
+                    " :oldest_seen_at, :oldest_deliveries, :looked_from_at, :looked_to_at, :lag_seconds,"
+                    f" :zeros_apart_seconds, :exact, {HERE})"
                 ),
                 {
                     **one._asdict(),
@@ -109,20 +111,40 @@ def last_oldest(connection: Connection, route: str, queue: str) -> Oldest | None
     )
 
 
-def looks(connection: Connection, route: str, queue: str, since: datetime) -> int:
-    """How often messages of the ``route``'s ``queue`` were received only to look at them; each look has each message
-    at most once.
+def looks(connection: Connection, route: str, queue: str, sent_at: datetime) -> int:
+    """How often a message that the ``route``'s ``queue`` has had since ``sent_at`` may have been received only to look
+    at it, at most.
 
     Over all routes of the same broker: a queue may be the destination of several.
     """
     row = connection.execute(
         sql(
             f"select count(*) as looks from queue_observations where queue = :queue and {_HERE}"
-            " and observed_at >= :since_at and oldest_visible_age_method = 'sample'"
+            " and observed_at >= :sent_at and looked_from_at <= :sent_at and looked_to_at >= :sent_at"
+        ),
+        {"route": route, "queue": queue, "sent_at": sent_at},
+    ).one()
+    return int(row.looks)
+
+
+def most_looks(connection: Connection, route: str, queue: str, since: datetime) -> int:
+    """:func:`looks` at that message, of those that the ``route``'s ``queue`` may have since ``since``, which had most.
+
+    A look may have had any message between the first and the last that it saw, and none before or after.
+    """
+    spans = (
+        f"from queue_observations where queue = :queue and {_HERE} and observed_at >= :since_at"
+        " and looked_to_at >= :since_at"
+    )
+    row = connection.execute(
+        sql(
+            "select max(at_once) as most from (select sum(step) over (order by moment, step desc rows unbounded"
+            f" preceding) as at_once from (select looked_from_at as moment, 1 as step {spans}"
+            f" union all select looked_to_at, -1 {spans}) ends) counted"
         ),
         {"route": route, "queue": queue, "since_at": since},
     ).one()
-    return int(row.looks)
+    return int(row.most or 0)
 
 
 def nothing_left(connection: Connection, route: str, queue: str, depth: int, since: datetime) -> bool:

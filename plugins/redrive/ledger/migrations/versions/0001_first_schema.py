@@ -371,6 +371,8 @@ def upgrade() -> None:
         sa.Column("oldest_enqueued_at", Instant(), nullable=True),
         sa.Column("oldest_seen_at", Instant(), nullable=True),
         sa.Column("oldest_deliveries", sa.Integer(), nullable=True),
+        sa.Column("looked_from_at", Instant(), nullable=True),
+        sa.Column("looked_to_at", Instant(), nullable=True),
         sa.Column("system", sa.Text(), server_default="", nullable=False),
         sa.Column("lag_seconds", sa.Float(), server_default="0", nullable=False),
         sa.Column("zeros_apart_seconds", sa.Float(), server_default="0", nullable=False),
