@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ def perform(told: str | play.Story, connection: dict[str, Any], folder: Path, mo
     with play.Play.begun(story, served, place, console, _here) as performance:
         ended_well = performance.perform()
     assert ended_well, said.getvalue()
+    titles = re.findall(r"^(\S.*?) ─+$", said.getvalue(), re.MULTILINE)
+    assert titles
+    assert [title for title in titles if len(title) > 77] == [], "cut off on a terminal of 80 columns"
     return said.getvalue()
 
 

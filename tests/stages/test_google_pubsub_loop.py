@@ -20,6 +20,7 @@ from redrive.brokers import registry
 from redrive.classification.causes import Cause
 from redrive.errors import SourcesFailed
 from redrive.message import DeadLetter, Header
+from redrive.settings.models import Canary
 from redrive.stages import doctor, pipeline
 from tests.contract.test_google_pubsub import Operator, adapter, connection, subscription, topic
 from tests.stages.loop_contract import LoopContract
@@ -483,3 +484,31 @@ def test_a_message_that_waited_in_a_backlog_is_not_said_to_have_lost_its_lease(b
         ("max_deliveries", "no failure text, leases may have run out, or it waited in a backlog", 2),
         ("max_deliveries", "no failure text", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "most"),
+    [("Dropping 7 items because they were leased too long.", 1), ("", Canary().first)],
+    ids=["leases-ran-out", "nothing-said"],
+)
+def test_with_default_settings_three_runs_pile_up_nothing_at_a_consumer_that_does_nothing(
+    build: Build, error: str, most: int
+) -> None:
+    a_run = 200
+    drain = {"limit": a_run, "wait": "0s", "lease": "1m"}
+    shop = build(canary={}, backoff={}, drain=drain, evidence=["body:$.error"])
+    shop.buy(*(json.dumps({"error": error, "order": number}) for number in range(3 * a_run)))
+    shop.fail()
+    piled = []
+    for _ in range(3):
+        assert shop.cycle()["drained"] == a_run
+        piled.append(len(shop.held("orders-worker")))
+        shop.advance(minutes=10)
+    assert piled == [most] * 3
+
+
+def test_the_doctor_asks_how_long_the_client_renews_its_leases(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = build()
+    monkeypatch.setenv("AIRFLOW_CONN_PUBSUB", connection(shop.server.endpoint))
+    [asked] = [one for one in doctor.examine(shop.settings, ["orders"]) if one.subject.endswith("orders-dlq: lease")]
+    assert (asked.level, "1:00:00" in asked.text) == ("warning", True)

@@ -24,6 +24,8 @@ def test_the_error_decides_what_is_done_with_a_poison_message(
 
     assert "the queue stands still" in said
     assert "attempt 2 (requeue) to orders" in said, "the trace of a life"
+    assert "how to make it not happen again" in said, "a run says it"
+    assert "None" not in said, "the broker gives no id, and nobody reads of one"
     with closing(sqlite3.connect(Workspace(tmp_path).ledger_file)) as ledger:
         waits = ledger.execute(
             "select later.claimed_at, earlier.outcome_at from redelivery_attempts later inner join redelivery_attempts"

@@ -3,9 +3,11 @@
 import json
 import sqlite3
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +61,63 @@ def test_a_message_that_never_died_is_traced_in_the_consumers_record(
     processed.execute("drop table processed")
     with pytest.raises(UsageError, match="could not be asked"):
         CliRunner().invoke(app, ["trace", "done"], catch_exceptions=False)
+
+
+class Records(BaseHTTPRequestHandler):
+    """A search index and a key-value table that have ``done`` only."""
+
+    def do_POST(self) -> None:
+        question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.endswith("/_mget"):
+            answer: Any = {"docs": [{"_id": key, "found": key == "done"} for key in question["ids"]]}
+        elif self.path == "/table":
+            keys = [one["pk"]["S"] for one in question["RequestItems"]["processed"]["Keys"]]
+            rows = [{"pk": {"S": key}} for key in keys if key == "done"]
+            answer = {"Responses": {"processed": rows}, "UnprocessedKeys": {}}
+        else:
+            answer = {"processed": [key for key in question["keys"] if key == "done"]}
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {
+            "path": "/orders/_mget",
+            "request": {"ids": "{keys}"},
+            "answer": {"items": "docs", "key": "_id", "when": {"found": True}},
+        },
+        {
+            "path": "/table",
+            "request": {"RequestItems": {"processed": {"Keys": [{"pk": {"S": "{key}"}}]}}},
+            "answer": {"items": "Responses.processed", "key": "pk.S", "empty": ["UnprocessedKeys"]},
+        },
+        {"path": "/v1/processed"},
+    ],
+    ids=["search-index", "key-value-table", "http-api"],
+)
+def test_what_a_record_behind_http_has_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Records) as server:
+        threading.Thread(target=server.serve_forever).start()
+        where = {"conn_type": "http", "host": "127.0.0.1", "port": server.server_port}
+        monkeypatch.setenv("AIRFLOW_CONN_RECORD", json.dumps(where))
+        check = {"connection": "record", "key": "attribute:message_id", "settle_after": "0s", **asked}
+        workshop = Workshop(tmp_path, processed_check=check)
+        workshop.die("done", "lost")
+        workshop.cycle()
+        assert workshop.bodies("orders") == [b"lost"]
+        assert workshop.states() == {"suppressed": 1, "sent": 1}
+        workshop.ledger.close()
+        server.shutdown()
 
 
 class Deduping(MemoryBroker):

@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
 
+from redrive.classification import causes
 from redrive.errors import BrokerUnavailable, LedgerUnavailable
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
@@ -127,6 +128,7 @@ class TestFailures:
         assert "discard by ben" in page
         assert "test orders" in page
         assert "What it means" in page
+        assert any(causes.advice(cause)[:40] in page for cause in causes.Cause), "how to make it not happen again"
 
     def test_are_where_people_are_with_them(self, site: Site) -> None:
         def at(tab: str) -> list[str]:

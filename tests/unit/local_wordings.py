@@ -283,5 +283,12 @@ LEFT_OUT: list[tuple[C, str]] = [
     (C.ROUTING_FAILURE, "DestinationEntityNotFound"),
     (C.MAX_DELIVERIES, "最大配信数を超えました"),
     (C.MAX_DELIVERIES, "メッセージは 10 回の配信試行後に使用できませんでした。"),
+    (C.MAX_DELIVERIES, "最大配信回数を超過しました"),
+    (C.MAX_DELIVERIES, "配信試行回数が最大値に達しました"),
     (C.MESSAGE_EXPIRED, "メッセージの有効期限が切れたため、配信不能になりました。"),
+    (C.MESSAGE_EXPIRED, "メッセージの TTL が切れました"),
+    (C.MESSAGE_EXPIRED, "有効期限切れのメッセージ"),
+    (C.OVERSIZED, "このストリームのサイズ クォータを超えました。"),
+    (C.OVERSIZED, "ヘッダー サイズが上限を超えました"),
+    (C.ROUTING_FAILURE, "キュー間の転送時に許可される最大ホップ数。この値は 4 に設定されます。"),
 ]

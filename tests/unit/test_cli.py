@@ -395,13 +395,14 @@ def test_explain_keeps_the_lines_in_order_and_needs_no_ledger(folder: Path) -> N
     assert redrive(folder, "explain", given="[1]").returncode == 2
 
 
-def test_status_says_what_would_help(folder: Path) -> None:
+@pytest.mark.parametrize("command", ["status", "classify"])
+def test_status_and_classify_say_what_would_help(folder: Path, command: str) -> None:
     workshop = Workshop(folder)
     workshop.die("a", "b", error="Dropping 7 items because they were leased too long.")
     workshop.die("c", error=THROTTLED)
     workshop.cycle()
     workshop.ledger.close()
-    told = redrive(folder, "status", "orders")
+    told = redrive(folder, command, "orders")
     assert "lease_expired, 2 of the newest messages" in told.stdout
     assert "Fetch fewer messages at a time" in " ".join(told.stdout.split())
     assert told.stdout.index("lease_expired, 2") < told.stdout.index("throttled, 1")
@@ -448,3 +449,27 @@ def test_status_answers_without_airflow_spark_or_the_cloud_clients(folder: Path,
     assert time.monotonic() - started < 20
     imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert not imported & {"airflow", "pyspark", "boto3", "botocore", "pandas"}
+
+
+def test_what_was_looked_at_is_told_in_whole_words_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    looked_at = {
+        "source": "orders/$DeadLetterQueue", "origin": "orders", "type": "Shop.OrderPlaced",
+        "reason": "MaxDeliveryCountExceeded", "cause": "max_deliveries", "messages": 1234,
+        "template": "Message could not be consumed after <*> delivery attempts.",
+    }  # fmt: skip
+    unseen = {"staged_but_not_classified": 0, "in_the_sources": "looked at, and not touched"}
+    output.print_preview(
+        Console(width=80),
+        {"route": "orders", "plan": [], "peeked": [looked_at], "due_now": [], "not_seen": unseen},
+    )
+    said = capsys.readouterr().out
+    for word in ("1,234", *(str(value) for name, value in looked_at.items() if name != "messages")):
+        assert word in said
+    assert "verdict" not in said, "a plan for nothing has no table"
+
+
+def test_what_a_run_left_alone_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    report = {"route": "orders", "run_id": "r", "drained": 13, "redelivered": 4, "escalated": 0, "classified": 13,
+              "untouched": 9, "seconds": {}}  # fmt: skip
+    output.print_report(Console(width=80), report)
+    assert "9  untouched (this run did not ask for them)" in capsys.readouterr().out

@@ -53,9 +53,10 @@ _OF_THIS_RUN = (
     "drained", "new", "returned", "duplicates", "suspected", "classified", "redelivered", "confirmed", "presumed",
     "suppressed", "escalated", "refused", "later", "overflowed", "rescued",
 )  # fmt: skip
-_OF_ALL = ("waiting", "held", "unknown", "to_decide")
+_OF_ALL = ("untouched", "waiting", "held", "unknown", "to_decide")
 _ALWAYS = ("drained", "redelivered", "escalated")
 _MEANING = {
+    "untouched": " (this run did not ask for them)",
     "to_decide": " (a person decides: `redrive review list`)",
     "refused": " (the broker won't ever take them)",
     "duplicates": " (copies that were staged before)",
@@ -204,22 +205,26 @@ def print_preview(console: Console, plan: dict[str, Any]) -> None:
             Text(row["why"]),
             Text((row["template"] or "")[:60]),
         )
-    console.print(table)
-    if plan.get("peeked"):
-        table = Table("messages", "source", "failed at", "type", "reason", "cause", "template", box=box.SIMPLE_HEAD,
-                      title=f"{plan['route']}: what lies in its sources (looked at, not touched)",
-                      title_justify="left")  # fmt: skip
-        for row in plan["peeked"]:
-            said = (
-                _printable(row[name] or "")[:60] for name in ("source", "origin", "type", "reason", "cause", "template")
-            )
-            table.add_row(f"{row['messages']:,}", *map(Text, said))
+    if plan["plan"]:
         console.print(table)
+    if plan.get("peeked"):
+        _print_peeked(console, plan["route"], plan["peeked"])
     for due in plan["due_now"]:
         console.print(f"due now for {due['destination']}: {due['messages']:,}")
     unseen = plan["not_seen"]
     console.print(Text(f"not seen: {unseen['staged_but_not_classified']:,} staged copies are not classified yet;"
                        f" the sources were {unseen['in_the_sources']}", style="dim"))  # fmt: skip
+
+
+def _print_peeked(console: Console, route: str, peeked: Sequence[dict[str, Any]]) -> None:
+    """What lies in the sources, a kind in three lines: side by side its names and text fit no terminal."""
+    console.print(Text(f"{route}: what lies in its sources (looked at, not touched)", style="bold"))
+    for row in peeked:
+        said = {name: _printable(" ".join((row[name] or "").split()))[:200] for name in row if name != "messages"}
+        names = " · ".join(said[name] for name in ("cause", "reason", "type") if said[name])
+        where = f"in {said['source']}" + (f", failed at {said['origin']}" if said["origin"] else "")
+        console.print(Text(f"{row['messages']:>9,}  {names}"))
+        console.print(Padding(Text("\n".join(filter(None, (said["template"], where))), style="dim"), (0, 0, 1, 11)))
 
 
 def _span(first: object, last: object) -> str:

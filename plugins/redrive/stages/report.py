@@ -84,6 +84,7 @@ def report(context: Context) -> dict[str, Any]:
         "clean": loaded.get("emptied", 0) >= len(context.route.sources) and not any(now.get(one) for one in _LEFT),
         **({"refused": refused} if (refused := stages.get("deliver", {}).get("refused")) else {}),
         **({"reasons": reasons} if reasons else {}),
+        **({"untouched": untouched} if (untouched := now.get("classified")) else {}),
         **({"paused": paused} if paused else {}),
         **({"causes": causes} if causes else {}),
         **{name: loaded[name] for name in ("later", "overflowed") if loaded.get(name)},
