@@ -622,6 +622,28 @@ def test_being_given_more_is_no_progress(
     assert not after.blocked
 
 
+def test_a_consumer_that_holds_as_many_as_it_may_is_blocked_and_the_bound_is_told(
+    pulsar_server: Pulsar, make_adapter: Callable[..., ApachePulsar], consumers: Any
+) -> None:
+    namespace = f"public/bound-{uuid.uuid4().hex[:8]}"
+    pulsar_server.ask("PUT", f"namespaces/{namespace}", {})
+    pulsar_server.ask("POST", f"namespaces/{namespace}/maxUnackedMessagesPerConsumer", 5)
+    pulsar_server.ask("PUT", f"persistent/{namespace}/orders")
+    broker = make_adapter(schema=namespace)
+    options = {"consumer_type": pulsar.ConsumerType.Shared, "initial_position": pulsar.InitialPosition.Earliest}
+    worker = consumers.subscribe(f"persistent://{namespace}/orders", "worker", consumer_name="w-1", **options)
+    for _ in range(10):
+        statuses(broker, "orders", 1)
+    until = time.monotonic() + 60
+    while not broker.consumers("orders")[0].blocked and time.monotonic() < until:
+        time.sleep(0.1)
+    [told] = broker.consumers("orders")
+    worker.close()
+
+    assert (told.consumer, told.blocked) == ("worker/w-1", True)
+    assert "a consumer is given no more once it holds 5 unacked messages" in broker.describe("orders").bounds
+
+
 # --- without a server -----------------------------------------------------------------------------------------
 
 

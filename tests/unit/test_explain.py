@@ -42,6 +42,16 @@ def test_the_brokers_reason_is_the_last_resort() -> None:
     assert given_up["cause"] == "message_expired"
 
 
+def test_weak_evidence_yields_to_the_brokers_own_reason() -> None:
+    """Half a word that the learned model knows says less than what the broker says."""
+    text = "parcel vanished"
+    (guessed,) = explain([{"text": text}])
+    assert guessed["rule"].startswith("learned: ") or guessed["cause"] == "unclassified"
+    for reason, cause in [("TTLExpiredException", "message_expired"), ("HeaderSizeExceeded", "oversized")]:
+        (said,) = explain([{"text": text, "reason": reason}])
+        assert (said["cause"], said["confidence"]) == (cause, 0.95)
+
+
 def test_attributes_are_evidence() -> None:
     (answer,) = explain([{"text": "", "attributes": {"ErrorCode": 429, "ErrorMessage": "no more"}}])
     assert answer["cause"] == "throttled"
