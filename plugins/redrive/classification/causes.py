@@ -72,80 +72,78 @@ _PROFILES: dict[Cause, Profile] = {
     Cause.TRANSIENT_NETWORK: Profile(
         "A connection was reset, refused, timed out or could not be set up with something that is normally there.",
         Verdict.REQUEUE,
-        "Retry inside the consumer, two or three times with jitter, before the message is given back; set "
-        "connect and read timeouts well below the lease; close idle pooled connections before the load "
-        "balancer does; and spread restarts of the dependency, so that not every replica is away at once.",
+        "Retry inside the consumer, two or three times with jitter; set connect and read timeouts well "
+        "below the lease; close idle pooled connections before the load balancer does; spread restarts of "
+        "the dependency.",
     ),
     Cause.TRANSIENT_DATABASE: Profile(
         "A deadlock, serialization failure, lock wait, failover or momentarily empty pool stopped a transaction.",
         Verdict.REQUEUE,
         "Retry the whole transaction in the consumer on SQLSTATE 40001 and 40P01; take locks in one order; "
-        "keep transactions short, with no remote call inside; and give the pool at least one connection per"
-        " concurrent handler.",
+        "keep transactions short, with no remote call inside; give the pool a connection per concurrent "
+        "handler.",
     ),
     Cause.DEPENDENCY_UNAVAILABLE: Profile(
         "A service that the consumer needs answered 502, 503 or 504, was in maintenance, or a circuit was open.",
         Verdict.DELAY,
         "Stop receiving while the dependency is down: a circuit breaker should pause the consumer and not "
-        "fail its messages. Let the readiness check of the consumer follow what it can't work without, and "
-        "allow more deliveries than its longest usual outage uses up.",
+        "fail its messages. Let the readiness check follow what the consumer can't work without, and allow "
+        "more deliveries than the longest usual outage uses up.",
     ),
     Cause.THROTTLED: Profile(
         "A quota or rate limit was hit: 429, provisioned throughput, too many requests.",
         Verdict.DELAY,
-        "Limit concurrency on our side to what the quota allows, over all replicas together; honour "
-        "Retry-After; batch calls where the API offers it; ask for a larger quota before a planned peak; "
-        "and set this route's `causes.throttled.rate` below the limit, so that a redelivery does not cause "
-        "the next throttling.",
+        "Limit concurrency to what the quota allows, over all replicas together; honour Retry-After; batch "
+        "calls; ask for a larger quota before a planned peak; set this route's `causes.throttled.rate` "
+        "below the limit.",
     ),
     Cause.CONSISTENCY_LAG: Profile(
         "What the message refers to was not visible yet, or a version conflicted: replica lag or a lost race.",
         Verdict.DELAY,
         "Publish only after the commit (an outbox does that), read from the primary or with "
-        "read-your-writes where a message announces a write, carry the version in the message, and retry "
-        "version conflicts in the consumer.",
+        "read-your-writes, carry the version in the message, and retry version conflicts in the consumer.",
     ),
     Cause.RESOURCE_EXHAUSTED: Profile(
         "The consumer or something below it ran out of disk, memory, file handles, threads or connections.",
         Verdict.DELAY,
         "Put limits where the resource is taken: fewer messages at a time, bounded pools and queues, "
-        "streaming for large payloads. Alert on 80 % of the limit, look for handles that are never closed, "
-        "and raise the limit only after that.",
+        "streaming for large payloads. Alert on 80 % of the limit, and look for handles that are never "
+        "closed.",
     ),
     Cause.CONSUMER_STUCK: Profile(
         "The consumer hung, was killed or evicted, or missed its heartbeats; the message is not to blame.",
         Verdict.HOLD,
         "Give every blocking call a timeout, work off the thread that sends heartbeats, let a liveness "
-        "check watch progress and not only the process, drain on SIGTERM within the grace period, and size "
-        "memory so that the consumer is not the first to be evicted.",
+        "check watch progress, drain on SIGTERM within the grace period, and size memory so that the "
+        "consumer is not the first to be evicted.",
     ),
     Cause.LEASE_EXPIRED: Profile(
         "The lock, lease, ack deadline or visibility ran out while the consumer was working; it may have succeeded.",
         Verdict.SUPPRESS_OR_REQUEUE,
         "Fetch fewer messages at a time, because the last of a batch waits under lease for all before it; "
-        "shorten the work or split it; lengthen or renew the lease to at least twice the slowest handling; "
-        "and make the handler idempotent, with its key written in the transaction that does the work.",
+        "shorten or split the work; lengthen or renew the lease to at least twice the slowest handling; "
+        "make the handler idempotent, with its key written in the transaction that does the work.",
     ),
     Cause.DUPLICATE: Profile(
         "A unique constraint or an idempotency check says that this was done already.",
         Verdict.SUPPRESS_OR_ESCALATE,
-        "Treat an already processed key as success in the consumer and ack it, write the key in the same "
-        "transaction as the work, use the broker's deduplication where there is one, and configure "
-        "`processed_check`, so that such messages are suppressed with proof instead of being reviewed.",
+        "Treat an already processed key as success in the consumer and ack it, write the key in the "
+        "transaction that does the work, use the broker's deduplication where there is one, and configure "
+        "`processed_check`, so that such messages are suppressed with proof.",
     ),
     Cause.MAX_DELIVERIES: Profile(
         "Nothing is known but that it was delivered too often.",
         Verdict.CANARY,
-        "Let the consumer leave the reason: dead-letter it yourself with the error text in an attribute "
-        "instead of letting deliveries run out, or log the message id with the exception. Allow at least "
-        "five deliveries, so that a restart does not use them up.",
+        "Let the consumer leave the reason: dead-letter it yourself with the error text in an attribute, or "
+        "log the message id with the exception. Allow at least five deliveries, so that a restart does not "
+        "use them up.",
     ),
     Cause.UNCLASSIFIED: Profile(
         "There is a failure text, but no rule knows it.",
         Verdict.CANARY,
         "Read the group's sample, and add a rule to this route (`rules: [{match: …, cause: …}]`); `redrive "
-        "explain` shows at once what a rule would catch. Errors that carry a code or an exception class are"
-        " recognised best.",
+        "explain` shows what a rule would catch. Errors with a code or an exception class are recognised "
+        "best.",
     ),
     Cause.MESSAGE_EXPIRED: Profile(
         "The message's own time to live passed before anybody handled it.",
@@ -157,42 +155,41 @@ _PROFILES: dict[Cause, Profile] = {
     Cause.MALFORMED_PAYLOAD: Profile(
         "The body can't be decoded or does not fit its schema.",
         Verdict.ESCALATE,
-        "Validate where it is produced, with the schema that the consumer uses; let a registry refuse "
-        "incompatible changes; deploy consumers before producers when a field is added; and let consumers "
-        "ignore what they don't know.",
+        "Validate where it is produced, with the consumer's schema; let a registry refuse incompatible "
+        "changes; deploy consumers before producers when a field is added; let consumers ignore what they "
+        "don't know.",
     ),
     Cause.MISSING_DATA: Profile(
         "Something that the message refers to does not exist.",
         Verdict.ESCALATE,
         "Check references where the message is produced, order creation before use (one key, one partition "
-        "or group), do not delete what open messages still refer to, and tell 'not there' from 'not there "
-        "yet' in the error.",
+        "or group), do not delete what open messages refer to, and tell 'not there' from 'not there yet' in "
+        "the error.",
     ),
     Cause.AUTH_FAILURE: Profile(
         "Credentials, a permission or a certificate were refused.",
         Verdict.ESCALATE,
-        "Rotate credentials with an overlap, alert 30 days before certificates end, keep the permissions in"
-        " code and test them when deploying, and let the consumer stop at the first refusal instead of "
-        "failing every message.",
+        "Rotate credentials with an overlap, alert 30 days before certificates end, keep permissions in "
+        "code, and let the consumer stop at the first refusal instead of failing every message.",
     ),
     Cause.OVERSIZED: Profile(
         "The message, its headers or a batch was larger than something allows.",
         Verdict.ESCALATE,
-        "Put large payloads into object storage and send a reference, compress what repeats, check the size"
-        " where the message is produced against the smallest limit on its way, and split batches.",
+        "Put large payloads into object storage and send a reference, compress what repeats, check the size "
+        "against the smallest limit on the way, and split batches.",
     ),
     Cause.ROUTING_FAILURE: Profile(
         "There was no queue, handler or session for it, too many hops, or the destination was disabled or full.",
         Verdict.ESCALATE,
         "Declare queues, bindings and subscriptions in code and before producers start, publish so that an "
-        "unroutable message is reported (mandatory), watch maximum lengths and quotas, and keep a handler "
-        "for a retired message type until its queues are empty.",
+        "unroutable message is reported (mandatory), watch maximum lengths, and keep a handler for a "
+        "retired message type until its queues are empty.",
     ),
     Cause.APPLICATION_BUG: Profile(
         "The consumer's own code failed: a null reference, a KeyError, an assertion.",
         Verdict.ESCALATE,
-        "Turn the sample of this group into a test, fix it, then release the group: it goes out as a canary"
-        " first. Contract tests between producer and consumer catch most of these before they are deployed.",
+        "Turn the sample of this group into a test, fix it, then release the group: it goes out as a canary "
+        "first. Contract tests catch most of these before they are deployed.",
     ),
 }
 
