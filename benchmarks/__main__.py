@@ -1,26 +1,38 @@
-"""``make bench``: every benchmark in turn, each with a heading; exit 1 when one missed its target."""
+"""``make bench``: every benchmark in turn, or those named, each with a heading; exit 1 when one missed its target."""
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
 
 BENCHMARKS = {
-    "What our own code costs (memory broker, one core)": ["benchmarks.throughput"],
-    "What a redelivery does to a slow consumer (simulated)": ["benchmarks.redelivery"],
-    "Accuracy of causes": ["benchmarks.accuracy"],
-    "Accuracy of groups": ["benchmarks.grouping"],
-    "Speed of causes and groups, beside Drain3 (two cores)": ["benchmarks.classification"],
-    "The loop on a real RabbitMQ node, beside a shovel": ["benchmarks.shovel"],
-    "A small batch, with a Spark that is started for it and with one that is there": ["benchmarks.small_batches"],
+    "throughput": "What our own code costs (memory broker, one core)",
+    "redelivery": "What a redelivery does to a slow consumer (simulated)",
+    "accuracy": "Accuracy of causes",
+    "grouping": "Accuracy of groups",
+    "classification": "Speed of causes and groups, beside Drain3 (two cores)",
+    "shovel": "The loop on a real RabbitMQ node, beside a shovel",
+    "small_batches": "A small batch, with a Spark that is started for it and with one that is there",
 }
 
 
-def main() -> int:
-    """Run them all; the worst exit code."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run them; the worst exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__.replace("``", "") if __doc__ else "",
+        epilog="\n".join(f"  {name:16}{title}" for name, title in BENCHMARKS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="*", help="of those below; all of them unless some are named")
+    names = parser.parse_args(arguments).name or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     worst = 0
-    for title, module in BENCHMARKS.items():
+    for name in names:
+        title = BENCHMARKS[name]
         print(f"\n{title}\n{'-' * len(title)}", flush=True)
-        done = subprocess.run([sys.executable, "-m", *module], check=False, cwd=Path(__file__).parents[1])
+        done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False, cwd=Path(__file__).parents[1])
         worst = max(worst, done.returncode)
     return worst
 
