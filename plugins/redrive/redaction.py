@@ -108,6 +108,22 @@ class Redactor:
             return MASK if self._headers else self(stored)
         return json.dumps(shown, ensure_ascii=False)
 
+    def changes(self, stored: str) -> str:
+        """Corrections of headers as the review table holds them (a JSON object by name), as they may be shown."""
+        try:
+            found = json.loads(stored)
+            shown = {
+                name: value
+                if value is None
+                else [*value[:-1], self.header(name, str(value[-1]))]
+                if isinstance(value, list)
+                else self.header(name, str(value))
+                for name, value in found.items()
+            }
+        except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
+            return MASK if self._headers else self(stored)
+        return json.dumps(shown, ensure_ascii=False)
+
     def __bool__(self) -> bool:
         """Whether there is anything to mask."""
         return bool(self._email or self._card or self._credentials or self._headers or self._paths)

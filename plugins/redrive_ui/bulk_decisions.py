@@ -5,22 +5,25 @@ A decision is taken in two steps. :func:`preview` tells what would be decided an
 """
 
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive import corrections
+from redrive.corrections import Bounds, Correction, Original
 from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.ledger.review import decisions
 from redrive.lifecycle import Decision
+from redrive.message import Header
+from redrive.redaction import Redactor
 from redrive.restored_values import lock
-from redrive.stages.review import objection_to_body
 from redrive_ui.filters import Filter
-from redrive_ui.formatting import formatted
+from redrive_ui.formatting import formatted, plain
 from redrive_ui.reading import Row, rows_of, templates
 
 DECISIONS = tuple(decision.value for decision in Decision)
@@ -94,30 +97,83 @@ def preview(connection: Connection, action: str, chosen: Filter, readable: Colle
     )
 
 
-def correction(
-    connection: Connection,
-    chosen: Filter,
-    readable: Collection[str],
-    body: str,
-    *,
-    by: str,
-    up_to: int,
-    mask: Callable[[str], str] | None,
-) -> str | None:
-    """What is to be sent for the one message that is chosen: ``body``, with what ``mask`` hides put back where it is
-    given. None if no message is left. Raises ValueError, with a sentence, if it can't take the original's place."""
+class Chosen(NamedTuple):
+    """The one message that somebody corrects."""
+
+    route: str
+    original: Original
+
+
+def to_correct(
+    connection: Connection, chosen: Filter, readable: Collection[str], *, by: str, up_to: int
+) -> Chosen | None:
+    """The one message that is chosen; None if none is left."""
     where, values = _matching("edit", chosen, readable, by, dialect_of(connection))
-    original = decisions.original(connection, f"{where} and escalation_id <= :up_to", {**values, "up_to": up_to})
-    if original is None:
-        return None
-    if mask is not None and original.payload is not None:
+    found = decisions.original(connection, f"{where} and escalation_id <= :up_to", {**values, "up_to": up_to})
+    return None if found is None else Chosen(*found)
+
+
+def correction(given: Correction, original: Original, bounds: Bounds, mask: Redactor, *, restore: bool) -> Correction:
+    """What is to be sent in place of ``original``. With ``restore`` what ``mask`` hides is put back into the body.
+
+    Raises ValueError, with a sentence, if it can't take the original's place.
+    """
+    body, headers = given
+    if restore and body is not None and original.payload is not None:
         locked = lock(original.payload, mask)
         if locked is None:
             raise ValueError("what is masked can't be put back into this payload: correct it in SQL")
         body = locked.restore(body)
-    if problem := objection_to_body(body, original):
+    changes = corrections.read_changes(headers) if headers is not None else {}
+    for one in corrections.stored_headers(original.headers):
+        if one.name in changes and _is_locked(one, mask):
+            raise ValueError(f"header {one.name[:100]!r} is locked: what is masked, or binary, stays as it is")
+    if problem := corrections.objection(Correction(body, headers), original, bounds):
         raise ValueError(problem)
-    return body
+    return Correction(body, headers)
+
+
+class HeaderField(NamedTuple):
+    """A header as a field of the form."""
+
+    name: str
+    type: str
+    value: str  # as it may be shown
+    locked: bool
+
+
+def header_fields(original: Original, bounds: Bounds, mask: Redactor) -> list[HeaderField]:
+    """The headers that people may correct, in order; what is masked or binary among them is locked."""
+    found = corrections.business(corrections.stored_headers(original.headers), bounds)
+    return [
+        HeaderField(one.name, one.type, plain(mask.header(one.name, str(one.value))), _is_locked(one, mask))
+        for one in found
+    ]
+
+
+def _is_locked(header: Header, mask: Redactor) -> bool:
+    # What a field of one line does not show as it is, it would not give back as it was.
+    masked = plain(mask.header(header.name, str(header.value))) != header.value
+    return masked or header.type.lower().startswith(("binary", "raw:"))
+
+
+def header_difference(original: Original, given: Correction, bounds: Bounds, mask: Redactor) -> list[tuple[str, str]]:
+    """As :func:`difference`, of headers: what goes and what comes, each with its name."""
+    changes = corrections.read_changes(given.headers) if given.headers is not None else {}
+    was = corrections.business(corrections.stored_headers(original.headers), bounds)
+    before = {one.name: f"{one.name}: {mask.header(one.name, str(one.value))}" for one in was}
+    after = {
+        one.name: f"{one.name}: {mask.header(one.name, str(one.value))}" for one in corrections.changed(was, changes)
+    }
+    types = {one.name: one.type for one in was}
+    told: list[tuple[str, str]] = []
+    for name, new in changes.items():
+        kind = new.type if new is not None else None
+        retyped = kind is not None and kind != types.get(name, kind)
+        if before.get(name) != after.get(name) or retyped:
+            told += [("-", f"{before[name]} ({types[name]})" if retyped else before[name])] if name in before else []
+            told += [("+", f"{after[name]} ({kind})" if kind else after[name])] if name in after else []
+    return told
 
 
 def difference(before: str, after: str) -> list[tuple[str, str]] | None:
@@ -175,7 +231,7 @@ def decide(
     note: str,
     up_to: int,
     at: datetime,
-    corrected_body: str | None = None,
+    correction: Correction | None = None,
 ) -> int:
     """Carry ``action`` out on what matches, belongs to ``allowed`` routes and was there at the preview; how many.
 
@@ -185,7 +241,7 @@ def decide(
     What somebody else decided meanwhile is left alone.
     """
     where, values = _matching(action, chosen, allowed, by, ledger.dialect)
-    set_, given = _assignments(action, by=by, note=note, at=at, corrected_body=corrected_body)
+    set_, given = _assignments(action, by=by, note=note, at=at, correction=correction)
     total, last = 0, -1
     while True:
         with ledger.write() as connection:
@@ -223,14 +279,16 @@ def _matching(
 
 
 def _assignments(
-    action: str, *, by: str, note: str, at: datetime, corrected_body: str | None
+    action: str, *, by: str, note: str, at: datetime, correction: Correction | None
 ) -> tuple[str, dict[str, Any]]:
     match action:
         case "approve":
             return "approved_by = :by", {"by": by}
         case "withdraw":
             return "decision = null, decided_by = :by, note = :note", {"by": by, "note": note}
+    body, headers = correction or (None, None)
     return (
-        "decision = :decision, decided_by = :by, decided_at = :decided_at, note = :note, corrected_body = :body",
-        {"decision": action, "by": by, "note": note, "decided_at": at, "body": corrected_body},
+        "decision = :decision, decided_by = :by, decided_at = :decided_at, note = :note, corrected_body = :body,"
+        " corrected_headers = :headers",
+        {"decision": action, "by": by, "note": note, "decided_at": at, "body": body, "headers": headers},
     )

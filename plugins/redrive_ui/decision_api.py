@@ -1,5 +1,6 @@
 """The only writes: ``POST /api/decisions`` and ``/api/issues``. Everything is checked before anything is done."""
 
+import json
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, TypeGuard
@@ -10,10 +11,12 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from redrive.corrections import Correction
 from redrive.ledger.review import issues, saved_filters
 from redrive.lifecycle import IssueStatus
 from redrive.restored_values import lock
-from redrive_ui import bulk_decisions, filters, reading, searching
+from redrive.stages.review import bounds_of
+from redrive_ui import bulk_decisions, filters, searching
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
@@ -65,11 +68,12 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         "since",
         "note",
         "corrected_body",
+        "corrected_headers",
         "restore",
     }
     if unknown:
         raise Refused(400, f"unknown: {', '.join(sorted(unknown))[:200]}")
-    action, up_to, body = given.get("action"), given.get("up_to"), given.get("corrected_body")
+    action, up_to = given.get("action"), given.get("up_to")
     if action not in bulk_decisions.ACTIONS:
         raise Refused(400, f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
     if not _is_count(up_to):
@@ -81,10 +85,9 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     note = "".join(c for c in note if c.isprintable() or c in "\n\t").strip()
     if action != "approve" and len(note) < _MIN_NOTE:
         raise Refused(400, "note: say why; it is what the next person reads")
-    if (action == "edit") != (isinstance(body, str) and body != ""):
-        raise Refused(400, "corrected_body: needed for an edit, and only there")
-    if isinstance(body, str) and "\0" in body:
-        raise Refused(400, "corrected_body: NUL can't be kept as text")
+    correction = _correction_in(given)
+    if (action == "edit") != (correction is not None):
+        raise Refused(400, "corrected_body or corrected_headers: needed for an edit, and only there")
     narrowed = given.get("filter")
     if not isinstance(narrowed, dict):
         raise Refused(400, "filter: an object")
@@ -102,11 +105,11 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         if action == "edit" and bulk_decisions.preview(connection, action, chosen, readable, by).count > 1:
             raise Refused(400, "edit: one message at a time")
     insist(at, routes)
-    if body:
-        body = _corrected(at, chosen, routes, body, up_to, restore=given.get("restore") is True)
+    if correction is not None:
+        _, correction = _corrected(at, chosen, routes, correction, up_to, restore=given.get("restore") is True)
     count = (
         bulk_decisions.decide(
-            at.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, at=at.now, corrected_body=body
+            at.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, at=at.now, correction=correction
         )
         if routes
         else 0
@@ -120,19 +123,33 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     return {**told, "expected": expected, "faster": others}
 
 
+def _correction_in(given: dict[str, Any]) -> Correction | None:
+    """What a request wants corrected; None: nothing."""
+    body, headers = given.get("corrected_body"), given.get("corrected_headers")
+    if body is not None and (not isinstance(body, str) or not body):
+        raise Refused(400, "corrected_body: a text that is not empty")
+    if isinstance(body, str) and "\0" in body:
+        raise Refused(400, "corrected_body: NUL can't be kept as text")
+    if headers is not None and not isinstance(headers, dict):
+        raise Refused(400, "corrected_headers: an object by name")
+    changes = json.dumps(headers, ensure_ascii=False) if headers else None
+    return None if body is None and changes is None else Correction(body, changes)
+
+
 def _corrected(
-    at: RequestContext, chosen: Filter, routes: frozenset[str], body: str, up_to: int, *, restore: bool
-) -> str:
-    """``body`` as it would be sent; what is wrong with it is refused. With ``restore`` masked values come back."""
-    mask = at.redactor(next(iter(routes))) if restore and len(routes) == 1 else None
+    at: RequestContext, chosen: Filter, routes: frozenset[str], given: Correction, up_to: int, *, restore: bool
+) -> tuple[bulk_decisions.Chosen | None, Correction]:
+    """The message, and ``given`` as it would be sent; what is wrong with it is refused. With ``restore`` masked values
+    come back."""
+    with at.read() as connection:
+        found = bulk_decisions.to_correct(connection, chosen, routes, by=at.person.name, up_to=up_to)
+    if found is None:
+        return None, given
+    bounds, mask = bounds_of(at.settings.routes.get(found.route)), at.redactor(found.route)
     try:
-        with at.read() as connection:
-            found = bulk_decisions.correction(
-                connection, chosen, routes, body, by=at.person.name, up_to=up_to, mask=mask
-            )
+        return found, bulk_decisions.correction(given, found.original, bounds, mask, restore=restore)
     except ValueError as error:
-        raise Refused(400, str(error)) from None
-    return body if found is None else found
+        raise Refused(400, mask(str(error))) from None
 
 
 @router.post("/api/corrections")
@@ -144,28 +161,38 @@ async def check_correction(request: Request, person: Annotated[Person, Depends(p
 
 
 def _check_correction(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
-    body, narrowed = given.get("corrected_body"), given.get("filter")
-    if not isinstance(body, str) or not body or "\0" in body or not isinstance(narrowed, dict):
-        raise Refused(400, "corrected_body, a text, and filter, an object")
+    narrowed, correction = given.get("filter"), _correction_in(given)
+    if correction is None or not isinstance(narrowed, dict):
+        raise Refused(400, "corrected_body, a text, or corrected_headers, an object; and filter, an object")
     chosen = filter_for("edit", Filter.read(narrowed))
     by, up_to = at.person.name, (1 << 63) - 1
     with at.read() as connection:
         chosen = at.settle(connection, chosen)
         routes = bulk_decisions.routes_of(connection, "edit", chosen, at.readable, by, up_to)
-        found = bulk_decisions.preview(connection, "edit", chosen, at.readable, by)
-        first = reading.page(connection, chosen, at.readable, size=1)
-        review = reading.payload(connection, first[0]["escalation_id"]) if found.count == 1 else None
+        count = bulk_decisions.preview(connection, "edit", chosen, at.readable, by).count
     insist(at, routes)
-    if review is None:
+    found = None
+    if count == 1:
+        found, _ = _corrected(at, chosen, routes, correction, up_to, restore=given.get("restore") is True)
+    if found is None:
         raise Refused(409, "it is not one message that waits for a decision: somebody was faster, or it was taken up")
-    _corrected(at, chosen, routes, body, up_to, restore=given.get("restore") is True)
+    mask, original = at.redactor(found.route), found.original
+    headers = bulk_decisions.header_difference(
+        original, correction, bounds_of(at.settings.routes.get(found.route)), mask
+    )
+    body = correction.body
+    if body is None or original.payload is None:
+        return {
+            "headers": headers,
+            "difference": [] if body is None else [("+", line) for line in mask(body).splitlines()],
+        }
     # Between what was shown and what came back: nothing that is masked is in either.
-    mask = at.redactor(first[0]["route"])
-    locked = lock(review, mask)
+    locked = lock(original.payload, mask)
     return {
+        "headers": headers,
         "difference": bulk_decisions.difference(
-            locked.shown if locked else mask(review), mask(body) if not locked else body
-        )
+            locked.shown if locked else mask(original.payload), mask(body) if not locked else body
+        ),
     }
 
 

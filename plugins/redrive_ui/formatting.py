@@ -47,6 +47,11 @@ def visible(value: object, limit: int = _MAX_SHOWN) -> Markup:
     return Markup("").join(out)
 
 
+def plain(text: str) -> str:
+    """As :func:`visible`, for where no markup can be, such as the value of a field."""
+    return _UNSEEN.sub(lambda match: f"U+{ord(match[0]):04X}", text.replace("\n", "U+000A"))
+
+
 def brief(value: object, limit: int = 160) -> Markup:
     """The beginning of ``value`` on one line."""
     text = " ".join(str(value if value is not None else "").split())
@@ -148,9 +153,19 @@ def duration(seconds: float | None) -> str:
     return "0 s"
 
 
-def moment(value: datetime | None) -> str:
-    """A point in time, to the second, in UTC."""
-    return "" if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+def moment(value: datetime | None) -> Markup:
+    """A point in time, to the second, in UTC; the page's script tells it in the zone that is chosen in Airflow."""
+    if value is None:
+        return Markup("")
+    utc = value.astimezone(UTC)
+    return Markup('<time datetime="{0}" title="{0}" data-moment>{1} UTC</time>').format(
+        iso(value), f"{utc:%Y-%m-%d %H:%M:%S}"
+    )
+
+
+def iso(value: datetime | None) -> str:
+    """A point in time as programs write it, to the second, in UTC."""
+    return "" if value is None else f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def ago(value: datetime | None, now: datetime) -> str:

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from redrive import corrections
 from redrive.brokers import registry
 from redrive.classification import causes
 from redrive.classification.causes import Cause
@@ -23,6 +24,7 @@ from redrive.ledger.selecting import Selection
 from redrive.restored_values import lock
 from redrive.stages import peek
 from redrive.stages.preview import preview as plan_of
+from redrive.stages.review import bounds_of
 from redrive_ui import bulk_decisions, charts, decision_api, export, filters, formatting, reading, searching, timeline
 from redrive_ui.filters import BadFilter, Filter
 from redrive_ui.identity import Person
@@ -218,11 +220,15 @@ def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
     decision_api.insist(at, found.routes)
     if action == "edit" and found.count > 1:
         raise BadFilter("edit: one message at a time")
-    original = None
+    original, fields, binary = None, [], False
     if action == "edit" and examples:
         with at.read() as connection:
-            payload = reading.payload(connection, examples[0]["escalation_id"])
-        original = lock(payload, at.redactor(examples[0]["route"])) if payload is not None else None
+            one = bulk_decisions.to_correct(connection, chosen, at.readable, by=at.person.name, up_to=found.up_to)
+        if one is not None:
+            mask, bounds = at.redactor(one.route), bounds_of(at.settings.routes.get(one.route))
+            original = lock(one.original.payload, mask) if one.original.payload is not None else None
+            binary = one.original.payload is None
+            fields = bulk_decisions.header_fields(one.original, bounds, mask)
     return at.render(
         "decide.html",
         preview=found,
@@ -230,6 +236,8 @@ def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
         action=action,
         examples=examples,
         original=original,
+        fields=fields,
+        binary=binary,
         seen_at=at.now.isoformat(),
     )
 
@@ -571,12 +579,23 @@ def _message(at: RequestContext, found: reading.Row) -> dict[str, Any]:
         "review": review,
         "body": body,
         "headers": timeline.headers_of(at.redactor(route).headers(review["headers"])) if review else [],
+        "corrected_headers": _corrected_headers(at, route, review) if review else [],
         "life": timeline.events_of(found),
         "advice": _advice(at, route, found["cause"]),
         "may_decide": at.may_decide(route),
         "approvals": settings.approvals if settings else 1,
         "dag_run": reading.dag_run,
     }
+
+
+def _corrected_headers(at: RequestContext, route: str, review: reading.Row) -> list[tuple[str, str | None]]:
+    """By name what a header became, as it may be shown; None: it was left out."""
+    try:
+        changes = corrections.read_changes(review["corrected_headers"] or "{}")
+    except ValueError:
+        return []
+    mask = at.redactor(route)
+    return [(name, None if new is None else mask.header(name, new.value)) for name, new in changes.items()]
 
 
 def _advice(at: RequestContext, route: str, cause: str | None) -> tuple[str, str] | None:

@@ -35,7 +35,7 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        for name in ("visible", "brief", "gist", "number", "share", "duration", "moment", "words"):
+        for name in ("visible", "brief", "gist", "number", "share", "duration", "moment", "iso", "words"):
             self._env.filters[name] = getattr(formatting, name)
         self._env.globals["causes"] = [cause.value for cause in Cause]
         self._env.globals["statuses"] = list(filters.STATUSES)

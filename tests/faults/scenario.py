@@ -14,7 +14,7 @@ from typing import Any
 
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
 from redrive.ledger.engine import Ledger, sql
-from redrive.message import body_hash
+from redrive.message import DeadLetter, body_hash
 from redrive.stages import pipeline
 from tests.faults.crash import Points, ServedBroker
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
@@ -26,6 +26,7 @@ ROUTE: dict[str, Any] = {
     "requeue_attempts": 5,
 }
 CORRECTED = "k1, corrected"
+CORRECTED_HEADERS = '{"tenant": "blue", "message_id": null}'
 #: Where a message may be when nothing is left to do.
 ENDS = {"sent", "presumed", "escalated", "discarded"}
 QUEUES = ("orders", "orders-dlq", "orders-delay")
@@ -53,9 +54,14 @@ class Scenario:
                 connection.execute(
                     sql(
                         "update escalated_messages set decision = :decision, decided_by = 'ana',"
-                        " corrected_body = :corrected where payload = :body"
+                        " corrected_body = :corrected, corrected_headers = :headers where payload = :body"
                     ),
-                    {"decision": decision, "corrected": corrected, "body": body},
+                    {
+                        "decision": decision,
+                        "corrected": corrected,
+                        "body": body,
+                        "headers": CORRECTED_HEADERS if corrected else None,
+                    },
                 )
         shop.advance(minutes=10)
         new = [f"n{i}" for i in range(9)]
@@ -121,7 +127,13 @@ class Scenario:
 
     def verify(self, shop: Workshop, *, kills: int, resent: bool = False) -> None:
         """Nothing lost, nothing doubled in silence, at most a window unknown per kill, and it all adds up."""
-        arrived = self.arrived + Counter(_take_all(shop))
+        taken = _take_all(shop)
+        for letter in taken:
+            if letter.body == CORRECTED.encode():
+                said = {header.name: header.value for header in letter.headers}
+                assert said["tenant"] == "blue", "a correction goes out whole, whoever sends it"
+                assert "message_id" not in said
+        arrived = self.arrived + Counter(letter.body for letter in taken)
         arrived[b"k1"] += arrived.pop(CORRECTED.encode(), 0)
         rows = shop.query(
             "select m.body_hash, m.state, m.message_id, count(a.sent_at), count(a.unknown_at),"
@@ -178,11 +190,11 @@ class Scenario:
 STAGES = ("observe", "drain", "load", "resolve", "plan", "deliver", "escalate", "report")
 
 
-def _take_all(shop: Workshop) -> list[bytes]:
+def _take_all(shop: Workshop) -> list[DeadLetter]:
     """Everything that lies at the destination."""
     shop.advance(minutes=30)
-    taken = []
+    taken: list[DeadLetter] = []
     while received := shop.broker.receive("orders", limit=1000, wait=timedelta(0), lease=timedelta(minutes=1)):
-        taken += [letter.body for letter, _ in received]
+        taken += [letter for letter, _ in received]
         shop.broker.settle("orders", [receipt for _, receipt in received])
     return taken

@@ -1,5 +1,6 @@
 """Review with plain SQL: what a person writes into ``escalated_messages``, and what comes of it, exactly once."""
 
+import json
 import re
 import threading
 import time
@@ -14,6 +15,7 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.review import escalations
 from redrive.ledger.review.escalations import Decided
+from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline
 from tests.ledger.planting import NOW, Plant
 from tests.workshop import KEY_ERROR, Workshop
@@ -99,6 +101,98 @@ def test_an_edit_sends_the_corrected_body(bug: Workshop) -> None:
     assert bug.bodies("orders") == [b"A"]
 
 
+def sent(workshop: Workshop) -> list[dict[str, str]]:
+    """The headers of what lies at the destination, without our marks."""
+    return [
+        {h.name: str(h.value) for h in letter.headers if not h.name.startswith("x-redrive") or "edited" in h.name}
+        for letter in workshop.world.peek("orders")
+    ]
+
+
+def test_an_edit_sends_the_corrected_headers_with_the_types_that_they_had(bug: Workshop) -> None:
+    bug.world.put(
+        "orders-dlq",
+        DeadLetter("", b"c", (
+            Header("tenant", "Custom", "red"), Header("old", "String", "1"), Header("raw", "Binary", b"\xff"),
+            Header("error", "String", KEY_ERROR),
+        ), origin="orders"),
+    )  # fmt: skip
+    bug.cycle()
+    person(
+        bug,
+        "update escalated_messages set decision = 'edit', decided_by = 'ana', corrected_headers ="
+        ' \'{"tenant": "blue", "old": null, "new": ["Number", "7"]}\' where payload = \'c\'',
+    )
+    bug.review()
+    bug.cycle()
+    (letter,) = bug.world.peek("orders")
+    assert letter.body == b"c", "the body stays"
+    assert [one for one in letter.headers if not one.name.startswith("x-redrive-")] == [
+        Header("tenant", "Custom", "blue"), Header("raw", "Binary", b"\xff"), Header("new", "Number", "7"),
+    ]  # fmt: skip
+    assert ("x-redrive-edited", "String", "true") in letter.headers
+    assert bug.audit() == []
+
+
+def test_an_edit_of_headers_that_can_not_be_is_refused_with_the_name(bug: Workshop) -> None:
+    for changes, said in (
+        ('{"x-redrive-id": "7"}', "header 'x-redrive-id' is written by Redrive alone"),
+        ('{"error": "another"}', "header 'error' says why the message failed before"),
+        ('{"tenant": 1}', "header 'tenant': its value is a text"),
+        ("tenant=blue", "corrected_headers is not JSON"),
+    ):
+        person(
+            bug,
+            f"update escalated_messages set decision = 'edit', decided_by = 'ana', corrected_headers = '{changes}'"
+            " where payload = 'a'",
+        )
+        assert bug.review()["refused"] == 1
+        (refusal,) = bug.query("select refusal from escalated_messages where payload = 'a'")[0]
+        assert said in refusal
+    with pytest.raises(DatabaseError, match="edit_needs_correction"):
+        person(bug, "update escalated_messages set decision = 'edit', decided_by = 'ana'")
+
+
+def test_a_correction_is_the_same_on_every_try(workshop: Workshop) -> None:
+    workshop.settings = workshop.configure(workshop.settings.database, on_unknown="resend")
+    workshop.die("a", error=KEY_ERROR)
+    workshop.cycle()
+    person(
+        workshop,
+        "update escalated_messages set decision = 'edit', decided_by = 'ana', corrected_body = 'A',"
+        ' corrected_headers = \'{"tenant": "blue", "message_id": null}\'',
+    )
+    workshop.review()
+    workshop.world.faults.publishes += ["retry"]
+    workshop.cycle()
+    workshop.advance(minutes=30)
+    workshop.world.faults.lost_responses = 1
+    workshop.cycle()
+    assert workshop.states() == {"unknown": 1}
+    workshop.advance(minutes=30)
+    workshop.cycle()
+    assert workshop.bodies("orders") == [b"A", b"A"]
+    assert sent(workshop) == [{"tenant": "blue", "x-redrive-edited": "true"}] * 2
+
+
+def test_what_comes_back_of_an_edit_is_shown_as_it_would_be_sent_again(bug: Workshop) -> None:
+    person(
+        bug,
+        "update escalated_messages set decision = 'edit', decided_by = 'ana', corrected_headers ="
+        " '{\"tenant\": \"blue\"}' where payload = 'a'",
+    )
+    bug.review()
+    bug.cycle()
+    bug.consume(lambda _: KEY_ERROR)
+    bug.cycle()
+    ((headers,),) = bug.query("select headers from escalated_messages where status = 'open' and attempts = 1")
+    assert {name for name, _, _ in json.loads(headers)} == {"message_id", "error"}, "and why it failed this time"
+    person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana' where attempts = 1")
+    bug.review()
+    bug.cycle()
+    assert sent(bug) == [{"message_id": "a"}]
+
+
 def test_an_edited_message_that_returns_and_is_redelivered_goes_out_as_it_is_shown(bug: Workshop) -> None:
     person(
         bug,
@@ -167,6 +261,7 @@ def test_what_was_applied_cannot_be_decided_again(bug: Workshop) -> None:
 WORDS = (
     "decision = 'redeliver'",
     "corrected_body = 'x'",
+    "corrected_headers = '{}'",
     "note = 'it was not me'",
     "decided_by = 'ben'",
     "approved_by = 'ben'",

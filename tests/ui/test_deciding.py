@@ -251,3 +251,44 @@ def test_nothing_left_to_decide_is_told(site: Site) -> None:
     site.decide("discard")
     assert "somebody was faster" in site.page("/decide?route=orders&action=redeliver")
     assert site.decide("discard").json()["count"] == 0
+
+
+def test_headers_are_corrected_and_what_is_masked_of_them_is_locked(site: Site) -> None:
+    headers = [
+        ["tenant", "String", "red"], ["mail", "String", "kim@example.org"], ["blob", "Binary", "/w=="],
+        ["x-redrive-id", "String", "old"], ["ErrorCode", "String", "500"],
+    ]  # fmt: skip
+    seeding.escalate(site.ledger, 7, "KeyError", '{"order": 1}', headers=headers)
+    escalation = site.value("select escalation_id from escalated_messages where message_id = 7")
+    schema = {"type": "object", "properties": {"order": {"type": "integer"}}}
+    route = site.settings.routes["orders"].model_copy(update={"redact": ("email",), "body_schema": schema})
+    site.settings = site.settings.model_copy(update={"routes": {**site.settings.routes, "orders": route}})
+    page = site.page(f"/decide?ids={escalation}&action=edit")
+    assert "kim@" not in page
+    fields = re.findall(r'data-header="\d" data-locked="(\w+)" value="([^"]*)"', page)
+    assert fields == [("no", "red"), ("yes", "[redacted email]"), ("yes", "/w==")]
+    assert """data-headers='["tenant", "mail", "blob"]'""" in page
+    order = order_of(page)
+
+    def check(body: str | None = None, **headers: Any) -> Any:
+        return site.post("/api/corrections", filter=order["filter"], corrected_headers=headers, corrected_body=body)
+
+    assert check(mail="x@example.org").json()["detail"].startswith("header 'mail' is locked")
+    assert check(blob=None).json()["detail"].startswith("header 'blob' is locked")
+    assert "written by Redrive alone" in check(**{"x-redrive-id": "9"}).json()["detail"]
+    assert "SQS takes at most 10" in check(**{f"h{n}": "x" for n in range(8)}).json()["detail"]
+    assert "type has to be" in check('{"order": "one"}').json()["detail"], "the route's schema, before anything is kept"
+    assert check().status_code == 400
+    told = check(tenant="blue", new=["Number", "7"]).json()
+    assert told == {
+        "headers": [["-", "tenant: red"], ["+", "tenant: blue"], ["+", "new: 7 (Number)"]], "difference": []
+    }  # fmt: skip
+    assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+    changes = {"tenant": "blue", "new": ["Number", "7"]}
+    answer = site.decide(**{**order, "note": "typo", "corrected_headers": changes | {"mail": "x"}})
+    assert answer.status_code == 400
+    assert site.decide(**{**order, "note": "typo", "corrected_headers": changes}).json()["count"] == 1
+    assert site.rows("select corrected_body, corrected_headers from escalated_messages where message_id = 7") == [
+        (None, json.dumps(changes))
+    ]
+    assert "Corrected headers" in site.page("/messages/7")

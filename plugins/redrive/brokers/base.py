@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 from redrive.classification.causes import Cause
 from redrive.errors import BrokerError
-from redrive.message import DeadLetter, Micros, Outgoing, Received
+from redrive.message import DeadLetter, Header, Micros, Outgoing, Received
 
 #: What consumers that dead-letter by themselves write about a failure by custom, whichever broker they use.
 CUSTOM_FAILURE_HEADERS: Final = frozenset(
@@ -111,6 +111,10 @@ def _as_written(queue: str, kind: str) -> str:  # noqa: ARG001 - see BrokerKind.
     return queue
 
 
+def _carries_all(headers: Sequence[Header]) -> str | None:  # noqa: ARG001 - see BrokerKind.refuses_headers
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerKind:
     """What an adapter says of its broker before there is a connection; what its entry point names.
@@ -131,6 +135,9 @@ class BrokerKind:
     many: Callable[[str], bool] = _never
     #: Whether the source ``queue`` is, or stands for, ``one``.
     covers: Callable[[str, str], bool] = _for_itself
+    #: Why headers, all that a message has, can't go out as a person wrote them: a sentence that names the first that is
+    #: to blame. None: they can. Their number and the size of the message are in the capabilities.
+    refuses_headers: Callable[[Sequence[Header]], str | None] = _carries_all
     needs_connection: bool = True
     extra: str = ""  # the extra of redrive that brings its client library
     form: ConnectionForm | None = None

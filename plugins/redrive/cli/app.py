@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from sqlalchemy.engine import Connection
 
+    from redrive.corrections import Correction
     from redrive.ledger.engine import Ledger
     from redrive.ledger.review.decisions import Choice
     from redrive.ledger.selecting import Selection
@@ -608,6 +609,8 @@ def _masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None 
             row[name] = row[name] and mask(row[name])
         if row.get("headers"):
             row["headers"] = mask.headers(row["headers"])
+        if row.get("corrected_headers"):
+            row["corrected_headers"] = mask.changes(row["corrected_headers"])
         if row.get("payload_bytes"):
             row["payload_bytes"] = mask(bytes(row["payload_bytes"]).decode("utf-8", "replace")).encode()
     return rows
@@ -619,13 +622,14 @@ def _decide(
     by: str,
     note: str,
     *,
-    body: str | None = None,
+    correction: "Correction | None" = None,
     dry_run: bool = False,
     yes: bool = False,
 ) -> None:
     """Decide, or say what would be decided; exit 1 if anything that ``choice`` names could not be."""
+    from redrive import corrections  # noqa: PLC0415
     from redrive.ledger.review import decisions  # noqa: PLC0415
-    from redrive.stages.review import objection_to_body  # noqa: PLC0415
+    from redrive.stages.review import bounds_of  # noqa: PLC0415
 
     if not choice.messages and choice.group is None:
         raise UsageError("say which: --message ID (may be repeated) or --group ID")
@@ -633,11 +637,14 @@ def _decide(
     if choice.route:
         settings.route(choice.route)
     with _ledger(settings) as ledger:
-        if body is not None:
+        if correction is not None:
             with ledger.read() as connection:
-                original = decisions.original(connection, *choice.where())
-            if original and (problem := objection_to_body(body, original)):
-                raise UsageError(f"message {choice.messages[0]}: {problem}")
+                found_here = decisions.original(connection, *choice.where())
+            if found_here is not None:
+                of, original = found_here
+                bounds = bounds_of(settings.routes.get(of))
+                if problem := corrections.objection(correction, original, bounds):
+                    raise UsageError(f"message {choice.messages[0]}: {problem}")
         found = decisions.undecided(ledger, choice)
         for sentence in found.left:
             typer.echo(f"redrive: {sentence}", err=True)
@@ -653,7 +660,7 @@ def _decide(
                 decision=decision,
                 by=by or getpass.getuser(),
                 note=note,
-                corrected_body=body,
+                correction=correction,
             )
             typer.echo(f"{count} messages: {decision}; `redrive review apply` or the DAG redrive_review carries it out")
             if count < found.questions:
@@ -690,12 +697,22 @@ for _name, _text in {
 @review_app.command("edit")
 def review_edit(
     message: Annotated[int, typer.Argument(help="The message's id.")],
-    body: Annotated[Path, typer.Option(help="A file with the corrected body; - reads standard input.")],
+    body: Annotated[Path | None, typer.Option(help="A file with the corrected body; - reads standard input.")] = None,
+    headers: Annotated[
+        str | None,
+        typer.Option(help='Headers that change: {"tenant": "blue", "trace": null, "retries": ["Number", "3"]}.'),
+    ] = None,
     by: By = "",
     note: Note = "",
+    dry_run: DryRun = False,
 ) -> None:
     """Send a corrected copy instead of the original, which is kept."""
-    _decide("edit", _chosen([message], None, None), by, note, body=_text_of(body))
+    from redrive.corrections import Correction  # noqa: PLC0415
+
+    if body is None and headers is None:
+        raise UsageError("say what to correct: --body FILE, --headers JSON, or both")
+    correction = Correction(None if body is None else _text_of(body), headers)
+    _decide("edit", _chosen([message], None, None), by, note, correction=correction, dry_run=dry_run)
 
 
 def _text_of(body: Path) -> str:

@@ -463,11 +463,15 @@ escalated_messages = Table(
     Column("approved_by", sa.Text),  # the second person, where the route asks for two
     Column("note", sa.Text),
     Column("corrected_body", sa.Text),
+    Column("corrected_headers", sa.Text),  # JSON {name: value | [type, value] | null}, of those that change
     Column("refusal", sa.Text),  # why it was refused or reopened
     Column("applied_at", Instant),
     _one_of("status", *ReviewStatus),
     _one_of("decision", *Decision),
-    CheckConstraint("decision <> 'edit' or corrected_body is not null", name="edit_needs_body"),
+    CheckConstraint(
+        "decision <> 'edit' or corrected_body is not null or corrected_headers is not null",
+        name="edit_needs_correction",
+    ),
     CheckConstraint("decision is null or coalesce(trim(decided_by), '') <> ''", name="decision_needs_name"),
     # Not for status decided: on SQLite a trigger can take a decision back only after the row was written without it.
     CheckConstraint("status <> 'applied' or decision is not null", name="status_needs_decision"),

@@ -182,6 +182,13 @@ def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
             merged["routes"] = {
                 name: _merge(defaults, route) if isinstance(route, dict) else route for name, route in routes.items()
             }
+    if isinstance(merged.get("routes"), dict):
+        merged["routes"] = {
+            name: route | {"body_schema": _path_under(root, route["body_schema"])}
+            if isinstance(route, dict) and route.get("body_schema") and isinstance(route["body_schema"], str)
+            else route
+            for name, route in merged["routes"].items()
+        }
     settings = None
     try:
         settings = Settings.model_validate(merged)

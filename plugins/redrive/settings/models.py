@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from redrive import redaction, selectors
+from redrive import corrections, redaction, selectors
 from redrive.brokers import registry
 from redrive.brokers.base import BrokerKind
 from redrive.classification.causes import Cause, Verdict
@@ -737,6 +737,11 @@ class Route(Part):
         "`processed_check`: `attribute:NAME`, `body:$.path` or `key`. Kept in the ledger from the load on, but never "
         "what `redact` masks.",
     )
+    body_schema: str | dict[str, Any] | None = Field(
+        default=None,
+        description="A JSON Schema, or the path of a file with one (counted from `$REDRIVE_HOME`): what a body has to "
+        "be that a person corrects. It may refer to parts of itself alone.",
+    )
     notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
     airflow: InAirflow = Field(default=InAirflow(), description="How Airflow runs the route's DAG.")
     slo: Duration = Field(
@@ -757,6 +762,15 @@ class Route(Part):
         default=timedelta(days=30),
         description="How long finished messages stay in the ledger and in staging.",
     )
+
+    @field_validator("body_schema")
+    @classmethod
+    def _body_schema_is_one(cls, given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+        if isinstance(given, dict) and (problem := corrections.schema_problem(given)):
+            raise ValueError(problem.removeprefix("body_schema "))
+        if isinstance(given, str) and ("://" in given or not given.strip()):
+            raise ValueError("write a schema or the path of a file: nothing is fetched from elsewhere")
+        return given
 
     @model_validator(mode="before")
     @classmethod

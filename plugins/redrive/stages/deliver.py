@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from redrive.brokers.base import Broker, Capabilities, Depth, Publication
 from redrive.classification.causes import Cause
+from redrive.corrections import EDITED_HEADER, Correction, changed, read_changes
 from redrive.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -75,8 +76,6 @@ ZERO = timedelta(0)
 AHEAD = timedelta(minutes=15)
 #: SQL: what may be claimed.
 _DUE = due(in_id_order=True)
-#: Marks an edited copy for its consumer.
-EDITED_HEADER = "x-redrive-edited"
 
 
 @dataclass(slots=True)
@@ -656,7 +655,7 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged
     Those whose file turns out to be damaged are left out and added to ``damaged``.
     """
     capabilities = context.broker.capabilities_for(claimed.destination)
-    edits: dict[int, str] = {}
+    edits: dict[int, Correction] = {}
     with context.ledger.read() as connection:
         paths = batches.paths(connection, {batch_and_row(one.message_id)[0] for one in todo})
         released = [one.message_id for one in todo if one.mode == "release"]
@@ -667,11 +666,14 @@ def _outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged
     make = Outgoing._make  # by position: names would cost as much as everything else here
     for one, letter in _letters(context, todo, paths, damaged):
         headers = clean_headers(letter.headers, strip)
+        body = letter.body
+        edit = edits.get(one.message_id) if edits else None
+        if edit is not None and edit.headers is not None:
+            headers = changed(headers, read_changes(edit.headers))
         room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
         marks = tracking_headers(one.redrive_id, one.attempt, room=room)
-        body = letter.body
-        if edits and one.message_id in edits:
-            body = edits[one.message_id].encode("utf-8")
+        if edit is not None:
+            body = letter.body if edit.body is None else edit.body.encode("utf-8")
             if room is None or room > len(marks):
                 marks = (*marks, Header(EDITED_HEADER, "String", "true"))
         if one.claimed_at not in claimed_at:

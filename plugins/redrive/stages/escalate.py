@@ -14,9 +14,9 @@ from redrive.ledger.drain import batches, suspects
 from redrive.ledger.review import escalations, restoring, standing
 from redrive.ledger.review.escalations import Candidate, Review
 from redrive.lifecycle import State
-from redrive.message import DeadLetter, batch_and_row, message_id_of
+from redrive.message import DeadLetter, Header, batch_and_row, clean_headers, message_id_of
 from redrive.stages.checking import Asked, Check, open_check
-from redrive.stages.context import FILE_DAMAGED, Context
+from redrive.stages.context import FILE_DAMAGED, Context, not_sent_on
 
 PAGE = 500
 PAGE_BYTES = 32 * 1024 * 1024
@@ -119,12 +119,21 @@ def _reviews(context: Context, page: Sequence[Candidate]) -> list[Review]:
         )
         headers = [
             (h.name, h.type, h.value if isinstance(h.value, str) else base64.b64encode(h.value).decode())
-            for h in newest.headers
+            for h in _headers(context, letter, newest)
         ]
         reviews.append(
             Review(one, letter.body, letter.content_type, headers, said.text or said.reason or None, suggestion(one))
         )
     return reviews
+
+
+def _headers(context: Context, letter: DeadLetter, newest: DeadLetter) -> Sequence[Header]:
+    """What would be sent, as the body: the first copy's headers. Why it failed: the newest copy's."""
+    if newest is letter:
+        return letter.headers
+    failure = not_sent_on(context.route, context.broker.capabilities)
+    sent = clean_headers(letter.headers, failure)
+    return (*sent, *(h for h in newest.headers if h.name in failure))
 
 
 def bodies(context: Context, copy_ids: Sequence[int]) -> dict[int, bytes]:

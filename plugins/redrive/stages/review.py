@@ -1,18 +1,18 @@
 """Review: apply what people decided, once; refuse what can't be done, with the reason in the row."""
 
-import json
-from typing import Any, Never
-from xml.parsers import expat
+from pathlib import Path
 
+from redrive import corrections
+from redrive.brokers import registry
+from redrive.corrections import Bounds, Correction, Original
 from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import suspects
 from redrive.ledger.review import escalations, rulings, standing
-from redrive.ledger.review.decisions import Original
 from redrive.ledger.review.escalations import Decided
 from redrive.lifecycle import State
-from redrive.redaction import MASKED
+from redrive.settings import Route
 from redrive.stages import escalate, plan
-from redrive.stages.context import Context
+from redrive.stages.context import Context, not_sent_on
 
 PAGE = 2000
 
@@ -25,6 +25,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
     with context.ledger.read() as connection:
         missing = suspects.without_payload(connection, context.name)
     suspects.adopt(context.ledger, context.lease, context.now(), escalate.bodies(context, missing))
+    bounds = bounds_of(context.route)
     after = -1
     while True:
         with context.ledger.read() as connection:
@@ -36,7 +37,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
         after = page[-1].escalation_id
         redeliver, discard, not_there, refuse = [], [], [], []
         for one in page:
-            problem = objection(one)
+            problem = objection(one, bounds)
             if problem:
                 refuse.append((one, problem))
             elif one.decision == "discard":
@@ -63,7 +64,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
     return totals
 
 
-def objection(one: Decided) -> str | None:
+def objection(one: Decided, bounds: Bounds) -> str | None:
     """Why a decision can't be applied; None when it can."""
     if one.state is None:
         return "the message is no longer in the ledger"
@@ -77,54 +78,18 @@ def objection(one: Decided) -> str | None:
             "not_there is for what a restore may have put back, and none is in doubt here: redeliver, discard or edit"
         )
     if one.decision == "edit":
-        return objection_to_body(one.corrected_body or "", Original(one.original, one.content_type, one.is_binary))
-    return None
-
-
-def objection_to_body(body: str, original: Original) -> str | None:
-    """Why ``body`` can't take the place of ``original``; None when it can."""
-    if not body:
-        return "corrected_body is empty"
-    if MASKED.search(body) and not MASKED.search(original.payload or ""):
-        return (
-            "corrected_body holds [redacted]: it was copied from where the payload is masked; take the column payload"
+        return corrections.objection(
+            Correction(one.corrected_body, one.corrected_headers),
+            Original(one.original, one.content_type, one.is_binary, one.original_headers, one.size_bytes),
+            bounds,
         )
-    kind = (original.content_type or "").partition(";")[0].strip().lower()
-    if "json" in kind:
-        problem = _not_json(body)
-        return problem and f"corrected_body is not JSON, as the original's content type says: {problem}"
-    if kind in ("text/xml", "application/xml") or kind.endswith("+xml"):
-        problem = _not_xml(body)
-        return problem and f"corrected_body is not XML, as the original's content type says: {problem}"
-    if kind and original.is_binary and not kind.startswith("text/"):
-        return f"the original is no text but {kind[:100]}, and corrected_body can only be text"
-    if not kind and (original.payload or "").lstrip()[:1] in ("{", "[") and _not_json(original.payload or "") is None:
-        problem = _not_json(body)
-        return problem and f"corrected_body is not JSON, as the original is: {problem}"
     return None
 
 
-def _not_json(text: str) -> str | None:
-    def no_constant(word: str) -> Never:
-        raise ValueError(f"{word} is no value in JSON")
-
-    try:
-        json.loads(text, parse_constant=no_constant)
-    except ValueError as error:
-        return str(error)
-    except RecursionError:
-        return "nested too deeply"
-    return None
-
-
-def _not_xml(text: str) -> str | None:
-    def no_entities(*_: Any) -> Never:
-        raise ValueError("entities are not taken")
-
-    parser = expat.ParserCreate()
-    parser.EntityDeclHandler = no_entities
-    try:
-        parser.Parse(text, True)
-    except (expat.ExpatError, ValueError) as error:
-        return str(error)
-    return None
+def bounds_of(route: Route | None) -> Bounds:
+    """What a correction of a message may be; of a route that is not configured any more nothing of it is known."""
+    if route is None:
+        return Bounds()
+    kind = registry.kind(route.broker)
+    schema = route.body_schema
+    return Bounds(kind, not_sent_on(route, kind.capabilities), Path(schema) if isinstance(schema, str) else schema)

@@ -18,6 +18,29 @@ function theme() {
 theme();
 window.addEventListener("storage", theme);
 
+// --- and its time zone: the one chosen there, else the browser's, as there -------------------------------------
+function zone() {
+  try {
+    const chosen = JSON.parse(window.localStorage.getItem("timezone"));
+    new Intl.DateTimeFormat("en", { timeZone: chosen ?? undefined });
+    return chosen ?? undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+function moments() {
+  const form = new Intl.DateTimeFormat("en", {
+    timeZone: zone(), year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit",
+    second: "2-digit", hourCycle: "h23", timeZoneName: "short",
+  });
+  document.querySelectorAll("time[data-moment]").forEach((place) => {
+    const part = Object.fromEntries(form.formatToParts(new Date(place.dateTime)).map((one) => [one.type, one.value]));
+    place.textContent = `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
+  });
+}
+window.addEventListener("storage", (event) => { if (event.key === "timezone") { moments(); } });
+
 // --- links to Airflow's own pages --------------------------------------------------------------------------
 // Within Airflow this page is in a frame that may not navigate the window around it; the window itself may.
 function follow(event) {
@@ -71,15 +94,30 @@ async function decide(event) {
   event.preventDefault();
   const form = event.currentTarget;
   const answer = form.querySelector(".answer");
-  const button = form.querySelector("button");
+  const button = form.querySelector("button:not([type=button])");
   const order = JSON.parse(form.dataset.decision);
   for (const field of form.querySelectorAll("textarea")) {
-    order[field.name] = field.value;
+    if (field.name !== "corrected_body" || field.value !== field.defaultValue) { // a body left alone goes as it is
+      order[field.name] = field.value;
+    }
+  }
+  const headers = correctedHeaders(form);
+  if (Object.keys(headers).length) {
+    order.corrected_headers = headers;
   }
   button.disabled = true;
   answer.className = "answer";
-  if (form.dataset.check && form.dataset.checked !== order.corrected_body) {
-    await compare(form, order, answer);
+  const corrected = JSON.stringify([order.corrected_body, order.corrected_headers]);
+  if (form.dataset.check && corrected === "[null,null]") {
+    answer.classList.add("bad-text");
+    answer.textContent = "Nothing is corrected yet.";
+    button.disabled = false;
+    return;
+  }
+  if (form.dataset.check && form.dataset.checked !== corrected) {
+    if (await compare(form, order, answer)) {
+      form.dataset.checked = corrected;
+    }
     button.disabled = false;
     return;
   }
@@ -125,9 +163,10 @@ async function compare(form, order, answer) {
     const told = await post(form.dataset.check, {
       filter: order.filter,
       corrected_body: order.corrected_body,
+      corrected_headers: order.corrected_headers,
       restore: order.restore === true,
     });
-    const lines = (told.difference ?? [[" ", "It is too large to be compared here."]]).map(([kind, text]) => {
+    const lines = [...told.headers, ...(told.difference ?? [[" ", "It is too large to be compared here."]])].map(([kind, text]) => {
       const line = document.createElement("span");
       line.className = { "-": "goes", "+": "comes" }[kind] ?? "";
       line.textContent = `${kind} ${text}\n`;
@@ -135,13 +174,43 @@ async function compare(form, order, answer) {
     });
     place.querySelector("pre").replaceChildren(...(lines.length ? lines : ["Nothing."]));
     place.hidden = false;
-    form.dataset.checked = order.corrected_body;
     answer.textContent = "That is what changes. Press again to send it.";
+    return true;
   } catch (error) {
     place.hidden = true;
     answer.classList.add("bad-text");
     answer.textContent = `It can't be sent so: ${error.message}`;
+    return false;
   }
+}
+
+// Headers that are to be others than they are: by name a value, a type and a value, or null for those left out.
+function correctedHeaders(form) {
+  const changes = {};
+  const names = JSON.parse(form.querySelector("[data-headers]")?.dataset.headers ?? "[]");
+  for (const field of form.querySelectorAll("[data-header]")) {
+    if (field.value !== field.defaultValue) {
+      changes[names[field.dataset.header]] = field.value;
+    }
+  }
+  for (const box of form.querySelectorAll("[data-without]:checked")) {
+    changes[names[box.dataset.without]] = null;
+  }
+  for (const row of form.querySelectorAll("[data-new-header]")) {
+    const [name, value, kind] = ["name", "value", "type"].map((part) => row.querySelector(`[data-new=${part}]`).value.trim());
+    if (name) {
+      changes[name] = kind ? [kind, value] : value;
+    }
+  }
+  return changes;
+}
+
+function anotherHeader(event) {
+  const rows = event.currentTarget.form.querySelectorAll("[data-new-header]");
+  const row = rows[rows.length - 1].cloneNode(true);
+  row.querySelectorAll("input").forEach((field) => { field.value = ""; });
+  rows[rows.length - 1].after(row);
+  row.querySelector("input").focus();
 }
 
 // --- what people say about failures -------------------------------------------------------------------------
@@ -227,6 +296,7 @@ function refresh(seconds) {
 
 document.addEventListener("DOMContentLoaded", () => {
   document.addEventListener("click", follow);
+  moments();
   document.querySelectorAll("form.picked").forEach((form) => {
     form.addEventListener("change", (event) => {
       if (event.target.matches("[data-pick-all]")) {
@@ -237,6 +307,11 @@ document.addEventListener("DOMContentLoaded", () => {
     picked(form); // the browser may remember what was picked
   });
   document.querySelectorAll("form.decision").forEach((form) => form.addEventListener("submit", decide));
+  document.querySelectorAll("[data-locked=yes]").forEach((field) => { // what is masked or binary goes as it is
+    field.disabled = true;
+    field.title = "Locked: it goes as it is";
+  });
+  document.querySelectorAll("[data-another-header]").forEach((button) => button.addEventListener("click", anotherHeader));
   document.querySelectorAll("form.issue").forEach((form) => form.addEventListener("submit", issue));
   document.querySelectorAll("form.say").forEach((form) => form.addEventListener("submit", tell));
   document.querySelectorAll("[data-say]").forEach((button) => button.addEventListener("click", () => {

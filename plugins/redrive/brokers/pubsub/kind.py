@@ -1,12 +1,16 @@
 """What Google Pub/Sub is, before there is a connection."""
 
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities
 from redrive.classification.causes import Cause
+from redrive.message import Header
 
 BATCH = 1_000
 MAX_ATTRIBUTES = 100
+MAX_NAME_BYTES = 256
+MAX_VALUE_BYTES = 1024
 #: Of a publish request, and so of a message with all that belongs to it.
 MAX_BYTES = 10_000_000
 MAX_LEASE = timedelta(seconds=600)
@@ -43,11 +47,35 @@ CAPABILITIES = Capabilities(
     ids_of_sends=True,
 )
 
+
+def objections_to_headers(headers: Sequence[Header]) -> Iterator[str]:
+    """What Pub/Sub has against a message with these attributes."""
+    if len({header.name for header in headers}) < len(headers):
+        yield "two attributes have the same name; Pub/Sub keeps one of each"
+    for header in headers:
+        value = header.value if isinstance(header.value, bytes) else header.value.encode("utf-8", "surrogatepass")
+        if not header.name or len(header.name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+            yield f"attribute name {header.name[:40]!r} has not between 1 and {MAX_NAME_BYTES} bytes"
+        if header.name.startswith("goog"):
+            yield f"attribute {header.name!r} begins with goog, which Pub/Sub keeps for itself"
+        if len(value) > MAX_VALUE_BYTES:
+            yield f"attribute {header.name} is longer than {MAX_VALUE_BYTES} bytes"
+
+
+def refuses_headers(headers: Sequence[Header]) -> str | None:
+    """Why Pub/Sub won't take these attributes as a person wrote them, with the name of the first; None if it will."""
+    typed = next((one for one in headers if one.type != "String"), None)
+    if typed is not None:
+        return f"attribute {typed.name} can't be of type {typed.type[:40]!r}: Pub/Sub carries text only"
+    return next(objections_to_headers(headers), None)
+
+
 KIND = BrokerKind(
     title="Pub/Sub",
     adapter="redrive.brokers.pubsub.adapter:GooglePubSub",
     extra="pubsub",
     capabilities=CAPABILITIES,
+    refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (
             "On Pub/Sub: lower `FlowControl.max_messages`, raise `FlowControl.max_lease_duration` (the client "

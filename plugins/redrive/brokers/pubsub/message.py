@@ -8,11 +8,19 @@ from typing import Any, NamedTuple
 from google.pubsub_v1 import types
 
 from redrive.brokers.base import readable
-from redrive.brokers.pubsub.kind import BATCH, COUNT, ERROR, MAX_ATTRIBUTES, MAX_BYTES, PROJECT, PUBLISHED, SUBSCRIPTION
+from redrive.brokers.pubsub.kind import (
+    BATCH,
+    COUNT,
+    ERROR,
+    MAX_ATTRIBUTES,
+    MAX_BYTES,
+    PROJECT,
+    PUBLISHED,
+    SUBSCRIPTION,
+    objections_to_headers,
+)
 from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, count, instant
 
-MAX_NAME_BYTES = 256
-MAX_VALUE_BYTES = 1024
 MAX_ORDERING_KEY_BYTES = 1024
 #: What a request adds to its messages: the topic's name, and tags and lengths per message.
 REQUEST_OVERHEAD = 512
@@ -93,8 +101,6 @@ def entry(place: int, message: Outgoing) -> Entry | str:
                 value = value.decode("utf-8")
             except UnicodeDecodeError as error:
                 return f"attribute {header.name} is not UTF-8 (byte {error.start}); Pub/Sub carries text only"
-        if len(value.encode("utf-8", "surrogatepass")) > MAX_VALUE_BYTES:
-            return f"attribute {header.name} is longer than {MAX_VALUE_BYTES} bytes"
         try:
             made.attributes[header.name] = value
         except (ValueError, UnicodeError):
@@ -139,13 +145,7 @@ def _objections(message: Outgoing) -> Iterator[str]:
         yield "the message is empty: it has neither body nor attributes, and Pub/Sub takes no such message"
     if len(message.headers) > MAX_ATTRIBUTES:
         yield f"{len(message.headers)} attributes; Pub/Sub takes at most {MAX_ATTRIBUTES}"
-    if len({header.name for header in message.headers}) < len(message.headers):
-        yield "two attributes have the same name; Pub/Sub keeps one of each"
-    for header in message.headers:
-        if not header.name or len(header.name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
-            yield f"attribute name {header.name[:40]!r} has not between 1 and {MAX_NAME_BYTES} bytes"
-        if header.name.startswith("goog"):
-            yield f"attribute {header.name!r} begins with goog, which Pub/Sub keeps for itself"
+    yield from objections_to_headers(message.headers)
     if len((message.ordering_key or "").encode()) > MAX_ORDERING_KEY_BYTES:
         yield f"the ordering key is longer than {MAX_ORDERING_KEY_BYTES} bytes"
     if message.delay_seconds > 0:

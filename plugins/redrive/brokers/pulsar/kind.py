@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities, ConnectionForm
-from redrive.brokers.pulsar.message import BATCH, MAX_BYTES, REAL_TOPIC, RECONSUMES
+from redrive.brokers.pulsar.message import BATCH, MAX_BYTES, REAL_TOPIC, RECONSUMES, refuses_headers
 from redrive.classification.causes import Cause
 
 #: Written by client libraries that dead-letter or retry, and by consumers that dead-letter by themselves.
@@ -44,6 +44,7 @@ KIND = BrokerKind(
         },
     ),
     capabilities=CAPABILITIES,
+    refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (
             "On Pulsar: lower `receiver_queue_size`, raise or drop `unacked_messages_timeout_ms` "

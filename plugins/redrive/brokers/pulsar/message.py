@@ -1,6 +1,6 @@
 """What a Pulsar message is to Redrive, and the other way round: pure conversions, no I/O."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -117,6 +117,14 @@ def entry(place: int, message: Outgoing) -> Entry | str:
         arguments["deliver_after"] = timedelta(seconds=message.delay_seconds)
     body = None if NULL_VALUE in kept and not message.body else message.body
     return Entry(place, body, arguments, message.ordering_key, kept.get(SCHEMA))
+
+
+def refuses_headers(headers: Sequence[Header]) -> str | None:
+    """Why Pulsar won't take these properties as a person wrote them, with the name of the first; None if it will."""
+    typed = next((one for one in headers if one.type != "String"), None)
+    if typed is not None:
+        return f"property {typed.name!r} can't be of type {typed.type[:40]!r}: Pulsar's properties are text"
+    return None
 
 
 def _text(value: str | bytes | None) -> str | None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities, ConnectionForm
+from redrive.brokers.rabbitmq.message import refuses_headers
 from redrive.classification.causes import Cause
 
 MAX_BYTES = 128 * 1024 * 1024
@@ -61,6 +62,7 @@ KIND = BrokerKind(
         },
     ),
     capabilities=WITH_MANAGEMENT,
+    refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (
             "On RabbitMQ: lower `prefetch_count` (`basic.qos`), ack as soon as the work is done, and raise "

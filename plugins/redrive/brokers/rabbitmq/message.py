@@ -8,7 +8,7 @@ lossless text form (a number in decimal, a timestamp in ISO 8601, a table or an 
 import base64
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ ROUTING_HEADERS = frozenset({"CC", "BCC"})
 DEDUPLICATION_HEADER = "x-deduplication-header"
 #: Holds the properties and headers of a message, as they came, of which something could not be read.
 UNREAD_HEADER = "x-redrive-unread"
+#: They have to fit into one frame, of 128 KiB unless broker and client agree on something else, with the properties.
+_MAX_HEADERS = 128 * 1024 - 4096
 _NOT_SENT = ROUTING_HEADERS | {DEDUPLICATION_HEADER}
 #: Property names of a letter that are ours: where the message was and what the broker took off it.
 EXCHANGE, ROUTING_KEY, DRAINED_FROM = "exchange", "routing_key", "drained_from"
@@ -370,6 +372,31 @@ def encode(message: Outgoing, *, queue: str, user: str | None, keep_expiration: 
             parts.append(_property(name, kind, kept[name]))
         flags |= 1 << (15 - bit)
     return struct.pack(">H", flags) + b"".join(parts)
+
+
+def refuses_headers(headers: Sequence[Header]) -> str | None:
+    """Why RabbitMQ won't take these headers as a person wrote them, with the name of the first; None if it will."""
+    names = set[str]()
+    for header in headers:
+        if header.name in _NOT_SENT:
+            return f"header {header.name!r} is not sent on: it would bring the message elsewhere, or have it dropped"
+        if header.name in names:
+            return f"header {header.name!r} is there twice; a table keeps one of each"
+        names.add(header.name)
+        if not (header.type in _LETTERS or header.type in ("String", "Number") or header.type.startswith("raw:")):
+            return f"header {header.name!r}: {header.type[:40]!r} is no type; there are {', '.join(sorted(_LETTERS))}"
+        if header.type == "bool" and header.value not in ("true", "false"):
+            return f"header {header.name!r} is of type bool: it is true or false"
+        try:
+            size = len(_table([(header.name, _field(header))]))
+        except NotEncodable as error:
+            return str(error)
+        if size > _MAX_HEADERS:
+            return f"header {header.name!r} has {size:,} bytes; all headers have to fit into {_MAX_HEADERS:,}"
+    size = len(_table([(one.name, _field(one)) for one in headers]))
+    if size > _MAX_HEADERS:
+        return f"{size:,} bytes of headers, {headers[-1].name!r} the last; they have to fit into {_MAX_HEADERS:,}"
+    return None
 
 
 def _property(name: str, kind: str, value: str) -> bytes:

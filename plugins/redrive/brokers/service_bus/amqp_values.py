@@ -8,7 +8,7 @@ in which it takes types.
 
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -66,7 +66,14 @@ _EMPTY = {
 #: Nobody needs their value, only that they go out as they came.
 _OPAQUE = {0x74: ("decimal32", 4), 0x84: ("decimal64", 8)}
 _VARIABLE = {0: "binary", 1: STRING, 3: "symbol"}
+#: Of all application properties of a message together.
+MAX_PROPERTY_BYTES = 64 * 1024
 _INTEGERS = frozenset({"ubyte", "ushort", "uint", "ulong", "byte", "short", "int", "long", "timestamp"})
+#: What a person can write, and "Number", which is the nearest of long and double.
+_WRITTEN = _INTEGERS | {
+    *("null", "boolean", "float", "double", "char", "decimal32", "decimal64", "decimal128", "uuid", "binary", "symbol"),
+    *(STRING, "Number", "list", "map", "array"),
+}
 
 
 def read(buffer: bytes | memoryview, at: int = 0, depth: int = 0) -> tuple[Typed, int]:
@@ -250,6 +257,46 @@ def from_header(header: Header) -> Typed:
         return from_text(kind, header.value)
     except (ValueError, ArithmeticError):
         raise ValueError(f"property {header.name}: {header.value[:40]!r} is no {header.type}") from None
+
+
+def objections_to_headers(headers: Sequence[Header]) -> Iterator[str]:
+    """What Service Bus has against these application properties together."""
+    if len({header.name for header in headers}) < len(headers):
+        yield "two application properties have the same name; Service Bus keeps one of each"
+    size = sum(len(header.name.encode()) + len(_value_bytes(header)) for header in headers)
+    if size > MAX_PROPERTY_BYTES:
+        last = headers[-1].name[:100]
+        yield (
+            f"{size} bytes of application properties, {last!r} the last; Service Bus takes at most {MAX_PROPERTY_BYTES}"
+        )
+
+
+def refuses_headers(headers: Sequence[Header]) -> str | None:
+    """Why Service Bus won't take these application properties as a person wrote them; None if it will."""
+    for header in headers:
+        kind = header.type.rpartition("/")[2]
+        if kind not in _WRITTEN and not kind.startswith("Number."):
+            return f"property {header.name}: {header.type[:40]!r} is no type; there are {', '.join(sorted(_WRITTEN))}"
+        if kind == "char" and len(header.value) != 1:
+            return f"property {header.name} is of type char: it is one character"
+        try:
+            _in_range(from_header(header))
+        except ValueError as error:
+            return str(error)
+        except struct.error:
+            return f"property {header.name}: {str(header.value)[:40]!r} is no {kind}"
+    return next(objections_to_headers(headers), None)
+
+
+def _in_range(typed: Typed) -> None:
+    """Raises struct.error for a number that its type can't hold."""
+    if typed.type in _INTEGERS:
+        forms = (form for name, form in _FIXED.values() if name == typed.type)
+        struct.pack(max(forms, key=struct.calcsize), typed.value)
+
+
+def _value_bytes(header: Header) -> bytes:
+    return header.value if isinstance(header.value, bytes) else header.value.encode("utf-8", "surrogatepass")
 
 
 # --- for the SDK --------------------------------------------------------------------------------------------

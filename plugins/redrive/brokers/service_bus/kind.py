@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 
 from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities
+from redrive.brokers.service_bus.amqp_values import refuses_headers
 from redrive.classification.causes import Cause
 
 #: What the standard tier takes; the premium tier's bound is told by the link.
@@ -81,6 +82,7 @@ KIND = BrokerKind(
     adapter="redrive.brokers.service_bus.adapter:AzureServiceBus",
     extra="servicebus",
     capabilities=CAPABILITIES,
+    refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (
             "On Service Bus: lower `prefetch_count` and `max_message_count`, raise the entity's `LockDuration` "

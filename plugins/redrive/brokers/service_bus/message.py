@@ -16,7 +16,6 @@ from redrive.brokers.service_bus.kind import DESCRIPTION, REASON
 from redrive.message import MILLISECOND, DeadLetter, Header, Micros, Outgoing, count, instant, send_id
 
 #: All application properties of a message together.
-MAX_PROPERTY_BYTES = 64 * 1024
 MAX_ID = 128
 #: Holds the message's own MessageId while an attempt needs another one.
 MESSAGE_ID_HEADER = "x-redrive-message-id"
@@ -340,21 +339,13 @@ def _objections(
     message: Outgoing, message_id: str, headers: Iterable[Header], *, sessions: bool | None
 ) -> Iterator[str]:
     headers = list(headers)
-    if len({header.name for header in headers}) < len(headers):
-        yield "two application properties have the same name; Service Bus keeps one of each"
+    yield from amqp_values.objections_to_headers(headers)
     if len(message_id) > MAX_ID:
         yield f"a MessageId of {len(message_id)} characters; Service Bus takes at most {MAX_ID}"
     if message.ordering_key and len(message.ordering_key) > MAX_ID:
         yield f"a session or partition key of {len(message.ordering_key)} characters; at most {MAX_ID} are taken"
     if sessions and not message.ordering_key:
         yield "it has no session id, and its destination requires sessions"
-    size = sum(len(header.name.encode()) + len(_value_bytes(header)) for header in headers)
-    if size > MAX_PROPERTY_BYTES:
-        yield f"{size} bytes of application properties; Service Bus takes at most {MAX_PROPERTY_BYTES}"
-
-
-def _value_bytes(header: Header) -> bytes:
-    return header.value if isinstance(header.value, bytes) else header.value.encode("utf-8", "surrogatepass")
 
 
 def _id(text: str | None, properties: dict[str, str], name: str) -> Any:

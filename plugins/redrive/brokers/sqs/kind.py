@@ -4,7 +4,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 from redrive.brokers.base import CUSTOM_FAILURE_HEADERS, BrokerKind, Capabilities
-from redrive.brokers.sqs.message import BATCH, DEDUPE_WINDOW, MAX_ATTRIBUTES, MAX_BYTES, MAX_DELAY
+from redrive.brokers.sqs.message import (
+    BATCH,
+    DEDUPE_WINDOW,
+    MAX_ATTRIBUTES,
+    MAX_BYTES,
+    MAX_DELAY,
+    refuses_headers,
+)
 from redrive.classification.causes import Cause
 
 #: Attributes that say why a message died, removed before it is sent again: what AWS services write, and what consumers
@@ -51,6 +58,7 @@ KIND = BrokerKind(
     adapter="redrive.brokers.sqs.adapter:AmazonSqs",
     extra="sqs",
     capabilities=STANDARD,
+    refuses_headers=refuses_headers,
     advice={
         Cause.LEASE_EXPIRED: (
             "On SQS: receive fewer with `MaxNumberOfMessages` (Lambda: the event source's `BatchSize`), raise "

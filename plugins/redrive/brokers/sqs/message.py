@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ DEDUPE_WINDOW = timedelta(minutes=5)
 # What a message may consist of, as SQS documents it: XML 1.0's characters.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NAME = re.compile(r"(?!\.)(?!.*\.\.)[A-Za-z0-9_.\-]{1,256}(?<!\.)")
+_TYPE = re.compile(r"(?:String|Number|Binary)(?:\..{1,200})?")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,38}(?:\.[0-9]{1,38})?(?:[eE][+-]?[0-9]{1,3})?")
 _KEPT_PROPERTIES = (
     "MessageDeduplicationId",
     "AWSTraceHeader",
@@ -123,23 +125,38 @@ def _objections(message: Outgoing, body: str, size: int, *, fifo: bool) -> Itera
         yield "the body is empty; SQS takes no empty message"
     if len(message.headers) > MAX_ATTRIBUTES:
         yield f"{len(message.headers)} attributes; SQS takes at most {MAX_ATTRIBUTES}"
-    if len({header.name for header in message.headers}) < len(message.headers):
-        yield "two attributes have the same name; SQS keeps one of each"
+    if problem := next(_objections_to_headers(message.headers), None):
+        yield problem
     if forbidden := _FORBIDDEN.search(body):
         yield f"the body holds U+{ord(forbidden[0]):04X} (character {forbidden.start()}), which SQS refuses"
-    for header in message.headers:
-        if not _NAME.fullmatch(header.name) or header.name.lower().startswith(("aws.", "amazon.")):
-            yield f"attribute {header.name!r} has a name that SQS does not allow"
-        if not header.value:
-            yield f"attribute {header.name} is empty; SQS takes no empty attribute"
-        if isinstance(header.value, str) and (forbidden := _FORBIDDEN.search(header.value)):
-            yield f"attribute {header.name} holds U+{ord(forbidden[0]):04X}, which SQS refuses"
     if size > MAX_BYTES:
         yield f"{size} bytes with attributes; SQS takes at most {MAX_BYTES}"
     if message.delay_seconds > 0 and fifo:
         yield "a FIFO queue has no delay per message"
     if message.delay_seconds > MAX_DELAY.total_seconds():
         yield f"a delay of {message.delay_seconds:g} s; SQS keeps at most {MAX_DELAY.total_seconds():g} s"
+
+
+def _objections_to_headers(headers: Sequence[Header]) -> Iterator[str]:
+    if len({header.name for header in headers}) < len(headers):
+        yield "two attributes have the same name; SQS keeps one of each"
+    for header in headers:
+        if not _NAME.fullmatch(header.name) or header.name.lower().startswith(("aws.", "amazon.")):
+            yield f"attribute {header.name!r} has a name that SQS does not allow"
+        if not header.value:
+            yield f"attribute {header.name} is empty; SQS takes no empty attribute"
+        if isinstance(header.value, str) and (forbidden := _FORBIDDEN.search(header.value)):
+            yield f"attribute {header.name} holds U+{ord(forbidden[0]):04X}, which SQS refuses"
+
+
+def refuses_headers(headers: Sequence[Header]) -> str | None:
+    """Why SQS won't take these attributes as a person wrote them, with the name of the first; None if it will."""
+    for header in headers:
+        if not _TYPE.fullmatch(header.type):
+            return f"attribute {header.name}: {header.type[:40]!r} is no type; SQS has String, Number and Binary"
+        if header.type.startswith("Number") and not _NUMBER.fullmatch(str(header.value)):
+            return f"attribute {header.name} is of type {header.type}, and its value is no number"
+    return next(_objections_to_headers(headers), None)
 
 
 def _attribute(header: Header) -> dict[str, Any]:

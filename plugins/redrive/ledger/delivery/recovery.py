@@ -86,8 +86,8 @@ def _keep_edits(tx: RunTransaction, within: str, values: dict[str, int]) -> None
     tx.many(
         "update redelivery_attempts set body_hash = ? where message_id = ? and attempt = ?",
         [
-            (body_hash(edits[row.message_id].encode()), row.message_id, row.attempt)
+            (body_hash(edit.body.encode()), row.message_id, row.attempt)
             for row in rows
-            if row.message_id in edits
+            if (edit := edits.get(row.message_id)) is not None and edit.body is not None
         ],
     )

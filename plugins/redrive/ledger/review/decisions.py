@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.corrections import Correction, Original
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 
@@ -40,14 +41,6 @@ class Open(NamedTuple):
     left: list[str]  # a sentence for each message or group that it names and that isn't among them
 
 
-class Original(NamedTuple):
-    """What an edit takes the place of."""
-
-    payload: str | None  # None if it is no text
-    content_type: str | None
-    is_binary: bool
-
-
 def undecided(ledger: Ledger, choice: Choice) -> Open:
     """What ``choice`` would decide now, and what it would not, and why. Changes nothing."""
     where, values = choice.where()
@@ -65,30 +58,40 @@ def undecided(ledger: Ledger, choice: Choice) -> Open:
     return Open(questions, up_to, left)
 
 
-def original(connection: Connection, where: str, values: Mapping[str, Any]) -> Original | None:
-    """The payload of the newest undecided question that matches (SQL over ``escalated_messages``); None without one."""
+def original(connection: Connection, where: str, values: Mapping[str, Any]) -> tuple[str, Original] | None:
+    """Route and original of the newest undecided question that matches (SQL over ``escalated_messages``), or None."""
     row = connection.execute(
         sql(
-            "select payload, content_type, payload_bytes is not null as is_binary from escalated_messages"
+            "select route, payload, content_type, payload_bytes is not null as is_binary, headers, size_bytes"
+            " from escalated_messages"
             f" where {UNDECIDED_REVIEW} and {where} order by escalation_id desc limit 1"
         ),
         values,
     ).first()
-    return Original(row.payload, row.content_type, bool(row.is_binary)) if row is not None else None
+    if row is None:
+        return None
+    return row.route, Original(row.payload, row.content_type, bool(row.is_binary), row.headers, row.size_bytes)
 
 
 def decide(
-    ledger: Ledger, choice: Choice, *, up_to: int, decision: str, by: str, note: str, corrected_body: str | None
+    ledger: Ledger, choice: Choice, *, up_to: int, decision: str, by: str, note: str, correction: Correction | None
 ) -> int:
-    """Decide every undecided question of ``choice`` up to the question ``up_to``; returns how many."""
+    """Decide every undecided question of ``choice`` up to the question ``up_to``; returns how many.
+
+    An edit has a ``correction``, and no other decision has.
+    """
     where, chosen = choice.where()
-    values = {"decision": decision, "by": by, "note": note, "body": corrected_body, "up_to": up_to, **chosen}
+    values = {"decision": decision, "by": by, "note": note, "up_to": up_to, **chosen}
+    corrected = ""
+    if correction is not None:
+        corrected = ", corrected_body = :body, corrected_headers = :headers"
+        values |= {"body": correction.body, "headers": correction.headers}
     with ledger.write() as connection:
         return int(
             connection.execute(
                 sql(
-                    "update escalated_messages set decision = :decision, decided_by = :by, note = :note,"
-                    f" corrected_body = coalesce(:body, corrected_body) where {UNDECIDED_REVIEW} and {where}"
+                    "update escalated_messages set decision = :decision, decided_by = :by, note = :note"
+                    f"{corrected} where {UNDECIDED_REVIEW} and {where}"
                     " and escalation_id <= :up_to"
                 ),
                 values,

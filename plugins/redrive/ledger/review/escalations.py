@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.corrections import Correction
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, move_each
 from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK
@@ -66,6 +67,9 @@ class Decided(NamedTuple):
     original: str | None = None  # of an edit: the body, where it is text …
     is_binary: bool = False  # … and whether it is not
     source: str = ""  # the queue that the message was drained from
+    corrected_headers: str | None = None  # JSON: see redrive.corrections
+    original_headers: str | None = None  # of an edit, as original
+    size_bytes: int = 0
 
 
 _COLUMNS = ", ".join(name if name != "perhaps_sent" else PERHAPS_SENT for name in Candidate._fields)
@@ -284,7 +288,9 @@ def decided(connection: Connection, route: str | None, *, approvals: int, after:
         sql(
             "select escalation_id, reviews.message_id, reviews.route, decision, decided_by, approved_by, note,"
             " content_type, corrected_body, messages.state, case when decision = 'edit' then payload end as original,"
-            " payload_bytes is not null as is_binary, reviews.source from escalated_messages reviews"
+            " payload_bytes is not null as is_binary, reviews.source, corrected_headers,"
+            " case when decision = 'edit' then headers end as original_headers, size_bytes"
+            " from escalated_messages reviews"
             " left join messages on messages.message_id = reviews.message_id"
             " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
             # a released message that waits for delivery was applied as far as it can be
@@ -320,17 +326,18 @@ def apply(
         tx.temporary(
             "taken",
             "escalation_id bigint primary key, message_id bigint, decision text, decided_by text, approved_by text,"
-            " corrected_body text, what text, why text",
+            " corrected_body text, corrected_headers text, what text, why text",
         )
         columns = (
-            "escalation_id", "message_id", "decision", "decided_by", "approved_by", "corrected_body", "what", "why",
+            "escalation_id", "message_id", "decision", "decided_by", "approved_by", "corrected_body",
+            "corrected_headers", "what", "why",
         )  # fmt: skip
         tx.bulk("taken",
             columns,
             [
                 (
                     one.escalation_id, one.message_id, one.decision, one.decided_by, one.approved_by,
-                    one.corrected_body, what, why,
+                    one.corrected_body, one.corrected_headers, what, why,
                 )
                 for one, what, why in chosen
             ],
@@ -417,7 +424,7 @@ def _leave_changed(tx: RunTransaction) -> None:
     )
     same = " and ".join(
         f"coalesce(reviews.{column}, '') = coalesce(taken.{column}, '')"
-        for column in ("decision", "decided_by", "approved_by", "corrected_body")
+        for column in ("decision", "decided_by", "approved_by", "corrected_body", "corrected_headers")
     )
     tx.execute(
         sql(
@@ -427,20 +434,20 @@ def _leave_changed(tx: RunTransaction) -> None:
     )
 
 
-def corrected(connection: Connection, message_ids: Sequence[int]) -> dict[int, str]:
-    """Bodies that people corrected, for messages of this list whose newest decision is an edit."""
-    found: dict[int, str] = {}
+def corrected(connection: Connection, message_ids: Sequence[int]) -> dict[int, Correction]:
+    """What people corrected, for messages of this list whose newest decision is an edit."""
+    found: dict[int, Correction] = {}
     for start in range(0, len(message_ids), 500):
         part = ",".join(str(int(i)) for i in message_ids[start : start + 500])
         rows = connection.execute(
             sql(
-                "select message_id, corrected_body from escalated_messages reviews where decision = 'edit'"
-                f" and status in ('decided', 'applied') and corrected_body is not null and message_id in ({part})"
+                "select message_id, corrected_body, corrected_headers from escalated_messages reviews"
+                f" where decision = 'edit' and status in ('decided', 'applied') and message_id in ({part})"
                 " and escalation_id = (select max(newest.escalation_id) from escalated_messages newest"
                 " where newest.message_id = reviews.message_id)"
             )
         )
-        found.update({row.message_id: row.corrected_body for row in rows})
+        found.update({row.message_id: Correction(row.corrected_body, row.corrected_headers) for row in rows})
     return found
 
 

@@ -183,10 +183,12 @@ def upgrade() -> None:
         sa.Column("approved_by", sa.Text(), nullable=True),
         sa.Column("note", sa.Text(), nullable=True),
         sa.Column("corrected_body", sa.Text(), nullable=True),
+        sa.Column("corrected_headers", sa.Text(), nullable=True),
         sa.Column("refusal", sa.Text(), nullable=True),
         sa.Column("applied_at", Instant(), nullable=True),
         sa.CheckConstraint(
-            "decision <> 'edit' or corrected_body is not null", name=op.f("ck_escalated_messages_edit_needs_body")
+            "decision <> 'edit' or corrected_body is not null or corrected_headers is not null",
+            name=op.f("ck_escalated_messages_edit_needs_correction"),
         ),
         one_of("ck_escalated_messages_decision", "decision", "redeliver discard edit not_there"),
         sa.CheckConstraint(

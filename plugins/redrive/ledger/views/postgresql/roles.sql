@@ -17,7 +17,7 @@ begin
     grant select on all tables in schema redrive to redrive_reviewer;
     -- a file may say more than reviewers should know, such as Spark's properties
     revoke all on redrive.configurations from redrive_reviewer;
-    grant update (decision, decided_by, note, corrected_body, approved_by)
+    grant update (decision, decided_by, note, corrected_body, corrected_headers, approved_by)
     on redrive.escalated_messages to redrive_reviewer;
     grant insert (route, group_id, decision, decided_by, note, until_at), update (approved_by, revoked_at, revoked_by)
     on redrive.standing_decisions to redrive_reviewer;

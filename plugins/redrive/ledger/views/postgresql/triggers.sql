@@ -124,11 +124,11 @@ $$
 --;
 -- Before triggers run in the order of their names: first the refusals and signatures, then the decision.
 create or replace trigger escalated_messages_a_refuse
-before update of decision, corrected_body, note, decided_by, approved_by on redrive.escalated_messages
+before update of decision, corrected_body, corrected_headers, note, decided_by, approved_by on redrive.escalated_messages
 for each row execute function redrive.escalated_messages_refuse()
 --;
 create or replace trigger escalated_messages_a_sign
-before update of decision, corrected_body, note, decided_by on redrive.escalated_messages
+before update of decision, corrected_body, corrected_headers, note, decided_by on redrive.escalated_messages
 for each row execute function redrive.escalated_messages_sign('decided_by')
 --;
 create or replace trigger escalated_messages_a_sign_approval
@@ -136,7 +136,7 @@ before update of approved_by on redrive.escalated_messages
 for each row execute function redrive.escalated_messages_sign('approved_by')
 --;
 create or replace trigger escalated_messages_b_decide
-before update of decision, corrected_body on redrive.escalated_messages
+before update of decision, corrected_body, corrected_headers on redrive.escalated_messages
 for each row execute function redrive.escalated_messages_decide()
 --;
 -- A decision that was just made has set another status or moment: it has told the note and the name itself.

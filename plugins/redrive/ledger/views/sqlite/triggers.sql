@@ -4,7 +4,7 @@
 drop trigger if exists escalated_messages_refuse
 --;
 create trigger escalated_messages_refuse
-before update of decision, corrected_body, note, decided_by, approved_by on escalated_messages
+before update of decision, corrected_body, corrected_headers, note, decided_by, approved_by on escalated_messages
 when old.applied_at is not null or old.status = 'applied'
 begin
     select raise(abort, 'this escalation was applied already; a message that fails again gets a new row');
@@ -13,7 +13,7 @@ end
 drop trigger if exists escalated_messages_too_late
 --;
 create trigger escalated_messages_too_late
-before update of decision, corrected_body, note, decided_by, approved_by on escalated_messages
+before update of decision, corrected_body, corrected_headers, note, decided_by, approved_by on escalated_messages
 when
     old.status = 'decided'
     and new.status not in ('applied', 'refused', 'reopened')
@@ -26,7 +26,7 @@ end
 drop trigger if exists escalated_messages_tell
 --;
 create trigger escalated_messages_tell
-before update of decision, corrected_body on escalated_messages
+before update of decision, corrected_body, corrected_headers on escalated_messages
 when
     new.decision is not null
     and (new.status = old.status or new.status not in ('applied', 'refused', 'reopened'))
@@ -41,7 +41,7 @@ end
 drop trigger if exists escalated_messages_decide
 --;
 create trigger escalated_messages_decide
-after update of decision, corrected_body on escalated_messages
+after update of decision, corrected_body, corrected_headers on escalated_messages
 when
     new.decision is not null
     and (new.status = old.status or new.status not in ('applied', 'refused', 'reopened'))
@@ -62,7 +62,7 @@ end
 drop trigger if exists escalated_messages_undecide
 --;
 create trigger escalated_messages_undecide
-after update of decision, corrected_body on escalated_messages
+after update of decision, corrected_body, corrected_headers on escalated_messages
 when new.decision is null and new.status = 'decided' and old.status = 'decided'
 begin
     update escalated_messages

@@ -1,0 +1,86 @@
+"""The page in a browser without Airflow around it: what axe finds on every page in both themes, and what scripts do.
+
+The identity alone is faked; see ``conftest.py``. What Airflow's frame, login and storage do is in
+``test_in_a_browser.py``.
+"""
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from redrive_ui.rendering import PREFIX
+from tests.servers import free_port, missing
+from tests.ui.conftest import Site
+
+pytestmark = [pytest.mark.timeout(600)]
+PATIENCE = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        missing("chromium is not installed")
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(site: Site, browser: Browser) -> Iterator[Page]:
+    """A tab that finds the site under its path alone."""
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(site.client.app, host="127.0.0.1", port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    with closing(browser.new_context(base_url=f"http://127.0.0.1:{port}", timezone_id="Asia/Kolkata")) as context:
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        yield page
+    server.should_exit = True
+    thread.join()
+    assert problems == []
+
+
+def pages(site: Site) -> list[str]:
+    """One of every kind of page, with something on it."""
+    message = site.value("select min(message_id) from escalated_messages where route = 'orders'")
+    escalation = site.value("select min(escalation_id) from escalated_messages where route = 'orders'")
+    site.decide("redeliver", filter={"route": "orders", "group": "2"})
+    site.post("/api/issues", failures=["orders~1"], status="acknowledged", owner="ana", comment="asked billing")
+    at = site.value("select max(decided_at) from escalated_messages")
+    return [
+        "/", "/routes/orders", "/plan/orders", "/groups", "/groups?tab=in_progress", "/groups?tab=done",
+        "/groups/orders/1", "/groups/orders/2", "/messages", "/messages?route=orders&status=decided",
+        f"/messages/{message}", "/find?word=nothing", f"/decide?ids={escalation}&action=edit",
+        "/decide?route=orders&group=1&action=redeliver", "/decide?route=orders&group=2&action=withdraw",
+        f"/results?decided_by=Ana+Kov%C3%A1%C4%8D&decided_at={at}".replace(" ", "T"), "/nowhere",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(site: Site, tab: Page, theme: str) -> None:
+    tab.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    found = []
+    folder = os.environ.get("REDRIVE_SCREENSHOTS")
+    for number, path in enumerate(pages(site)):
+        tab.goto(PREFIX + path)
+        if folder:
+            tab.screenshot(path=Path(folder) / f"axe-{theme}-{number}.png", full_page=True)
+        for one in Axe().run(tab).response["violations"]:
+            found += [
+                f"{path}: {one['id']}: {node['html'][:200]}: {node['failureSummary'][:300]}" for node in one["nodes"]
+            ]
+    assert not found, "\n".join(found)
