@@ -127,7 +127,7 @@ def look_for_all(names: list[str], seeds: int, *, workers: int = 2, themed: bool
 
 
 def table(found: list[Found]) -> str:
-    """For docs/correctness.md."""
+    """What was found of each mistake; docs/correctness.md has the sums."""
     lines = ["| mistake | what is wrong | seeds until found | by which rule |", "|---|---|---|---|"]
     for one in found:
         said = str(one.seeds) if one.rule else f"not in {one.seeds}"
