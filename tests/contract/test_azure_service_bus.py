@@ -36,9 +36,9 @@ from redrive.brokers import open_broker
 from redrive.brokers.service_bus import adapter as azure_service_bus
 from redrive.brokers.service_bus import facts as service_bus_facts
 from redrive.brokers.service_bus.adapter import AzureServiceBus
-from redrive.brokers.service_bus.amqp_values import Encoded
+from redrive.brokers.service_bus.amqp_values import MAX_PROPERTY_BYTES, Encoded
 from redrive.brokers.service_bus.kind import FAILURE_HEADERS
-from redrive.brokers.service_bus.message import MAX_PROPERTY_BYTES, Address, message_id_of
+from redrive.brokers.service_bus.message import Address, message_id_of
 from redrive.connections.lookup import parse
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, Received, clean_headers
