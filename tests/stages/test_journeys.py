@@ -129,7 +129,7 @@ def test_attempts_that_another_ledger_made_count_towards_the_cap(workshop: Works
         ("other-tired", 7, "escalated"),
     ]
     ((reason,),) = workshop.query("select reason from escalated_messages")
-    assert reason == "transient_network: came back after 7 redeliveries"
+    assert reason == "transient_network: It came back after 7 redeliveries."
 
 
 def test_a_nul_anywhere_hurts_nobody(workshop: Workshop) -> None:

@@ -257,6 +257,32 @@ def test_a_decision_about_many_is_asked_for_once_more_or_only_tried(folder: Path
     assert (done.returncode, done.stdout.split(";")[0]) == (0, "101 messages: discard")
 
 
+def test_a_decision_is_limited_to_the_oldest(folder: Path, ledger: Ledger) -> None:
+    put_before_people(ledger, 1, 2, 3, group=7)
+    tried = redrive(folder, "review", "redeliver", "--group", "7", "--limit", "2", "--dry-run")
+    assert tried.stdout == "2 messages would be decided: redeliver\n"
+    done = redrive(folder, "review", "redeliver", "--group", "7", "--limit", "2", "--by", "ana")
+    assert (done.returncode, done.stdout.split(";")[0]) == (0, "2 messages: redeliver")
+    with ledger.read() as connection:
+        rows = connection.exec_driver_sql("select message_id, decision from escalated_messages order by 1").all()
+    assert [tuple(row) for row in rows] == [(1, "redeliver"), (2, "redeliver"), (3, None)]
+
+
+def test_headers_are_corrected_and_checked_at_once(folder: Path, ledger: Ledger) -> None:
+    put_before_people(ledger, 1)
+    for given, said in (("tenant", "is not JSON"), ('{"x-redrive-id": "2"}', "is written by Redrive alone")):
+        done = redrive(folder, "review", "edit", "1", "--headers", given)
+        assert done.returncode == 2
+        assert said in done.stderr
+    assert "--body FILE, --headers JSON" in redrive(folder, "review", "edit", "1").stderr
+    assert redrive(folder, "review", "edit", "1", "--headers", '{"tenant": "blue"}', "--by", "ana").returncode == 0
+    with ledger.read() as connection:
+        found = connection.exec_driver_sql(
+            "select decision, corrected_body, corrected_headers from escalated_messages"
+        ).one()
+    assert tuple(found) == ("edit", None, '{"tenant": "blue"}')
+
+
 def test_a_correction_is_checked_at_once(folder: Path, ledger: Ledger) -> None:
     put_before_people(ledger, 1, content_type="application/json")
     (folder / "body").write_text("{")

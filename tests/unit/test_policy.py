@@ -1,5 +1,6 @@
 """Decisions: n requeues, then m delays, then a person; and each cause's first verdict."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -40,6 +41,25 @@ def test_a_passing_failure_goes_back_twice_then_waits_three_times_then_meets_a_p
     ], "the third delay is capped"
     assert isinstance(decided[5], Escalate)
     assert "after 5 redeliveries" in decided[5].reason
+
+
+def test_a_reason_is_true_whole_sentences() -> None:
+    def reason(case: Case, limits: Limits = LIMITS) -> str:
+        decided = next_step.decide(case, limits)
+        assert isinstance(decided, Escalate)
+        return decided.reason
+
+    meaning = "A unique constraint or an idempotency check says that this was done already."
+    assert reason(a_case(Cause.DUPLICATE)) == f"duplicate: {meaning} No processed_check tells whether it was."
+    checked = replace(LIMITS, checked=True)
+    assert reason(a_case(Cause.DUPLICATE), checked) == f"duplicate: {meaning} The processed_check does not know it."
+    assert reason(a_case(Cause.UNCLASSIFIED, attempts=1)) == "unclassified: It came back after 1 redelivery."
+    never = replace(LIMITS, requeue_attempts=0, delay_attempts=0)
+    assert reason(a_case(), never) == "transient_network: The route allows no redelivery of it."
+    assert reason(a_case(Cause.APPLICATION_BUG, attempts=2)).endswith(". It came back after 2 redeliveries.")
+    for case in (a_case(released=True), a_case(None, kind="delay", delays=3)):
+        assert reason(case).startswith("It")
+        assert reason(case).endswith(".")
 
 
 def test_nothing_is_sent_where_nothing_is_allowed() -> None:

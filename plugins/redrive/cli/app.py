@@ -623,6 +623,7 @@ def _decide(
     note: str,
     *,
     correction: "Correction | None" = None,
+    limit: int | None = None,
     dry_run: bool = False,
     yes: bool = False,
 ) -> None:
@@ -645,7 +646,7 @@ def _decide(
                 bounds = bounds_of(settings.routes.get(of))
                 if problem := corrections.objection(correction, original, bounds):
                     raise UsageError(f"message {choice.messages[0]}: {problem}")
-        found = decisions.undecided(ledger, choice)
+        found = decisions.undecided(ledger, choice, limit)
         for sentence in found.left:
             typer.echo(f"redrive: {sentence}", err=True)
         if dry_run:
@@ -677,11 +678,14 @@ def _decision_command(name: str, text: str) -> None:
         route: OfRoute = None,
         by: By = "",
         note: Note = "",
+        limit: Annotated[
+            int | None, typer.Option("--limit", min=1, max=MOST_MESSAGES, help="At most so many, oldest first.")
+        ] = None,
         dry_run: DryRun = False,
         yes: Yes = False,
     ) -> None:
         decision = name.replace("-", "_")
-        _decide(decision, _chosen(message, group, route), by, note, dry_run=dry_run, yes=yes)
+        _decide(decision, _chosen(message, group, route), by, note, limit=limit, dry_run=dry_run, yes=yes)
 
     review_app.command(name, help=text)(command)
 

@@ -44,6 +44,7 @@ class Limits:
     longest: timedelta
     verdicts: Mapping[Cause, Verdict]  # overrides
     least: timedelta = timedelta(0)  # no delay is shorter
+    checked: bool = False  # a processed check is asked before a person is
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,11 @@ def decide(case: Case, limits: Limits) -> Decision:
     ``delay_attempts`` times; then a person. What a person released and came back goes to a person again.
     """
     if case.released:
-        return Escalate("came back after a person had released it")
+        return Escalate("It came back after a person had released it.")
     if case.cause is None:
-        return _later(case, limits, f"the consumer asked for later {case.delays} times")
+        return _later(case, limits, f"Its consumer asked for later {_times(case.delays, 'time')}.")
     verdict = limits.verdicts.get(case.cause, PROFILES[case.cause].verdict)
-    tried = f"{case.cause}: came back after {case.attempts} redeliveries"
+    tried = f"{case.cause}: {_came_back(case)}"
     # Attempts that are neither requeues nor delays of ours were made by a ledger that is lost, or by another route.
     if case.attempts > case.requeues + case.delays and case.attempts >= limits.requeue_attempts + limits.delay_attempts:
         return Escalate(tried)
@@ -98,13 +99,18 @@ def decide(case: Case, limits: Limits) -> Decision:
         case Verdict.ESCALATE:
             return Escalate(_why(case))
         case Verdict.SUPPRESS_OR_ESCALATE:
-            return Escalate(f"{_why(case)}; not found as processed")
+            known = (
+                "The processed_check does not know it."
+                if limits.checked
+                else "No processed_check tells whether it was."
+            )
+            return Escalate(f"{_why(case)} {known}")
         case Verdict.DISCARD:
-            return Discard(f"{case.cause}: the route discards these")
+            return Discard(f"{case.cause}: The route discards these.")
         case Verdict.CANARY if case.cause is Cause.UNCLASSIFIED:
             return Send(Plan.CANARY) if case.attempts == 0 else Escalate(tried)
         case Verdict.HOLD if case.consumers == "stuck":
-            return Hold(f"{case.cause}: consumers of its destination are stuck")
+            return Hold(f"{case.cause}: Consumers of its destination are stuck.")
         case Verdict.HOLD if case.consumers is None:  # without word from the consumers, holding means waiting
             return _later(case, limits, tried)
         case Verdict.DELAY:
@@ -140,5 +146,15 @@ def _later(case: Case, limits: Limits, exhausted: str) -> Decision:
 
 def _why(case: Case) -> str:
     assert case.cause is not None  # noqa: S101 - the caller handled it
-    after = f" after {case.attempts} redeliveries" if case.attempts else ""
-    return f"{case.cause}{after}: {PROFILES[case.cause].meaning}"
+    after = f" {_came_back(case)}" if case.attempts else ""
+    return f"{case.cause}: {PROFILES[case.cause].meaning}{after}"
+
+
+def _came_back(case: Case) -> str:
+    if not case.attempts:
+        return "The route allows no redelivery of it."
+    return f"It came back after {_times(case.attempts, 'redelivery', 'redeliveries')}."
+
+
+def _times(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"

@@ -102,6 +102,7 @@ def policy_limits(route: Route) -> Limits:
         longest=route.backoff.max,
         least=route.backoff.first / 10 if route.backoff.least is None else route.backoff.least,
         verdicts={cause: over.verdict for cause, over in route.causes.items() if over.verdict is not None},
+        checked=route.processed_check is not None,
     )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 from redrive.corrections import Correction, Original
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
+from redrive.message import LARGEST_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,18 @@ class Open(NamedTuple):
     left: list[str]  # a sentence for each message or group that it names and that isn't among them
 
 
-def undecided(ledger: Ledger, choice: Choice) -> Open:
-    """What ``choice`` would decide now, and what it would not, and why. Changes nothing."""
+def undecided(ledger: Ledger, choice: Choice, limit: int | None = None) -> Open:
+    """What ``choice`` would decide now, at most the ``limit`` oldest of it, and what it would not, and why. Changes
+    nothing."""
     where, values = choice.where()
     found = f"from escalated_messages where {UNDECIDED_REVIEW} and {where}"
     with ledger.read() as connection:
         questions, up_to = connection.execute(
-            sql(f"select count(*), coalesce(max(escalation_id), 0) {found}"), values
+            sql(
+                "select count(*), coalesce(max(escalation_id), 0) from"
+                f" (select escalation_id {found} order by escalation_id limit :limit) as oldest"
+            ),
+            {**values, "limit": LARGEST_ID if limit is None else limit},
         ).one()
         left = []
         if choice.messages:
