@@ -12,11 +12,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from redrive.corrections import Correction
-from redrive.ledger.review import issues, saved_filters
-from redrive.lifecycle import IssueStatus
+from redrive.ledger.review import issues, saved_filters, standing, visits
+from redrive.lifecycle import Decision, IssueStatus
 from redrive.restored_values import lock
 from redrive.stages.review import bounds_of
-from redrive_ui import bulk_decisions, filters, searching
+from redrive_ui import bulk_decisions, filters, reading, searching
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
@@ -234,6 +234,81 @@ def _change_issues(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if comment:
         count = issues.comment(at.ledger, chosen, by=by, now=at.now, text=comment)
     return {"count": count, "by": by}
+
+
+@router.post("/api/visits")
+async def visit(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
+    """Notes that somebody looks; with ``seen`` all that has changed until now counts as known. Answers ``since``."""
+    refuse_forged(request)
+    given = await bounded_json(request)
+    return JSONResponse(await run_in_threadpool(lambda: _visit(request_context(request, person), given)))
+
+
+def _visit(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+    if set(given) - {"seen"} or not isinstance(given.get("seen", False), bool):
+        raise Refused(400, "seen: true or false")
+    if not at.readable:
+        raise Refused(403, "there is no route that you may see")
+    since = visits.remember(at.ledger, at.person.name, at.now, seen=given.get("seen", False))
+    return {"since": since.isoformat()}
+
+
+@router.post("/api/standing")
+async def change_standing(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
+    """Makes a standing decision (``route``, ``group``, ``decision``, ``until``, ``note``), or does an ``action``
+    (``end`` or ``approve``) to ``standing``, the id of one.
+    """
+    refuse_forged(request)
+    given = await bounded_json(request)
+    return JSONResponse(await run_in_threadpool(lambda: _change_standing(request_context(request, person), given)))
+
+
+def _change_standing(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+    by = at.person.name
+    if set(given) == {"action", "standing"}:
+        if given["action"] not in ("end", "approve") or not _is_count(given["standing"]):
+            raise Refused(400, "action: end or approve; standing: an id")
+        with at.read() as connection:
+            found = standing.route_of(connection, given["standing"])
+        if found is None or (found[0] is not None and found[0] not in at.readable):
+            raise Refused(404, "there is no such standing decision, or you may not see it")
+        insist(at, frozenset([found[0]]) if found[0] is not None else at.known)
+        act = standing.end if given["action"] == "end" else standing.approve
+        if not act(at.ledger, given["standing"], by=by, now=at.now):
+            raise Refused(409, "it ended already, or it isn't you who can approve it")
+        return {"action": given["action"], "standing": given["standing"], "by": by}
+    if set(given) != {"route", "group", "decision", "until", "note"}:
+        raise Refused(400, "route, group, decision, until and note; or action and standing")
+    route = _text("route", given["route"], 200)
+    _, group_id = filters.failure_of(f"{route or '*'}~{given['group']}")
+    decision, until = given["decision"], filters.instant("until", _text("until", given["until"], 40))
+    if not group_id:
+        raise Refused(400, "group: the id of a failure")
+    if decision not in (Decision.REDELIVER, Decision.DISCARD):
+        raise Refused(400, "decision: redeliver or discard")
+    if until is None or until <= at.now:
+        raise Refused(400, "until: a moment to come, such as 2026-11-20T06:00 (UTC)")
+    note = _text("note", given["note"], _MAX_NOTE)
+    if len(note) < _MIN_NOTE:
+        raise Refused(400, "note: say why; it is what the next person reads")
+    if route:
+        at.insist(route)
+    insist(at, frozenset([route]) if route else at.known)
+    with at.read() as connection:
+        routes = [route] if route else sorted(at.known)
+        if not any(reading.group(connection, one, group_id, at.readable, at.now) for one in routes):
+            raise Refused(404, f"there is no group {group_id} here")
+    made = standing.make(
+        at.ledger,
+        route=route or None,
+        group_id=group_id,
+        decision=decision,
+        until=until,
+        note=note,
+        by=by,
+        now=at.now,
+    )
+    return {"standing": made, "by": by}
 
 
 @router.post("/api/filters")

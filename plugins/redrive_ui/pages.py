@@ -15,17 +15,29 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from redrive import corrections
+from redrive.audit_actions import Action
 from redrive.brokers import registry
 from redrive.classification import causes
 from redrive.classification.causes import Cause
 from redrive.errors import RedriveError
-from redrive.ledger.review import saved_filters
+from redrive.ledger.review import saved_filters, visits
 from redrive.ledger.selecting import Selection
 from redrive.restored_values import lock
 from redrive.stages import peek
 from redrive.stages.preview import preview as plan_of
 from redrive.stages.review import bounds_of
-from redrive_ui import bulk_decisions, charts, decision_api, export, filters, formatting, reading, searching, timeline
+from redrive_ui import (
+    bulk_decisions,
+    charts,
+    decision_api,
+    export,
+    filters,
+    formatting,
+    looking_back,
+    reading,
+    searching,
+    timeline,
+)
 from redrive_ui.filters import BadFilter, Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused
@@ -51,7 +63,75 @@ Chosen = Annotated[Filter, Depends(_filter_of)]
 def overview(at: Requested) -> Response:
     with at.read() as connection:
         context = _overview(connection, at)
-    return at.render("overview.html", **context)
+        visit = visits.visit_of(connection, at.person.name, at.now)
+        changed = looking_back.changed(connection, at.readable, at.person.name, visit, all_routes=at.reads_all)
+    return at.render("overview.html", visit=visit, changed=changed, **context)
+
+
+@router.get("/audit", response_class=HTMLResponse)
+def audit_page(at: Requested, before: Word = "") -> Response:
+    asked = looking_back.Audit.read(dict(at.request.query_params))
+    if asked.route:
+        at.insist(asked.route)
+    with at.read() as connection:
+        events, following = looking_back.audit(
+            connection, asked, at.readable, at.now, all_routes=at.reads_all, before=_whole_number("before", before)
+        )
+        actors = looking_back.actors(connection) if at.reads_all else [at.person.name]
+    return at.render(
+        "audit.html",
+        asked=asked,
+        events=events,
+        following=following,
+        before=before,
+        actors=actors,
+        actions=[action.value for action in Action],
+        meanings={action.value: action.meaning for action in Action},
+        picker=formatting.picker,
+    )
+
+
+@router.get("/standing", response_class=HTMLResponse)
+def standing_page(at: Requested) -> Response:
+    with at.read() as connection:
+        rows = reading.standing(connection, at.readable, at.now)
+    me = at.person.name.strip().lower()
+    for row in rows:
+        row["may_end"] = row["holds"] and _may_stand(at, row["route"])
+        wants_two = any(
+            settings.approvals > 1 for name, settings in at.settings.routes.items() if row["route"] in (None, name)
+        )
+        row["wants_two"] = wants_two and not row["approved_by"]
+        row["may_approve"] = row["may_end"] and row["wants_two"] and row["decided_by"].strip().lower() != me
+    return at.render("standing.html", rows=rows)
+
+
+@router.get("/standing/new", response_class=HTMLResponse)
+def new_standing_page(at: Requested, route: Word, group: Word) -> Response:
+    at.insist(route)
+    decision_api.insist(at, frozenset([route]))
+    group_id = _whole_number("group", group)
+    with at.read() as connection:
+        found = reading.group(connection, route, group_id, at.readable, at.now) if group_id else None
+        if found is None:
+            raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
+        coming = reading.standing_preview(connection, at.readable, route, found["group_id"], at.now)
+    return at.render(
+        "standing_new.html",
+        group=found,
+        coming=coming,
+        may_all=_may_stand(at, None),
+        known=at.settings.routes.get(route),
+        ends=[
+            (said, f"{at.now + timedelta(days=days):%Y-%m-%dT%H:%M}")
+            for said, days in (("one day", 1), ("a week", 7), ("thirty days", 30))
+        ],
+    )
+
+
+def _may_stand(at: RequestContext, route: str | None) -> bool:
+    """Whether this person may decide for all that comes on ``route``, or on every route."""
+    return all(map(at.may_decide, at.known)) if route is None else at.may_decide(route)
 
 
 @router.get("/routes/{route}", response_class=HTMLResponse)
@@ -188,7 +268,9 @@ def find_page(at: Requested, word: Sought = "", after: Word = "") -> Response:
     if asked.route:
         at.insist(asked.route)
     with at.read() as connection:
-        found = searching.search(connection, asked, at.readable, at.redactor, at.now, after=_message_id(after))
+        found = searching.search(
+            connection, asked, at.readable, at.redactor, at.now, after=_whole_number("after", after)
+        )
         saved = saved_filters.all_of(connection)
     alone = found.rows[0] if len(found.rows) == 1 and not found.more else None
     if alone and alone["found_by"] == "id":
@@ -495,7 +577,7 @@ def _listing(connection: Connection, at: RequestContext, chosen: Filter) -> dict
     """A page of messages, their number, and the filter form around them."""
     query = at.request.query_params
     after = query.get("after", "")
-    _message_id(after)
+    _whole_number("after", after)
     oldest_first = query.get("order") == "oldest"
     settled = at.settle(connection, chosen)
     rows = reading.page(
@@ -532,9 +614,9 @@ def _shown_filters(at: RequestContext, saved: list[reading.Row]) -> list[reading
     return shown
 
 
-def _message_id(text: str) -> int | None:
+def _whole_number(name: str, text: str) -> int | None:
     if text and not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise BadFilter("after: a whole number")
+        raise BadFilter(f"{name}: a whole number")
     return int(text) if text else None
 
 

@@ -56,10 +56,16 @@ class RequestContext:
     ledger: Ledger
     readable: frozenset[str]
     now: datetime
+    known: frozenset[str]  # every route, whoever may read it
 
     def may_decide(self, route: str) -> bool:
         """Whether this person may decide on ``route``."""
         return route in self.readable and self.app_state.access.may_decide(self.person, route)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether there is no route that this person may not read."""
+        return self.known <= self.readable
 
     def may_remove(self, owner: str) -> bool:
         """Whether this person may remove what ``owner`` left on the page for all."""
@@ -131,7 +137,14 @@ def request_context(request: Request, person: Annotated[Person, Depends(person_o
     with ledger.read() as connection:
         known = set(settings.routes) | set(reading.routes(connection))
     return RequestContext(
-        app_state, request, person, settings, ledger, app_state.access.readable(person, known), app_state.clock()
+        app_state,
+        request,
+        person,
+        settings,
+        ledger,
+        app_state.access.readable(person, known),
+        app_state.clock(),
+        frozenset(known),
     )
 
 

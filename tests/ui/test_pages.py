@@ -428,7 +428,8 @@ class TestSize:
             "/routes/orders",
             "/find?word=nothing", "/find?word=crowd-77", "/find?word=order-", "/find?state=escalated",
             "/find?past=hour", "/find?text=is+gone", "/find?header=tenant%3Dblue",
-            "/decide?route=orders&action=discard",
+            "/decide?route=orders&action=discard", "/audit", "/audit?machine=1&group=1000", "/standing",
+            "/standing/new?route=orders&group=1000",
         ):  # fmt: skip
             began = time.monotonic()
             page = site.page(path)

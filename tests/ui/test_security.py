@@ -23,6 +23,7 @@ from tests.ui.conftest import Site
 PATHS = (
     "/", "/routes/orders", "/plan/orders", "/groups", "/groups/orders/1", "/messages", "/messages/1048576",
     "/find?word=x", "/decide?route=orders&action=discard", "/messages.csv", "/static/redrive.js", "/static/redrive.css",
+    "/audit", "/standing", "/standing/new?route=orders&group=1",
 )  # fmt: skip
 
 
@@ -40,6 +41,8 @@ class TestLogin:
         answer = site.decide("discard")
         assert answer.status_code == 401
         assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+        for path in ("issues", "filters", "standing", "visits", "corrections"):
+            assert site.post(f"/api/{path}").status_code == 401
 
     @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/static/../app.py", "/static/app.py"])
     def test_there_is_nothing_beside_the_pages(self, site: Site, path: str) -> None:
@@ -52,14 +55,15 @@ class TestLogin:
 
 class TestPermissions:
     @pytest.mark.parametrize("path", ["/routes/orders", "/groups/orders/1", "/messages/1048576", "/plan/orders",
-                                      "/messages?route=orders", "/groups?route=orders"])  # fmt: skip
+                                      "/messages?route=orders", "/groups?route=orders", "/audit?route=orders",
+                                      "/find?route=orders", "/standing/new?route=orders&group=1"])  # fmt: skip
     def test_a_route_that_may_not_be_seen_is_not_there(self, site: Site, path: str) -> None:
         site.doors.hidden = {"orders"}
         assert site.get(path).status_code == 404
 
     def test_lists_leave_out_what_may_not_be_seen(self, site: Site) -> None:
         site.doors.hidden = {"orders"}
-        for path in ("/", "/groups", "/messages?status=all", "/messages.csv", "/find?word=order-3"):
+        for path in ("/", "/groups", "/messages?status=all", "/messages.csv", "/find?word=order-3", "/audit?machine=1"):
             page = site.page(path)
             assert "payments" in page
             assert not re.search(r"(routes|groups)/orders\b|orders-dlq|>orders<|\"orders\"", page), path

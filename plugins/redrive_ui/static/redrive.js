@@ -214,11 +214,15 @@ function anotherHeader(event) {
 }
 
 // --- what people say about failures -------------------------------------------------------------------------
-async function say(endpoint, order, answer) {
+async function say(endpoint, order, answer, next) {
   answer.className = "answer";
   try {
     await post(endpoint, order);
-    window.location.reload();
+    if (next) {
+      window.location.assign(next);
+    } else {
+      window.location.reload();
+    }
   } catch (error) {
     answer.classList.add("bad-text");
     answer.textContent = `Not done: ${error.message}`;
@@ -251,7 +255,7 @@ function tell(event) {
       order[field.name] = field.value;
     }
   }
-  say(form.dataset.endpoint, order, form.querySelector(".answer"));
+  say(form.dataset.endpoint, order, form.querySelector(".answer"), form.dataset.next);
 }
 
 // --- a table that is worked through with keys ----------------------------------------------------------------
@@ -319,6 +323,13 @@ document.addEventListener("DOMContentLoaded", () => {
     button.after(answer);
     say(button.dataset.endpoint, JSON.parse(button.dataset.say), answer);
   }));
+  document.querySelectorAll("[data-fill]").forEach((choice) => choice.addEventListener("change", () => {
+    choice.form.elements[choice.dataset.fill].value = choice.value;
+  }));
+  const visited = document.querySelector("[data-visit]");
+  if (visited) {
+    post(visited.dataset.visit, {}).catch(() => {}); // only what is shown next time depends on it
+  }
   // A preset and a pair of times say the same twice: the last one chosen counts.
   document.querySelectorAll("[data-past]").forEach((past) => {
     const ends = past.form.querySelectorAll("input[type=datetime-local]");

@@ -97,3 +97,63 @@ def apply(ledger: Ledger, lease: RouteLease, *, approvals: int, now: datetime) -
                 )
             total += count
     return total
+
+
+def make(
+    ledger: Ledger,
+    *,
+    route: str | None,
+    group_id: int,
+    decision: str,
+    until: datetime,
+    note: str,
+    by: str,
+    now: datetime,
+) -> int:
+    """Make one, as a person does by an ``INSERT``: on ``route``, or on every one. Its id; a trigger tells of it."""
+    with ledger.by(by, now, route=route) as tx:
+        return int(
+            tx.execute(
+                sql(
+                    "insert into standing_decisions (route, group_id, decision, decided_by, note, created_at, until_at)"
+                    " values (:route, :group_id, :decision, :actor, :note, :now, :until_at) returning standing_id"
+                ),
+                {"group_id": group_id, "decision": decision, "note": note, "until_at": until},
+            ).scalar_one()
+        )
+
+
+def end(ledger: Ledger, standing_id: int, *, by: str, now: datetime) -> bool:
+    """Revoke it; False where somebody did already."""
+    with ledger.by(by, now) as tx:
+        return bool(
+            tx.execute(
+                sql(
+                    "update standing_decisions set revoked_by = :actor, revoked_at = :now"
+                    " where revoked_at is null and standing_id = :id"
+                ),
+                {"id": standing_id},
+            ).rowcount
+        )
+
+
+def approve(ledger: Ledger, standing_id: int, *, by: str, now: datetime) -> bool:
+    """Agree as the second person, never with oneself; False where it is revoked, over or approved already."""
+    with ledger.by(by, now) as tx:
+        return bool(
+            tx.execute(
+                sql(
+                    "update standing_decisions set approved_by = :actor where revoked_at is null and standing_id = :id"
+                    " and approved_by is null and until_at > :now and lower(trim(decided_by)) <> lower(trim(:actor))"
+                ),
+                {"id": standing_id},
+            ).rowcount
+        )
+
+
+def route_of(connection: Connection, standing_id: int) -> tuple[str | None] | None:
+    """The route of this one, None within for every route; None where there is none of that id."""
+    row = connection.execute(
+        sql("select route from standing_decisions where standing_id = :id"), {"id": standing_id}
+    ).first()
+    return (row.route,) if row else None
