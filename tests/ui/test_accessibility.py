@@ -4,24 +4,29 @@ The identity alone is faked; see ``conftest.py``. What Airflow's frame, login an
 ``test_in_a_browser.py``.
 """
 
+import json
 import os
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from redrive_ui.rendering import PREFIX
 from tests.servers import free_port, missing
+from tests.ui import seeding
 from tests.ui.conftest import Site
 
 pytestmark = [pytest.mark.timeout(600)]
 PATIENCE = 60_000
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +89,56 @@ def test_axe_finds_nothing_on_any_page(site: Site, tab: Page, theme: str) -> Non
                 f"{path}: {one['id']}: {node['html'][:200]}: {node['failureSummary'][:300]}" for node in one["nodes"]
             ]
     assert not found, "\n".join(found)
+
+
+def test_headers_and_body_are_corrected_and_what_changes_is_shown_first(site: Site, tab: Page) -> None:
+    headers = [["tenant", "String", "red"], ["mail", "String", "kim@example.org"], ["trace", "String", "t-1"]]
+    seeding.escalate(site.ledger, 7, "KeyError: 'sku'", '{"order": 1}', headers=headers)
+    route = site.settings.routes["orders"].model_copy(update={"redact": ("email",)})
+    site.settings = site.settings.model_copy(update={"routes": {**site.settings.routes, "orders": route}})
+    tab.goto(f"{PREFIX}/messages/7")
+    tab.get_by_role("link", name="Edit …").click()
+    expect(tab.get_by_label("mail")).to_be_disabled()
+    tab.get_by_label("Why?").fill("wrong tenant")
+    button = tab.get_by_role("button", name="Send corrected 1 message")
+    button.click()
+    expect(tab.locator(".answer")).to_have_text("Nothing is corrected yet.")
+    tab.get_by_label("tenant").fill("")
+    button.click()
+    expect(tab.locator(".answer")).to_contain_text("It can't be sent so: attribute tenant is empty")
+    tab.get_by_label("tenant").fill("blue")
+    tab.locator("li", has_text="trace").get_by_label("leave out").check()
+    tab.get_by_label("Name of a new header").fill("retries")
+    tab.get_by_label("Value of the new header").fill("3")
+    tab.get_by_label("Type of the new header").fill("Number")
+    tab.get_by_role("button", name="Another header").click()
+    tab.keyboard.type("second")
+    tab.get_by_label("Value of the new header").last.fill("x")
+    button.click()
+    expect(tab.locator("[data-difference] .goes")).to_have_text(["- tenant: red", "- trace: t-1"])
+    expect(tab.locator("[data-difference] .comes")).to_have_text(
+        ["+ tenant: blue", "+ retries: 3 (Number)", "+ second: x"]
+    )
+    assert site.value("select count(*) from escalated_messages where decision is not null") == 0
+    button.click()
+    expect(tab.get_by_role("heading", name="1 message decided by you")).to_be_visible()
+    ((body, changes),) = site.rows(
+        "select corrected_body, corrected_headers from escalated_messages where message_id = 7"
+    )
+    assert body is None
+    assert json.loads(changes) == {"tenant": "blue", "trace": None, "retries": ["Number", "3"], "second": "x"}
+
+
+def test_times_are_told_in_airflows_zone(site: Site, tab: Page) -> None:
+    message = site.value("select min(message_id) from escalated_messages where route = 'orders'")
+    tab.goto(f"{PREFIX}/messages/{message}")
+    moment = tab.locator("time[data-moment]").first
+    utc = datetime.fromisoformat(str(moment.get_attribute("title")))
+    here = utc.astimezone(ZoneInfo("Asia/Kolkata"))
+    expect(moment).to_have_text(f"{here:%Y-%m-%d %H:%M:%S} GMT+5:30")  # the browser's, as in Airflow without a choice
+    tab.evaluate("localStorage.setItem('timezone', JSON.stringify('America/New_York'))")  # as Airflow keeps a choice
+    tab.reload()
+    expect(moment).to_have_text(f"{utc.astimezone(ZoneInfo('America/New_York')):%Y-%m-%d %H:%M:%S} EST")
+    tab.evaluate("localStorage.setItem('timezone', 'nonsense')")
+    tab.reload()
+    expect(moment).to_have_text(f"{here:%Y-%m-%d %H:%M:%S} GMT+5:30")
