@@ -22,7 +22,17 @@ try:
 except ImportError:  # before Airflow 3.3
     ExceptionRetryPolicy = None
 
-__all__ = ["VERSION", "AirflowSkipException", "known_to", "no_backfill", "retries", "stats", "told_at_once", "user_of"]
+__all__ = [
+    "VERSION",
+    "AirflowSkipException",
+    "known_to",
+    "lineage_collector",
+    "no_backfill",
+    "retries",
+    "stats",
+    "told_at_once",
+    "user_of",
+]
 
 
 def known_to(operator: type, **arguments: Any) -> dict[str, Any]:
@@ -30,6 +40,15 @@ def known_to(operator: type, **arguments: Any) -> dict[str, Any]:
     made: list[Any] = [kind.__dict__["__init__"] for kind in operator.__mro__ if "__init__" in kind.__dict__]
     taken = {name for one in made for name in inspect.signature(one).parameters}
     return {name: value for name, value in arguments.items() if name in taken}
+
+
+def lineage_collector() -> Any:
+    """Where a task tells what it read and wrote; it keeps nothing where nobody listens."""
+    try:
+        from airflow.sdk.lineage import get_hook_lineage_collector  # noqa: PLC0415  not at every parse
+    except ImportError:  # before Airflow 3.2
+        from airflow.lineage.hook import get_hook_lineage_collector  # noqa: PLC0415
+    return get_hook_lineage_collector()
 
 
 def stats() -> Any:

@@ -19,4 +19,12 @@ def get_provider_info() -> dict[str, Any]:
             {"connection-type": form.conn_type, "hook-class-name": f"redrive.airflow.hooks.{name}"}
             for name, form in forms.items()
         ],
+        # How OpenLineage calls our queues and routes.
+        "asset-uris": [
+            {
+                "schemes": ["redrive"],
+                "handler": None,
+                "to_openlineage_converter": "redrive.airflow.lineage.to_openlineage",
+            }
+        ],
     }

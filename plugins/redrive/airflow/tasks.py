@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from airflow.sdk import DAG, Param, get_current_context, task
 
 from redrive import settings as configuration
-from redrive.airflow import assets, compat, metrics, schedules, spark_operators
+from redrive.airflow import assets, compat, lineage, metrics, schedules, spark_operators
 from redrive.airflow.compat import AirflowSkipException
 from redrive.brokers import registry
 from redrive.classification.causes import Cause
@@ -579,8 +579,10 @@ def _stage(run: Counts, stage: Callable[..., Counts], **options: Any) -> Counts:
     if run["dry_run"]:
         return {"dry_run": True}
     current = Run.from_json(run)
-    counts = stage(pipeline.settings_of(current, configuration.load()), current, **options)
+    settings = pipeline.settings_of(current, configuration.load())
+    counts = stage(settings, current, **options)
     metrics.emit(current.route, stage.__name__, counts)
+    lineage.emit(settings, current.route, stage.__name__, counts)
     return counts
 
 
