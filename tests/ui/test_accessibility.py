@@ -19,6 +19,7 @@ import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from redrive.ledger import tables
 from redrive_ui.rendering import PREFIX
 from tests.servers import free_port, missing
 from tests.ui import seeding
@@ -142,3 +143,58 @@ def test_times_are_told_in_airflows_zone(site: Site, tab: Page) -> None:
     tab.evaluate("localStorage.setItem('timezone', 'nonsense')")
     tab.reload()
     expect(moment).to_have_text(f"{here:%Y-%m-%d %H:%M:%S} GMT+5:30")
+
+
+def test_a_notification_leads_to_a_decision_on_a_thousand_in_four_page_loads_and_shows_later_that_it_helped(
+    site: Site, tab: Page
+) -> None:
+    group, first = 40, 900 << 20
+    with site.ledger.write() as connection:
+        connection.execute(
+            tables.failure_groups.insert(),
+            {"group_id": group, "fingerprint": "thousand", "cause": "application_bug", "template": "KeyError: 'vat'",
+             "first_seen_at": seeding.NOW, "last_seen_at": seeding.NOW, "first_route": "orders"},
+        )  # fmt: skip
+    seeding.escalate(site.ledger, first, "KeyError: 'vat'", "{}", group_id=group)
+    for table, number in (("messages", "message_id"), ("escalated_messages", "message_id")):
+        columns = [c.name for c in tables.metadata.tables[table].columns if c.name not in (number, "escalation_id")]
+        unique = {"redrive_id": "redrive_id || n", "broker_message_id": "broker_message_id || n"}
+        names = ", ".join(columns)
+        taken = ", ".join(unique.get(name, name) if table == "messages" else name for name in columns)
+        site.change(
+            f"with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < 999)"
+            f" insert into {table} ({number}, {names}) select {number} + n, {taken} from {table}, numbers"
+            f" where {number} = {first}"
+        )
+    loads: list[str] = []
+    tab.on("framenavigated", lambda frame: loads.append(frame.url))
+    clicks = 0
+    link = f"{PREFIX}/groups/orders/{group}"  # where the one of a notification leads
+    tab.goto(link)
+    expect(tab.get_by_text("KeyError: 'vat'").first).to_be_visible()
+    for name in ("Redeliver …", "Redeliver 1,000 messages"):
+        tab.get_by_role("link" if "…" in name else "button", name=name).click()
+        clicks += 1
+        if "…" in name:
+            expect(tab.get_by_label("Why?")).to_be_focused()
+            tab.keyboard.type("fixed in 1.4.3")
+    expect(tab.get_by_role("heading", name="1,000 messages decided by you")).to_be_visible()
+    assert (len(loads), clicks) == (3, 2)
+    assert site.rows("select decision, count(*) from escalated_messages where decided_by = 'Ana Kováč' group by 1") == [
+        ("redeliver", 1000)
+    ]
+    # An hour later: all went out, and four came back.
+    site.change(f"update escalated_messages set status = 'applied', applied_at = decided_at where group_id = {group}")
+    site.change(f"update messages set state = 'presumed' where group_id = {group}")
+    site.change(f"update messages set state = 'escalated' where message_id between {first} and {first + 3}")
+    for number in range(4):
+        site.change(
+            "insert into escalated_messages (message_id, route, group_id, cause, reason, size_bytes, source, attempts,"
+            f" escalated_at) values ({first + number}, 'orders', {group}, 'application_bug', 'It came back.', 2,"
+            f" 'orders-dlq', 1, '{seeding.NOW:%Y-%m-%d %H:%M:%S}.000000')"
+        )
+    loads.clear()
+    tab.goto(link)
+    expect(tab.locator(".steps").first).to_contain_text("996 stayed away")
+    expect(tab.locator(".steps").first).to_contain_text("4 came back or are asked again")
+    assert len(loads) == 1
