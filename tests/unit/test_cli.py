@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tests import blank, command
+from tests.servers import free_port
 from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 from redrive import __version__
@@ -46,10 +47,9 @@ def ledger(folder: Path) -> Ledger:
     return made
 
 
-def redrive(folder: Path, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    return command.run(
-        *words, env={"REDRIVE_CONFIG": str(folder / "redrive.yaml"), "COLUMNS": "120"}, given=given.encode()
-    )
+def redrive(folder: Path, *words: str, given: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    env = {"REDRIVE_CONFIG": str(folder / "redrive.yaml"), "COLUMNS": "120"} | env
+    return command.run(*words, env=env, given=given.encode())
 
 
 def test_an_unknown_route_is_wrong_use_and_says_which_there_are(folder: Path) -> None:
@@ -499,3 +499,14 @@ def test_what_a_run_left_alone_is_counted(capsys: pytest.CaptureFixture[str]) ->
               "untouched": 9, "seconds": {}}  # fmt: skip
     output.print_report(Console(width=80), report)
     assert "9  untouched (this run did not ask for them)" in capsys.readouterr().out
+
+
+def test_a_broker_that_is_not_there_is_named_by_host_and_port(folder: Path, ledger: Ledger) -> None:
+    path = folder / "redrive.yaml"
+    head, _, _ = path.read_text().partition("routes:")
+    path.write_text(f"{head}routes:\n  orders: {{broker: rabbitmq, connection: rabbit, sources: [{{queue: dead}}]}}\n")
+    port = free_port()
+    done = redrive(folder, "observe", "orders", AIRFLOW_CONN_RABBIT=f"amqp://guest:secret@127.0.0.1:{port}")
+    assert done.returncode == 1
+    assert f"connection rabbit at 127.0.0.1:{port}" in done.stderr
+    assert "secret" not in done.stderr

@@ -1,6 +1,7 @@
 """The configuration: what it takes, what it refuses, and that a refusal names the key."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -641,3 +642,11 @@ def test_the_page_is_what_the_module_prints() -> None:
 def test_the_example_says_nothing_that_yaml_reads_otherwise() -> None:
     raw = yaml.safe_load((REPOSITORY / "config" / "redrive.yaml").read_text())
     assert raw["routes"]["orders"]["canary"]["pass"] == 0.8
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "redrive.yaml"
+    for text, said in (("routes: [", "not YAML"), ("- 1", "not a configuration")):
+        path.write_text(text)
+        with pytest.raises(SettingsError, match=f"^{re.escape(str(path))}: {said}"):
+            settings.load(path, {})

@@ -80,9 +80,9 @@ def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Setti
     ``path`` goes before ``$REDRIVE_CONFIG``. Every problem of the file is listed in one
     :class:`~redrive.errors.SettingsError`, a line each, beginning with the path of the key.
     """
-    return parse(
-        _read(path or config_path(env), "`redrive init` writes one; or set REDRIVE_CONFIG"), env=env, root=home(env)
-    )
+    file = path or config_path(env)
+    text = _read(file, "`redrive init` writes one; or set REDRIVE_CONFIG")
+    return parse(text, env=env, root=home(env), file=file)
 
 
 def written(settings: Settings, route: str) -> Written | None:
@@ -107,7 +107,7 @@ def load_policy(path: Path, route: Route, env: Mapping[str, str] = os.environ) -
 
     Problems are told as by :func:`load`.
     """
-    _, given = _mapping(_read(path, "name a file with the keys of a policy"), env)
+    _, given = _mapping(_read(path, "name a file with the keys of a policy"), env, path)
     problems = [
         f"{key}: is no part of a policy{nearest(key, POLICY_KEYS)}; known: {', '.join(POLICY_KEYS)}"
         for key in given
@@ -143,33 +143,34 @@ def _read(file: Path, otherwise: str) -> str:
         raise SettingsError(f"{file}: is not UTF-8 text") from error
 
 
-def _mapping(text: str, env: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys and values of the YAML ``text``, as they are and with the environment's values in them."""
+def _mapping(text: str, env: Mapping[str, str], file: Path | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys and values of the YAML ``text`` of ``file``, as they are and with the environment's values in them."""
     problems: list[str] = []
+    where = f"{file}: " if file else ""
     try:
         node = yaml.compose(text, Loader=_Loader)
         problems += [f"{_dotted(key)}: is there twice" for key in _duplicates(node)]
         given = yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader, C or not
     except (yaml.YAMLError, ValueError) as error:
-        raise SettingsError(f"not YAML: {_one_line(error)}") from None
+        raise SettingsError(f"{where}not YAML: {_one_line(error)}") from None
     except RecursionError:
-        raise SettingsError("not a configuration: nested too deeply") from None
+        raise SettingsError(f"{where}not a configuration: nested too deeply") from None
     if given is None:
         given = {}
     if not isinstance(given, dict):
-        raise SettingsError("not a configuration: the file has to hold keys and values")
+        raise SettingsError(f"{where}not a configuration: the file has to hold keys and values")
     expanded: dict[str, Any] = _Expansion(env, problems).of(given, ())
     if problems:
         raise SettingsError("\n".join(problems))
     return given, expanded
 
 
-def parse(text: str, *, env: Mapping[str, str], root: Path) -> Settings:
+def parse(text: str, *, env: Mapping[str, str], root: Path, file: Path | None = None) -> Settings:
     """The settings that the YAML ``text`` means, :data:`PLACES` of ``env`` first; relative paths count from ``root``.
 
     No I/O.
     """
-    (given, expanded), problems = _mapping(text, env), list[str]()
+    (given, expanded), problems = _mapping(text, env, file), list[str]()
     expanded |= {key: env[variable] for key, variable in PLACES.items() if env.get(variable)}
     defaults = expanded.get("defaults")
     routes = expanded.get("routes")

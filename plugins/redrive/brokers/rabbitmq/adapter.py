@@ -685,8 +685,9 @@ class RabbitMQ:
             if attempt:
                 self._sleep(0.3 * attempt)
             for parameters in self._hosts:
+                where = f"{self._subject} at {parameters.host}:{parameters.port}"
                 try:
-                    self._link = Link(parameters, timeout=self._timeout, subject=f"{self._subject}, {subject}")
+                    self._link = Link(parameters, timeout=self._timeout, subject=f"{where}, {subject}")
                     self._ever_connected = True
                     return self._link
                 except BrokerUnavailable as error:
