@@ -10,7 +10,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -67,10 +67,18 @@ def pages(site: Site) -> list[str]:
     site.decide("redeliver", filter={"route": "orders", "group": "2"})
     site.post("/api/issues", failures=["orders~1"], status="acknowledged", owner="ana", comment="asked billing")
     at = site.value("select max(decided_at) from escalated_messages")
+    until = (seeding.NOW + timedelta(days=7)).isoformat()
+    site.post(
+        "/api/standing", route="payments", group="1", decision="redeliver", until=until, note="an import mends it"
+    )
+    site.post("/api/filters", name="Carts of Berlin", page="messages", query="text=SKU&past=week")
+    site.doors.name = "Ben"
     return [
         "/", "/routes/orders", "/plan/orders", "/groups", "/groups?tab=in_progress", "/groups?tab=done",
         "/groups/orders/1", "/groups/orders/2", "/messages", "/messages?route=orders&status=decided",
-        f"/messages/{message}", "/find?word=nothing", f"/decide?ids={escalation}&action=edit",
+        f"/messages/{message}", "/find?word=nothing",
+        "/find?word=order-1+confirmed&past=week", "/find?state=held", "/audit", "/audit?machine=1", "/standing",
+        "/standing/new?route=orders&group=1", f"/decide?ids={escalation}&action=edit",
         "/decide?route=orders&group=1&action=redeliver", "/decide?route=orders&group=2&action=withdraw",
         f"/results?decided_by=Ana+Kov%C3%A1%C4%8D&decided_at={at}".replace(" ", "T"), "/nowhere",
     ]  # fmt: skip
