@@ -5,6 +5,7 @@ them, so that there is something to see. Screenshots go to ``$REDRIVE_SCREENSHOT
 """
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -301,6 +302,48 @@ def test_how_far_people_are_is_said_from_the_table_and_on_the_failure(
     ]
 
 
+def test_a_message_is_found_a_decision_stands_and_both_are_told(
+    page: Page, dead: Shop, picture: Callable[[Page, str], None]
+) -> None:
+    page.goto("/plugin/redrive")
+    frame = within(page)
+    expect(frame.get_by_role("heading", name=re.compile("The last 24 hours|Since you looked last"))).to_be_visible()
+    frame.get_by_label("Find a message").fill("typ:confirmed order-1")
+    page.keyboard.press("Enter")
+    expect(frame.get_by_role("heading", name="Search")).to_be_visible()
+    frame.get_by_role("link", name="state:confirmed").click()
+    expect(frame.locator("table.found .pill").first).to_have_text("confirmed")
+    frame.get_by_text("Save this filter").click()
+    frame.get_by_label("Name").fill("confirmed orders")
+    frame.get_by_role("button", name="Save", exact=True).click()
+    expect(frame.get_by_role("link", name="confirmed orders")).to_be_visible()
+    picture(page, "search")
+    frame.get_by_role("link", name="Messages", exact=True).first.click()
+    expect(frame.get_by_role("heading", name="Messages in review")).to_be_visible()
+    expect(frame.get_by_role("link", name="confirmed orders")).to_be_visible()
+    frame.get_by_role("button", name="Remove filter confirmed orders").click()
+    expect(frame.get_by_role("link", name="confirmed orders")).to_have_count(0)
+
+    page.goto(f"/plugin/redrive/redrive/groups/orders/{TEN + 5}")
+    frame.get_by_role("link", name="Decide what comes …").click()
+    frame.get_by_label("Why?").fill("test orders of the load test")
+    frame.get_by_role("button", name="Let it stand").click()
+    expect(frame.get_by_text("test orders of the load test")).to_be_visible()
+    picture(page, "standing")
+    assert dead.query("select decided_by, route, group_id from standing_decisions") == [
+        (local_airflow.USER, "orders", TEN + 5)
+    ]
+    frame.get_by_role("button", name="End").click()
+    expect(frame.get_by_text(f"ended by {local_airflow.USER}")).to_be_visible()
+    frame.get_by_role("link", name="Audit", exact=True).click()
+    expect(frame.get_by_role("cell", name="revoke standing redeliver")).to_be_visible()
+    expect(frame.get_by_role("cell", name="remove filter")).to_be_visible()
+    picture(page, "audit")
+    frame.get_by_role("link", name="Routes", exact=True).click()
+    frame.get_by_role("button", name="Mark as seen").click()
+    expect(frame.get_by_text("Nothing has changed for people.")).to_be_visible()
+
+
 def test_a_viewer_reads_and_does_not_decide(viewer: BrowserContext, dead: Shop) -> None:
     tab = viewer.new_page()
     tab.goto("/redrive/groups/orders/1")
@@ -393,7 +436,8 @@ def test_it_is_dark_and_light_as_airflow_is(page: Page, picture: Callable[[Page,
 
 def test_it_works_with_a_keyboard_and_in_a_narrow_window(page: Page, picture: Callable[[Page, str], None]) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
-    for path in ("", "routes/orders", "groups", "groups/orders/1", "messages", f"messages/{HOSTILE_ID}", "plan/orders"):
+    for path in ("", "routes/orders", "groups", "groups/orders/1", "messages", f"messages/{HOSTILE_ID}", "plan/orders",
+                 "find?word=order-1", "audit?machine=1", "standing", "standing/new?route=orders&group=1"):  # fmt: skip
         page.goto(f"/redrive/{path}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
     page.goto("/redrive/groups")
