@@ -18,6 +18,25 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
 
 _ONCE = datetime(2026, 1, 1, tzinfo=UTC)
+#: Names of PostgreSQL databases that were made with their schema, and that nobody has asked for it yet.
+_ready: set[str] = set()
+
+
+def database(server: str) -> str:
+    """The URL of a new PostgreSQL database that has its schema; ``server``: the URL of one that lies beside it."""
+    url = sa.make_url(server)
+    name = f"t{secrets.token_hex(6)}"
+    _on(url, f'create database "{name}" template "{_database(url)}" strategy file_copy')
+    _ready.add(name)
+    return url.set(database=name).render_as_string(hide_password=False)
+
+
+def overwrite(url: str, template: str) -> None:
+    """Make a PostgreSQL database a copy of another one to which nobody is connected."""
+    server, name = sa.make_url(url).set(database="postgres"), sa.make_url(url).database
+    _ready.discard(str(name))
+    source = sa.make_url(template).database
+    _on(server, f'drop database "{name}"', f'create database "{name}" template "{source}" strategy file_copy')
 
 
 def upgrade(ledger: Ledger, now: datetime) -> None:
@@ -52,14 +71,16 @@ def _file() -> Path:
 
 
 def _copy_database(ledger: Ledger) -> bool:
+    if ledger.url.database in _ready:
+        _ready.discard(ledger.url.database)
+        return True
     with ledger.read() as connection:
         empty = schema.current_revision(connection) is None
     ledger.close()  # who is connected is in the way
-    server, name = ledger.url.set(database="postgres"), ledger.url.database
+    server = ledger.url.set(database="postgres")
     if not empty or server.username != "redrive":
         return False
-    template = _database(server)
-    _on(server, f'drop database "{name}"', f'create database "{name}" template "{template}" strategy file_copy')
+    overwrite(ledger.url.render_as_string(hide_password=False), str(server.set(database=_database(server))))
     return True
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import compiled, scratch
+from tests import blank, engines, scratch
 from tests.elasticmq_server import ElasticMq
 from tests.pulsar_server import Pulsar
 from tests.scheduling import Scheduling, unit_of
@@ -18,7 +18,7 @@ from tests.server_report import ServerReport, no_skip
 from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
 
 scratch.use_memory()
-compiled.share()
+engines.share()
 
 # Tests talk to loopback only: no proxy between, and nobody's AWS account within reach.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
@@ -117,8 +117,15 @@ def postgres_database(postgres: Postgres) -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
-def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a fresh, empty ledger database: what holds on SQLite must hold on PostgreSQL too."""
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a ledger database of the test's own: what holds on SQLite must hold on PostgreSQL too.
+
+    On SQLite there is nothing yet, on PostgreSQL there is the schema: :mod:`tests.blank` makes ledgers of both.
+    """
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/redrive.db"
-    return str(request.getfixturevalue("postgres_database"))
+        yield f"sqlite:///{tmp_path}/redrive.db"
+        return
+    postgres: Postgres = request.getfixturevalue("postgres")
+    url = blank.database(postgres.database_url("postgres"))
+    yield url
+    postgres.drop_database(url)

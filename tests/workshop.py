@@ -1,6 +1,9 @@
 """A whole Redrive for tests: a broker in memory, a ledger, staging, a clock that moves when told, and a consumer."""
 
+import copy
+import itertools
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +21,8 @@ from redrive.stages.context import Run
 from tests import blank
 from tests.classifying import classify
 from tests.probe import Probe
+
+QUEUES = ("orders", "orders-dlq", "orders-delay")
 
 REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused"
 KEY_ERROR = "Traceback (most recent call last):\n  File \"shop.py\", line 7, in handle\nKeyError: 'sku'"
@@ -43,15 +48,19 @@ class Workshop(Probe):
 
     def __init__(self, folder: Path, database: str | None = None, **route: Any) -> None:
         self.folder = folder
-        self.time = ManualClock(1_760_000_000_000_000)
+        self.open_queues(1_760_000_000_000_000)
+        self.settings = self.configure(database or f"sqlite:///{folder}/redrive.db", **route)
+        self.ledger = Ledger(self.settings.database)
+        blank.upgrade(self.ledger, self.now())
+
+    def open_queues(self, now: int) -> None:
+        """A broker of its own, whose queues are empty."""
+        self.time = ManualClock(now)
         self.world = MemoryWorld(clock=self.time, patience=timedelta(0))
         for queue in ("orders-dlq", "orders-delay"):
             self.world.create(queue, lease=timedelta(minutes=5))
         self.world.create("orders", lease=timedelta(minutes=5), dead_letter_queue="orders-dlq")
         self.broker = MemoryBroker(self.world)
-        self.settings = self.configure(database or f"sqlite:///{folder}/redrive.db", **route)
-        self.ledger = Ledger(self.settings.database)
-        blank.upgrade(self.ledger, self.now())
 
     def configure(self, database: str, **route: Any) -> Settings:
         """The settings of a workshop with these changes to its route."""
@@ -155,6 +164,34 @@ class Workshop(Probe):
     def audit(self) -> list[str]:
         """What the audit finds wrong."""
         return pipeline.audit(self.settings, now=self.now())["problems"]
+
+
+class Template:
+    """A workshop in which much has happened: :meth:`start` gives any number of workshops in exactly that state.
+
+    Nothing in it may be leased, and nothing on its way; it is used up by this.
+    """
+
+    def __init__(self, shop: Workshop, **route: Any) -> None:
+        self._shop = shop
+        self._route = route
+        self._queues = {queue: shop.world.peek(queue) for queue in QUEUES}
+        self._sequence = next(shop.world._sequence)
+        shop.ledger.close()
+
+    def start(self, folder: Path, database: str | None = None) -> Workshop:
+        """A workshop of its own in this state; on PostgreSQL ``database`` is a copy of the template's."""
+        shutil.copytree(self._shop.folder, folder, dirs_exist_ok=True)
+        shop = copy.copy(self._shop)
+        shop.folder = folder
+        shop.open_queues(self._shop.time.now)
+        shop.world._sequence = itertools.count(self._sequence)  # no id is given twice
+        for queue, letters in self._queues.items():
+            shop.world.put(queue, *letters)
+        shop.settings = shop.configure(database or f"sqlite:///{folder}/redrive.db", **self._route)
+        shop.ledger = Ledger(shop.settings.database)
+        shop.states()  # opens the ledger, for as long as the workshop is in use
+        return shop
 
 
 def outgoing(number: int, body: bytes = b"{}") -> Outgoing:

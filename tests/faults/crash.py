@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -64,6 +64,17 @@ class Points:
                 time.sleep(60)  # never returns
             elif self._signal == signal.SIGSTOP:
                 self.reach("woken")
+
+
+def telling(points: Sequence[str]) -> list[int]:
+    """The numbers of the points at which a kill may leave something else than one at the point before.
+
+    Every step that leaves a trace is a point before it and one after it. Between the end of one and the beginning of
+    the next a process has done nothing that outlives it, so that of such two the second stands for both.
+    """
+    before = [point.partition(": ")[2].startswith("before ") for point in points]
+    after = [point.partition(": ")[2].startswith("after ") for point in points]
+    return [at for at in range(len(points)) if not (after[at] and at + 1 < len(points) and before[at + 1])]
 
 
 class ServedBroker:

@@ -4,20 +4,17 @@ The state is rich on purpose: a first run has sent, escalated and delayed messag
 have decided, and new dead letters and delayed messages lie in the queues. Every message has a body of its own.
 """
 
-import copy
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
-from redrive.ledger.engine import Ledger, sql
+from redrive.ledger.engine import sql
 from redrive.message import DeadLetter, body_hash
 from redrive.stages import pipeline
 from tests.faults.crash import Points, ServedBroker
-from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
+from tests.workshop import KEY_ERROR, QUEUES, REFUSED, THROTTLED, Template, Workshop
 
 CONFIRM_WINDOW = 4
 ROUTE: dict[str, Any] = {
@@ -29,7 +26,6 @@ CORRECTED = "k1, corrected"
 CORRECTED_HEADERS = '{"tenant": "blue", "message_id": null}'
 #: Where a message may be when nothing is left to do.
 ENDS = {"sent", "presumed", "escalated", "discarded"}
-QUEUES = ("orders", "orders-dlq", "orders-delay")
 
 
 class Scenario:
@@ -39,7 +35,6 @@ class Scenario:
         self.route = ROUTE | route
         self.database = database
         shop = Workshop(folder / "template", database, **self.route)
-        self._template = shop
         old = [f"r{i}" for i in range(6)]
         shop.die(*old, error=REFUSED)
         shop.die("k0", "k1", "k2", "k3", error=KEY_ERROR)
@@ -69,23 +64,11 @@ class Scenario:
         shop.die("b0", "b1", error=KEY_ERROR)
         shop.die("d0", "d1", error=None, queue="orders-delay")
         self.bodies = [*old, "k0", "k1", "k2", "k3", "t0", "t1", *new, "b0", "b1", "d0", "d1"]
-        self._queues = {queue: shop.world.peek(queue) for queue in QUEUES}
-        shop.ledger.close()
+        self._template = Template(shop, **self.route)
 
     def start(self, folder: Path, database: str | None = None) -> Workshop:
         """A workshop of its own in this state; on PostgreSQL ``database`` is a copy of the template's."""
-        shutil.copytree(self._template.folder, folder)
-        shop = copy.copy(self._template)
-        shop.folder = folder
-        shop.time = ManualClock(self._template.time.now)
-        shop.world = MemoryWorld(clock=shop.time, patience=timedelta(0))
-        for queue, letters in self._queues.items():
-            shop.world.create(queue, lease=timedelta(minutes=5))
-            shop.world.put(queue, *letters)
-        shop.broker = MemoryBroker(shop.world)
-        shop.settings = shop.configure(database or f"sqlite:///{folder}/redrive.db", **self.route)
-        shop.ledger = Ledger(shop.settings.database)
-        return shop
+        return self._template.start(folder, database)
 
     # --- work --------------------------------------------------------------------------------------------
 

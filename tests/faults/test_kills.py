@@ -15,7 +15,7 @@ import pytest
 
 from redrive.ledger.dialects import Sqlite
 from redrive.stages import drain
-from tests.faults.crash import Death, run_child
+from tests.faults.crash import Death, run_child, telling
 from tests.faults.scenario import Scenario
 from tests.servers import Postgres
 
@@ -52,32 +52,35 @@ def kill_and_verify(scenario: Scenario, folder: Path, fatal: int, database: str 
         shop.ledger.close()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_a_kill_at_any_point_of_a_run_loses_and_doubles_nothing(scenario: Scenario, tmp_path: Path, part: int) -> None:
-    fatal = part
-    while True:
-        death = kill_and_verify(scenario, tmp_path / str(fatal), fatal)
-        if not death.signal:
-            break
-        assert death.signal == signal.SIGKILL
-        fatal += PARTS
-    assert fatal > 150, "the run has that many points; fewer mean that the hooks no longer see them"
-    reached = {point.partition(":")[0] for point in death.points}
-    assert {"drain", "load", "plan", "deliver", "escalate"} <= reached
+@pytest.fixture(scope="module")
+def points(scenario: Scenario, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Those of an undisturbed run."""
+    return points_of(scenario, tmp_path_factory.mktemp("whole") / "shop")
 
 
-def delivery_points(scenario: Scenario, folder: Path) -> range:
-    """The points of an undisturbed run at which it delivers."""
+def points_of(scenario: Scenario, folder: Path) -> list[str]:
     shop = scenario.start(folder)
     points = run_child(shop.world, scenario.whole_run(shop)).points
     shop.ledger.close()
-    at = [number for number, point in enumerate(points) if point.startswith("deliver:")]
-    return range(at[0], at[-1] + 1)
+    return points
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_kill_at_any_point_of_a_run_loses_and_doubles_nothing(
+    scenario: Scenario, points: list[str], tmp_path: Path, part: int
+) -> None:
+    assert len(points) > 150, "the run has that many points; fewer mean that the hooks no longer see them"
+    assert {"drain", "load", "plan", "deliver", "escalate"} <= {point.partition(":")[0] for point in points}
+    for fatal in telling(points)[part::PARTS]:
+        death = kill_and_verify(scenario, tmp_path / str(fatal), fatal)
+        assert (death.signal, death.last) == (signal.SIGKILL, points[fatal])
 
 
 def test_unknown_sends_are_repeated_where_the_route_says_so(resending: Scenario, tmp_path: Path) -> None:
-    for fatal in delivery_points(resending, tmp_path / "whole")[::2]:
-        assert kill_and_verify(resending, tmp_path / str(fatal), fatal).signal == signal.SIGKILL
+    points = points_of(resending, tmp_path / "whole")
+    for fatal in telling(points):
+        if points[fatal].startswith("deliver:"):
+            assert kill_and_verify(resending, tmp_path / str(fatal), fatal).signal == signal.SIGKILL
 
 
 def test_whoever_takes_over_may_be_killed_too(scenario: Scenario, tmp_path: Path) -> None:
@@ -99,27 +102,22 @@ def test_whoever_takes_over_may_be_killed_too(scenario: Scenario, tmp_path: Path
 
 @pytest.mark.server
 def test_a_kill_with_the_ledger_on_postgresql_loses_and_doubles_nothing(
-    postgres: Postgres, postgres_database: str, tmp_path: Path
+    postgres: Postgres, postgres_database: str, points: list[str], tmp_path: Path
 ) -> None:
     scenario = Scenario(tmp_path / "scenario", postgres_database)
-    fatal, died = 3, True
-    while died:
+    for fatal in telling(points)[::8]:
         database = postgres.copy_database(postgres_database)
         try:
-            died = bool(kill_and_verify(scenario, tmp_path / str(fatal), fatal, database).signal)
+            kill_and_verify(scenario, tmp_path / str(fatal), fatal, database)
         finally:
             postgres.drop_database(database)
-        fatal += 13
-    assert fatal > 150
 
 
 def test_a_kill_between_the_settle_calls_of_one_batch_doubles_nothing(
     scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drain, "SETTLE_AT_ONCE", 3)
-    shop = scenario.start(tmp_path / "whole")
-    points = run_child(shop.world, scenario.whole_run(shop)).points
-    shop.ledger.close()
+    points = points_of(scenario, tmp_path / "whole")
     at = [number for number, point in enumerate(points) if point == "drain: after settle"]
     assert len(at) >= 6
     for fatal in at:

@@ -8,14 +8,15 @@ import pytest
 
 from redrive.stages import pipeline
 from tests.faults.crash import Points, ServedBroker, run_child
-from tests.workshop import REFUSED, Workshop
+from tests.workshop import REFUSED, Template, Workshop
 
 BATCHES = 2
+ROUTE: dict[str, Any] = {"drain": {"wait": "0s", "flush_messages": 1}}
 
 
 def a_shop_with_old_batches(folder: Path) -> Workshop:
     """Everything in it is presumed and past the route's retention."""
-    shop = Workshop(folder, drain={"wait": "0s", "flush_messages": 1})
+    shop = Workshop(folder, **ROUTE)
     shop.die(*[f"m{number}" for number in range(BATCHES)], error=REFUSED)
     shop.cycle()
     shop.consume()
@@ -35,9 +36,10 @@ def files(shop: Workshop) -> set[str]:
 
 @pytest.mark.slow
 def test_a_killed_retention_leaves_no_file_that_nobody_knows_of(tmp_path: Path) -> None:
+    template = Template(a_shop_with_old_batches(tmp_path / "template"), **ROUTE)
     fatal = 0
     while True:
-        shop = a_shop_with_old_batches(tmp_path / str(fatal))
+        shop = template.start(tmp_path / str(fatal))
 
         def forget(_broker: ServedBroker, points: Points, shop: Workshop = shop) -> dict[str, Any]:
             points.stage = "retention"

@@ -2,22 +2,24 @@
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from redrive.stages import pipeline
 from tests.faults.crash import Points, ServedBroker, run_child
 from tests.ledger.test_escalations import person, rows
-from tests.workshop import KEY_ERROR, Workshop
+from tests.workshop import KEY_ERROR, Template, Workshop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 OTHER = "ZeroDivisionError: division by zero"
+ROUTE: dict[str, Any] = {"canary": {"first": 1, "observe": "1m"}}
 
 
 def a_shop_with_rulings(folder: Path) -> Workshop:
     """Two groups that people say are one, a third that they split off, and a decision about all of them."""
-    shop = Workshop(folder, canary={"first": 1, "observe": "1m"})
+    shop = Workshop(folder, **ROUTE)
     shop.die("k0", "k1", error=KEY_ERROR)
     shop.die("z0", "z1", error=OTHER)
     shop.cycle()
@@ -45,11 +47,11 @@ def work(broker: ServedBroker, points: Points, shop: Workshop) -> None:
 
 
 def test_a_kill_at_any_point_carries_each_ruling_out_once(tmp_path: Path) -> None:
+    (tmp_path / "template").mkdir()
+    template = Template(a_shop_with_rulings(tmp_path / "template"), **ROUTE)
     fatal = 0
     while True:
-        folder = tmp_path / str(fatal)
-        folder.mkdir()
-        shop = a_shop_with_rulings(folder)
+        shop = template.start(tmp_path / str(fatal))
         death = run_child(shop.world, lambda broker, points, shop=shop: work(broker, points, shop), fatal=fatal)
         assert not death.error, death.error
         shop.advance(minutes=10)

@@ -17,9 +17,8 @@ from tests.ledger.planting import entering
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
-@pytest.fixture
-def lived(workshop: Workshop) -> Workshop:
-    """A ledger with some of everything: sent, returned, escalated, waiting, a duplicate."""
+def live(workshop: Workshop) -> None:
+    """Some of everything happens: sent, returned, escalated, waiting, a duplicate."""
     workshop.die("a", "b", "c", error=REFUSED)
     workshop.die("d", "e", error=KEY_ERROR)
     workshop.die("f", error=THROTTLED)
@@ -29,7 +28,12 @@ def lived(workshop: Workshop) -> Workshop:
     workshop.world.put("orders-dlq", again)
     workshop.cycle()
     assert workshop.audit() == []
-    return workshop
+
+
+@pytest.fixture
+def lived(workshop_after: Callable[..., Workshop]) -> Workshop:
+    """A ledger with some of everything."""
+    return workshop_after(live)
 
 
 KEPT = ("escalated_messages", "messages", "redelivery_attempts", "repeat_copies", "staging_batches")

@@ -4,7 +4,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,13 +42,16 @@ def person(workshop: Workshop, statement: str) -> None:
     typed(workshop.ledger, statement)
 
 
-@pytest.fixture
-def bug(workshop: Workshop) -> Workshop:
-    """Two messages that a bug escalated."""
+def escalate_two(workshop: Workshop) -> None:
     workshop.die("a", "b", error=KEY_ERROR)
     workshop.cycle()
     assert workshop.states() == {"escalated": 2}
-    return workshop
+
+
+@pytest.fixture
+def bug(workshop_after: Callable[..., Workshop]) -> Workshop:
+    """Two messages that a bug escalated."""
+    return workshop_after(escalate_two)
 
 
 def rows(workshop: Workshop, columns: str) -> list[tuple]:

@@ -31,15 +31,18 @@ def force(workshop: Workshop, state: str, reason: str | None = None) -> None:
         connection.execute(sql(f"update messages set {entering(state)}, reason = :reason"), {"reason": reason})
 
 
-@pytest.fixture
-def unfinished(workshop: Workshop) -> Workshop:
-    """Two escalated messages and one that waits."""
+def escalate_two_of_three(workshop: Workshop) -> None:
     workshop.die("a", "b", error=KEY_ERROR)
     workshop.die("c", error=THROTTLED)
     workshop.cycle()
     assert workshop.states() == {"escalated": 2, "waiting": 1}
     assert workshop.bodies("orders-dlq") == []
-    return workshop
+
+
+@pytest.fixture
+def unfinished(workshop_after: Callable[..., Workshop]) -> Workshop:
+    """Two escalated messages and one that waits."""
+    return workshop_after(escalate_two_of_three)
 
 
 def test_every_unfinished_message_goes_back_with_its_original_headers(workshop: Workshop) -> None:

@@ -1,6 +1,7 @@
 """The schema: what migrations build is what the code expects, and upgrading is harmless."""
 
 import threading
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,15 @@ from redrive.errors import LedgerError, SchemaOutdated, SettingsError
 from redrive.ledger import schema, tables
 from redrive.ledger.engine import Ledger, sql
 from tests.ledger.planting import NOW, Plant
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.server)])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database in which there is nothing yet."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/redrive.db"
+    return str(request.getfixturevalue("postgres_database"))
+
 
 #: What others rely on: "Tables" in the public contract.
 PUBLIC = {

@@ -1,5 +1,6 @@
 """Standing decisions: what people decided about a group also holds for what comes later, until it ends."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from tests.workshop import KEY_ERROR, Workshop
 OTHER = 'Traceback (most recent call last):\n  File "shop.py", line 9, in pay\nZeroDivisionError: division by zero'
 
 
-@pytest.fixture
-def known(workshop: Workshop) -> Workshop:
-    """A group of which one message was escalated before."""
+def escalate_one(workshop: Workshop) -> None:
     workshop.die("first", error=KEY_ERROR)
     workshop.cycle()
     workshop.advance(minutes=1)
-    return workshop
+
+
+@pytest.fixture
+def known(workshop_after: Callable[..., Workshop]) -> Workshop:
+    """A group of which one message was escalated before."""
+    return workshop_after(escalate_one)
 
 
 def stand(
