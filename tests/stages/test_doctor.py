@@ -207,3 +207,24 @@ def test_messages_that_consumers_publish_to_a_dead_letter_queue_themselves_are_t
 def test_with_a_destination_nobody_asks_for_origins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = Workshop(tmp_path, **PLAIN_SOURCE)
     assert [one for one in examine(workshop, monkeypatch) if one.subject.endswith(": origins")] == []
+
+
+@pytest.mark.parametrize(
+    ("written", "level", "told"),
+    [
+        ('{"type": "object"}', "ok", "is a JSON Schema"),
+        ('{"type": "objekt"}', "error", "no JSON Schema"),
+        ("{", "error", "schema.json"),
+        (None, "error", "No such file"),
+    ],
+)
+def test_a_schema_of_bodies_is_read_before_somebody_corrects_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str | None, level: str, told: str
+) -> None:
+    schema = tmp_path / "schema.json"
+    if written is not None:
+        schema.write_text(written)
+    found = examine(Workshop(tmp_path / "place", body_schema=str(schema)), monkeypatch)
+    (one,) = [one for one in found if one.subject == "orders: body_schema"]
+    assert one.level == level
+    assert told in one.text

@@ -9,9 +9,11 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
+from redrive import corrections
 from redrive.brokers import open_broker
 from redrive.brokers.base import Broker, TellsOfConsumers
 from redrive.connections import lookup, storage
@@ -110,6 +112,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
             yield from _watching(broker, f"{name}: destination {queue}", queue, route)
             if route.backoff.native and (why := _keeps_no_delay(broker, queue, route)):
                 yield Finding("warning", f"{name}: backoff.native", f"{queue}: {why}; delays stay in the ledger")
+        yield from _corrections(name, route)
         yield from _review(settings, name)
         yield from _window(settings, name, route, broker)
         if rights := broker.capabilities.untried_rights:
@@ -147,6 +150,15 @@ def _before_the_first_drain(name: str, subject: str, broker: Broker, source: Sou
             f"consumers are taken to renew what they hold for {longest}, as their library does unless told otherwise:"
             " where yours are told so, say how long with sources[].lease",
         )
+
+
+def _corrections(name: str, route: Route) -> Iterator[Finding]:
+    """Whether the file that corrected bodies are held against is there, and is a schema."""
+    if not isinstance(route.body_schema, str):
+        return
+    problem = corrections.schema_problem(Path(route.body_schema))
+    level, text = ("error", problem) if problem else ("ok", f"{route.body_schema} is a JSON Schema")
+    yield Finding(level, f"{name}: body_schema", text)
 
 
 def _review(settings: Settings, name: str) -> Iterator[Finding]:
