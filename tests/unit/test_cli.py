@@ -372,6 +372,23 @@ def test_a_restore_is_looked_at_first(folder: Path, ledger: Ledger) -> None:
     assert redrive(folder, "release", "orders", "999", "--dry-run").returncode == 2
 
 
+def test_a_release_lets_as_many_go_first_as_it_is_told(folder: Path, ledger: Ledger) -> None:
+    workshop = Workshop(folder, canary={"first": 3})
+    workshop.die(*"abcdefgh", error="the flux capacitor said hm")
+    workshop.cycle()
+    assert workshop.states() == {"sent": 3, "held": 5}
+    ((group,),) = workshop.query("select group_id from breakers where group_id is not null")
+    done = redrive(folder, "release", "orders", str(group), "--limit", "2", "--dry-run")
+    assert "5 messages are held; 2 of them would go first" in done.stdout
+    done = redrive(folder, "release", "orders", str(group), "--limit", "2")
+    assert "tries its canary again in the next run: 2 go first" in done.stdout
+    workshop.advance(minutes=1)
+    workshop.cycle()
+    assert workshop.states() == {"sent": 5, "held": 3}
+    done = redrive(folder, "release", "orders", "--destination", "orders", "--limit", "2")
+    assert (done.returncode, "--limit is for a group" in done.stderr) == (2, True)
+
+
 def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
     folder: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -494,7 +494,12 @@ def release(
     route: RouteName,
     group: Annotated[int | None, typer.Argument(max=LARGEST_ID, help="The group's id.", show_default=False)] = None,
     destination: Annotated[str | None, typer.Option(help="A stopped destination instead of a group.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_MESSAGES, help="So many of the group go first. Default: the route's canary."),
+    ] = None,
     dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask, however many go at once.")] = False,
 ) -> None:
     """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages. Of a destination that
     tells no depth you say by it that it has worked off what was sent there."""
@@ -504,8 +509,11 @@ def release(
     canary = settings.route(route).canary
     if (group is None) == (destination is None):
         raise UsageError("say what to release: the id of a group, or --destination NAME")
+    if limit is not None and destination is not None:
+        raise UsageError("--limit is for a group; to a stopped destination a few go first anyway")
+    first = limit or (canary.first if canary else None)
     if dry_run:
-        _would_release(settings, route, group, destination)
+        _would_release(settings, route, group, destination, first)
         return
     with _ledger(settings) as ledger:
         if destination is not None:
@@ -518,17 +526,27 @@ def release(
             typer.echo(f"{destination} gets messages again in the next run of {route}; if it was stopped, a few first")
             return
         assert group is not None  # noqa: S101 - one of the two was given
-        first = canary.first if canary else None
+        with ledger.read() as connection:
+            held = next((one.held for one in breakers.of_groups(connection, route) if one.group_id == group), 0)
+        at_once = held if first is None else min(first, held)
+        # Where nobody sits there it is a program, which has always gone ahead.
+        if at_once > ASK_FROM and not yes and sys.stdin.isatty():
+            typer.confirm(f"Let {at_once:,} messages of group {group} of {route} go at once?", abort=True)
         if not breakers.release_group(ledger, route, group, first=first, by=getpass.getuser(), now=_now()):
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
-    typer.echo(f"group {group} of {route} tries its canary again in the next run")
+    typer.echo(
+        f"group {group} of {route} goes in the next run, all of it"
+        if first is None
+        else f"group {group} of {route} tries its canary again in the next run: {first:,} go first"
+    )
 
 
-def _would_release(settings: "Settings", route: str, group: int | None, destination: str | None) -> None:
+def _would_release(
+    settings: "Settings", route: str, group: int | None, destination: str | None, first: int | None
+) -> None:
     """Say what stands behind the gate of a group or a destination, and what its release would do."""
     from redrive.ledger.delivery import breakers  # noqa: PLC0415
 
-    canary = settings.route(route).canary
     with _ledger(settings) as ledger, ledger.read() as connection:
         if destination is not None:
             one = next((o for o in breakers.of_destinations(connection, route) if o.destination == destination), None)
@@ -539,8 +557,8 @@ def _would_release(settings: "Settings", route: str, group: int | None, destinat
         gate = next((one for one in breakers.of_groups(connection, route) if one.group_id == group), None)
         if gate is None:
             raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
-    first = f"{min(canary.first, gate.held):,} of them would go first" if canary else "all of them would go"
-    typer.echo(f"group {group} of {route} is {gate.stage}: {gate.held:,} messages are held; {first} in the next run")
+    would = "all of them would go" if first is None else f"{min(first, gate.held):,} of them would go first"
+    typer.echo(f"group {group} of {route} is {gate.stage}: {gate.held:,} messages are held; {would} in the next run")
 
 
 # --- review -------------------------------------------------------------------------------------------------
