@@ -85,6 +85,15 @@ def test_every_requirement_is_pinned_by_version_and_content(lock: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "wanted", ["requirements", "requirements-test", "requirements-ministack", "requirements-bench"]
+)
+def test_whatever_is_asked_for_is_pinned(wanted: str) -> None:
+    asked = {line.partition("[")[0] for line in (ROOT / f"{wanted}.in").read_text().splitlines() if line[:1].isalnum()}
+    pinned = {pin.partition("==")[0].partition("[")[0] for pin in pins(f"{wanted}.txt")}
+    assert {re.split(r"[=<>!~ ;]", one)[0] for one in asked} <= pinned
+
+
+@pytest.mark.parametrize(
     ("text", "file"), [(MAKEFILE, "the Makefile"), ((ROOT / "Dockerfile").read_text(), "the image")]
 )
 def test_what_is_installed_is_held_against_its_hash(text: str, file: str) -> None:
