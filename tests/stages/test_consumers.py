@@ -279,7 +279,7 @@ def test_a_message_whose_consumer_hung_is_held_until_the_consumers_are_well_then
     go_on(workshop, well=2)
     assert (workshop.cycle()["redelivered"], workshop.bodies("orders")) == (1, [b"refused"])
     held = "select state, plan, reason from messages where cause = 'consumer_stuck'"
-    assert workshop.query(held) == [("held", "hold", "consumer_stuck: consumers of its destination are stuck")]
+    assert workshop.query(held) == [("held", "hold", "consumer_stuck: Consumers of its destination are stuck.")]
     workshop.advance(minutes=6)
     go_on(workshop, well=2)
     assert workshop.cycle()["held"] == 1, "still stuck"
