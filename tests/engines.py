@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-#: The engine that has met a database of its kind, by the name of its dialect.
-_first: dict[str, Engine] = {}
+#: The engine that has met a database of its kind, by what its dialect is. How its transactions begin is a part of that.
+_first: dict[tuple[str, str, str | None], Engine] = {}
 
 
 def share() -> None:
@@ -20,9 +20,10 @@ def share() -> None:
     def sharing(url: Any, **how: Any) -> Engine:
         made = create(url, **how)
         own = made.dialect
-        first = _first.get(own.name)
+        kind = (own.name, own.driver, how.get("isolation_level"))
+        first = _first.get(kind)
         if first is None:
-            event.listen(made, "connect", lambda *_: _first.setdefault(own.name, made))
+            event.listen(made, "connect", lambda *_: _first.setdefault(kind, made))
             return made
         own.initialize = lambda _connection: None  # type: ignore[method-assign]
         made.dialect = made.pool._dialect = first.dialect
