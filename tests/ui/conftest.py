@@ -1,5 +1,6 @@
 """The page over a seeded ledger, with a login that tests choose: identity is the only thing that is faked."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from playwright.sync_api import Browser, sync_playwright
 from starlette.requests import Request
 
 from redrive.ledger.engine import Ledger
@@ -16,6 +18,7 @@ from redrive_ui.app import create_app
 from redrive_ui.identity import NotLoggedIn, Person
 from redrive_ui.rendering import PREFIX
 from tests.probe import Probe
+from tests.servers import missing
 from tests.ui import seeding
 
 
@@ -109,3 +112,17 @@ def site(make_site: Callable[..., Site], history: Path, tmp_path: Path) -> Site:
     """The page over twelve days of two routes."""
     shutil.copy(history, tmp_path)
     return make_site()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, for the tests of one file."""
+    program = shutil.which("chromium")
+    if program is None:
+        missing("chromium is not installed")
+    with sync_playwright() as playwright:
+        # Its own sandbox refuses to run as root, as in a container; it visits nothing but our own pages.
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        yield browser
+        browser.close()

@@ -6,7 +6,6 @@ The identity alone is faked; see ``conftest.py``. What Airflow's frame, login an
 
 import json
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,29 +16,17 @@ from zoneinfo import ZoneInfo
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from redrive.ledger import tables
 from redrive_ui.rendering import PREFIX
-from tests.servers import free_port, missing
+from tests.servers import free_port
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
 pytestmark = [pytest.mark.timeout(600)]
 PATIENCE = 60_000
 expect.set_options(timeout=PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        missing("chromium is not installed")
-    with sync_playwright() as playwright:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=program, args=options)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

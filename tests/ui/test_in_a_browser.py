@@ -6,14 +6,13 @@ them, so that there is something to see. Screenshots go to ``$REDRIVE_SCREENSHOT
 
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect
 
 from redrive import settings
 from redrive.dev import local_airflow
@@ -24,7 +23,7 @@ from redrive.stages import pipeline
 from tests.classifying import classify
 from tests.dags.conftest import LASTING, Shop, shop  # noqa: F401 - a fixture
 from tests.dags.test_rest_trigger import Rest
-from tests.servers import free_port, missing
+from tests.servers import free_port
 from tests.ui import seeding
 
 pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.timeout(1200)]
@@ -85,19 +84,6 @@ def _plant_failures(ledger: Ledger) -> None:
 def airflow(dead: Shop) -> Iterator[Airflow]:
     with local_airflow.running(dead.home, free_port(), base=dead.base, viewers=[VIEWER]) as one:
         yield one
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        missing("chromium is not installed")
-    with sync_playwright() as playwright:
-        # Its own sandbox refuses to run as root, as in a container; it visits nothing but our own pages.
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=program, args=options)
-        yield browser
-        browser.close()
 
 
 def logged_in(browser: Browser, airflow: Airflow, user: str) -> BrowserContext:

@@ -226,3 +226,19 @@ def _from_airflow(conn_id: str) -> Connection:
         found.schema,
         found.extra_dejson,
     )
+
+
+def to_airflow(connection: Connection) -> Any:
+    """The connection as Airflow's own hooks take it. Raises ImportError where there is no Airflow."""
+    from airflow.sdk import Connection as Theirs  # noqa: PLC0415 - takes seconds
+
+    return Theirs(
+        conn_id=connection.conn_id,
+        conn_type=connection.conn_type,
+        host=connection.host,
+        login=connection.login,
+        password=connection.password,
+        schema=connection.schema,
+        port=connection.port,
+        extra=json.dumps(dict(connection.extra)),
+    )

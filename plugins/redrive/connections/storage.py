@@ -108,7 +108,7 @@ def _s3(connection: Connection, uri: str) -> dict[str, Any]:
         with needing("emr", f"connection {connection.conn_id} (roles, profiles)"):
             from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook  # noqa: PLC0415
         hook = AwsBaseHook(aws_conn_id=connection.conn_id, client_type="s3")
-        theirs = _theirs(connection)
+        theirs = lookup.to_airflow(connection)
         hook.get_connection = lambda conn_id: theirs  # noqa: ARG005  it was found already
         found = hook.get_credentials()
         keys = (found.access_key, found.secret_key, found.token)
@@ -160,18 +160,3 @@ def _abfs(connection: Connection, uri: str) -> dict[str, Any]:
     if tenant and connection.login and connection.password:
         return options | {"tenant_id": tenant, "client_id": connection.login, "client_secret": connection.password}
     return options | {"account_key": said.get("AccountKey") or connection.password}
-
-
-def _theirs(connection: Connection) -> Any:
-    from airflow.sdk import Connection as Theirs  # noqa: PLC0415
-
-    return Theirs(
-        conn_id=connection.conn_id,
-        conn_type=connection.conn_type,
-        host=connection.host,
-        login=connection.login,
-        password=connection.password,
-        schema=connection.schema,
-        port=connection.port,
-        extra=json.dumps(dict(connection.extra)),
-    )

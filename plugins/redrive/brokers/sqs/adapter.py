@@ -528,22 +528,13 @@ def _hook_client(connection: Connection, config: Config) -> Any:
     """A client from Airflow's own hook, which knows roles, web identities and what else an extra can say."""
     try:
         from airflow.providers.amazon.aws.hooks.sqs import SqsHook  # noqa: PLC0415
-        from airflow.sdk import Connection as Theirs  # noqa: PLC0415
+
+        theirs = lookup.to_airflow(connection)
     except ImportError as error:
         keys = ", ".join(sorted(set(connection.extra) - _SIMPLE_EXTRA))
         raise SettingsError(
             f"connection {connection.conn_id}: {keys} in the extra needs Airflow's Amazon provider"
         ) from error
-    theirs = Theirs(
-        conn_id=connection.conn_id,
-        conn_type=connection.conn_type,
-        host=connection.host,
-        login=connection.login,
-        password=connection.password,
-        schema=connection.schema,
-        port=connection.port,
-        extra=json.dumps(dict(connection.extra)),
-    )
     # A config given to the hook replaces the connection's own, so ours goes on top of that.
     own = connection.extra.get("config_kwargs")
     hook = SqsHook(aws_conn_id=connection.conn_id, config=Config(**own).merge(config) if own else config)
