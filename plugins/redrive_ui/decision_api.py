@@ -1,6 +1,7 @@
-"""The only writes: ``POST /api/decisions`` and ``/api/issues``. Everything is checked before anything is done."""
+"""The only writes, each a ``POST`` of JSON to ``/api/…``. Everything is checked before anything is done."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, TypeGuard
@@ -27,6 +28,15 @@ _MAX_NOTE = 2_000
 _MIN_NOTE = 3
 
 
+async def _answered(
+    request: Request, person: Person, work: Callable[[RequestContext, dict[str, Any]], dict[str, Any]]
+) -> Response:
+    """What ``work`` answers to the JSON that came, beside the loop; what another site has sent is refused first."""
+    refuse_forged(request)
+    given = await bounded_json(request)
+    return JSONResponse(await run_in_threadpool(lambda: work(request_context(request, person), given)))
+
+
 @router.post("/api/decisions")
 async def decide(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Decides what the body says and answers ``{"action", "count", "by"}``; see docs/review-page.md.
@@ -35,9 +45,7 @@ async def decide(request: Request, person: Annotated[Person, Depends(person_of)]
 
     Who says what a preview showed (``expected``, ``since``) also hears who was ``faster`` where it was not all of it.
     """
-    refuse_forged(request)
-    given = await bounded_json(request)
-    return JSONResponse(await run_in_threadpool(lambda: _decide(request_context(request, person), given)))
+    return await _answered(request, person, _decide)
 
 
 def filter_for(action: str, chosen: Filter) -> Filter:
@@ -155,9 +163,7 @@ def _corrected(
 @router.post("/api/corrections")
 async def check_correction(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Whether a correction could be sent, and what it changes; changes nothing itself."""
-    refuse_forged(request)
-    given = await bounded_json(request)
-    return JSONResponse(await run_in_threadpool(lambda: _check_correction(request_context(request, person), given)))
+    return await _answered(request, person, _check_correction)
 
 
 def _check_correction(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
@@ -199,9 +205,7 @@ def _check_correction(at: RequestContext, given: dict[str, Any]) -> dict[str, An
 @router.post("/api/issues")
 async def change_issues(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Says how far people are with failures; answers ``{"count", "by"}``. See docs/review-page.md."""
-    refuse_forged(request)
-    given = await bounded_json(request)
-    return JSONResponse(await run_in_threadpool(lambda: _change_issues(request_context(request, person), given)))
+    return await _answered(request, person, _change_issues)
 
 
 def _change_issues(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
@@ -239,9 +243,7 @@ def _change_issues(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
 @router.post("/api/visits")
 async def visit(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Notes that somebody looks; with ``seen`` all that has changed until now counts as known. Answers ``since``."""
-    refuse_forged(request)
-    given = await bounded_json(request)
-    return JSONResponse(await run_in_threadpool(lambda: _visit(request_context(request, person), given)))
+    return await _answered(request, person, _visit)
 
 
 def _visit(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
@@ -258,9 +260,7 @@ async def change_standing(request: Request, person: Annotated[Person, Depends(pe
     """Makes a standing decision (``route``, ``group``, ``decision``, ``until``, ``note``), or does an ``action``
     (``end`` or ``approve``) to ``standing``, the id of one.
     """
-    refuse_forged(request)
-    given = await bounded_json(request)
-    return JSONResponse(await run_in_threadpool(lambda: _change_standing(request_context(request, person), given)))
+    return await _answered(request, person, _change_standing)
 
 
 def _change_standing(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
@@ -314,9 +314,7 @@ def _change_standing(at: RequestContext, given: dict[str, Any]) -> dict[str, Any
 @router.post("/api/filters")
 async def change_filters(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Gives a filter a name (``name``, ``page``, ``query``), or takes it back (``remove``, its id)."""
-    refuse_forged(request)
-    given = await bounded_json(request)
-    return JSONResponse(await run_in_threadpool(lambda: _change_filters(request_context(request, person), given)))
+    return await _answered(request, person, _change_filters)
 
 
 def _change_filters(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:

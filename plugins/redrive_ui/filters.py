@@ -86,16 +86,14 @@ class Filter:
             raise BadFilter(f"status: one of {', '.join(STATUSES)}")
         if self.cause and self.cause not in set(Cause):
             raise BadFilter("cause: not one of the eighteen")
-        if self.past and self.past not in PAST:
-            raise BadFilter(f"past: one of {', '.join(PAST)}")
+        check_times(self.past, self.since, self.until)
         if self.above:
-            _whole_number("above", self.above)
+            whole_number("above", self.above)
         if self.group and self.group != NO_GROUP:
-            _whole_number("group", self.group)
+            whole_number("group", self.group)
         if self.header and not self.header.partition("=")[2]:
             raise BadFilter("header: write name=value")
-        for name in ("since", "until", "decided_at"):
-            instant(name, getattr(self, name))
+        instant("decided_at", self.decided_at)
 
     def settled(self, now: datetime) -> "Filter":
         """The same with times that don't move."""
@@ -227,7 +225,7 @@ def _ids(raw: object) -> tuple[int, ...]:
     given = raw if isinstance(raw, (list, tuple)) else [raw]
     if len(given) > _MAX_IDS:
         raise BadFilter(f"ids: at most {_MAX_IDS}; narrow the filter instead")
-    return tuple(sorted({_whole_number("ids", one) for one in given}))
+    return tuple(sorted({whole_number("ids", one) for one in given}))
 
 
 def _failures(raw: object) -> tuple[str, ...]:
@@ -246,7 +244,7 @@ def failure_of(name: object) -> tuple[str, int | None]:
     route, _, group = storable("failures", name).rpartition("~")
     if not route:
         raise BadFilter("failures: route~group")
-    return route, None if group == NO_GROUP else _whole_number("failures", group)
+    return route, None if group == NO_GROUP else whole_number("failures", group)
 
 
 def _failure(number: int, name: str, values: dict[str, Any]) -> str:
@@ -259,7 +257,24 @@ def _failure(number: int, name: str, values: dict[str, Any]) -> str:
     return f"(route = :of_route_{number} and group_id = :of_group_{number})"
 
 
-def _whole_number(name: str, raw: object) -> int:
+def check_times(past: str, since: str, until: str) -> None:
+    """Raise :class:`BadFilter` where these are no times."""
+    if past and past not in PAST:
+        raise BadFilter(f"past: one of {', '.join(PAST)}")
+    for name, text in (("since", since), ("until", until)):
+        instant(name, text)
+
+
+def query_of(asked: Any, changes: Mapping[str, Any]) -> str:
+    """A dataclass of texts as a query string, with these fields changed; other names are appended."""
+    known = {one.name for one in fields(asked)}
+    changed = replace(asked, **{name: value for name, value in changes.items() if name in known})
+    pairs = {one.name: value for one in fields(asked) if (value := getattr(changed, one.name))}
+    return urlencode(pairs | {name: value for name, value in changes.items() if name not in known and value})
+
+
+def whole_number(name: str, raw: object) -> int:
+    """``raw`` as a number that a database's id can be. Raises :class:`BadFilter` by ``name``."""
     text = str(raw)
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise BadFilter(f"{name}: a whole number")

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
 
 from sqlalchemy.engine import Connection
 
@@ -13,7 +12,7 @@ from redrive.audit_actions import Action
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.review.visits import Visit
 from redrive_ui import reading
-from redrive_ui.filters import PAST, BadFilter, instant, since_of, storable
+from redrive_ui.filters import BadFilter, check_times, instant, query_of, since_of, storable, whole_number
 from redrive_ui.reading import PAGE, Row, rows_of, templates
 
 #: So many events are looked at for one page.
@@ -43,20 +42,14 @@ class Audit:
         found = cls(**{one.name: storable(one.name, given.get(one.name, "")[:200]).strip() for one in fields(cls)})
         if found.action and found.action not in set(Action):
             raise BadFilter("action: none of docs/states.md")
-        if found.group and not (found.group.isascii() and found.group.isdigit() and len(found.group) < 19):
-            raise BadFilter("group: a whole number")
-        if found.past and found.past not in PAST:
-            raise BadFilter(f"past: one of {', '.join(PAST)}")
-        for name in ("since", "until"):
-            instant(name, getattr(found, name))
+        if found.group:
+            whole_number("group", found.group)
+        check_times(found.past, found.since, found.until)
         return found
 
     def query(self, **changes: Any) -> str:
         """This as a query string, with these fields changed; others are appended."""
-        known = {one.name for one in fields(self)}
-        changed = replace(self, **{name: value for name, value in changes.items() if name in known})
-        pairs = {one.name: value for one in fields(self) if (value := getattr(changed, one.name))}
-        return urlencode(pairs | {name: value for name, value in changes.items() if name not in known and value})
+        return query_of(self, changes)
 
     def where(self, readable: Collection[str], now: datetime, *, all_routes: bool) -> tuple[str, dict[str, Any]]:
         """A condition over ``audit_events`` as ``event``; what is of no route is for who may read every route."""

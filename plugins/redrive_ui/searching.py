@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
 from sqlalchemy.engine import Connection
 
@@ -23,7 +22,17 @@ from redrive.message import index_key
 from redrive.redaction import Redactor
 from redrive.settings import Settings
 from redrive_ui import reading
-from redrive_ui.filters import PAST, BadFilter, Filter, escaped, instant, since_of, storable
+from redrive_ui.filters import (
+    BadFilter,
+    Filter,
+    check_times,
+    escaped,
+    instant,
+    query_of,
+    since_of,
+    storable,
+    whole_number,
+)
 from redrive_ui.reading import PAGE, Row, rows_of
 
 #: So many of the newest messages are looked at for what no index knows.
@@ -89,12 +98,9 @@ class Search:
             raise BadFilter(f"state: one of {', '.join(STATES)}")
         if self.cause and self.cause not in set(Cause):
             raise BadFilter("cause: not one of the eighteen")
-        if self.group and not (self.group.isascii() and self.group.isdigit() and len(self.group) < 19):
-            raise BadFilter("group: a whole number")
-        if self.past and self.past not in PAST:
-            raise BadFilter(f"past: one of {', '.join(PAST)}")
-        for name in ("since", "until"):
-            instant(name, getattr(self, name))
+        if self.group:
+            whole_number("group", self.group)
+        check_times(self.past, self.since, self.until)
 
     @property
     def seeks(self) -> bool:
@@ -108,10 +114,7 @@ class Search:
 
     def query(self, **changes: Any) -> str:
         """This search as a query string, with these fields changed."""
-        known = {one.name for one in fields(self)}
-        changed = replace(self, **{name: value for name, value in changes.items() if name in known})
-        pairs = {one.name: value for one in fields(self) if (value := getattr(changed, one.name))}
-        return urlencode(pairs | {name: value for name, value in changes.items() if name not in known and value})
+        return query_of(self, changes)
 
     def where(self, readable: Collection[str], now: datetime, table: str = "messages") -> tuple[str, dict[str, Any]]:
         """A condition over ``messages`` of what is counted out, and its parameters."""
