@@ -177,11 +177,24 @@ def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
     pq.write_table(pa.Table.from_pylist(cases, file_schemas.CASES), output / file_schemas.CASES_FILE)
 
 
-def _load(folder: Path, size: int) -> Callable[[], Any]:
+def _staged(folder: Path, size: int) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+    """Everything drained and classified."""
     settings, world, broker, run = _prepare(folder)
     _letters(world, size)
     pipeline.drain(settings, run, broker=broker)
     _classified(settings, broker, run)
+    return settings, world, broker, run
+
+
+def _loaded(folder: Path, size: int) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+    """And loaded."""
+    settings, world, broker, run = _staged(folder, size)
+    pipeline.load(settings, run, broker=broker)
+    return settings, world, broker, run
+
+
+def _load(folder: Path, size: int) -> Callable[[], Any]:
+    settings, _, broker, run = _staged(folder, size)
 
     def measured() -> None:
         counts = pipeline.load(settings, run, broker=broker)
@@ -191,11 +204,7 @@ def _load(folder: Path, size: int) -> Callable[[], Any]:
 
 
 def _plan(folder: Path, size: int) -> Callable[[], Any]:
-    settings, world, broker, run = _prepare(folder)
-    _letters(world, size)
-    pipeline.drain(settings, run, broker=broker)
-    _classified(settings, broker, run)
-    pipeline.load(settings, run, broker=broker)
+    settings, _, broker, run = _loaded(folder, size)
 
     def measured() -> None:
         counts = pipeline.plan(settings, run, broker=broker)
@@ -205,11 +214,7 @@ def _plan(folder: Path, size: int) -> Callable[[], Any]:
 
 
 def _deliver(folder: Path, size: int) -> Callable[[], Any]:
-    settings, world, broker, run = _prepare(folder)
-    _letters(world, size)
-    pipeline.drain(settings, run, broker=broker)
-    _classified(settings, broker, run)
-    pipeline.load(settings, run, broker=broker)
+    settings, world, broker, run = _loaded(folder, size)
     pipeline.plan(settings, run, broker=broker)
 
     def measured() -> None:
