@@ -86,20 +86,28 @@ class Bouncing:
 class BrokerContract:
     """Supply the fixtures of the first section; the tests below are the contract."""
 
+    #: False: a body that is no text is refused, with the reason.
     carries_binary = True
+    #: False: an empty body is refused, with the reason.
     carries_empty = True
-    text_type = "String"  # the type of a plain text header, as the broker names it
-    keeps_id_when_dead_lettered = True  # where identity is stable at all
+    #: The type of a plain text header, as the broker names it.
+    text_type = "String"
+    #: False: a dead letter gets a new broker id. Asked where identity is stable at all.
+    keeps_id_when_dead_lettered = True
+    #: False: the broker doesn't tell how often a message was delivered.
     counts_deliveries = True
     #: Headers in which this broker's adapter reads numbers and times, with what anyone could write there.
     hostile_headers: tuple[tuple[Header, ...], ...] = ((Header("x-delivery-count", "String", "99999999999"),),)
+    #: A little under the broker's bound, where that is less than 1 MB.
     max_body = 1_000_000
+    #: The shortest lease that the broker gives.
     short_lease = timedelta(seconds=1)
 
     # --- what a broker's tests supply ------------------------------------------------------------------
 
     @pytest.fixture
     def broker(self) -> Broker:
+        """The adapter, on a server that works."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -109,12 +117,12 @@ class BrokerContract:
 
     @pytest.fixture
     def make_queue(self) -> Callable[..., str]:
-        """``make_queue(ordered=False, dead_letter_queue=None, max_deliveries=None)`` -> name of a new queue."""
+        """``make_queue(ordered=False, dead_letter_queue=None, max_deliveries=None)`` -> name of a new, empty queue."""
         raise NotImplementedError
 
     @pytest.fixture
     def let_pass(self) -> Callable[[timedelta], None]:
-        """Let time pass for the broker."""
+        """Let time pass: sleep, move a stand-in's clock, or end the consumer where only that ends a lease."""
         return lambda duration: time.sleep(duration.total_seconds())
 
     @pytest.fixture
@@ -124,12 +132,12 @@ class BrokerContract:
 
     @pytest.fixture
     def refused_broker(self) -> Broker:
-        """A broker that the server allows nothing."""
+        """A broker that the server allows nothing on ``orders-dlq``."""
         raise NotImplementedError
 
     @pytest.fixture
     def unreachable_broker(self) -> Broker:
-        """A broker whose server isn't there."""
+        """A broker whose server isn't there, with short timeouts."""
         raise NotImplementedError
 
     def left(self, broker: Broker, queue: str) -> int:

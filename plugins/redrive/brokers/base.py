@@ -26,65 +26,88 @@ CUSTOM_FAILURE_HEADERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a broker can do; stages ask here instead of asking which broker it is."""
+    """What a broker can do; stages ask here instead of asking which broker it is.
 
-    knows_empty: bool  # depth is exact enough to end a drain
-    stable_identity: bool  # a copy keeps its broker id until it is settled, so a second staging is provable
-    gives_reason: bool  # a dead letter says why it died
-    single_target: bool  # a redelivery reaches only the subscriber that failed
-    native_dedupe: timedelta | None  # window in which the broker drops a repeated dedup id
-    native_delay: timedelta | None  # longest delay that the broker keeps for one message, and never ends early
-    max_headers: int | None  # application headers per message, ours included
-    max_message_bytes: int | None  # body and headers together
-    publish_batch: int  # messages per publish request
-    failure_headers: frozenset[str]  # stripped before a redelivery
-    max_lease: timedelta | None = None  # no receive or extension leases for longer
-    consumer_statistics: bool = False  # it fills TellsOfConsumers too
-    closes_connections: bool = False  # it fills ClosesConnections too
+    A wrong answer breaks a promise: claim a capability only where a test on the broker proves it.
+    """
+
+    #: Depth counts everything that a drain could still receive, so a drain may end when it says zero.
+    knows_empty: bool
+    #: A copy has the same broker id and enqueue time each time it is received, so a second staging can be proved.
+    stable_identity: bool
+    #: A dead letter says why it died.
+    gives_reason: bool
+    #: A publish reaches only the queue, or the subscriber, that failed.
+    single_target: bool
+    #: Within this window the broker drops a repeated id, and still answers ``sent``. None: it drops nothing.
+    native_dedupe: timedelta | None
+    #: The longest delay that the broker keeps for one message: it never ends early, and hardly late. None: no delay.
+    native_delay: timedelta | None
+    #: Application headers per message, ours included.
+    max_headers: int | None
+    #: Body and headers together.
+    max_message_bytes: int | None
+    #: Messages per publish request.
+    publish_batch: int
+    #: Names of headers that say why a message died; they are removed before a redelivery.
+    failure_headers: frozenset[str]
+    #: No receive and no extension leases for longer.
+    max_lease: timedelta | None = None
+    #: It fills TellsOfConsumers too.
+    consumer_statistics: bool = False
+    #: It fills ClosesConnections too.
+    closes_connections: bool = False
     #: Closing one connection of a queue's consumers makes all of them connect anew: what each holds is given out again.
     closes_all_together: bool = False
-    native_delays: tuple[int, ...] = ()  # the only ones, in rising seconds; others are rounded up. (): any
-    settles_whole: bool = False  # one settle takes all its receipts or none: a batch is settled in one call
-    #: Rights that a run needs and that can't be tried without changing something, in the broker's own words.
+    #: The only delays that it keeps, in rising seconds; others are rounded up. (): any delay.
+    native_delays: tuple[int, ...] = ()
+    #: One settle call takes all its receipts or none, also in a crash: a batch is settled in one call.
+    settles_whole: bool = False
+    #: Rights that a run needs and that can't be tried without receiving, settling or sending something, in the broker's
+    #: own words.
     untried_rights: str = ""
     #: Whether a dead letter has the broker id that its consumer saw, so that the consumer's records can be asked by it.
-    #: ``kept``: and so has every redelivery of it. ``new``: publish tells another for each. None: it has not.
+    #: ``kept``: every redelivery has it too. ``new``: publish tells another id for each redelivery. None: it has not.
     consumer_ids: Literal["kept", "new"] | None = None
-    #: How the age of a live queue's oldest message can be found out: ``sample``: receive a few and release them,
-    #: which hurts nothing but costs each one delivery. None: not at all.
+    #: How the age of a live queue's oldest message can be found out. ``sample``: receive a few messages and release
+    #: them, which leaves each as it was but for one delivery; such a broker fills ``QueueInfo.own_max_deliveries``,
+    #: which rations these looks. None: not at all.
     oldest_age: Literal["sample"] | None = None
-    #: So long ago the depth that it tells may have been so. A source counts as empty only where receives said so too,
-    #: and as drained up to so long before the drain; a destination as worked off up to so long before the look.
+    #: A depth may be as old as this, though it is right in the end. So a source counts as empty only where receives
+    #: said so too, and as drained only up to this long before the drain; a destination counts as worked off only up to
+    #: this long before the look.
     depth_lag: timedelta = timedelta(0)
-    #: A count of zero says that nothing is there once another, so much earlier, said so too and none between them said
-    #: otherwise: an estimate may be zero by itself. 0: one is enough.
+    #: How long a count has to stay zero before nothing is there: where the count is an estimate, it may be zero by
+    #: itself. 0: one look is enough.
     zeros_apart: timedelta = timedelta(0)
-    #: Whether a depth counts every message at one moment, so that whatever it goes down by has left. Where it doesn't,
-    #: it may waver by itself, and only emptiness and great swings say that a destination works.
+    #: A depth counts every message at one moment, so whatever it goes down by has left. Where that isn't so, it may
+    #: waver by itself, and only emptiness and great swings say that a destination works.
     exact_depth: bool = False
-    #: What came first is given to a consumer first, whatever its key: then as many that left as lay before a message,
-    #: or a later send that came back, prove that it was received. Where it isn't so, only emptiness does.
+    #: What came first is given out first, whatever its key, group, session, partition or priority. Then a message was
+    #: received once as many have left as lay before it, or once a later send came back. Otherwise only emptiness proves
+    #: that.
     in_order: bool = False
     #: A consumer's hold ends by the broker's clock unless the consumer renews it: whoever hangs gives back what it has,
     #: and after its deliveries a message is dead-lettered. Depth tells what waits apart from what is held.
     leases_end: bool = False
-    #: Whether describing a dead-letter queue says how long its origin leases: where no reason is given, a hint at one.
+    #: Describing a dead-letter queue tells how long its origin leases: a hint at the cause where no reason is given.
     tells_origin_lease: bool = False
-    #: Whether messages can be looked at without receiving them: it counts no delivery and hides them from nobody.
+    #: It fills Peeks too: messages can be looked at without receiving them, which counts no delivery and hides nothing.
     peeks: bool = False
-    #: Whether what was drained from a dead-letter queue can be put back there. False: nobody can send there, so
-    #: :func:`redrive.stages.restore.restore` can't.
+    #: What was drained from a dead-letter queue can be put back there. False: nobody can send there, so
+    #: :func:`redrive.stages.restore.restore` can't either.
     takes_back: bool = True
-    #: So long a consumer's client library keeps a lease alive, unless told otherwise; None: it ends when the origin's
-    #: lease does. What runs out then is this one, whatever the origin says.
+    #: A consumer's client library keeps a lease alive for this long, unless told otherwise. What runs out then is this
+    #: lease, whatever the origin says. None: the library renews nothing.
     client_lease: timedelta | None = None
-    #: Whether a letter's origin is the broker's own word. False: it is in a header, and a producer can write that.
+    #: A letter's origin is the broker's own word (SQS: a system attribute). False: it is in a header, which any
+    #: producer can write.
     proves_origin: bool = False
-    #: Whether the time per delivery of a dead letter without a reason tells that its lease ran out: its times are the
-    #: broker's own, and it is dead-lettered for nothing but its deliveries.
+    #: The time per delivery of a dead letter without a reason tells that its lease ran out: its times are the broker's
+    #: own, and it is dead-lettered for nothing but its deliveries.
     times_tell_leases: bool = False
-    #: Whether a publish tells an id that the broker gave this send alone, so that the same id twice means that it took
-    #: two sends for one. False where a producer's id is kept, or where nobody knows.
+    #: A publish tells an id that the broker gave this send alone, so the same id twice means that it took two sends for
+    #: one. False where a producer's id is kept, or where nobody knows.
     ids_of_sends: bool = False
 
 
@@ -122,24 +145,32 @@ class BrokerKind:
     The module that holds one imports no client library: settings are read, and advice is shown, where there is none.
     """
 
-    title: str  # as people call the broker
-    adapter: str  # ``module:class``; the class has ``open(connection_id, **options)`` and fills Broker
-    capabilities: Capabilities  # what it can do at best; over a connection or for a queue it may be less
-    #: By cause: what to add to the general advice, with the names of this broker's knobs.
+    #: As people call the broker.
+    title: str
+    #: ``module:class`` of what fills Broker; imported when a route is opened.
+    adapter: str
+    #: What it can do at best. The adapter's own capabilities say what it can do over its connection, or for a queue.
+    capabilities: Capabilities
+    #: By cause: what to add to the general advice, with the names of this broker's knobs. At least for
+    #: ``lease_expired``, ``max_deliveries`` and ``consumer_stuck``, as far as the broker has such knobs.
     advice: Mapping[Cause, str] = field(default_factory=dict)
     #: By key of a route, as docs/configuration.md writes it (``sources[].queue``): what the key means on this broker.
     words: Mapping[str, str] = field(default_factory=dict)
-    #: The queue that a source ``(queue, kind)`` of the configuration means.
+    #: The queue that a source ``(queue, kind)`` of the configuration means, where that isn't what is written (Service
+    #: Bus: ``orders/$DeadLetterQueue``).
     source_name: Callable[[str, str], str] = _as_written
-    #: Whether the source ``queue`` stands for several, of which ListsSources tells.
+    #: Whether the source ``queue`` stands for several (Service Bus: ``topic/*``); the adapter then fills ListsSources.
     many: Callable[[str], bool] = _never
     #: Whether the source ``queue`` is, or stands for, ``one``.
     covers: Callable[[str, str], bool] = _for_itself
     #: Why headers, all that a message has, can't go out as a person wrote them: a sentence that names the first that is
     #: to blame. None: they can. Their number and the size of the message are in the capabilities.
     refuses_headers: Callable[[Sequence[Header]], str | None] = _carries_all
+    #: False where a route names no connection.
     needs_connection: bool = True
-    extra: str = ""  # the extra of redrive that brings its client library
+    #: The extra of redrive that brings its client library; left out in a package of its own.
+    extra: str = ""
+    #: Where none of Airflow's providers has a form for this broker; its *Test* opens the adapter.
     form: ConnectionForm | None = None
 
 
@@ -195,9 +226,11 @@ class Settled(NamedTuple):
 class Publication(NamedTuple):
     """The outcome of one publish.
 
-    ``sent``: the broker confirmed that it has the message durably. ``refused``: it certainly has not and
-    never will take it as it is. ``retry``: it certainly has not, and may take it later (throttled, not
-    reachable). ``unknown``: nobody can say.
+    - ``sent``: the broker confirmed that it has the message durably.
+    - ``refused``: it certainly does not have this message, and never takes it as it is. The rest of the batch goes on.
+    - ``retry``: it certainly does not have it, and may take it later (throttled, not reachable). Certain is what the
+      broker itself says, or what never left us; a proxy's 503, a nack after a fault and a broken link are not.
+    - ``unknown``: everything else, such as a timeout after the request left.
     """
 
     status: Literal["sent", "refused", "retry", "unknown"]
@@ -236,8 +269,11 @@ def readable(read: Callable[[], DeadLetter], least: Callable[[], DeadLetter]) ->
 class Broker(Protocol):
     """What Redrive needs of a broker. Queues are named as in the configuration.
 
+    The class also has a class method ``open(connection_id, *, env=os.environ, **options)``. It reads the connection by
+    :func:`redrive.connections.lookup.get`, so that the environment is enough, and does without the network if it can.
+
     Every method raises :class:`~redrive.errors.QueueMissing`, :class:`~redrive.errors.PermissionRefused`
-    or :class:`~redrive.errors.BrokerUnavailable`, naming the queue.
+    or :class:`~redrive.errors.BrokerUnavailable`, naming the queue, ``from`` the client's error.
     """
 
     capabilities: Capabilities
@@ -247,26 +283,41 @@ class Broker(Protocol):
         ...
 
     def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
-        """Up to ``limit`` messages, each leased to us for ``lease``; [] after ``wait`` without any."""
+        """Up to ``limit`` messages, each leased to us for ``lease``; [] after ``wait`` without any.
+
+        Bodies are the original bytes. Every header keeps its broker type name, and ``properties`` has whatever a
+        redelivery or a restore needs. What the broker doesn't tell is None (``""`` for ids), never a guess. Anyone may
+        have written what a message says of itself: read it by ``message.count`` and ``message.instant``, and put
+        :func:`readable` around the conversion.
+        """
         ...
 
     def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
-        """Delete or ack for good. Harmless when repeated. Order of ``receipts`` does not matter."""
+        """Delete or ack for good. Harmless when repeated. Order of ``receipts`` does not matter.
+
+        What could not be settled is in ``Settled.failures``, each with its receipt.
+        """
         ...
 
     def release(self, queue: str, receipts: Sequence[object]) -> None:
-        """Give messages back at once instead of when their lease ends."""
+        """Give messages back at once instead of when their lease ends.
+
+        An adapter that can't does the nearest thing, and its docstring says which.
+        """
         ...
 
     def extend(self, queue: str, receipts: Sequence[object], lease: timedelta) -> None:
-        """Lease the messages to us for ``lease`` from now."""
+        """Lease the messages to us for ``lease`` from now; where that can't be, as ``release``."""
         ...
 
     def publish(self, queue: str, messages: Sequence[Outgoing]) -> list[Publication]:
         """Send and wait for the broker's word: one result per message, in the same order.
 
-        Never repeats a request whose fate is unknown. Order within one ordering key is kept: when a message
-        of a key is not sent, later ones of that key in the call are answered ``retry``.
+        Never repeats a request whose fate is unknown: the client's own retries are off. Order within one ordering key
+        is kept: when a message of a key is not sent, later ones of that key in the call are answered ``retry``.
+
+        A broker that drops a repeated id gets ``message.send_id``, never a producer's own id, which several messages
+        may share.
 
         ``QueueMissing`` and ``PermissionRefused`` are raised only where certainly nothing of the call was sent: who
         calls takes all of it back. Once a message is ``sent`` or ``unknown``, what is left is answered ``retry``.
@@ -276,22 +327,30 @@ class Broker(Protocol):
     def leads_to(self, queue: str, origin: str) -> bool | None:
         """Whether what is sent to ``queue`` fails at ``origin`` if it fails, where that is the origin of a letter.
 
-        False: what failed there was sent elsewhere. None: nobody can say.
+        False: what failed there was sent elsewhere, so a copy with our headers is a message of its own. None: nobody
+        can say.
         """
         ...
 
     def origins(self, queue: str) -> frozenset[str] | None:
         """The queues, as letters name their origin, that dead-letter into ``queue`` by the broker's own word.
 
-        None: the broker can't say. What a header says is no word of the broker.
+        Without a ``destination`` messages go back only to these and to what the source lists under ``origins``. None:
+        the broker can't say; an outage is raised. What a header says is no word of the broker.
         """
         ...
 
-    def depth(self, queue: str) -> Depth: ...
+    def depth(self, queue: str) -> Depth:
+        """How many messages are there. A number that is missing is None, never 0: 0 means "worked off"."""
+        ...
 
-    def describe(self, queue: str) -> QueueInfo: ...
+    def describe(self, queue: str) -> QueueInfo:
+        """What the broker tells about ``queue``; ``redrive doctor`` shows its warnings."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the connection. Settles nothing: what is leased goes back."""
+        ...
 
 
 class Peeks(Protocol):
