@@ -1,5 +1,7 @@
 """The page over a seeded ledger, with a login that tests choose: identity is the only thing that is faked."""
 
+import copy
+import functools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -10,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from playwright.sync_api import Browser, sync_playwright
+from starlette.datastructures import State
 from starlette.requests import Request
 
 from redrive.ledger.engine import Ledger
@@ -17,6 +20,7 @@ from redrive.settings import Settings
 from redrive_ui.app import create_app
 from redrive_ui.identity import NotLoggedIn, Person
 from redrive_ui.rendering import PREFIX
+from redrive_ui.request_context import AppState
 from tests.probe import Probe
 from tests.servers import missing
 from tests.ui import seeding
@@ -49,6 +53,12 @@ class Doors:
         return f"/auth/login?next={back}"
 
 
+@functools.cache
+def _made() -> FastAPI:
+    """The application as Airflow has it: its routes and templates are read once, as there."""
+    return create_app(Doors())
+
+
 class Site(Probe):
     """The page as a browser meets it, mounted where Airflow mounts it."""
 
@@ -57,7 +67,11 @@ class Site(Probe):
         self.ledger = Ledger(settings.database)
         self.doors = Doors()
         airflow = FastAPI()
-        self.app = create_app(self.doors, load=lambda: self.settings, clock=lambda: seeding.NOW)
+        self.app = copy.copy(_made())
+        templates = self.app.state.redrive.templates
+        self.app.state = State(
+            {"redrive": AppState(self.doors, lambda: self.settings, lambda: seeding.NOW, templates=templates)}
+        )
         airflow.mount(PREFIX, self.app)
         self.client = TestClient(airflow, base_url="http://airflow.test", raise_server_exceptions=True)
 
