@@ -16,7 +16,7 @@ from tests.workshop import ROUTE, Workshop, micros
 
 from redrive import settings as configuration
 from redrive.airflow import spark_operators, tasks
-from redrive.cli.app import status
+from redrive.cli.control import status
 from redrive.errors import SettingsError
 from redrive.settings import Settings
 from redrive.stages import context as stage_context

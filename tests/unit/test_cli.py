@@ -16,7 +16,7 @@ from tests.servers import free_port
 from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 from redrive import __version__
-from redrive.cli import app, output
+from redrive.cli import held_run, output, runs
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger, sql
 from redrive.lifecycle import State
@@ -351,7 +351,7 @@ def test_an_interruption_says_what_is_half_done_and_that_it_goes_on(folder: Path
             "insert into staging_batches (route, source, kind, shard, run_id, fence, state, uri, copies, opened_at)"
             " values ('orders', 'orders-dlq', 'dead_letter', 0, 'r', 1, 'settled', 'one.parquet', 300, '2026-01-01')"
         )
-    said = app._interrupted(load(folder / "redrive.yaml"), "orders")
+    said = held_run._interrupted(load(folder / "redrive.yaml"), "orders")
     assert said == (
         "interrupted: 300 staged and not yet classified; nothing is lost, and the next `redrive run orders` goes on"
     )
@@ -393,22 +393,22 @@ def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
     folder: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(app.time, "sleep", slept.append)
+    monkeypatch.setattr(runs.time, "sleep", slept.append)
     settings = load(folder / "redrive.yaml")
-    assert not app._another(settings, "orders", {"drained": 0}, watch=False)
+    assert not runs._another(settings, "orders", {"drained": 0}, watch=False)
     assert "done: nothing is left on orders that a run could do" in capsys.readouterr().err
-    assert app._another(settings, "orders", {"drained": 3}, watch=False), "there may be more in the queue"
-    assert app._another(settings, "orders", {"drained": 0}, watch=True)
+    assert runs._another(settings, "orders", {"drained": 3}, watch=False), "there may be more in the queue"
+    assert runs._another(settings, "orders", {"drained": 0}, watch=True)
     workshop = Workshop(folder)
     workshop.die("later", error=THROTTLED)
     workshop.cycle()
-    assert app._another(settings, "orders", {"drained": 0}, watch=False)
+    assert runs._another(settings, "orders", {"drained": 0}, watch=False)
     assert "left: 1 waiting; the next run in 2 s" in capsys.readouterr().err, "it has been due for long"
     with ledger.write() as connection:
         connection.execute(
             sql("update messages set next_attempt_at = :due_at"), {"due_at": datetime.now(UTC) + timedelta(hours=1)}
         )
-    assert app._another(settings, "orders", {"drained": 0}, watch=False)
+    assert runs._another(settings, "orders", {"drained": 0}, watch=False)
     assert slept == [2, 60, 2, 60]
 
 

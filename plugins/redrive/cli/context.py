@@ -1,0 +1,170 @@
+"""What commands share: the configuration, the ledger, the time, who runs them, and what is said at the end.
+
+Imports what is heavy only when it is asked for.
+"""
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from redrive.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from redrive.ledger.engine import Ledger
+    from redrive.ledger.selecting import Selection
+    from redrive.settings import Settings
+
+
+def read_settings() -> "Settings":
+    """The configuration, as `REDRIVE_CONFIG` or the working folder says where it is."""
+    from redrive import settings  # noqa: PLC0415
+
+    return settings.load()
+
+
+@contextmanager
+def open_ledger(settings: "Settings") -> Iterator["Ledger"]:
+    """The ledger, once its tables are those that this code knows; SchemaOutdated otherwise."""
+    from redrive.ledger import schema  # noqa: PLC0415
+    from redrive.ledger.engine import Ledger  # noqa: PLC0415
+
+    ledger = Ledger(settings.database)
+    try:
+        schema.check(ledger)
+        yield ledger
+    finally:
+        ledger.close()
+
+
+def utc_now() -> datetime:
+    """The time: commands read it here, and hand it on."""
+    return datetime.now(UTC)
+
+
+def this_process() -> str:
+    """Who holds a route while this command runs, as others see it."""
+    return f"{getpass.getuser()}@{socket.gethostname()} process {os.getpid()}"
+
+
+def console() -> "Console":
+    """Standard output, as wide as its terminal."""
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console()
+
+
+def selection_of(
+    limit: int | None = None,
+    causes: list[str] | None = None,
+    groups: list[int] | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    sources: list[str] | None = None,
+    attributes: list[str] | None = None,
+    types: list[str] | None = None,
+) -> "Selection":
+    from redrive.classification.causes import Cause  # noqa: PLC0415
+    from redrive.ledger.selecting import Selection, parse_attributes  # noqa: PLC0415
+    from redrive.message import TYPE_ATTRIBUTE  # noqa: PLC0415
+
+    known = {cause.value for cause in Cause}
+    for cause in causes or ():
+        if cause not in known:
+            raise UsageError(f"--cause {cause}: no such cause; there are {', '.join(sorted(known))}")
+    begins, ends = _moment("--since", since), _moment("--until", until)
+    if begins and ends and begins >= ends:
+        raise UsageError(f"--since {since} is not before --until {until}: nothing can be both")
+    return Selection(
+        limit,
+        tuple(causes or ()),
+        tuple(groups or ()),
+        begins,
+        ends,
+        tuple(sources or ()),
+        (*parse_attributes(attributes or ()), *((TYPE_ATTRIBUTE, one) for one in types or ())),
+    )
+
+
+def _moment(option: str, text: str | None) -> datetime | None:
+    from redrive.settings import parse_duration  # noqa: PLC0415
+
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return utc_now() - parse_duration(text.removesuffix(" ago"))
+        except ValueError as error:
+            raise UsageError(
+                f"{option} {text}: neither a time such as 2026-11-20T06:00 nor an age such as 6h"
+            ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None = None) -> list[dict[str, Any]]:
+    """Rows about messages as they may be shown: without what their route, or ``route``, redacts."""
+    from redrive.redaction import redactor  # noqa: PLC0415
+
+    for row in rows:
+        name = route or row["route"]
+        if name not in settings.routes or not (mask := redactor(settings.routes[name])):
+            continue
+        for name in {"payload", "error_text", "corrected_body", "template", "example"} & row.keys():
+            row[name] = row[name] and mask(row[name])
+        if row.get("headers"):
+            row["headers"] = mask.headers(row["headers"])
+        if row.get("corrected_headers"):
+            row["corrected_headers"] = mask.changes(row["corrected_headers"])
+        if row.get("payload_bytes"):
+            row["payload_bytes"] = mask(bytes(row["payload_bytes"]).decode("utf-8", "replace")).encode()
+    return rows
+
+
+def learned_model_here() -> Any:
+    """What this site has learned; None where it has not, or with a file of another version, which is told."""
+    from redrive.classification import learned_model  # noqa: PLC0415
+    from redrive.settings.file import home  # noqa: PLC0415
+
+    try:
+        return learned_model.of_site(home())
+    except ValueError as error:
+        typer.echo(f"{learned_model.LEARNED}: {error}", err=True)
+        return None
+
+
+def known_groups_here() -> list[Any]:
+    """The ledger's groups where there is a ledger; [] in any other case, because explain needs none."""
+    from redrive.errors import RedriveError as AnyError  # noqa: PLC0415
+
+    try:
+        from redrive.ledger.drain import groups  # noqa: PLC0415
+
+        settings = read_settings()
+        if settings.database.startswith("sqlite") and not Path(settings.database.removeprefix("sqlite:///")).exists():
+            return []
+        with open_ledger(settings) as ledger, ledger.read() as connection:
+            return groups.known_groups(connection)
+    except AnyError:
+        return []
+
+
+def print_advice(settings: "Settings", route: str, causes: dict[str, int]) -> None:
+    """How to make the commonest causes of ``route`` not happen again."""
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_advice(console(), causes, settings.route(route).broker)
+
+
+def print_counts(title: str, counts: dict[str, Any]) -> None:
+    shown = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in counts.items() if ":" not in key)
+    typer.echo(f"{title}: {shown}")

@@ -1,0 +1,164 @@
+"""Where routes stand, and what lets them go or stops them: status, pause, resume, release."""
+
+import getpass
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redrive.cli.context import console, open_ledger, print_advice, read_settings, utc_now
+from redrive.cli.options import ASK_FROM, AsJson, DryRun, RouteName
+from redrive.errors import UsageError
+from redrive.message import LARGEST_ID, MOST_MESSAGES
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from redrive.settings import Settings
+
+app = typer.Typer()
+
+
+@app.command()
+def status(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Gates as one table, for wide terminals.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Where every route stands: messages by state, gates of its groups, who holds it, whether it is paused."""
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    settings = read_settings()
+    names = [route] if route else list(settings.routes)
+    for name in names:
+        settings.route(name)
+    with open_ledger(settings) as ledger, ledger.read() as connection:
+        found = [
+            inspecting.status(connection, name)
+            | {"configuration": configurations_of(connection, settings, name)}
+            | {"causes": inspecting.causes(connection, name)}
+            for name in names
+        ]
+    if as_json:
+        typer.echo(json.dumps(found, default=str))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    for one in found:
+        output.print_status(console(), one, utc_now(), wide=wide)
+        print_advice(settings, one["route"], one["causes"])
+
+
+def configurations_of(connection: "Connection", settings: "Settings", route: str) -> dict[str, str | None]:
+    """What the route's newest run began with, and what its next one begins with as the file is now."""
+    from redrive import settings as configuration  # noqa: PLC0415
+    from redrive.ledger import configurations  # noqa: PLC0415
+
+    now = configuration.written(settings, route)
+    return {
+        "last_run": configurations.shown(configurations.before(connection, route)),
+        "next_run": configurations.shown(now.hash if now else None),
+    }
+
+
+@app.command()
+def pause(
+    route: RouteName, reason: Annotated[str, typer.Option(help="Why; people see it.")] = "no reason given"
+) -> None:
+    """Let no run of ROUTE begin and none send, until `redrive resume`."""
+    from redrive.ledger import leases  # noqa: PLC0415
+    from redrive.stages import notify  # noqa: PLC0415
+
+    settings = read_settings()
+    settings.route(route)
+    with open_ledger(settings) as ledger:
+        leases.pause(ledger, route, by=getpass.getuser(), reason=reason, now=utc_now())
+    notify.paused(settings, route, utc_now())
+    typer.echo(f"{route} is paused; `redrive resume {route}` lets it go on")
+
+
+@app.command()
+def resume(route: RouteName) -> None:
+    """Let ROUTE go on after a pause."""
+    from redrive.ledger import leases  # noqa: PLC0415
+    from redrive.stages import notify  # noqa: PLC0415
+
+    settings = read_settings()
+    settings.route(route)
+    with open_ledger(settings) as ledger:
+        changed = leases.resume(ledger, route, by=getpass.getuser(), now=utc_now())
+    notify.paused(settings, route, utc_now())
+    typer.echo(f"{route} goes on" if changed else f"{route} was not paused")
+
+
+@app.command()
+def release(
+    route: RouteName,
+    group: Annotated[int | None, typer.Argument(max=LARGEST_ID, help="The group's id.", show_default=False)] = None,
+    destination: Annotated[str | None, typer.Option(help="A stopped destination instead of a group.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_MESSAGES, help="So many of the group go first. Default: the route's canary."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask, however many go at once.")] = False,
+) -> None:
+    """Let a held GROUP of ROUTE try its canary again, or a stopped destination a few messages. Of a destination that
+    tells no depth you say by it that it has worked off what was sent there."""
+    from redrive.ledger.delivery import breakers, in_flight  # noqa: PLC0415
+
+    settings = read_settings()
+    canary = settings.route(route).canary
+    if (group is None) == (destination is None):
+        raise UsageError("say what to release: the id of a group, or --destination NAME")
+    if limit is not None and destination is not None:
+        raise UsageError("--limit is for a group; to a stopped destination a few go first anyway")
+    first = limit or (canary.first if canary else None)
+    if dry_run:
+        _would_release(settings, route, group, destination, first)
+        return
+    with open_ledger(settings) as ledger:
+        if destination is not None:
+            worked = in_flight.vouch(ledger, route, destination, by=getpass.getuser(), now=utc_now())
+            released = breakers.release_destination(ledger, route, destination, by=getpass.getuser(), now=utc_now())
+            if not (released or worked):
+                raise UsageError(
+                    f"the breaker of {destination} holds nothing back; `redrive status {route}` shows those that do"
+                )
+            typer.echo(f"{destination} gets messages again in the next run of {route}; if it was stopped, a few first")
+            return
+        assert group is not None  # noqa: S101 - one of the two was given
+        with ledger.read() as connection:
+            held = next((one.held for one in breakers.of_groups(connection, route) if one.group_id == group), 0)
+        at_once = held if first is None else min(first, held)
+        # Where nobody sits there it is a program, which has always gone ahead.
+        if at_once > ASK_FROM and not yes and sys.stdin.isatty():
+            typer.confirm(f"Let {at_once:,} messages of group {group} of {route} go at once?", abort=True)
+        if not breakers.release_group(ledger, route, group, first=first, by=getpass.getuser(), now=utc_now()):
+            raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
+    typer.echo(
+        f"group {group} of {route} goes in the next run, all of it"
+        if first is None
+        else f"group {group} of {route} tries its canary again in the next run: {first:,} go first"
+    )
+
+
+def _would_release(
+    settings: "Settings", route: str, group: int | None, destination: str | None, first: int | None
+) -> None:
+    """Say what stands behind the gate of a group or a destination, and what its release would do."""
+    from redrive.ledger.delivery import breakers  # noqa: PLC0415
+
+    with open_ledger(settings) as ledger, ledger.read() as connection:
+        if destination is not None:
+            one = next((o for o in breakers.of_destinations(connection, route) if o.destination == destination), None)
+            if one is None or one.stage == "open":
+                raise UsageError(f"the breaker of {destination} holds nothing back")
+            typer.echo(f"{destination} is {one.stage}: {one.waiting:,} messages wait, and a few would go first")
+            return
+        gate = next((one for one in breakers.of_groups(connection, route) if one.group_id == group), None)
+        if gate is None:
+            raise UsageError(f"route {route} has no group {group}; `redrive status {route}` lists them")
+    would = "all of them would go" if first is None else f"{min(first, gate.held):,} of them would go first"
+    typer.echo(f"group {group} of {route} is {gate.stage}: {gate.held:,} messages are held; {would} in the next run")

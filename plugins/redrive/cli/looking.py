@@ -1,0 +1,177 @@
+"""Looking, without changing anything: trace, audit, doctor, explain."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.context import console, known_groups_here, learned_model_here, masked, open_ledger, read_settings
+from redrive.cli.held_run import progress_shown
+from redrive.cli.options import AsJson
+from redrive.errors import UsageError
+
+if TYPE_CHECKING:
+    from redrive.settings import Settings
+
+app = typer.Typer()
+
+
+@app.command()
+def trace(
+    message: Annotated[str, typer.Argument(help="A redrive id, message id, broker id or business key.")],
+    as_json: AsJson = False,
+) -> None:
+    """The whole life of a message, from its first enqueue to the last outcome.
+
+    Of one that never died the ledger knows nothing. Then the records of consumers are asked (processed_check), by the
+    same key: they can tell that it was processed.
+    """
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    settings = read_settings()
+    with open_ledger(settings) as ledger, ledger.read() as connection:
+        found = inspecting.trace(connection, message)
+    if not found:
+        _print_records(settings, message, as_json)
+        return
+    for one in found:
+        if one["group"]:
+            masked(settings, [one["group"]], one["message"]["route"])
+    if as_json:
+        typer.echo(json.dumps(found, default=str))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    for one in found:
+        output.print_trace(console(), one)
+
+
+def _print_records(settings: "Settings", key: str, as_json: bool) -> None:
+    """What consumers' records say of a key that the ledger doesn't know; UsageError where none has it."""
+    from redrive.stages import records  # noqa: PLC0415
+
+    said = records.ask(settings, key)
+    done = [one for one in said if one.processed]
+    if not done:
+        text = f"nothing is known of {key!r}: not a redrive id, message id, broker id or key in the ledger"
+        for one in said:
+            text += f"; the record of route {one.route} " + (f"could not be asked: {one.problem}" if one.problem else
+                                                             "does not have it as processed")  # fmt: skip
+        raise UsageError(text)
+    if as_json:
+        typer.echo(json.dumps([{"processed_without_dying": True, **one._asdict()} for one in done]))
+        return
+    for one in done:
+        typer.echo(
+            f"{key}: processed, says the record of route {one.route}'s consumer (connection {one.connection}). It never"
+            " came to a dead-letter queue that Redrive drained, so when it was made and when it was done is known"
+            " to that record only."
+        )
+
+
+@app.command()
+def audit(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Prove that copies, messages and states add up, against the ledger and the staging files; exit 1 if not.
+
+    Every file's copies are held against the ledger by their hashes. Bodies are read and hashed anew where they may
+    still be asked for: of messages that are not finished. It also finds files that the ledger doesn't know, what waits
+    for too long, and traces of mistakes; each line says what it means and what to do.
+    """
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    settings = read_settings()
+    if route:
+        settings.route(route)
+    with progress_shown(as_json) as progress:
+        found = pipeline.audit(settings, route, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        typer.echo(f"{found['batches']} batches with {found['copies']} copies checked")
+        for problem in found["problems"]:
+            typer.echo(f"BROKEN  {problem}", err=True)
+        if not found["problems"]:
+            typer.echo("everything adds up")
+    if found["problems"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    route: Annotated[str | None, typer.Argument(help="One route; all when left out.")] = None, as_json: AsJson = False
+) -> None:
+    """Check configuration, ledger, staging, connections, queues and permissions, and say what to mend."""
+    from redrive.stages import doctor as examination  # noqa: PLC0415
+
+    settings = read_settings()
+    findings = examination.examine(settings, [route] if route else list(settings.routes))
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings]))
+    else:
+        from redrive.cli import output  # noqa: PLC0415
+
+        output.print_findings(console(), findings)
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two failure texts: say whether they are one group, and why.")
+    ] = None,
+) -> None:
+    """Say why messages failed: JSON lines with `text` in, the same lines with cause, rule and group out.
+
+    A line may also have `reason` (the broker's) and `attributes`. The input is grouped as one batch. Needs neither
+    configuration nor database; where there is a ledger, its known groups are used. What helps against each cause is
+    told on standard error. Example:
+
+        echo '{"text": "KeyError: sku"}' | redrive explain
+
+    `--compare A B` takes two texts instead, and says why they are one group or two.
+    """
+    from redrive.brokers import registry  # noqa: PLC0415
+    from redrive.classification.causes import Cause  # noqa: PLC0415
+    from redrive.classification.explain import compare as compared  # noqa: PLC0415
+    from redrive.classification.explain import explain as explained  # noqa: PLC0415
+
+    model = learned_model_here()
+    if compare is not None:
+        found = compared(*compare, known_groups=known_groups_here(), model=model)
+        typer.echo(json.dumps(found, ensure_ascii=False))
+        one = "one group" if found["same"] else "two groups"
+        typer.echo("\n".join([f"{one}:", *(f"- {reason}" for reason in found["because"])]), err=True)
+        return
+    causes: dict[str, None] = {}
+    problems: list[str] = []
+    for line in explained(_json_lines(sys.stdin, problems), known_groups=known_groups_here(), model=model):
+        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        causes[line["cause"]] = None
+    sys.stdout.flush()
+    for cause in causes:  # for people; programs read the other stream
+        typer.echo(f"{cause}: {registry.advice(Cause(cause))}", err=True)
+    for problem in problems:
+        typer.secho(f"redrive: {problem}", err=True, fg="red")
+    if problems:
+        raise typer.Exit(UsageError.exit_code)
+
+
+def _json_lines(stream: Any, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a stream of JSON lines; what is none is noted, by its number, and costs its own line only."""
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            problems.append(f"line {number} is not JSON: {error}")
+            continue
+        if not isinstance(value, dict) or not isinstance(value.get("text", ""), str):
+            problems.append(f"line {number} is not an object with a text")
+            continue
+        yield value

@@ -1,0 +1,259 @@
+"""Runs of a route: the whole loop, one of its stages, or a replay of its past."""
+
+import json
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redrive.cli.context import (
+    console,
+    known_groups_here,
+    learned_model_here,
+    open_ledger,
+    print_advice,
+    print_counts,
+    read_settings,
+    selection_of,
+    utc_now,
+)
+from redrive.cli.held_run import held
+from redrive.cli.options import (
+    AsJson,
+    Attributes,
+    Causes,
+    DryRun,
+    Groups,
+    Limit,
+    RouteName,
+    Since,
+    Sources,
+    Types,
+    Until,
+    Wait,
+)
+from redrive.errors import SourcesFailed
+
+if TYPE_CHECKING:
+    from redrive.ledger.selecting import Selection
+    from redrive.settings import Settings
+    from redrive.stages.context import Progress, Run
+
+app = typer.Typer()
+
+
+@app.command()
+def run(
+    route: RouteName,
+    dry_run: DryRun = False,
+    limit: Limit = None,
+    cause: Causes = None,
+    group: Groups = None,
+    since: Since = None,
+    until: Until = None,
+    source: Sources = None,
+    attribute: Attributes = None,
+    type: Types = None,
+    until_done: Annotated[
+        bool,
+        typer.Option("--until-done", help="Run again, as windows and delays allow, until nothing is left for runs."),
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Run again and again, until Ctrl-C.")] = False,
+    wait: Wait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the whole loop for ROUTE: drain, classify, resolve, plan, deliver, escalate, report. Once, unless told."""
+    settings, selection = read_settings(), selection_of(limit, cause, group, since, until, source, attribute, type)
+    if dry_run:
+        _preview(settings, route, selection, as_json)
+        return
+    while True:
+        report = _run_once(settings, route, selection, as_json, wait=wait or until_done or watch)
+        if not (until_done or watch) or not _another(settings, route, report, watch=watch):
+            break
+    if not as_json:
+        print_advice(settings, route, report.get("causes", {}))
+
+
+def _run_once(settings: "Settings", route: str, selection: "Selection", as_json: bool, *, wait: bool) -> dict[str, Any]:
+    """One run, and what it says; returns its report."""
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    with held(settings, route, selection, as_json, wait=wait) as (current, progress):
+        pipeline.observe(settings, current, progress=progress)
+        pipeline.drain(settings, current, progress=progress)
+        _classify(settings, current, progress)
+        pipeline.resolve(settings, current, progress=progress)
+        pipeline.plan(settings, current, progress=progress)
+        pipeline.deliver(settings, current, progress=progress)
+        pipeline.escalate(settings, current, progress=progress)
+        try:
+            report = pipeline.report(settings, current, progress=progress)
+        except SourcesFailed as failed:
+            _tell(failed.report or {}, as_json)
+            raise
+    _tell(report, as_json)
+    return report
+
+
+#: Between two runs of one command: no less, so that a queue that fills all the time is no tight loop, and no more,
+#: because how far a destination has got shows only when somebody looks.
+PAUSES = (timedelta(seconds=2), timedelta(seconds=60))
+
+
+def _another(settings: "Settings", route: str, report: dict[str, Any], *, watch: bool) -> bool:
+    """Wait until the next run has something to do; False where nothing is left for it."""
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    with open_ledger(settings) as ledger, ledger.read() as connection:
+        left = inspecting.to_do(connection, route)
+    for sentence in left.stuck:
+        typer.echo(f"redrive: {sentence}", err=True)
+    if not watch and not left.messages and not report["drained"]:
+        typer.echo(f"done: nothing is left on {route} that a run could do", err=True)
+        return False
+    shortest, pause = PAUSES
+    if report["drained"]:
+        pause = shortest  # there may be more of it
+    elif left.next_at is not None:
+        pause = min(max(left.next_at - utc_now(), shortest), pause)
+    typer.echo(
+        f"left: {left.words or 'nothing'}; the next run in {pause.total_seconds():.0f} s (Ctrl-C ends it)", err=True
+    )
+    time.sleep(pause.total_seconds())
+    return True
+
+
+def _tell(report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(report))
+    else:
+        _print_report(report)
+
+
+def _causes(settings: "Settings", route: str) -> dict[str, int]:
+    from redrive.ledger.account import inspecting  # noqa: PLC0415
+
+    with open_ledger(settings) as ledger, ledger.read() as connection:
+        return inspecting.causes(connection, route)
+
+
+def _stage_command(name: str, text: str) -> None:
+    def command(
+        route: RouteName,
+        dry_run: DryRun = False,
+        limit: Limit = None,
+        cause: Causes = None,
+        group: Groups = None,
+        since: Since = None,
+        until: Until = None,
+        source: Sources = None,
+        attribute: Attributes = None,
+        type: Types = None,
+        as_json: AsJson = False,
+    ) -> None:
+        from redrive.stages import failed_sources, pipeline  # noqa: PLC0415
+
+        settings, selection = read_settings(), selection_of(limit, cause, group, since, until, source, attribute, type)
+        if dry_run:
+            _preview(settings, route, selection, as_json)
+            return
+        with held(settings, route, selection, as_json) as (current, progress):
+            if name == "classify":
+                counts = _classify(settings, current, progress)
+            else:
+                counts = getattr(pipeline, name)(settings, current, progress=progress)
+            if as_json:
+                typer.echo(json.dumps({"route": route, "stage": name, **counts}))
+            else:
+                print_counts(f"{name} {route}", counts)
+                if name == "classify":
+                    print_advice(settings, route, _causes(settings, route))
+            failed_sources.refuse(counts)
+
+    app.command(name=name, help=text)(command)
+
+
+for _name, _text in {
+    "observe": "Only look at ROUTE's queues: depths into queue_observations.",
+    "drain": "Only drain ROUTE's sources into staging, and settle there what is recorded.",
+    "classify": "Only find causes and groups of what is staged (Spark), and load it into the ledger.",
+    "resolve": "Only find out what became of past sends: confirmed, presumed, unknown.",
+    "plan": "Only decide: who waits, who is held behind a canary, who goes to people.",
+    "deliver": "Only send what is due, under ROUTE's budget.",
+    "escalate": "Only hand over to people what the plan marked for them.",
+}.items():
+    _stage_command(_name, _text)
+
+
+@app.command()
+def simulate(
+    route: RouteName,
+    policy: Annotated[
+        Path,
+        typer.Option(help="YAML with other values of requeue_attempts, delay_attempts, backoff, canary, causes."),
+    ],
+    cause: Causes = None,
+    group: Groups = None,
+    since: Since = None,
+    until: Until = None,
+    source: Sources = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay ROUTE's history against another policy: what would have been redelivered, returned, escalated.
+
+    Reads the ledger only. What nobody tried is counted as not known, never guessed. Example:
+
+        echo 'requeue_attempts: 1' > policy.yaml; redrive simulate orders --policy policy.yaml --since 7d
+    """
+    from redrive import settings as configuration  # noqa: PLC0415
+    from redrive.stages import simulate as simulation  # noqa: PLC0415
+
+    settings = read_settings()
+    other = configuration.load_policy(policy, settings.route(route))
+    found = simulation.simulate(settings, route, other, selection_of(None, cause, group, since, until, source))
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_simulation(console(), found)
+
+
+def _classify(settings: "Settings", current: "Run", progress: "Progress") -> dict[str, Any]:
+    from redrive.stages import pipeline  # noqa: PLC0415
+
+    manifest = pipeline.prepare_classification(settings, current)
+    if manifest is not None:
+        from redrive.spark import submit  # noqa: PLC0415
+
+        progress("finding causes with Spark", 0, None)
+        began = time.monotonic()
+        submit.classify(settings, manifest)
+        pipeline.note(settings, current, "classify", {"seconds": round(time.monotonic() - began, 3)})
+    return pipeline.load(settings, current, progress=progress)
+
+
+def _preview(settings: "Settings", route: str, selection: "Selection", as_json: bool) -> None:
+    from redrive.stages import peek, preview  # noqa: PLC0415
+
+    plan = preview.preview(settings, route, selection, now=utc_now())
+    if peek.can_peek(settings, route):
+        plan["peeked"] = peek.peek(
+            settings, route, selection=selection, known=known_groups_here(), model=learned_model_here()
+        )
+        plan["not_seen"]["in_the_sources"] = "looked at, and not touched"
+    if as_json:
+        typer.echo(json.dumps(plan, default=str))
+        return
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_preview(console(), plan)
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    from redrive.cli import output  # noqa: PLC0415
+
+    output.print_report(console(), report)
