@@ -165,7 +165,7 @@ class SparkSettings(Part):
     connection: ConnectionId | None = Field(
         default=None,
         description="Airflow connection id: of a Spark cluster for `submit` (overrides `master`), of AWS or "
-        "Google Cloud for the cloud runners. Default: the provider's.",
+        "Google Cloud for the cloud runners. Default: that of Airflow's provider.",
     )
     remote: str | None = Field(
         default=None,
@@ -181,7 +181,7 @@ class SparkSettings(Part):
     )
     region: str | None = Field(
         default=None,
-        description="The cloud's. Needed for Dataproc; EMR's default is the connection's.",
+        description="The cloud's region. Required for Dataproc; default for EMR: the connection's.",
     )
     batch_bucket: str | None = Field(
         default=None,
@@ -195,7 +195,7 @@ class SparkSettings(Part):
     )
     timeout: Duration = Field(default=timedelta(hours=1), description="After this long a job counts as failed.")
     conf: dict[str, str] = Field(
-        default={}, description="More Spark properties, such as `spark.driver.memory`; they win over ours."
+        default={}, description="More Spark properties, such as `spark.driver.memory`. They override Redrive's."
     )
 
     @model_validator(mode="after")
@@ -220,7 +220,7 @@ class Source(Part):
     queue: QueueName = Field(description="Its name, as the broker knows it.")
     kind: Literal["dead_letter", "delay"] = Field(
         default="dead_letter",
-        description="`dead_letter`: has failed. `delay`: only waits, and goes on after `delay`.",
+        description="`dead_letter`: its messages have failed. `delay`: they only wait, and go on after `delay`.",
     )
     lease: Duration | None = Field(
         default=None,
@@ -235,7 +235,8 @@ class Source(Part):
         default=None, description="How long the broker keeps a message. Default: asked of the broker."
     )
     delay: DurationOrZero | None = Field(
-        default=None, description="`delay` sources: how long a message waits, from its enqueue. Needed there."
+        default=None,
+        description="Required for `delay` sources, and only there: how long a message waits, from its enqueue.",
     )
     destination: QueueName | None = Field(
         default=None, description="Where this source's messages go. Default: the route's `destination`."
@@ -243,9 +244,9 @@ class Source(Part):
     origins: tuple[Origin, ...] = Field(
         default=(),
         max_length=1000,
-        description="Without a destination: queues that its messages may go back to, beside those that "
-        "dead-letter into it by the broker's own word. Names, or the beginning of names and `*`; no "
-        "source of this route. A header alone is not believed: anybody can write one.",
+        description="Without a destination: queues to which its messages may go back, beside those of which the "
+        "broker itself says that they dead-letter into it. Names, or beginnings of names with `*`; no source of this "
+        "route. A header alone is not believed, because anybody can write one.",
     )
 
     @model_validator(mode="after")
@@ -277,8 +278,8 @@ class Backoff(Part):
     max: Duration = Field(default=timedelta(hours=6), description="No wait is longer.")
     native: bool = Field(
         default=False,
-        description="Let the broker keep the last 15 minutes of a delay where it can: a message comes when it is "
-        "due, not with the next run, and can't be held back any more. Not with `order_by`.",
+        description="Let the broker keep the last 15 minutes of a delay where it can. A message then comes when it is "
+        "due instead of with the next run, but can't be held back any more. Not with `order_by`.",
     )
 
     @model_validator(mode="after")
@@ -299,22 +300,25 @@ class Drain(Part):
         default=2,
         ge=1,
         le=1024,
-        description="Parallel tasks, at most 1024. With `order_by` one per source at most.",
+        description="Parallel tasks, at most 1024. With `order_by` at most one per source.",
     )
     limit: int = Field(
         default=100_000,
         ge=1,
-        description="Messages per run, over all shards and sources. Up to a hundred times as many while a gate, "
-        "or an ordered message, waits only for the drain.",
+        description="Messages per run, over all shards and sources. While a gate or an ordered message waits only for "
+        "the drain, a run reads up to a hundred times as many.",
     )
     # A message id has 20 bits for the row of its batch.
     flush_messages: int = Field(
-        default=5_000, ge=1, le=1_000_000, description="A batch is closed at this many messages,"
+        default=5_000, ge=1, le=1_000_000, description="A batch is closed at this many messages."
     )
-    flush_bytes: Size = Field(default=64 << 20, ge=1 << 10, le=4 << 30, description="or at this many bytes of bodies,")
+    flush_bytes: Size = Field(
+        default=64 << 20, ge=1 << 10, le=4 << 30, description="A batch is closed at this many bytes of bodies."
+    )
     lease: Annotated[Duration, _at_most(timedelta(hours=12))] = Field(
         default=timedelta(minutes=5),
-        description="or when half of this is over: how long we lease a copy while its batch is open.",
+        description="How long Redrive leases a copy while its batch is open. A batch is closed when half of it is "
+        "over.",
     )
     wait: Annotated[DurationOrZero, _at_most(timedelta(seconds=20))] = Field(
         default=timedelta(seconds=2),
@@ -326,23 +330,21 @@ class Deliver(Part):
     """How messages are sent."""
 
     shards: int = Field(default=1, ge=1, le=1024, description="Parallel tasks.")
-    slice: int = Field(
-        default=1_000, ge=1, le=100_000, description="Messages that are decided on and claimed together."
-    )
+    slice: int = Field(default=1_000, ge=1, le=100_000, description="Messages that are claimed together.")
     confirm_window: int = Field(
         default=200,
         ge=1,
         le=10_000,
-        description="Messages sent before confirmations are awaited: what a crash can leave `unknown`.",
+        description="Messages that are sent before confirmations are awaited. A crash can leave this many `unknown`.",
     )
     run_for: Duration = Field(
-        default=timedelta(minutes=8), description="How long one task goes on, as the destination works off."
+        default=timedelta(minutes=8), description="How long one task goes on while the destination makes room."
     )
     tries: int = Field(
         default=3,
         ge=1,
         le=100,
-        description="Of a message that can't be sent, before it is escalated.",
+        description="How often a message that can't be sent is tried before it is escalated.",
     )
 
 
@@ -355,7 +357,7 @@ class Rate(Part):
     max_in_flight: int = Field(
         default=5_000,
         ge=1,
-        description="The destination's depth, measured before each slice, is not filled beyond this.",
+        description="No slice fills the destination beyond this depth, which is measured before each.",
     )
 
 
@@ -367,28 +369,30 @@ class Canary(Part):
         default=10, gt=1, description="After a stage that passed, the next is this many times as large."
     )
     pass_: Share = Field(
-        default=0.95, alias="pass", description="A stage passes if at least this share of it did not return."
+        default=0.95, alias="pass", description="A stage passes if at least this share of its messages did not return."
     )
     observe: AutoOrDuration = Field(
         default="auto",
-        description="How long a return is waited for. `auto`: the 99th percentile of the route's times to return; "
-        "until known, lease times `max_deliveries`.",
+        description="How long a send is watched for its return. `auto`: the 99th percentile of the route's times to "
+        "return; until those are known, lease times `max_deliveries`.",
     )
 
 
 class Breaker(Part):
     """When redelivery of a group, or to a destination, is stopped."""
 
-    return_rate: Share = Field(default=0.5, description="A group of which a larger share returns is held.")
-    min_samples: int = Field(default=20, ge=1, description="Outcomes that have to be known before that is judged.")
+    return_rate: Share = Field(default=0.5, description="A group is held when a larger share of it returns.")
+    min_samples: int = Field(
+        default=20, ge=1, description="How many outcomes have to be known before `return_rate` is looked at."
+    )
     cool_down: Duration = Field(
         default=timedelta(minutes=15),
-        description="After this a held group may try again; it grows each time.",
+        description="After this a held group may try again. It doubles each time.",
     )
     max_held_share: Share = Field(
         default=0.6,
-        description="From five groups on: when more than this share of open messages would be held, the whole "
-        "route pauses: the destination is sick.",
+        description="When more than this share of open messages would be held, and there are five groups or more, the "
+        "destination is sick and the whole route pauses.",
     )
 
 
@@ -411,11 +415,13 @@ class CheckAnswer(Part):
     key: str = Field(default="", max_length=500, description="The key's place in an item. Empty: the item is the key.")
     when: dict[str, str | int | bool] = Field(
         default={},
-        description="Only items with these values at these places were processed; each key has to have its item, "
-        "and each item a value there. Empty: whatever is listed was processed.",
+        description="Only items with these values at these places were processed. Each key needs its item, and each "
+        "item a value at these places. Empty: whatever is listed was processed.",
     )
     empty: tuple[str, ...] = Field(
-        default=(), description="Places at which nothing may be, or something empty: what was not answered."
+        default=(),
+        description="Places at which the answer may have nothing, or something empty: there it says which keys it "
+        "left out.",
     )
 
 
@@ -428,36 +434,36 @@ class ProcessedCheck(Part):
     query: str | None = Field(
         default=None,
         max_length=10_000,
-        description="`select message_id from processed where message_id in :keys`: those of the list `:keys` that "
-        "were processed. This or `path` is needed.",
+        description="Returns those of the list `:keys` that were processed: `select message_id from processed where "
+        "message_id in :keys`. Either this or `path` is required.",
     )
     path: str | None = Field(
         default=None,
         max_length=2_000,
         pattern=r"^/[!-~]*$",
-        description='Of an HTTP endpoint, which gets `POST {"keys": [...]}` and answers `200 {"processed": '
-        "[...]}`. Anything else holds the messages.",
+        description='Path of an HTTP endpoint. It gets `POST {"keys": [...]}` and answers `200 {"processed": '
+        "[...]}`. On any other answer the messages are held.",
     )
     request: dict[str, Any] | None = Field(
         default=None,
-        description='With `path`: the JSON that is sent instead. `"{keys}"` in it becomes the list of keys, or a list '
-        'of one thing with `"{key}"` in it has that thing once for each.',
+        description='With `path`: the JSON that is sent instead. `"{keys}"` in it becomes the list of keys. Or a list '
+        'of one thing that holds `"{key}"` becomes a list of such things, one per key.',
     )
     answer: CheckAnswer | None = Field(
         default=None, description="With `path`: where the answer says which keys were processed."
     )
-    batch: int = Field(default=500, ge=1, le=500, description="So many keys are asked about at once.")
+    batch: int = Field(default=500, ge=1, le=500, description="How many keys are asked about at once.")
     key: KeySelector = Field(
         description="The key in a message: `attribute:NAME`, `body:$.path`, `key` or `broker_id` (all ids that it "
-        "ever had; refused where a dead letter has another id than its consumer saw)."
+        "ever had). `broker_id` is refused where a dead letter has another id than the message that its consumer saw."
     )
     settle_after: DurationOrZero = Field(
         default=timedelta(minutes=5),
-        description="After dead-lettering, not asked earlier: a commit may be under way.",
+        description="Not asked earlier after dead-lettering, because a commit may be under way.",
     )
     timeout: Duration = Field(
         default=timedelta(seconds=10),
-        description="A check that takes longer has failed; its messages are held.",
+        description="A check that takes longer has failed, and its messages are held.",
     )
 
     @model_validator(mode="after")
@@ -520,7 +526,7 @@ class CauseOverride(Part):
 
     verdict: Verdict | None = Field(default=None, description="Instead of the cause's own verdict.")
     rate: CauseRate | None = Field(
-        default=None, description="Below the route's rate, which holds for all causes together."
+        default=None, description="A lower rate. The route's rate holds for all causes together."
     )
 
 
@@ -531,9 +537,9 @@ class Ages(Part):
         default=0,
         ge=0,
         le=100,
-        description="Messages that each observation receives from a destination and gives back at once. **Each "
-        "counts as a delivery**; where the queue dead-letters, looks never cost a message half of its "
-        "deliveries. 0: ages of destinations stay unknown.",
+        description="How many messages each observation receives from a destination and gives back at once. **Each "
+        "look is a delivery**; where the queue dead-letters, looks never cost a message half of its deliveries. 0: "
+        "ages of destinations stay unknown.",
     )
 
 
@@ -546,8 +552,8 @@ class Isolation(Part):
     )
     action: Literal["none", "close_connection"] = Field(
         default="none",
-        description="`close_connection` ends an isolated consumer's connection, so that others get its messages; "
-        "refused where the broker can't.",
+        description="`close_connection` ends an isolated consumer's connection, so that others get its messages. It is "
+        "refused where the broker can't do that.",
     )
 
 
@@ -559,17 +565,17 @@ class Notify(Part):
 
     connection: ConnectionId | None = Field(
         default=None,
-        description="Airflow connection id of type `http` (a webhook), `slackwebhook` or `smtp`. A text in place "
-        "of the mapping is this. This or `notifier` is needed.",
+        description="Airflow connection id of type `http` (a webhook), `slackwebhook` or `smtp`. Either this or "
+        "`notifier` is required. A text in place of the mapping is this key.",
     )
     path: str | None = Field(
         default=None,
         max_length=2_000,
         pattern=r"^/[!-~]*$",
-        description="Of a webhook: its path, after that of the connection.",
+        description="For a webhook: its path, appended to that of the connection.",
     )
     to: tuple[Annotated[str, Field(pattern=r"^[^\s@,<>]+@[^\s@,<>]+$")], ...] = Field(
-        default=(), max_length=50, description="Of mail: who gets it. Default: `to_email` in the connection's extra."
+        default=(), max_length=50, description="For mail: who gets it. Default: `to_email` in the connection's extra."
     )
     notifier: str | None = Field(
         default=None,
@@ -582,7 +588,7 @@ class Notify(Part):
         description="The notifier's arguments; templates in them know `redrive.title`, `.text` and `.events`.",
     )
     events: tuple[EventName, ...] = Field(
-        default=(), max_length=5, description="Of what it is told; left out: of all of these."
+        default=(), max_length=5, description="Which events it is told of. Default: all of these."
     )
 
     def wants(self, event: str) -> bool:
@@ -650,14 +656,13 @@ class InAirflow(Part):
     )
     watch: Annotated[Duration, _at_least(timedelta(seconds=5))] | None = Field(
         default=None,
-        description="Look at dead-letter sources, and the destination's consumers, this often in Airflow's "
-        "triggerer, and begin a run when more has come, beside the schedule. The broker may bill each "
-        "look. Default: never.",
+        description="How often Airflow's triggerer looks at dead-letter sources and the destination's consumers. When "
+        "more has come, it begins a run, beside the schedule. The broker may bill each look. Default: never.",
     )
     run_timeout: Duration | None = Field(
         default=None,
-        description="Airflow fails a run that takes longer and ends its tasks; the route is free when its lease "
-        "is over, after 15 minutes. Default: never.",
+        description="Airflow fails a run that takes longer, and ends its tasks. The route is free when the run's "
+        "lease ends, after 15 minutes. Default: never.",
     )
 
 
@@ -667,12 +672,14 @@ class Route(Part):
     title: str = Field(default="", max_length=200, description="What people call it; shown in Airflow and reports.")
     schedule: Schedule | None = Field(
         default="*/10 * * * *",
-        description="Five cron fields, or `@hourly` and the like, in UTC or `airflow.timezone`; `null`: only by hand.",
+        description="Five cron fields, or `@hourly` and the like, in UTC or `airflow.timezone`. `null`: only by hand.",
     )
-    broker: BrokerName = Field(description="The adapter: one that is installed, ours or another package's.")
+    broker: BrokerName = Field(description="The adapter: one of Redrive's, or of another package that is installed.")
     connection: ConnectionId | None = Field(default=None, description="Airflow connection id of the broker.")
     sources: tuple[Source, ...] = Field(min_length=1, max_length=100, description="The queues that are drained.")
-    destination: Destination | None = Field(default=None, description="Default: where each message came from.")
+    destination: Destination | None = Field(
+        default=None, description="Where messages go. Default: back to where each came from."
+    )
     fan_out: Literal["refuse", "allow"] = Field(
         default="refuse",
         description="Where only a topic with several subscribers can be reached: `allow` sends to all of them, "
@@ -682,13 +689,13 @@ class Route(Part):
         default=2,
         ge=0,
         le=1000,
-        description="Unexpected, passing errors go straight back, at most this often;",
+        description="How often a message with an unexpected, passing error goes straight back.",
     )
     delay_attempts: int = Field(
         default=5,
         ge=0,
         le=1000,
-        description="then with growing delay, at most this often; then a person decides.",
+        description="How often it then goes back with a growing delay. After that a person decides.",
     )
     backoff: Backoff = Field(default=Backoff(), description="How long delayed messages wait.")
     drain: Drain = Field(default=Drain(), description="How sources are read into staging.")
@@ -705,16 +712,16 @@ class Route(Part):
     )
     on_unknown: Literal["auto", "resend", "review"] = Field(
         default="auto",
-        description="After a crash between send and confirmation. `auto`: resend while the broker surely still "
-        "drops a repeat, or where a `processed_check` denied the key, else review.",
+        description="What to do after a crash between send and confirmation. `auto`: resend while the broker "
+        "certainly drops a repeat, or where a `processed_check` says that the key was not processed; else review.",
     )
     processed_check: ProcessedCheck | None = Field(
-        default=None, description="How to find out whether a message was processed; asked for every cause."
+        default=None, description="How to find out whether a message was processed. It is asked for every cause."
     )
     evidence: tuple[EvidenceSelector, ...] = Field(
         default=(),
         max_length=20,
-        description="Where failure texts are, before the broker's own and the usual places.",
+        description="Where failure texts are. These places come before the broker's own and the usual ones.",
     )
     rules: tuple[Rule, ...] = Field(
         default=(), max_length=50, description="Own rules, tried before the built-in ones, in order."
@@ -726,34 +733,33 @@ class Route(Part):
     redact: tuple[Redaction, ...] = Field(
         default=(),
         max_length=50,
-        description="Masked where texts of messages are shown, never in staging or what is redelivered: `email`, "
-        "`card`, `credentials`, `attribute:NAME`, or a path such as `$.customer.name`, "
-        "`$.items[*].phone`, `$..iban`.",
+        description="What is masked where texts of messages are shown, never in staging or what is redelivered: "
+        "`email`, `card`, `credentials`, `attribute:NAME`, or a path such as `$.customer.name`, `$.items[*].phone`, "
+        "`$..iban`.",
     )
     search: tuple[SearchSelector, ...] = Field(
         default=(),
         max_length=8,
-        description="What messages are found by on the review page, in every state, beside ids and the key of the "
-        "`processed_check`: `attribute:NAME`, `body:$.path` or `key`. Kept in the ledger from the load on, but never "
-        "what `redact` masks.",
+        description="What finds messages on the review page, in every state, beside ids and the key of the "
+        "`processed_check`: `attribute:NAME`, `body:$.path` or `key`. The ledger keeps the values from the load on, "
+        "but never what `redact` masks.",
     )
     body_schema: str | dict[str, Any] | None = Field(
         default=None,
-        description="A JSON Schema, or the path of a file with one (counted from `$REDRIVE_HOME`): what a body has to "
-        "be that a person corrects. It may refer to parts of itself alone.",
+        description="A JSON Schema, or the path of a file with one (relative to `$REDRIVE_HOME`), which a body has to "
+        "fit that a person corrected. It may refer only to parts of itself.",
     )
     notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
     airflow: InAirflow = Field(default=InAirflow(), description="How Airflow runs the route's DAG.")
     slo: Duration = Field(
         default=timedelta(hours=24),
-        description="From first enqueue to a confirmed or presumed outcome. `observe` counts older messages "
-        "without one as `late`, and `notify` is told.",
+        description="How long a message may take from its first enqueue to a confirmed or presumed outcome. `observe` "
+        "counts older messages without one as `late` and notifies.",
     )
     most_messages: int | None = Field(
         default=None,
         ge=1,
-        description="A source or destination that holds more is a breach of the SLO too. Default: any number may "
-        "lie there.",
+        description="A source or destination that holds more breaks the SLO too. Default: no limit.",
     )
     give_up_after: Duration = Field(
         default=timedelta(days=14), description="Older messages become `expired` and go to review."
@@ -840,30 +846,30 @@ class Settings(Part):
         default="sqlite:///var/redrive.db",
         repr=False,  # holds a password
         description="The ledger: `sqlite:///path` or `postgresql://user:password@host/name`. "
-        "`$REDRIVE_DATABASE_URL` goes before it: passwords belong there.",
+        "`$REDRIVE_DATABASE_URL` overrides it; passwords belong there.",
     )
     staging: str = Field(
         default="var/staging",
         description="Payloads, as Parquet: a folder, `s3://bucket/prefix`, `gs://bucket/prefix` or "
-        "`abfs://container@account.dfs.core.windows.net/prefix`. `$REDRIVE_STAGING_URI` goes before it.",
+        "`abfs://container@account.dfs.core.windows.net/prefix`. `$REDRIVE_STAGING_URI` overrides it.",
     )
     staging_connection: ConnectionId | None = Field(
         default=None,
-        description="Airflow connection id, of AWS, Google Cloud or Azure, for an object store. Default: what each "
-        "machine's environment gives.",
+        description="For an object store: Airflow connection id of AWS, Google Cloud or Azure. Default: the "
+        "credentials of each machine's environment.",
     )
     page: str | None = Field(
         default=None,
         pattern=r"^https?://[^\s?#]{1,500}$",
-        description="Airflow's address for browsers, `https://airflow.example.org`: notifications lead from there "
-        "to the review page.",
+        description="Airflow's address for browsers, `https://airflow.example.org`, with which notifications link to "
+        "the review page.",
     )
     spark: SparkSettings = Field(default=SparkSettings(), description="Where the job that finds causes runs.")
     defaults: dict[str, Any] = Field(
-        default={}, description="Anything that a route may say; each route can say otherwise."
+        default={}, description="Anything that a route may say. A route's own keys override it."
     )
     routes: dict[RouteName, Route] = Field(
-        default={}, description="By name: lower-case letters, digits and underscores, at most 40."
+        default={}, description="The routes by name: at most 40 lower-case letters, digits and underscores."
     )
 
     #: What the file says, without the environment's values and without what is inherited.

@@ -17,24 +17,23 @@ _PAGE_HEAD = """\
 
 <!-- Written by `python -m redrive.settings > docs/configuration.md`; a test holds it to the code. -->
 
-`config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names. It is read once per process and checked as a whole:
-an unknown key or a bad value is refused with the path of the key, and nothing runs.
+Redrive reads `config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names, once per process and checks it as a
+whole. On an unknown key or a bad value it names the key's path, and nothing runs.
 
-- `${VAR}` is the environment's value, `${VAR:-default}` the default where that is unset or empty; `$${` is a plain
-  `${`. A variable that is missing and has no default is an error.
-- Relative paths, also that of `config/redrive.yaml`, count from `$REDRIVE_HOME`. Without it: from the root of a
-  checkout; of an installed package from the folder of `$REDRIVE_CONFIG` (or the one above it, where that is called
-  `config`), else from `$AIRFLOW_HOME`, else from where the process was started.
+- `${VAR}` is the value of an environment variable, and `${VAR:-default}` has a default for one that is unset or empty.
+  A variable that is missing and has no default is an error. `$${` is a plain `${`.
+- Relative paths, also that of `config/redrive.yaml`, count from `$REDRIVE_HOME`. Without it they count, in a checkout,
+  from its root; in an installed package from the folder of `$REDRIVE_CONFIG` (or the one above it, where that is called
+  `config`), else from `$AIRFLOW_HOME`, else from the working directory.
 - Durations: `500ms`, `30s`, `5m`, `6h`, `4d`, `1w`, `1h30m`, or ISO 8601 such as `PT5M`. Sizes: `64MiB`, `5MB`, or a
   number of bytes.
 - Selectors: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body), `key` and `message_group` (the
   ordering key), `broker_id`.
-- Connections are named by their Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI). No secret
-  belongs into this file.
+- A connection is named by its Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI). Write no secret
+  into this file.
 - `defaults` is merged into every route: mappings key by key, everything else as a whole.
 
-The default stands behind the kind of value; a key that has to be written is marked *required*. A
-mapping's keys stand below.
+The second column has the kind of value and its default, or *required*. The keys of a mapping are further below.
 """
 
 

@@ -93,9 +93,9 @@ KIND = BrokerKind(
         ),
     },
     words={
-        "sources[].lease": "On Pub/Sub that is `FlowControl.max_lease_duration` of your consumers, an hour unless they "
-        "set it: the client library renews the subscription's ack deadline until then.",
-        "backoff.native": "Pub/Sub keeps none.",
-        "processed_check.key": "On Pub/Sub it has.",
+        "sources[].lease": "On Pub/Sub: `FlowControl.max_lease_duration` of your consumers, an hour unless they set "
+        "it, because the client library renews the subscription's ack deadline until then.",
+        "backoff.native": "Pub/Sub keeps no delays.",
+        "processed_check.key": "On Pub/Sub it has another id.",
     },
 )

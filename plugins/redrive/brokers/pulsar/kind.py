@@ -59,7 +59,7 @@ KIND = BrokerKind(
         ),
     },
     words={
-        "processed_check.key": "On Pulsar it has.",
+        "processed_check.key": "On Pulsar it has another id.",
         "isolation.action": "On Pulsar it unloads the topic, once an hour at most.",
     },
 )

@@ -77,7 +77,7 @@ KIND = BrokerKind(
     },
     words={
         "sources[].lease": "On SQS: the visibility timeout.",
-        "backoff.native": "SQS keeps none for single messages of FIFO queues.",
-        "ages.sample": "Done on SQS.",
+        "backoff.native": "SQS keeps no delay of a single message in FIFO queues.",
+        "ages.sample": "Only for SQS.",
     },
 )
