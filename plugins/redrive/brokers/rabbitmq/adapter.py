@@ -383,8 +383,7 @@ class RabbitMQ:
             raw = encode(message, queue=queue, user=user, keep_expiration=self._keep_expiration)
         except NotEncodable as error:
             return None, str(error)
-        longest = self.capabilities_for(queue).native_delay
-        if message.delay_seconds > (longest.total_seconds() if longest else 0):
+        if message.delay_seconds > 0 and message.delay_seconds > self._longest_delay(queue):
             return None, f"a delay of {message.delay_seconds:g} s is longer than a queue keeps it here"
         bound = self.capabilities.max_message_bytes
         if bound is not None and len(message.body) > bound:
@@ -392,6 +391,10 @@ class RabbitMQ:
         if len(raw) + 32 > link.frame_max:
             return None, f"{len(raw)} bytes of headers; they have to fit into one frame of {link.frame_max}"
         return raw, ""
+
+    def _longest_delay(self, queue: str) -> float:
+        longest = self.capabilities_for(queue).native_delay
+        return longest.total_seconds() if longest else 0
 
     def _delay_queue(self, queue: str, seconds: float) -> str:
         """The queue where messages wait so long for ``queue``, made where it isn't there.

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from redrive.brokers.base import readable
@@ -29,6 +30,7 @@ _NOT_SENT = ROUTING_HEADERS | {DEDUPLICATION_HEADER}
 EXCHANGE, ROUTING_KEY, DRAINED_FROM = "exchange", "routing_key", "drained_from"
 
 _SHORT = "shortstr"
+_UINT16, _UINT32 = struct.Struct(">H"), struct.Struct(">I")
 #: AMQP's properties in the order of their flag bits, from bit 15 down.
 _PROPERTIES = (
     ("content_type", _SHORT), ("content_encoding", _SHORT), ("headers", "table"), ("delivery_mode", "octet"),
@@ -85,12 +87,10 @@ class NotEncodable(Exception):
 
 def decode(raw: bytes) -> tuple[dict[str, str], tuple[Header, ...]]:
     """Properties as text, and headers, of an AMQP content header (from its flags on)."""
-    flags, offset = struct.unpack_from(">H", raw)[0], 2
+    offset = 2
     fields: dict[str, str] = {}
     headers: tuple[Header, ...] = ()
-    for bit, (name, kind) in enumerate(_PROPERTIES):
-        if not flags & (1 << (15 - bit)):
-            continue
+    for name, kind in _flagged(_UINT16.unpack_from(raw)[0]):
         if kind == _SHORT:
             end = offset + 1 + raw[offset]
             fields[name] = raw[offset + 1 : end].decode("utf-8", "replace")
@@ -102,10 +102,16 @@ def decode(raw: bytes) -> tuple[dict[str, str], tuple[Header, ...]]:
             fields[name] = str(struct.unpack_from(">Q", raw, offset)[0])
             offset += 8
         else:
-            end = offset + 4 + struct.unpack_from(">I", raw, offset)[0]
+            end = offset + 4 + _UINT32.unpack_from(raw, offset)[0]
             headers = _headers(raw, offset + 4, end)
             offset = end
     return fields, headers
+
+
+@lru_cache(maxsize=256)
+def _flagged(flags: int) -> tuple[tuple[str, str], ...]:
+    """The properties that a content header with these flags has."""
+    return tuple(one for bit, one in enumerate(_PROPERTIES) if flags & (1 << (15 - bit)))
 
 
 def letter_of(
@@ -136,14 +142,16 @@ def _letter(
 ) -> DeadLetter:
     fields, headers = decode(raw)
     content_type = fields.pop("content_type", None)
-    by_name = {header.name: header for header in headers}
-    deaths = deaths_of(by_name["x-death"]) if "x-death" in by_name else ()
-    # In a queue of ours it only waited for its time.
-    deaths = tuple(death for death in deaths if not death.queue.startswith(DELAY_PREFIX))
-    failed = _failure(deaths, by_name.get("x-first-death-queue"))
-    times = [death.at for death in deaths if death.at is not None]
+    by_name = {header[0]: header for header in headers}
+    deaths: tuple[Death, ...] = ()
+    failed, times = None, list[Micros]()
+    if "x-death" in by_name:
+        # In a queue of ours it only waited for its time.
+        deaths = tuple(one for one in deaths_of(by_name["x-death"]) if not one.queue.startswith(DELAY_PREFIX))
+        failed = _failure(deaths, by_name.get("x-first-death-queue"))
+        times = [death.at for death in deaths if death.at is not None]
     sent = fields.get("timestamp")
-    enqueued = instant(sent, SECOND)
+    enqueued = None if sent is None else instant(sent, SECOND)
     return DeadLetter(
         fields.get("message_id", ""),
         body,
@@ -215,11 +223,10 @@ def _headers(raw: bytes, offset: int, end: int) -> tuple[Header, ...]:
     found = []
     while offset < end:
         length = raw[offset]
-        name = raw[offset + 1 : offset + 1 + length].decode("utf-8", "surrogateescape")
-        offset += 1 + length
-        start = offset
+        start = offset + 1 + length
+        name = raw[offset + 1 : start].decode("utf-8", "surrogateescape")
         try:
-            letter, value, offset = _read(raw, offset, 0)
+            letter, value, offset = _read(raw, start, 0)
             found.append(_header(name, letter, value))
         except _TooDeepError:
             size = struct.unpack_from(">I", raw, start + 1)[0]
@@ -237,7 +244,7 @@ def _read(raw: bytes, offset: int, depth: int) -> tuple[str, Any, int]:
     letter = chr(raw[offset])
     offset += 1
     if letter in "Sx":
-        end = offset + 4 + struct.unpack_from(">I", raw, offset)[0]
+        end = offset + 4 + _UINT32.unpack_from(raw, offset)[0]
         return letter, raw[offset + 4 : end], end
     if letter in _NUMBERS:
         form = _NUMBERS[letter][1]
@@ -371,7 +378,7 @@ def encode(message: Outgoing, *, queue: str, user: str | None, keep_expiration: 
         else:
             parts.append(_property(name, kind, kept[name]))
         flags |= 1 << (15 - bit)
-    return struct.pack(">H", flags) + b"".join(parts)
+    return _UINT16.pack(flags) + b"".join(parts)
 
 
 def refuses_headers(headers: Sequence[Header]) -> str | None:
@@ -418,14 +425,22 @@ def _short(value: str, what: str) -> bytes:
 
 
 def _table(items: list[tuple[str, bytes]]) -> bytes:
-    content = b"".join(_short(name, f"the name of header {name[:40]!r}") + value for name, value in items)
-    return struct.pack(">I", len(content)) + content
+    content = b"".join([_name(name) + value for name, value in items])
+    return _UINT32.pack(len(content)) + content
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> bytes:
+    """A header's name; messages of a queue share most of theirs, and none is long."""
+    return _short(name, f"the name of header {name[:40]!r}")
 
 
 def _field(header: Header) -> bytes:
     """A header's value with its type letter."""
     _, kind, value = header
     try:
+        if kind == "longstr" and isinstance(value, str):
+            return _long(b"S", value.encode("utf-8", "surrogatepass"))
         if kind.startswith("raw:") and isinstance(value, bytes):
             return kind[4:].encode() + struct.pack(">I", len(value)) + value
         if isinstance(value, bytes):
@@ -442,7 +457,7 @@ def _field(header: Header) -> bytes:
 
 
 def _long(letter: bytes, value: bytes) -> bytes:
-    return letter + struct.pack(">I", len(value)) + value
+    return letter + _UINT32.pack(len(value)) + value
 
 
 def _scalar(letter: str, text: str) -> bytes:
