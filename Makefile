@@ -75,7 +75,7 @@ brokers: setup ## Prepare the servers that tests use
 	@touch $@
 
 .PHONY: matrix
-matrix: brokers $(AIRFLOWS:%=.venv-airflow-%/.requirements) ## Check what takes long: every Airflow of others, workers of Spark that fail
+matrix: brokers $(AIRFLOWS:%=.venv-airflow-%/.requirements) ## Check what takes long: every Airflow of others, the image and its services, workers of Spark that fail
 	REDRIVE_MATRIX=1 REDRIVE_REQUIRE_BROKERS=all $(BIN)/pytest --durations=10 -m matrix
 
 .PHONY: test
@@ -133,6 +133,8 @@ lock: setup ## Resolve requirements*.in anew
 	$(HASHED) --upgrade requirements-test.in -o requirements-test.txt
 	cp requirements-test.txt requirements.txt  # what both need, in the same versions
 	$(HASHED) requirements.in -o requirements.txt
+	cp requirements.txt requirements-image.txt
+	$(HASHED) requirements-image.in pyproject.toml -o requirements-image.txt
 	$(HASHED) --upgrade requirements-ministack.in -o requirements-ministack.txt
 	$(HASHED) --upgrade requirements-bench.in -o requirements-bench.txt
 	for one in $(AIRFLOWS); do \

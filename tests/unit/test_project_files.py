@@ -69,12 +69,15 @@ def test_tests_run_on_the_versions_that_are_deployed_and_on_tools_that_are_not()
     deployed = {pin.partition("==")[0] for pin in pins("requirements.txt")}
     assert pins("requirements.txt") < pins("requirements-test.txt")
     assert not deployed & {"mypy", "ruff", "playwright", "hypothesis", "import-linter"}
+    image = {pin.partition("==")[0] for pin in pins("requirements-image.txt")}
+    assert pins("requirements-image.txt") < pins("requirements.txt")
+    assert not image & {"pytest", "apache-airflow-providers-google", "apache-airflow-providers-amazon"}
     named = {"apache-airflow", "pyspark", "apache-airflow-providers-google", "apache-airflow-providers-amazon"}
     assert named | {"sqlalchemy", "pytest"} <= deployed
 
 
 @pytest.mark.parametrize(
-    "lock", ["requirements.txt", "requirements-test.txt", "requirements-ministack.txt", "requirements-bench.txt"]
+    "lock", [f"requirements{name}.txt" for name in ("", "-test", "-image", "-ministack", "-bench")]
 )
 def test_every_requirement_is_pinned_by_version_and_content(lock: str) -> None:
     text = (ROOT / lock).read_text().replace("\\\n", "")
@@ -84,9 +87,7 @@ def test_every_requirement_is_pinned_by_version_and_content(lock: str) -> None:
             assert re.fullmatch(hashed, line), line
 
 
-@pytest.mark.parametrize(
-    "wanted", ["requirements", "requirements-test", "requirements-ministack", "requirements-bench"]
-)
+@pytest.mark.parametrize("wanted", [f"requirements{name}" for name in ("", "-test", "-image", "-ministack", "-bench")])
 def test_whatever_is_asked_for_is_pinned(wanted: str) -> None:
     asked = {line.partition("[")[0] for line in (ROOT / f"{wanted}.in").read_text().splitlines() if line[:1].isalnum()}
     pinned = {pin.partition("==")[0].partition("[")[0] for pin in pins(f"{wanted}.txt")}
@@ -97,7 +98,7 @@ def test_whatever_is_asked_for_is_pinned(wanted: str) -> None:
     ("text", "file"), [(MAKEFILE, "the Makefile"), ((ROOT / "Dockerfile").read_text(), "the image")]
 )
 def test_what_is_installed_is_held_against_its_hash(text: str, file: str) -> None:
-    installs = re.findall(r"pip install .*-r requirements.*", text)
+    installs = re.findall(r"pip (?:--\S+ \S+ )?install .*-r requirements.*", text)
     assert installs, file
     assert all("--require-hashes" in line for line in installs), installs
 
