@@ -43,7 +43,10 @@ def upgrade(ledger: Ledger, now: datetime) -> None:
     """What ``schema.upgrade`` does, in a fraction of the time where the database is empty and nobody's but ours."""
     copied = _copy_file(ledger) if ledger.dialect.name == "sqlite" else _copy_database(ledger)
     if not copied:
-        schema.upgrade(ledger, now)
+        with ledger.read() as connection:
+            current = schema.current_revision(connection)
+        if current != schema.head():
+            schema.upgrade(ledger, now)
         return
     with ledger.write() as connection:
         connection.execute(

@@ -26,6 +26,7 @@ from tests import classifying
 
 #: Calls after which the broker is another: here a process can also die before it hears the answer.
 CHANGING = {"receive", "settle", "release", "extend", "publish"}
+_IN_ITS_HANDS = " is in the broker's hands"
 
 
 @dataclass(slots=True)
@@ -70,11 +71,16 @@ def telling(points: Sequence[str]) -> list[int]:
     """The numbers of the points at which a kill may leave something else than one at the point before.
 
     Every step that leaves a trace is a point before it and one after it. Between the end of one and the beginning of
-    the next a process has done nothing that outlives it, so that of such two the second stands for both.
+    the next a process has done nothing that outlives it, so that of such two the second stands for both. What the
+    broker has in its hands it does, whether or not the caller lives to hear of it, so that the point after a call
+    stands for the one within it.
     """
     before = [point.partition(": ")[2].startswith("before ") for point in points]
     after = [point.partition(": ")[2].startswith("after ") for point in points]
-    return [at for at in range(len(points)) if not (after[at] and at + 1 < len(points) and before[at + 1])]
+    within = [point.endswith(_IN_ITS_HANDS) for point in points]
+    followed = range(len(points) - 1)
+    same_as_next = {at for at in followed if (after[at] and before[at + 1]) or (within[at] and after[at + 1])}
+    return [at for at in range(len(points)) if at not in same_as_next]
 
 
 class ServedBroker:
@@ -100,7 +106,7 @@ class ServedBroker:
             self._points.reach(f"before {name}")
         self._pipe.send(("call", name, args, options))
         if changing:
-            self._points.reach(f"{name} is in the broker's hands")
+            self._points.reach(f"{name}{_IN_ITS_HANDS}")
         good, value = self._pipe.recv()
         if changing:
             self._points.reach(f"after {name}")

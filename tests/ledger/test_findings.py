@@ -13,8 +13,7 @@ from redrive.stages import audit
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
 
-@pytest.fixture
-def lived(workshop: Workshop) -> Workshop:
+def live(workshop: Workshop) -> None:
     """Sent, returned, escalated, a duplicate of a first copy and one of a return; nothing is wrong."""
     workshop.die("a", "b", "c", error=REFUSED)
     workshop.die("d", error=KEY_ERROR)
@@ -26,7 +25,12 @@ def lived(workshop: Workshop) -> Workshop:
     workshop.world.put("orders-dlq", again)
     workshop.cycle()
     assert problems(workshop) == []
-    return workshop
+
+
+@pytest.fixture
+def lived(workshop_after: Callable[..., Workshop]) -> Workshop:
+    """A ledger in which nothing is wrong."""
+    return workshop_after(live)
 
 
 def problems(workshop: Workshop) -> list[str]:

@@ -24,7 +24,7 @@ from tests.servers import free_port
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PATIENCE = 60_000
 expect.set_options(timeout=PATIENCE)
 
