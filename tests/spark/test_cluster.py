@@ -23,7 +23,7 @@ from tests.servers import GUARD
 from tests.spark.test_classify_messages import answers, plainly, said, staged
 from tests.workshop import Workshop
 
-from redrive.spark import submit
+from redrive.spark import session_conf, submit
 from redrive.staging import file_schemas
 
 pytestmark = pytest.mark.spark
@@ -41,6 +41,7 @@ def running(folder: Path, name: str, sign: str, *arguments: str, host: str = HOS
     environment = os.environ | {
         "SPARK_LOCAL_IP": host,
         "SPARK_WORKER_DIR": str(folder / f"work-{host}"),
+        "SPARK_DAEMON_JAVA_OPTS": session_conf.jvm_options(),
         "PYSPARK_PYTHON": sys.executable,  # by which its scripts find Spark
     }
     with log.open("wb") as sink:
@@ -90,13 +91,17 @@ def bare_python(tmp_path: Path) -> str:
     return str(script)
 
 
+def quick(python: Path | str) -> dict[str, str]:
+    """Properties of jobs whose workers run this Python and whose JVMs begin soon."""
+    java = {f"spark.{which}.extraJavaOptions": session_conf.jvm_options() for which in ("driver", "executor")}
+    return {**session_conf.SESSION, **java, "spark.pyspark.python": str(python)}
+
+
 def test_a_cycle_on_a_cluster_to_which_our_code_travels(
     master: str, bare_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = Workshop(tmp_path)
-    chosen = shop.settings.spark.model_copy(
-        update={"runner": "submit", "master": master, "conf": {"spark.pyspark.python": bare_python}}
-    )
+    chosen = shop.settings.spark.model_copy(update={"runner": "submit", "master": master, "conf": quick(bare_python)})
     shop.settings = shop.settings.model_copy(update={"spark": chosen})
     monkeypatch.setenv("SPARK_LOCAL_IP", HOST)
     monkeypatch.setattr(workshop, "classify", lambda manifest: submit.classify(shop.settings, manifest))
@@ -142,7 +147,7 @@ exec "{bare_python}" "$@"
         reached.unlink(missing_ok=True)
         manifest = {"batches": some, "output": str(tmp_path / run), "route": "orders", "run": run} | ASKED
         (tmp_path / f"{run}.json").write_text(json.dumps(manifest))
-        given = {"spark.pyspark.python": str(holding), "spark.executor.cores": "1", "spark.executor.memory": "600m"}
+        given = quick(holding) | {"spark.executor.cores": "1", "spark.executor.memory": "600m"}
         log = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": str(events), "spark.eventLog.compress": "false"}
         # Nothing begins before both workers can take a task.
         given |= {"spark.scheduler.minRegisteredResourcesRatio": "1", "spark.cores.max": "2"} | log | conf
