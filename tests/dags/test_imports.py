@@ -28,7 +28,8 @@ routes:
     schedule: null
 """
 
-#: Parses the folder as the DAG processor does, in a fresh interpreter, and tells what that touched.
+#: Parses folders as the DAG processor does, each with its configuration, and tells what that touched. The first one
+#: finds a fresh interpreter.
 PARSE = """
 import json, os, sys, time
 from airflow.dag_processing.dagbag import DagBag
@@ -51,43 +52,65 @@ engines = []
 import sqlalchemy
 create_engine = sqlalchemy.create_engine
 sqlalchemy.create_engine = lambda *a, **k: engines.append(str(a)) or create_engine(*a, **k)
-before, clock = set(sys.modules), time.process_time()
-bag = DagBag(sys.argv[1])
-print(json.dumps({
-    "seconds": time.process_time() - clock,
-    "errors": bag.import_errors,
-    "dags": {d.dag_id: d.schedule for d in bag.dags.values()},
-    "modules": sorted(set(sys.modules) - before),
-    "engines": engines,
-    **seen,
-}))
+found = {}
+for case, (config, folder) in json.loads(sys.argv[1]).items():
+    os.environ["REDRIVE_CONFIG"] = config
+    before, clock = set(sys.modules), time.process_time()
+    bag = DagBag(folder)
+    found[case] = {
+        "seconds": time.process_time() - clock,
+        "errors": bag.import_errors,
+        "dags": {d.dag_id: d.schedule for d in bag.dags.values()},
+        "modules": sorted(set(sys.modules) - before),
+        "engines": list(engines),
+        **{name: list(what) for name, what in seen.items()},
+    }
+print(json.dumps(found))
 """
 
 
-def parse(config: str, folder: Path, dags: Path = ROOT / "dags") -> dict[str, Any]:
-    """What a fresh interpreter finds in the DAG folder under the configuration ``config``."""
-    file = folder / "redrive.yaml"
-    file.write_text(config)
+def parse(cases: dict[str, tuple[str, Path]], folder: Path) -> dict[str, dict[str, Any]]:
+    """What an interpreter finds, case by case, under a configuration in a DAG folder."""
+    files = {}
+    for case, (config, dags) in cases.items():
+        (folder / case).mkdir()
+        (folder / case / "redrive.yaml").write_text(config)
+        files[case] = (str(folder / case / "redrive.yaml"), str(dags))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW__")}
     environment |= {
         "AIRFLOW_HOME": str(folder / "airflow"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "REDRIVE_HOME": str(ROOT),
-        "REDRIVE_CONFIG": str(file),
         "PYTHONPATH": str(ROOT / "plugins"),
     }
     answer = subprocess.run(
-        [sys.executable, "-c", PARSE, str(dags)], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PARSE, json.dumps(files)], env=environment, capture_output=True, text=True, check=False
     )
     assert answer.returncode == 0, answer.stderr
-    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    found: dict[str, dict[str, Any]] = json.loads(answer.stdout.splitlines()[-1])
     return found
 
 
 @pytest.fixture(scope="module")
-def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def all_parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What becomes of each of these."""
+    folder = tmp_path_factory.mktemp("parsed")
+    (folder / "two-lines").mkdir()
+    (folder / "two-lines" / "dead_letters.py").write_text(DAG_FILE)
+    ours = ROOT / "dags"
+    cases = {
+        "two routes": (TWO_ROUTES, ours),
+        "two lines": (TWO_ROUTES, folder / "two-lines"),
+        "a bad one": (TWO_ROUTES.replace("schedule: null", "schedule: perhaps"), ours),
+        "no routes": ("routes: {}", ours),
+    }
+    return parse(cases, folder)
+
+
+@pytest.fixture
+def parsed(all_parsed: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What two routes become."""
-    return parse(TWO_ROUTES, tmp_path_factory.mktemp("parsed"))
+    return all_parsed["two routes"]
 
 
 def test_every_file_imports(parsed: dict[str, Any]) -> None:
@@ -98,13 +121,11 @@ def test_there_is_one_dag_per_route_and_two_for_all(parsed: dict[str, Any]) -> N
     assert set(parsed["dags"]) == {"redrive_orders", "redrive_payments", "redrive_review", "redrive_audit"}
 
 
-def test_two_lines_are_a_whole_dag_file(tmp_path: Path) -> None:
-    (tmp_path / "dags").mkdir()
+def test_two_lines_are_a_whole_dag_file(all_parsed: dict[str, dict[str, Any]]) -> None:
     page = (ROOT / "docs" / "airflow.md").read_text()
     assert DAG_FILE in page.replace("   ", "")
     assert len(DAG_FILE.replace("\n\n", "\n").splitlines()) == 2
-    (tmp_path / "dags" / "dead_letters.py").write_text(DAG_FILE)
-    found = parse(TWO_ROUTES, tmp_path, tmp_path / "dags")
+    found = all_parsed["two lines"]
     assert found["errors"] == {}
     assert set(found["dags"]) == {"redrive_orders", "redrive_payments", "redrive_review", "redrive_audit"}
 
@@ -134,15 +155,15 @@ def test_importing_takes_less_than_two_seconds_of_processor_time(parsed: dict[st
     assert parsed["seconds"] < 2
 
 
-def test_a_bad_configuration_is_an_import_error_that_names_the_key(tmp_path: Path) -> None:
-    found = parse(TWO_ROUTES.replace("schedule: null", "schedule: perhaps"), tmp_path)
+def test_a_bad_configuration_is_an_import_error_that_names_the_key(all_parsed: dict[str, dict[str, Any]]) -> None:
+    found = all_parsed["a bad one"]
     assert not {"redrive_orders", "redrive_payments"} & set(found["dags"])
     (error,) = found["errors"].values()
     assert "routes.payments.schedule" in error
 
 
-def test_no_routes_are_no_error(tmp_path: Path) -> None:
-    found = parse("routes: {}", tmp_path)
+def test_no_routes_are_no_error(all_parsed: dict[str, dict[str, Any]]) -> None:
+    found = all_parsed["no routes"]
     assert found["errors"] == {}
     assert set(found["dags"]) == {"redrive_review", "redrive_audit"}
 
