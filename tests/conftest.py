@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import blank, engines, scratch
+from tests import aws_models, blank, engines, scratch
 from tests.elasticmq_server import ElasticMq
 from tests.pulsar_server import Pulsar
 from tests.scheduling import Scheduling, unit_of
@@ -19,6 +19,7 @@ from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, 
 
 scratch.use_memory()
 engines.share()
+aws_models.share()
 
 # Tests talk to loopback only: no proxy between, and nobody's AWS account within reach.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
