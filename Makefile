@@ -60,12 +60,13 @@ run: setup ## Run the whole loop on a demo queue and show what happened
 up: setup ## Start Airflow on 127.0.0.1:$PORT (8080) with the demo scheduled
 	PORT='$(PORT)' $(BIN)/redrive up
 
+SERVERS := $(patsubst tests/install_%.sh,%,$(wildcard tests/install_*.sh))
+.PHONY: $(SERVERS)
+$(SERVERS): .venv/.uv-$(UV_VERSION)
+	./tests/install_$@.sh
+
 .PHONY: brokers
-brokers: setup ## Prepare the servers that tests use
-	./tests/install_system_packages.sh
-	./tests/install_pstest.sh
-	./tests/install_elasticmq.sh
-	./tests/install_pulsar.sh
+brokers: setup $(SERVERS) ## Prepare the servers that tests use
 
 # Airflows of other teams, each with the libraries of its time: tests install the wheel into them.
 .venv-airflow-%/.requirements: tests/installed/airflows/%.txt .venv/.uv-$(UV_VERSION)
@@ -79,15 +80,17 @@ matrix: brokers $(AIRFLOWS:%=.venv-airflow-%/.requirements) ## Check what takes 
 	REDRIVE_MATRIX=1 REDRIVE_REQUIRE_BROKERS=all $(BIN)/pytest --durations=10 -m matrix
 
 .PHONY: test
-test: brokers lint ## Check everything
+test: ## Check everything
+	@# Side by side, because one waits for a download while another compiles.
+	@$(MAKE) --no-print-directory --jobs=$(WORKERS) brokers lint
 	$(BIN)/pytest -n $(WORKERS) --durations=15
 
 .PHONY: check
-check: lint ## Check what is quick and needs no server: for every change
+check: setup lint ## Check what is quick and needs no server: for every change
 	$(BIN)/pytest -n $(CORES) --durations=10 -m "not (server or airflow or spark or slow)"
 
 .PHONY: lint
-lint: setup ## Check form, types and layers
+lint: .venv/.project ## Check form, types and layers
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
