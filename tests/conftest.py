@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from tests import aws_models, blank, engines, scratch
 from tests.elasticmq_server import ElasticMq
 from tests.pulsar_server import Pulsar
+from tests.real_airflow import House, shop  # noqa: F401 - a fixture
 from tests.scheduling import Scheduling, unit_of
 from tests.server_report import ServerReport, no_skip
 from tests.servers import Ministack, Postgres, RabbitMQ, Server, ServerMissing, missing
@@ -37,7 +38,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-_PULSAR = pytest.StashKey[Server]()
+#: What stops what a unit of tests started and nobody else needs, by the unit's name.
+_STOPS = pytest.StashKey[dict[str, Callable[[], object]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -90,17 +92,27 @@ def rabbitmq() -> Iterator[Server]:
 def pulsar_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """One Apache Pulsar for the tests that stay together for it; they make topics with names of their own."""
     for server in _run(Pulsar()):
-        request.config.stash[_PULSAR] = server
+        request.config.stash.setdefault(_STOPS, {})["pulsar"] = server.stop
         yield server
+
+
+@pytest.fixture(scope="session")
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """The Airflow of the tests that stay together for it; each file has a shop of its own."""
+    one = House(tmp_path_factory.mktemp("house"))
+    request.config.stash.setdefault(_STOPS, {})["airflow"] = one.stop
+    yield one
+    one.stop()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop Pulsar with the last of its tests: its memory fills up by itself, and then it takes a core for nothing."""
-    its_last = nextitem is None or unit_of(nextitem.nodeid) != "pulsar"
-    if its_last and (server := item.config.stash.get(_PULSAR, None)):
-        del item.config.stash[_PULSAR]
-        server.stop()
+    """Stop with the last of its tests what takes a core for nothing: Airflow, and Pulsar when its memory is full."""
+    unit = unit_of(item.nodeid)
+    if (nextitem is None or unit_of(nextitem.nodeid) != unit) and (
+        stop := item.config.stash.get(_STOPS, {}).pop(unit, None)
+    ):
+        stop()
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 #: What stays together, by the beginnings of its files' names; in the order in which it begins.
 TOGETHER: dict[str, tuple[str, ...]] = {
-    # Each starts a whole Airflow, which takes a gigabyte and both cores.
-    "airflow": ("tests/ui/test_in_a_browser", "tests/dags/test_rest_trigger", "tests/dags/test_local_airflow"),
+    # A whole Airflow takes a gigabyte, and a minute of a core to start.
+    "airflow": ("tests/ui/test_in_a_browser", "tests/dags/test_rest_trigger"),
     "rabbitmq": ("tests/stages/test_rabbitmq", "tests/contract/test_rabbitmq"),
     "pulsar": ("tests/stages/test_apache_pulsar", "tests/contract/test_apache_pulsar"),
     "pubsub": ("tests/stages/test_google_pubsub", "tests/contract/test_google_pubsub"),
@@ -22,10 +22,10 @@ TOGETHER: dict[str, tuple[str, ...]] = {
 #: Files whose tests can run anywhere, each for itself.
 APART = ("tests/faults/", "tests/simulation/test_simulation", "tests/properties/")
 #: Files whose tests tell one story on one Airflow, each going on where the last one ended: never shuffled.
-IN_ORDER = (*TOGETHER["airflow"], "tests/dags/test_dag_runs")
+IN_ORDER = TOGETHER["airflow"]
 #: What begins next; the rest follows as it was collected.
 EARLY = (
-    *("tests/dags/test_demo.py", "tests/dags/test_dag_runs.py", "tests/spark/", "tests/dags/", "tests/contract/"),
+    *("tests/dags/test_demo.py", "tests/spark/", "tests/dags/", "tests/contract/"),
     *("tests/faults/", "tests/properties/", "tests/simulation/", "tests/ui/", "tests/stages/", "tests/ledger/"),
 )
 
@@ -45,10 +45,10 @@ def rank(nodeid: str) -> int:
     return next((place for place, name in enumerate(order) if unit.startswith(name)), len(order))
 
 
-def place(item: pytest.Item) -> tuple[str, int]:
-    """The place in its file of what keeps its order; the rest keeps the one that it is in."""
-    file, line, _ = item.location
-    return (file, line or 0) if item.nodeid.startswith(IN_ORDER) else ("", 0)
+def place(item: pytest.Item) -> tuple[int, int]:
+    """The place of what keeps its order; the rest keeps the one that it is in."""
+    file = next((number for number, name in enumerate(IN_ORDER) if item.nodeid.startswith(name)), None)
+    return (0, 0) if file is None else (file, item.location[1] or 0)
 
 
 class Schedule(LoadScopeScheduling):

@@ -5,105 +5,27 @@
 
 import contextlib
 import json
-import sqlite3
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
 import pytest
-from tests.dags.conftest import LASTING, PASSING, Shop
-from tests.servers import Ministack, free_port
+from tests.real_airflow import LASTING, PASSING, PATIENCE, Rest, Shop
+from tests.servers import Ministack
 
 from redrive import settings
-from redrive.airflow import DAG_FILE
 from redrive.dev import local_airflow
 from redrive.dev.local_airflow import Airflow, PortTaken
 from redrive.stages import pipeline
 
 pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-#: DAGs of somebody else, who waits for the route.
-AFTER = """
-from airflow.sdk import DAG, Asset, task
-
-@task
-def seen(uri, triggering_asset_events=None):
-    return [event.extra["redelivered"] for event in triggering_asset_events[Asset(uri)]]
-
-for name, uri in {"after": "redrive://route/orders", "clean": "redrive://route/orders/clean"}.items():
-    with DAG(name, schedule=[Asset(uri)]):
-        seen(uri)
-"""
-
-PATIENCE = 300  # seconds; the whole run takes about 40 where nothing else runs
-
-
-class Rest:
-    """Airflow's REST API, with the generated password's token."""
-
-    def __init__(self, airflow: Airflow) -> None:
-        self.url = airflow.url
-        self.token = ""
-        status, answer = self.call("POST", "/auth/token", {"username": airflow.user, "password": airflow.password})
-        assert status == 201
-        self.token = answer["access_token"]
-
-    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """The status and the decoded answer."""
-        request = urllib.request.Request(
-            self.url + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def trigger(self, dag_id: str, run_id: str, **conf: object) -> tuple[int, Any]:
-        return self.call(
-            "POST",
-            f"/api/v2/dags/{dag_id}/dagRuns",
-            {"dag_run_id": run_id, "logical_date": None, "conf": conf},
-        )
-
-    def states(self, dag_id: str, run_id: str) -> dict[str, str]:
-        """How each task of a run stands; mapped ones under their last state."""
-        _, answer = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")
-        return {one["task_id"]: one["state"] for one in answer["task_instances"]}
-
-    def wait(self, dag_id: str, run_id: str) -> str:
-        """The state in which the run ended."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            _, run = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")
-            if run["state"] in ("success", "failed"):
-                return str(run["state"])
-            assert time.monotonic() < deadline, self.states(dag_id, run_id)
-            time.sleep(0.5)
-
 
 @pytest.fixture(scope="module")
-def airflow(shop: Shop) -> Iterator[Airflow]:
-    """An Airflow of its own for this module, with a DAG folder as a team has it."""
-    folder = shop.home / "dags"
-    folder.mkdir()
-    (folder / "redrive_dags.py").write_text(DAG_FILE)
-    (folder / "after.py").write_text(AFTER)
-    environment = local_airflow.environment
-
-    def with_folder(*arguments: Any, **options: Any) -> dict[str, str]:
-        return environment(*arguments, **options) | {"AIRFLOW__CORE__DAGS_FOLDER": str(folder)}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_airflow, "environment", with_folder)
-        with local_airflow.running(shop.home, free_port(), base=shop.base) as one:
-            yield one
+def airflow(shop: Shop) -> Airflow:
+    """The Airflow, which runs the shop's route."""
+    return shop.house.airflow()
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +47,13 @@ def test_a_triggered_run_brings_back_what_may_go(rest: Rest, shop: Shop) -> None
 
     assert status == 200
     assert rest.wait("redrive_orders", "ticket-4711") == "success", rest.states("redrive_orders", "ticket-4711")
+    assert set(rest.states("redrive_orders", "ticket-4711").values()) == {"success"}
     assert shop.states() == {"sent": 8, "escalated": 2}
-    assert shop.depth("orders") == 8
+    assert (shop.depth("dead"), shop.depth("orders")) == (0, 8)
     assert shop.query("select status from runs where airflow_run_id = 'ticket-4711'") == [("succeeded",)]
-    assert shop.query("select run_id from route_state") == [(None,)]
+    assert shop.query("select run_id from route_state") == [(None,)], "the route was given back"
+    rung = (shop.home / "var" / "bell.txt").read_text()
+    assert rung == "escalate: orders: failure group 2 (application_bug) waits for a decision\n", "once, by its notifier"
 
 
 def test_who_waits_for_the_route_is_told_and_who_waits_for_a_clean_one_is_not_yet(rest: Rest) -> None:
@@ -140,11 +65,41 @@ def test_who_waits_for_the_route_is_told_and_who_waits_for_a_clean_one_is_not_ye
     assert runs_of(rest, "clean") == [], "two wait for people"
 
 
-def test_a_dry_run_is_no_event(rest: Rest) -> None:
+def test_a_dry_run_tells_what_would_happen_changes_nothing_and_is_no_event(rest: Rest, shop: Shop) -> None:
+    shop.fail(4, PASSING)
+    before = (shop.states(), shop.depth("dead"), shop.depth("orders"), shop.query("select count(*) from runs"))
     assert rest.trigger("redrive_orders", "dry", dry_run=True)[0] == 200
     assert rest.wait("redrive_orders", "dry") == "success"
+    assert rest.states("redrive_orders", "dry")["classify"] == "skipped", "no Spark for nothing"
+    told = logs(shop, "dry")
+    assert "'would': {" in told
+    assert "in the sources: not looked at" in told
+    assert before == (shop.states(), shop.depth("dead"), shop.depth("orders"), shop.query("select count(*) from runs"))
     _, answer = rest.call("GET", "/api/v2/assets/events?limit=100")
     assert [event["source_run_id"] for event in answer["asset_events"]] == ["ticket-4711"]
+
+
+def logs(shop: Shop, run_id: str) -> str:
+    """All that the tasks of a run of the route wrote."""
+    folder = shop.house.airflow().home / "logs" / "dag_id=redrive_orders" / f"run_id={run_id}"
+    return "".join(path.read_text() for path in folder.rglob("*.log"))
+
+
+def test_a_run_whose_source_is_missing_does_all_else_starts_no_spark_fails_and_says_why(rest: Rest, shop: Shop) -> None:
+    before = (shop.states(), shop.depth("dead"), shop.depth("orders"))
+    with configured_otherwise(shop, "queue: orders-dlq", "queue: renamed-dlq"):
+        assert rest.trigger("redrive_orders", "renamed")[0] == 200
+        assert rest.wait("redrive_orders", "renamed") == "failed", rest.states("redrive_orders", "renamed")
+
+    ended = rest.states("redrive_orders", "renamed")
+    assert ended["classify"] == "skipped"
+    assert ended["drain"] == ended["deliver"] == ended["escalate"] == "success"
+    assert ended["report"] == "failed", "a queue that isn't there is not tried again"
+    assert ended["finish"] == "failed", "the end of the run says what became of it"
+    assert "SourcesFailed: source renamed-dlq" in logs(shop, "renamed")
+    assert shop.query("select run_id from route_state") == [(None,)]
+    assert shop.query("select status from runs where airflow_run_id = 'renamed'") == [("failed",)]
+    assert before == (shop.states(), shop.depth("dead"), shop.depth("orders")), "nothing was touched or sent twice"
 
 
 def test_tasks_lead_to_the_review_page(rest: Rest) -> None:
@@ -225,11 +180,10 @@ def dag_processors() -> set[int]:
 
 
 def test_a_decision_is_applied_and_sent_by_the_review_dag(rest: Rest, shop: Shop) -> None:
-    with sqlite3.connect(shop.home / "var" / "redrive.db") as ledger:
-        ledger.execute(
-            "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'fixed in 1.4.2'"
-            " where escalation_id = (select min(escalation_id) from escalated_messages)"
-        )
+    shop.change(
+        "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = 'fixed in 1.4.2'"
+        " where escalation_id = (select min(escalation_id) from escalated_messages)"
+    )
 
     assert rest.trigger("redrive_review", "by-hand")[0] == 200
     assert rest.wait("redrive_review", "by-hand") == "success", rest.states("redrive_review", "by-hand")
@@ -246,13 +200,12 @@ def test_the_audit_finds_every_promise_kept(rest: Rest) -> None:
 
 
 def test_a_task_that_is_cleared_and_fails_makes_the_run_a_failure_in_both_worlds(rest: Rest, shop: Shop) -> None:
-    with sqlite3.connect(shop.home / "var" / "redrive.db") as ledger:
-        ledger.execute(
-            "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = '' where status = 'open'"
-        )
+    shop.change(
+        "update escalated_messages set decision = 'redeliver', decided_by = 'ana', note = '' where status = 'open'"
+    )
     pipeline.apply_decisions(settings.load(), "orders")
     cleared = {"task_ids": ["deliver"], "dag_run_id": "ticket-4711", "dry_run": False, "only_failed": False}
-    with sent_elsewhere(shop):
+    with configured_otherwise(shop, "destination: {queue: orders-", "destination: {queue: gone-"):
         status, answer = rest.call("POST", "/api/v2/dags/redrive_orders/clearTaskInstances", cleared)
         assert status == 200, answer
         assert rest.wait("redrive_orders", "ticket-4711") == "failed", rest.states("redrive_orders", "ticket-4711")
@@ -309,11 +262,12 @@ def until(happened: Callable[[], object]) -> None:
 
 
 @contextlib.contextmanager
-def sent_elsewhere(shop: Shop) -> Iterator[None]:
-    """The route's destination is another one, which doesn't exist."""
+def configured_otherwise(shop: Shop, words: str, others: str) -> Iterator[None]:
+    """The configuration says something else instead of these words."""
     config = shop.home / "config" / "redrive.yaml"
     healthy = config.read_text()
-    config.write_text(healthy.replace("destination: {queue: orders-", "destination: {queue: gone-"))
+    assert words in healthy
+    config.write_text(healthy.replace(words, others))
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The page in a real browser, inside the real Airflow: log in, look, decide, see it applied.
 
-One Airflow for all of it. The dead letters are real ones of an SQS-compatible server; a history is planted around
-them, so that there is something to see. Screenshots go to ``$REDRIVE_SCREENSHOTS`` where it is set.
+The Airflow is that of other tests too. The dead letters are real ones of an SQS-compatible server; a history is
+planted around them, so that there is something to see. Screenshots go to ``$REDRIVE_SCREENSHOTS`` where it is set.
 """
 
 import os
@@ -21,22 +21,19 @@ from redrive.ledger import tables
 from redrive.ledger.engine import Ledger
 from redrive.stages import pipeline
 from tests.classifying import classify
-from tests.dags.conftest import LASTING, Shop, shop  # noqa: F401 - a fixture
-from tests.dags.test_rest_trigger import Rest
-from tests.servers import free_port
+from tests.real_airflow import LASTING, VIEWER, Rest, Shop
 from tests.ui import seeding
 
 pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.timeout(1200)]
 
 PATIENCE = 60_000  # milliseconds; what is waited for takes one or two where nothing else runs
 expect.set_options(timeout=PATIENCE)  # 5 s unless told
-VIEWER = "val"
 HOSTILE_ID = 900 << 20
 TEN = 700
 
 
 @pytest.fixture(scope="module")
-def dead(shop: Shop) -> Shop:  # noqa: F811
+def dead(shop: Shop) -> Shop:
     """The shop with a history, and two orders that just died of a bug and were put before people."""
     configured = settings.load()
     ledger = Ledger(configured.database)
@@ -81,9 +78,8 @@ def _plant_failures(ledger: Ledger) -> None:
 
 
 @pytest.fixture(scope="module")
-def airflow(dead: Shop) -> Iterator[Airflow]:
-    with local_airflow.running(dead.home, free_port(), base=dead.base, viewers=[VIEWER]) as one:
-        yield one
+def airflow(dead: Shop) -> Airflow:
+    return dead.house.airflow()
 
 
 def logged_in(browser: Browser, airflow: Airflow, user: str) -> BrowserContext:
