@@ -89,7 +89,7 @@ def to_the_end(shop: Workshop, *, runs: int = 30) -> list[str]:
         shop.cycle()
         arrived += consumed(shop)
         shop.advance(minutes=1)
-        if not shop.states().keys() - {"presumed"}:
+        if not shop.states().keys() - {"presumed", "discarded"}:
             break
     return arrived
 
