@@ -149,15 +149,16 @@ class Composition:
         """Start these, each as soon as what it depends on is as the file wants it, and wait until all are healthy."""
         wanted = {"service_healthy": self.healthy, "service_completed_successfully": self.completed}
         waiting = [self.services[name] for name in names]
-        while waiting:
+
+        def all_started() -> bool:
             for one in list(waiting):
                 needed = one.told.get("depends_on", {})
                 if all(wanted[how["condition"]](self.services[name]) for name, how in needed.items()):
                     self.start(one)
                     waiting.remove(one)
-                    break
-            else:
-                time.sleep(1)
+            return not waiting
+
+        self.until(all_started, "what services wait for is there")
         for name in names:
             one = self.services[name]
             ready = self.healthy if "healthcheck" in one.told else self.completed
@@ -274,23 +275,26 @@ class Composition:
 
     def _postgres(self, one: Service) -> str:
         """What the entry point of PostgreSQL's image does: with an empty volume, the databases and their users."""
-        data = self._made(self.folder / "postgres-data")
-        shutil.chown(data, "postgres")
+        data, run = (self._made(self.folder / name) for name in ("postgres-data", "postgres-run"))
         data.chmod(0o700)
+        for path in (data, run):
+            shutil.chown(path, "postgres")
         binaries = Path(Postgres._binary("initdb")).resolve().parent
-        run = self.folder / "postgres-run"
-        run.mkdir()
-        shutil.chown(run, "postgres")
         (script,) = (ROOT / told.split(":")[0] for told in one.told["volumes"] if "docker-entrypoint-initdb.d" in told)
+        # Where `postgres` may enter, unlike a folder of the tests.
         return f"""
 export PATH={binaries}:$PATH
 as_postgres="setpriv --reuid=postgres --regid=postgres --clear-groups"
-cd {run}
-install -o postgres -m 600 /dev/stdin {run}/password <<< {one.told["environment"]["POSTGRES_PASSWORD"]}
-$as_postgres initdb -D {data} -U postgres -E UTF8 --auth-local=trust --auth-host=scram-sha-256 --pwfile={run}/password
-echo 'host all all all scram-sha-256' >> {data}/pg_hba.conf
-$as_postgres pg_ctl -D {data} -w -o "-c listen_addresses='' -k {run}" start
-{shlex.join(self._as(one))} PGHOST={run} POSTGRES_USER=postgres {script}
-$as_postgres pg_ctl -D {data} -w -m fast stop
-exec $as_postgres postgres -D {data} -h '*' -p 5432 -k {run}
+mount -t tmpfs -o mode=755 none /mnt
+mkdir /mnt/data /mnt/run
+mount --bind {data} /mnt/data
+mount --bind {run} /mnt/run
+cd /mnt/run
+install -o postgres -m 600 /dev/stdin password <<< {one.told["environment"]["POSTGRES_PASSWORD"]}
+$as_postgres initdb -D /mnt/data -U postgres -E UTF8 --auth-local=trust --auth-host=scram-sha-256 --pwfile=password
+echo 'host all all all scram-sha-256' >> /mnt/data/pg_hba.conf
+$as_postgres pg_ctl -D /mnt/data -w -o "-c listen_addresses='' -k /mnt/run" start
+{shlex.join(self._as(one))} PGHOST=/mnt/run POSTGRES_USER=postgres {script}
+$as_postgres pg_ctl -D /mnt/data -w -m fast stop
+exec $as_postgres postgres -D /mnt/data -h '*' -p 5432 -k /mnt/run
 """
