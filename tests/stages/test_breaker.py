@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from redrive import settings as configuration
 from redrive.cli import app
 from redrive.ledger import leases
 from redrive.ledger.account import inspecting
@@ -248,7 +249,7 @@ def test_a_pause_of_people_opens_no_breaker_when_it_ends(tmp_path: Path) -> None
 def test_the_command_line_shows_it_and_releases_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Workshop(tmp_path, **BREAKER)
     trip(shop)
-    monkeypatch.setattr(app, "_settings", lambda: shop.settings)
+    monkeypatch.setattr(configuration, "load", lambda: shop.settings)
     runner = CliRunner()
     shown = runner.invoke(app.app, ["status", "orders"], catch_exceptions=False).output
     assert "nothing goes to orders until" in shown
