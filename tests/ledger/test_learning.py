@@ -86,7 +86,7 @@ def test_a_ledger_with_little_to_teach_changes_nothing(plant: Plant, tmp_path: P
 
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)  # what a ledger teaches is read above, from both
 def test_a_model_that_answers_better_is_kept(plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = list(learn.shipped_texts())[::8]
+    texts = list(learn.shipped_texts())[::24]
     monkeypatch.setattr(learned_model, "_EPOCHS", 8)  # enough to learn a few words
     monkeypatch.setattr(learn, "shipped_texts", lambda: iter(texts))
     monkeypatch.setattr(learn, "shipped", lambda: None)
