@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from redrive.ledger import engine
+from redrive.ledger import sqlite_file
 from redrive.staging import batch_files
 
 
@@ -15,13 +15,13 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
     That fsync is called, and when, is tested in ``tests/stages/test_durable.py``.
     """
-    prepare = engine._prepare_sqlite
+    prepare = sqlite_file.prepare
 
     def prepare_and_do_not_sync(connection: Any, record: Any) -> None:
         prepare(connection, record)
         connection.execute("pragma synchronous = off")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_prepare_sqlite", prepare_and_do_not_sync)
+        patch.setattr(sqlite_file, "prepare", prepare_and_do_not_sync)
         patch.setattr(batch_files, "_fsync", lambda *_paths: None)
         yield

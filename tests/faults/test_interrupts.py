@@ -8,18 +8,19 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.engine import base
 from sqlalchemy.pool import base as pool
 
 from redrive.errors import LedgerUnavailable
-from redrive.ledger import engine, leases
+from redrive.ledger import engine, leases, sqlite_file
 from redrive.ledger.engine import Ledger
 from redrive.stages import pipeline
 from redrive.stages.context import Run
 from tests.workshop import Workshop
 
 #: Where connections and transactions begin and end.
-CODE = {module.__file__ for module in (contextlib, engine, base, pool)}
+CODE = {module.__file__ for module in (contextlib, engine, sqlite_file, base, pool)}
 
 
 def interrupted_at(point: int, work: Any) -> str | None:
@@ -53,9 +54,9 @@ def begin(workshop: Workshop) -> Run:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger on SQLite that waits for a lock for a moment only."""
-    create = engine.sa.create_engine
+    create = sa.create_engine
     monkeypatch.setattr(
-        engine.sa,
+        sa,
         "create_engine",
         lambda url, connect_args, **more: create(url, connect_args=connect_args | {"timeout": 0.05}, **more),
     )

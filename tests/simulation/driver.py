@@ -26,7 +26,7 @@ from sqlalchemy.engine import make_url
 
 from redrive.brokers.rabbitmq import adapter as rabbitmq
 from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
-from redrive.ledger import engine, leases, schema
+from redrive.ledger import leases, schema, sqlite_file
 from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, parse
@@ -159,7 +159,7 @@ class Engines:
         return psycopg.connect(cls.url.replace("postgresql+psycopg", "postgresql"), **how)
 
 
-_prepare_sqlite = engine._prepare_sqlite
+_prepare_sqlite = sqlite_file.prepare
 
 
 def _unsynced(connection: Any, record: Any) -> None:
@@ -198,7 +198,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             | {"monotonic": clock.monotonic, "sleep": clock.sleep, "beside": contextlib.nullcontext},
         )
         put(deliver_stage, "LOOK_AGAIN", deliver_stage.GIVE_UP / 2)  # meanwhile nobody does anything
-        put(engine, "_prepare_sqlite", _unsynced)
+        put(sqlite_file, "prepare", _unsynced)
         put(batch_files, "_fsync", lambda *_paths: life.life().reach("fsync"))
         put(sa, "create_engine", Engines.one)
         stack.enter_context(life.mortality())

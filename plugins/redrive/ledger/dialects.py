@@ -1,4 +1,4 @@
-"""Where SQLite and PostgreSQL differ: fragments of SQL, temporary tables, the fastest way in and out.
+"""Where SQLite and PostgreSQL differ: connections, fragments of SQL, temporary tables, the fastest way in and out.
 
 Nobody else asks which of the two it is; what has to be said in the one otherwise than in the other is a method here,
 with two implementations.
@@ -8,14 +8,16 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.exc import DatabaseError, DBAPIError, ProgrammingError
 
 from redrive.errors import LedgerRefused
-from redrive.ledger.statements import instant_text, sql
+from redrive.extras import needing
+from redrive.ledger import sqlite_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +37,18 @@ class Dialect(ABC):
     for_update: str
     #: The isolation in which a reader sees one moment; None: it does anyway.
     isolation: str | None
+    #: The type of a column of instants.
+    instant_type: sa.types.TypeEngine[Any]
+
+    # --- connections ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def open_engine(self, url: sa.URL) -> sa.Engine:
+        """What connects to the database of ``url``, so that a transaction is durable when it ends."""
+
+    @abstractmethod
+    def is_unreadable(self, error: DBAPIError) -> bool:
+        """Whether ``error`` says that there is no database, or a damaged one, where the ledger should be."""
 
     # --- fragments of SQL -------------------------------------------------------------------------------------
 
@@ -109,7 +123,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def stored(self, value: datetime | None) -> Any:
-        """``value`` as :meth:`bulk` and :meth:`many` need it."""
+        """``value`` as the driver takes it, in :meth:`bulk` and :meth:`many` too."""
 
     @abstractmethod
     def stored_column(self, column: "pa.Array") -> list[Any]:
@@ -150,6 +164,13 @@ class Sqlite(Dialect):
     locked = ""
     for_update = ""
     isolation = None
+    instant_type = sa.Text()  # see instant_text
+
+    def open_engine(self, url: sa.URL) -> sa.Engine:
+        return sqlite_file.open_engine(url)
+
+    def is_unreadable(self, error: DBAPIError) -> bool:
+        return type(error) is DatabaseError  # the file is damaged or something else
 
     def later(self, base: str, seconds: str) -> str:
         return f"strftime('%Y-%m-%d %H:%M:%f', {base}, '+' || round({seconds}, 3) || ' seconds') || '000'"
@@ -233,9 +254,9 @@ class Sqlite(Dialect):
 
     def count_on(self, connection: Connection, table: str, column: str, last: int) -> None:  # noqa: ARG002
         values = {"last": last, "table": table}
-        connection.execute(sql("update sqlite_sequence set seq = max(seq, :last) where name = :table"), values)
+        connection.execute(sa.text("update sqlite_sequence set seq = max(seq, :last) where name = :table"), values)
         connection.execute(
-            sql(
+            sa.text(
                 "insert into sqlite_sequence (name, seq) select :table, :last"
                 " where not exists (select 1 from sqlite_sequence where name = :table)"
             ),
@@ -259,6 +280,19 @@ class Postgresql(Dialect):
     locked = "for update skip locked"
     for_update = " for update"
     isolation = "REPEATABLE READ"
+    instant_type = sa.DateTime(timezone=True)
+
+    def open_engine(self, url: sa.URL) -> sa.Engine:
+        with needing("postgres", "database: PostgreSQL"):  # whose driver is imported here
+            return sa.create_engine(
+                url,
+                connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"},
+                pool_pre_ping=True,
+                hide_parameters=True,
+            )
+
+    def is_unreadable(self, error: DBAPIError) -> bool:  # noqa: ARG002
+        return False  # its server says so itself
 
     def later(self, base: str, seconds: str) -> str:
         return f"(cast({base} as timestamptz) + ({seconds}) * interval '1 second')"
@@ -331,18 +365,18 @@ class Postgresql(Dialect):
         return None if instant is None else instant.timestamp()
 
     def no_longer_than(self, connection: Connection, limit: str) -> None:
-        connection.execute(sql(f"set local statement_timeout = '{limit}'"))
+        connection.execute(sa.text(f"set local statement_timeout = '{limit}'"))
 
     def count_on(self, connection: Connection, table: str, column: str, last: int) -> None:
         counter = connection.execute(
-            sql("select pg_get_serial_sequence(:table, :column)"), {"table": table, "column": column}
+            sa.text("select pg_get_serial_sequence(:table, :column)"), {"table": table, "column": column}
         ).scalar_one()
         given = connection.execute(
-            sql(f"select case when is_called then last_value else 0 end from {counter}")
+            sa.text(f"select case when is_called then last_value else 0 end from {counter}")
         ).scalar_one()
         # Counted on and not set: others may be counting at this moment, and a counter that is set may go back.
         connection.execute(
-            sql("select count(nextval(cast(:counter as regclass))) from generate_series(1, :missing)"),
+            sa.text("select count(nextval(cast(:counter as regclass))) from generate_series(1, :missing)"),
             {"counter": counter, "missing": max(0, last - given)},
         )
 
@@ -365,7 +399,7 @@ class Postgresql(Dialect):
         return True
 
 
-_ALL: tuple[Dialect, ...] = (Sqlite(), Postgresql())
+_ALL: dict[str, Dialect] = {one.name: one for one in (Sqlite(), Postgresql())}
 
 
 def dialect_of(connection: Connection) -> Dialect:
@@ -375,7 +409,13 @@ def dialect_of(connection: Connection) -> Dialect:
 
 def named(name: str) -> Dialect:
     """``sqlite`` or ``postgresql``; KeyError for any other."""
-    return {one.name: one for one in _ALL}[name]
+    return _ALL[name]
+
+
+def instant_text(value: datetime) -> str:
+    """``value`` as SQLite stores it, ``YYYY-MM-DD HH:MM:SS.ffffff`` in UTC: text that sorts, compares and reads like a
+    time, and works with SQLite's date functions."""
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 @contextmanager

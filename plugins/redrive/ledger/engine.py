@@ -5,35 +5,28 @@ holds no lease, a person most often, writes in :meth:`Ledger.by`. SQL is written
 (:func:`sql`); where the two databases differ is in :mod:`redrive.ledger.dialects`.
 """
 
-import sqlite3
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-import tenacity
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 
 from redrive.errors import LedgerRefused, LedgerUnavailable, SettingsError
-from redrive.extras import needing
 from redrive.ledger import dialects
-from redrive.ledger.dialects import Dialect, Sqlite, refusal
-from redrive.ledger.statements import Instant, instant_text, parse_instant, sql
+from redrive.ledger.dialects import Dialect, instant_text, refusal
+from redrive.ledger.statements import Instant, parse_instant, sql
 from redrive.ledger.transactions import MACHINE, ActorTransaction, RouteLease, RunTransaction
 
 __all__ = ["CHUNK_ROWS", "Instant", "Ledger", "instant_text", "let_go_of_interrupted", "parse_instant", "sql"]
 
 #: Rows per bulk statement: large enough to amortise the call, small enough to stay flat in memory.
 CHUNK_ROWS = 50_000
-#: How many seconds SQLite waits for whoever writes.
-_PATIENCE = 60
 
 
 class Ledger:
@@ -53,22 +46,7 @@ class Ledger:
             raise SettingsError(f"database: {parsed.get_backend_name()} is not supported; use sqlite or postgresql")
         self.url = parsed
         self.dialect: Dialect = dialects.named(parsed.get_backend_name())
-        if isinstance(self.dialect, Sqlite):
-            if parsed.database and parsed.database != ":memory:":
-                Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-            self.engine = sa.create_engine(
-                parsed, connect_args={"timeout": _PATIENCE, "check_same_thread": False}, hide_parameters=True
-            )
-            event.listen(self.engine, "connect", _prepare_sqlite)
-            event.listen(self.engine, "begin", _begin_sqlite)
-        else:
-            with needing("postgres", "database: PostgreSQL"):  # whose driver is imported here
-                self.engine = sa.create_engine(
-                    parsed,
-                    connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"},
-                    pool_pre_ping=True,
-                    hide_parameters=True,
-                )
+        self.engine = self.dialect.open_engine(parsed)
         event.listen(self.engine, "begin", _remember)
 
     def __repr__(self) -> str:
@@ -119,10 +97,8 @@ class Ledger:
                 raise LedgerRefused(f"ledger {where}: {refusal(error.statement, error.orig)}") from error
             if isinstance(error, OperationalError):
                 raise LedgerUnavailable(f"ledger {where}: {str(error.orig).strip().splitlines()[0]}") from error
-            if (
-                isinstance(self.dialect, Sqlite) and type(error) is DatabaseError
-            ):  # the file is damaged or something else
-                raise LedgerUnavailable(f"ledger {self.url.database}: {error.orig}") from error
+            if self.dialect.is_unreadable(error):
+                raise LedgerUnavailable(f"ledger {where}: {error.orig}") from error
             if error.connection_invalidated:
                 raise LedgerUnavailable(f"ledger {where}: the connection was lost") from error
             raise
@@ -140,36 +116,6 @@ def _without_values(error: DBAPIError) -> None:
     if error.orig is not None and len(lines) > 1:
         error.args = (str(error.args[0]).replace(said, lines[0]), *error.args[1:])
         error.orig.args = (lines[0],)
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # Autocommit at the driver, so that BEGIN IMMEDIATE below is ours: sqlite3's own begin is deferred, and
-    # a deferred transaction that writes after it has read fails instead of waiting when another one wrote.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute("pragma page_size = 8192")  # of a new file: fewer, larger writes of the same rows
-    _write_ahead(cursor)
-    cursor.execute("pragma synchronous = full")  # recorded means durable, also when the power fails
-    cursor.execute("pragma wal_autocheckpoint = 16384")  # 64 MiB: each checkpoint writes every touched page again
-    cursor.execute("pragma foreign_keys = on")
-    cursor.execute("pragma temp_store = file")  # what is sorted grows with the messages, memory must not
-    cursor.execute("pragma cache_size = -32768")  # 32 MiB
-    cursor.close()
-
-
-def _write_ahead(cursor: Any) -> None:
-    """Have readers and the writer not wait for each other. The file keeps that, so it is said once. While somebody else
-    who has just found the new file says it too, SQLite refuses at once, whatever its timeout is."""
-    patience = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(sqlite3.OperationalError),
-        wait=tenacity.wait_random(0.01, 0.1),
-        stop=tenacity.stop_after_delay(_PATIENCE),
-        reraise=True,
-    )
-    for attempt in patience:
-        with attempt:
-            if cursor.execute("pragma journal_mode").fetchone()[0] != "wal":
-                cursor.execute("pragma journal_mode = wal")
 
 
 #: Connections with which each thread has begun a transaction, as long as somebody holds them.
@@ -190,8 +136,3 @@ def let_go_of_interrupted() -> int:
     for connection in left:
         connection.invalidate()
     return len(left)
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    mode = "deferred" if connection.get_execution_options().get("redrive_read") else "immediate"
-    connection.exec_driver_sql(f"begin {mode}")

@@ -1,4 +1,4 @@
-"""SQL as text, with named parameters, and instants as both databases store them."""
+"""SQL as text, with named parameters, and the type of its instants."""
 
 import re
 from datetime import UTC, datetime
@@ -7,33 +7,25 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from redrive.ledger.dialects import named
+
 _BIND = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 
 
 class Instant(sa.types.TypeDecorator[datetime]):
-    """A point in time, UTC. ``timestamptz`` on PostgreSQL; on SQLite text ``YYYY-MM-DD HH:MM:SS.ffffff``,
-    which sorts, compares and reads like a time and works with SQLite's date functions."""
+    """A point in time, UTC, as the database's :class:`~redrive.ledger.dialects.Dialect` stores it."""
 
     impl = sa.Text
     cache_ok = True
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> sa.types.TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(sa.DateTime(timezone=True))
-        return dialect.type_descriptor(sa.Text())
+        return dialect.type_descriptor(named(dialect.name).instant_type)
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> Any:
-        if value is None or dialect.name == "postgresql":
-            return value
-        return instant_text(value)
+        return named(dialect.name).stored(value)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's
         return parse_instant(value)
-
-
-def instant_text(value: datetime) -> str:
-    """``value`` as SQLite stores it."""
-    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 def parse_instant(value: datetime | str | None) -> datetime | None:

@@ -8,7 +8,7 @@ connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
     target_metadata=metadata,
-    render_as_batch=connection.dialect.name == "sqlite",
+    render_as_batch=True,
     compare_server_default=False,
 )
 with context.begin_transaction():

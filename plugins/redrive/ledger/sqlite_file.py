@@ -1,0 +1,62 @@
+"""How a ledger in an SQLite file is opened: durable, with readers beside one writer, in little memory."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+import tenacity
+from sqlalchemy import event
+from sqlalchemy.engine import Connection
+
+#: How many seconds SQLite waits for whoever writes.
+_PATIENCE = 60
+
+
+def open_engine(url: sa.URL) -> sa.Engine:
+    """What connects to the file of ``url``, in a folder that is made where it is missing."""
+    if url.database and url.database != ":memory:":
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(
+        url, connect_args={"timeout": _PATIENCE, "check_same_thread": False}, hide_parameters=True
+    )
+    event.listen(engine, "connect", prepare)
+    event.listen(engine, "begin", begin)
+    return engine
+
+
+def prepare(connection: Any, _record: Any) -> None:
+    """Set up a new connection of the driver."""
+    # Autocommit at the driver, so that BEGIN IMMEDIATE below is ours: sqlite3's own begin is deferred, and
+    # a deferred transaction that writes after it has read fails instead of waiting when another one wrote.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("pragma page_size = 8192")  # of a new file: fewer, larger writes of the same rows
+    _write_ahead(cursor)
+    cursor.execute("pragma synchronous = full")  # recorded means durable, also when the power fails
+    cursor.execute("pragma wal_autocheckpoint = 16384")  # 64 MiB: each checkpoint writes every touched page again
+    cursor.execute("pragma foreign_keys = on")
+    cursor.execute("pragma temp_store = file")  # what is sorted grows with the messages, memory must not
+    cursor.execute("pragma cache_size = -32768")  # 32 MiB
+    cursor.close()
+
+
+def begin(connection: Connection) -> None:
+    """Begin a transaction: a writer waits here for its turn, a reader for nobody."""
+    mode = "deferred" if connection.get_execution_options().get("redrive_read") else "immediate"
+    connection.exec_driver_sql(f"begin {mode}")
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Have readers and the writer not wait for each other. The file keeps that, so it is said once. While somebody else
+    who has just found the new file says it too, SQLite refuses at once, whatever its timeout is."""
+    patience = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(sqlite3.OperationalError),
+        wait=tenacity.wait_random(0.01, 0.1),
+        stop=tenacity.stop_after_delay(_PATIENCE),
+        reraise=True,
+    )
+    for attempt in patience:
+        with attempt:
+            if cursor.execute("pragma journal_mode").fetchone()[0] != "wal":
+                cursor.execute("pragma journal_mode = wal")
