@@ -84,7 +84,7 @@ class Outgoing(NamedTuple):
 
 
 class Tracking(NamedTuple):
-    """What a redelivered message says of itself."""
+    """The marks that a redelivered message carries: its id and the number of its attempt."""
 
     redrive_id: str
     attempt: int

@@ -157,7 +157,7 @@ def quota(counts: Counts) -> int | None:
     return 0
 
 
-def cooled(rules: Rules, trips: int, now: datetime) -> datetime:
+def cool_down_until(rules: Rules, trips: int, now: datetime) -> datetime:
     """Until when a breaker stays tripped that has tripped ``trips`` times before: longer each time."""
     return now + rules.cool_down * float(2 ** min(trips, 10))
 
@@ -197,4 +197,4 @@ def _stop(counts: Counts, rules: Rules, passing: bool, now: datetime) -> Step:
 
 
 def _trip(counts: Counts, rules: Rules, reason: str, now: datetime) -> Step:
-    return Step(Stage.TRIPPED, 0, reason, counts.trips + 1, cooled(rules, counts.trips, now))
+    return Step(Stage.TRIPPED, 0, reason, counts.trips + 1, cool_down_until(rules, counts.trips, now))

@@ -1,20 +1,23 @@
-"""What proves that a destination has worked past what was sent to it.
+"""What proves that a destination has worked past what was sent to it, so that consumers have had all of it.
 
-It has *worked past* a slice when it was seen empty after the last send (and after the broker had let go of what it
-delayed). Where the broker estimates, a count may be zero by itself: there only zeros over some minutes are
-emptiness (:class:`_Zeros`). Where it gives what came first first, also when at least as many messages have left it
-since as it held when it was first seen after the send; or when a later send of ours has come back from there, or was
-proved to be processed. Where later ones may go past earlier ones, neither says anything of one that may still lie
-there; but where a consumer's hold ends by the broker's clock, a look at which nothing waited says that the consumers
-had been given all of it, and when the longest redrive has passed since then, what failed there is in its dead-letter
-queue. It is the destination at the broker and connection that the slice went by: a queue of the same name elsewhere
-says nothing. A look counts as one of after the send only if the depth that the broker told, which may be late, was that
-of after the send. Clocks of processes differ: of two things that runs of the route did, the later one is that of the
-later run (its *fence*).
+Each of these proves it of a slice:
 
-How many have left can't be seen where others send too. Where the broker counts exactly, it is no fewer than the sum of
-what the depth went down by between two looks, our own sends in between added. Where it estimates, a depth wavers with
-nobody working, and small falls would add up to everything: there only what a fall goes beyond :data:`WAVER` counts.
+- The destination was seen empty after the last send, and after the broker had let go of what it delayed. Where the
+  broker estimates, a count may be zero by itself: there only zeros over some minutes are emptiness (:class:`_Zeros`).
+- The destination gives out first what came first, and at least as many messages have left it as it held when it was
+  first seen after the send; or a later send of ours has come back from there, or was proved to be processed. Where
+  later messages may go past earlier ones, neither says anything about one that may still lie there.
+- A consumer's hold ends by the broker's clock, a look showed that nothing waited (so consumers had been given all of
+  it), and the longest redrive has passed since. What failed is in the dead-letter queue then.
+
+A look counts only for its own destination: a queue of the same name at another broker or connection is another one. It
+counts as one after the send only if the depth that the broker told, which may be late, was that of after the send.
+Clocks of processes differ: of two things that runs of the route did, the later one is that of the later run (its
+*fence*).
+
+How many have left can't be seen where others send too. Where the broker counts exactly, it is at least the sum of what
+the depth fell by between two looks, plus our own sends in between. Where it estimates, a depth wavers with nobody
+working, and small falls would add up to everything: there only the part of a fall beyond :data:`WAVER` counts.
 
 Pure: what was seen of a queue goes in, what it proves comes out.
 """
@@ -87,7 +90,7 @@ class Sends(NamedTuple):
 def worked_past(
     slices: Sequence[Sends], looks: Sequence[Look], how: Consumption, now: datetime | None = None
 ) -> dict[int, datetime]:
-    """From when one destination is known to have worked past each of these slices; those of which it isn't are left
+    """Since when one destination is known to have worked past each of these slices; the others are left
     out. ``looks`` may be in any order. What its consumers were given by a look is done or dead-lettered when the
     longest redrive after it is over ``now``."""
     looks = sorted(looks, key=lambda look: (look.since, look.at))

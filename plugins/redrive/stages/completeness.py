@@ -2,11 +2,12 @@
 
 How it is known depends on what the broker tells of a source:
 
-- Its depth, as it is now: a shard looked at the source while it held nothing itself. Nothing was there and nobody held
-  any, or all that was there was received (``drain._SourceDrain._nothing_is_left``). One such shard is enough, whatever
-  became of the others: what they held, the look would have shown.
+- Its depth, as it is now: a shard looked at the source while it held nothing itself. Either nothing was there and
+  nobody held any, or the shard received all that was there (``drain._SourceDrain._nothing_is_left``). One such shard
+  is enough, whatever became of the others: the look would have shown what they held.
 - Its depth, late or in parts of different age: no look of the run tells what its own shards hold from what others do.
-  Only the first one can, because a shard receives nothing before its look is in the ledger (``ledger.drain_looks``).
+  Only the first one can, because a shard receives nothing before its look is in the ledger
+  (:mod:`redrive.ledger.drain.first_looks`).
   When nothing was in flight then, and the run has settled as many copies as it counted, and a shard has seen that
   nothing more came, the source is complete. Copies that were settled count once, whichever try of a task settled them.
   A shard that began twice may have left copies leased, so that run proves nothing by its counts.

@@ -126,7 +126,7 @@ class _Band:
 class _Unsettled(NamedTuple):
     """Sends without a known outcome, as a task found them, and by cause what more may go."""
 
-    to: in_flight.Whither
+    to: in_flight.SendTarget
     sent: dict[int, int]  # of slices that were open: how much of them
     sends: int
     rooms: dict[str, int]
@@ -391,7 +391,7 @@ class _Delivery:
             context = self._context
             with context.ledger.read() as connection:
                 newest, sent = claims.seen(connection, context.name)
-                to = in_flight.Whither(context.name, destination, newest)
+                to = in_flight.SendTarget(context.name, destination, newest)
                 sends = in_flight.sends(connection, to, context.now(), most=context.route.rate.max_in_flight)
             self._found[destination] = _Unsettled(to, sent, sends, {})
         return self._found[destination]

@@ -11,8 +11,8 @@ from redrive.errors import CheckFailed
 from redrive.settings import Settings
 
 
-class Said(NamedTuple):
-    """What the record of one route's consumer says of a key."""
+class RecordAnswer(NamedTuple):
+    """What the record of one route's consumer says about a key."""
 
     route: str
     connection: str
@@ -20,17 +20,17 @@ class Said(NamedTuple):
     problem: str = ""  # not empty: it could not be asked
 
 
-def ask(settings: Settings, key: str) -> list[Said]:
+def ask(settings: Settings, key: str) -> list[RecordAnswer]:
     """What each route's record says of ``key``, as its ``processed_check.key`` would tell it."""
-    said = []
+    answers = []
     for name, route in settings.routes.items():
         if route.processed_check is None:
             continue
         connection, checker = route.processed_check.connection, Checker(route.processed_check)
         try:
-            said.append(Said(name, connection, key in checker.processed([key])))
+            answers.append(RecordAnswer(name, connection, key in checker.processed([key])))
         except CheckFailed as failed:
-            said.append(Said(name, connection, False, str(failed)))
+            answers.append(RecordAnswer(name, connection, False, str(failed)))
         finally:
             checker.close()
-    return said
+    return answers

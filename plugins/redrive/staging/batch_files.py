@@ -158,7 +158,7 @@ class Staging:
         return self.uri(relative)
 
     def read_json(self, relative: str) -> Any:
-        """What a small file of :meth:`write_bytes` says."""
+        """The content of a small file that :meth:`write_bytes` wrote."""
         path = self.full_path(relative)
         with _staging_errors(path):
             return filesystems.read_json(self.uri(relative), self._access)

@@ -29,22 +29,22 @@ _WENT: Final = "(attempts.sent_at is not null or attempts.unknown_at is not null
 
 
 @dataclass(frozen=True, slots=True)
-class Whither:
-    """A destination as a route sends to it, and up to which slice its sends are counted."""
+class SendTarget:
+    """A destination to which a route sends, and the slice up to which its sends are counted."""
 
     route: str
     destination: str
     newest: int
 
 
-def sends(connection: Connection, to: Whither, now: datetime, *, most: int) -> int:
+def sends(connection: Connection, to: SendTarget, now: datetime, *, most: int) -> int:
     """How many sends may still be with the destination; ``most`` and more count as ``most``."""
     values = _values(to, now) | {"most": most}
     values["since_at"] = max(now - KEPT, _worked_at(connection, values) or now - KEPT)
     return _count(connection, values, "")
 
 
-def room_of_cause(connection: Connection, to: Whither, cause: str, now: datetime, *, most: int) -> int:
+def room_of_cause(connection: Connection, to: SendTarget, cause: str, now: datetime, *, most: int) -> int:
     """How many messages of ``cause`` the destination may be given beside what it has of them: one, and one more for
     each that is known to have stayed since the last of them came back, up to ``most``."""
     values = _values(to, now) | {"most": most, "cause": cause}
@@ -76,13 +76,13 @@ def vouch(ledger: Ledger, route: str, destination: str, *, by: str, now: datetim
     """A person says that ``destination`` has worked off what was sent to it; of how many sends no outcome was known."""
     with ledger.by(by, now, route=route) as tx:
         newest = tx.connection.execute(sql("select coalesce(max(slice_id), 0) from delivery_slices")).scalar_one()
-        found = sends(tx.connection, Whither(route, destination, newest), now, most=1 << 31)
+        found = sends(tx.connection, SendTarget(route, destination, newest), now, most=1 << 31)
         if found:
             record_event(tx, Action.RELEASE_GATE, count=found, selection={"destination": destination})
     return found
 
 
-def _values(to: Whither, now: datetime) -> dict[str, Any]:
+def _values(to: SendTarget, now: datetime) -> dict[str, Any]:
     return {
         "route": to.route,
         "destination": to.destination,

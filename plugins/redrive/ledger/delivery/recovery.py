@@ -19,10 +19,11 @@ from redrive.message import body_hash
 def recover(
     ledger: Ledger, lease: RouteLease, now: datetime, *, shard: int | None = None, slice_id: int | None = None
 ) -> dict[str, int]:
-    """Settle slices that were left open: above the mark, wait again; between mark and word, unknown.
+    """Close slices that were left open; returns how many messages wait again and how many are unknown.
 
-    Those of earlier runs, and with ``shard`` also those that an earlier try of this run's task left; or just
-    ``slice_id``. A slice that is recovered is closed, so its old owner, should it still live, sends no more.
+    Messages above the high-water mark wait again; those below it of which the broker's word was not written down are
+    unknown. Recovered are slices of earlier runs, with ``shard`` also those that an earlier try of this run's task
+    left; or just ``slice_id``. Because the slice is closed, its old owner, should it still live, sends no more.
     """
     back = unknown = 0
     with ledger.under(lease, now) as tx:

@@ -4,8 +4,8 @@ open -> recorded happens only after the file is durable, and only while the run 
 is settled before it. An open batch whose writer vanished is recorded for it where its file is complete, and else
 abandoned, by the same compare-and-set, so a writer that comes back to life finds its row gone and settles nothing.
 
-A complete file is never thrown away on the word of an open row: the row may be older than the truth, in a ledger that
-was restored from a backup or went on on a replica that was behind, and then the file alone holds what was settled.
+An open row is never a reason to remove a complete file. The row may be out of date, in a ledger that was restored from
+a backup or that continued on a replica which was behind, and then only the file holds what was settled.
 """
 
 from collections.abc import Callable

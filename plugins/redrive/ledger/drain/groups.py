@@ -96,7 +96,7 @@ def _merge(tx: RunTransaction, causes: Iterable[str]) -> None:
     Not of those about which a person has made a standing decision, since that was about these words, nor of those that
     people told apart or split off. From what people merged it learns which words are the same.
     """
-    aliases, ruled = Aliases(tx.connection), rulings.said(tx.connection)
+    aliases, ruled = Aliases(tx.connection), rulings.in_force(tx.connection)
     for cause in sorted(causes):
         rows = tx.execute(
             sql(

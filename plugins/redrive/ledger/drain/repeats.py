@@ -1,12 +1,17 @@
-"""Staged twice? For brokers that give copies no identity (RabbitMQ): decided from what is left of the evidence.
+"""Which copies were staged before, for brokers that give copies no identity (RabbitMQ).
 
 Such a broker takes the acks of a batch whole or not at all. So a batch that is recorded but not known to be settled
-either is gone from its queue or comes back whole, marked as redelivered. Came it back whole, its second staging is
-*duplicate*. Where only a part of it was seen again, or nothing in the copies tells one from another, nobody knows:
-those are *suspected*, and people decide. So is what was let go since, where the broker does not say when it died: a
-consumer that drops our headers may have dead-lettered it anew. A copy that was never delivered before is never a
-second staging, nor is one with the id of a send of ours where the other has another or none. The doubt about a batch
-ends once its source was drained to the end after its leases: what was still there would have come.
+either is gone from its queue or comes back whole, marked as redelivered.
+
+- If it came back whole, its second staging is *duplicate*.
+- If only a part of it was seen again, or nothing in the copies tells one from another, they are *suspected*, and people
+  decide. So is what was let go since, where the broker does not say when it died: a consumer that drops our headers may
+  have dead-lettered it anew.
+- A copy that was never delivered before is never a second staging, nor is one with the id of a send of ours where the
+  other has another id or none.
+
+The doubt about a batch ends once its source was drained to the end after its leases: what was still there would have
+come.
 """
 
 from collections import defaultdict

@@ -49,8 +49,8 @@ class Ruling(NamedTuple):
         return f"ruling {self.ruling_id} by {self.decided_by}: {self.note}"
 
 
-class Said(NamedTuple):
-    """What is to be learned from the rulings that hold."""
+class InForce(NamedTuple):
+    """What the rulings that hold now say about groups."""
 
     apart: frozenset[frozenset[int]]  # pairs of groups that are two
     same_words: Mapping[str, str]  # a word, and the one that it stands for
@@ -64,7 +64,7 @@ class Said(NamedTuple):
 _COLUMNS = ", ".join(Ruling._fields)
 
 
-def said(connection: Connection) -> Said:
+def in_force(connection: Connection) -> InForce:
     """What holds now. Of what was said about one pair the newest counts.
 
     Where two rulings or more joined groups that differ in the same one word, and none told such groups apart, the two
@@ -91,7 +91,7 @@ def said(connection: Connection) -> Said:
     for (first, second), times in sorted(joined.items()):
         if times >= AGREE and (first, second) not in parted:
             same[second] = same.get(first, first)
-    return Said(frozenset(pair for pair, row in last.items() if row.ruling == "split"), same)
+    return InForce(frozenset(pair for pair, row in last.items() if row.ruling == "split"), same)
 
 
 def apply(ledger: Ledger, lease: RouteLease, now: datetime) -> dict[str, int]:
@@ -185,7 +185,7 @@ def _objection(tx: RunTransaction, one: Ruling, aliases: Aliases) -> str | None:
     ).scalar()
     if stands is not None:
         return f"a standing decision about group {stands} is about its words: revoke it first"
-    told_apart = said(tx.connection).keeps_apart(aliases.members(ids[0]), aliases.members(ids[1]))
+    told_apart = in_force(tx.connection).keeps_apart(aliases.members(ids[0]), aliases.members(ids[1]))
     if told_apart is not None and set(told_apart) != set(ids):
         return f"somebody said that groups {told_apart[0]} and {told_apart[1]} are two failures: take that back first"
     return None
