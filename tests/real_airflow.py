@@ -9,7 +9,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -89,6 +89,7 @@ class House:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.port = free_port()  # known before it runs: the configuration may name the page's address
         self._running = ExitStack()
         self._airflow: Airflow | None = None
         for name in ("config", "dags", "var"):
@@ -110,7 +111,7 @@ class House:
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(local_airflow, "environment", with_folder)
-                one = local_airflow.running(self.home, free_port(), base=base, viewers=[VIEWER])
+                one = local_airflow.running(self.home, self.port, base=base, viewers=[VIEWER])
                 self._airflow = self._running.enter_context(one)
         return self._airflow
 
@@ -131,12 +132,41 @@ class Shop(Probe):
 
     def fail(self, count: int, error: str) -> None:
         """Put messages into the dead-letter queue, with what a consumer says of them."""
-        for number in range(count):
-            self.client.send_message(
+        for first in range(0, count, 10):
+            sent = self.client.send_message_batch(
                 QueueUrl=self.urls["dead"],
-                MessageBody=json.dumps({"order": number, "error": error}),
-                MessageAttributes={"error": {"DataType": "String", "StringValue": error}},
+                Entries=[
+                    {
+                        "Id": str(number),
+                        "MessageBody": json.dumps({"order": number, "error": error}),
+                        "MessageAttributes": {"error": {"DataType": "String", "StringValue": error}},
+                    }
+                    for number in range(first, min(first + 10, count))
+                ],
             )
+            assert not sent.get("Failed")
+
+    def consume(self, verdict: Callable[[Any], str | None]) -> int:
+        """Work off ``orders``: a message of which ``verdict`` gives an error ends in the dead-letter queue.
+
+        Returns how many were taken.
+        """
+        taken = 0
+        while found := self.client.receive_message(
+            QueueUrl=self.urls["orders"], MaxNumberOfMessages=10, MessageAttributeNames=["All"]
+        ).get("Messages"):
+            taken += len(found)
+            for one in found:
+                if error := verdict(json.loads(one["Body"])):
+                    said = {"error": {"DataType": "String", "StringValue": error}}
+                    self.client.send_message(
+                        QueueUrl=self.urls["dead"],
+                        MessageBody=one["Body"],
+                        MessageAttributes=one.get("MessageAttributes", {}) | said,
+                    )
+            handles = [{"Id": str(i), "ReceiptHandle": one["ReceiptHandle"]} for i, one in enumerate(found)]
+            assert not self.client.delete_message_batch(QueueUrl=self.urls["orders"], Entries=handles).get("Failed")
+        return taken
 
     def depth(self, queue: str) -> int:
         """How many messages the queue holds now, in flight ones included."""

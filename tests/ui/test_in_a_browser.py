@@ -1,9 +1,10 @@
 """The page in a real browser, inside the real Airflow: log in, look, decide, see it applied.
 
-The Airflow is that of other tests too. The dead letters are real ones of an SQS-compatible server; a history is
-planted around them, so that there is something to see. Screenshots go to ``$REDRIVE_SCREENSHOTS`` where it is set.
+The Airflow is that of other tests too. The dead letters are a thousand real ones of an SQS-compatible server; a history
+is planted around them, so that there is something to see. Screenshots go to ``$REDRIVE_SCREENSHOTS`` where it is set.
 """
 
+import html
 import os
 import re
 import time
@@ -12,13 +13,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, Page, expect
 
 from redrive import settings
 from redrive.dev import local_airflow
 from redrive.dev.local_airflow import Airflow
 from redrive.ledger import tables
 from redrive.ledger.engine import Ledger
+from redrive.notify import channels
+from redrive.notify.channels import Notice
 from redrive.stages import pipeline
 from tests.classifying import classify
 from tests.real_airflow import LASTING, VIEWER, Rest, Shop
@@ -30,13 +33,21 @@ PATIENCE = 60_000  # milliseconds; what is waited for takes one or two where not
 expect.set_options(timeout=PATIENCE)  # 5 s unless told
 HOSTILE_ID = 900 << 20
 TEN = 700
+THOUSAND = 1000
 
 
 @pytest.fixture(scope="module")
-def dead(shop: Shop) -> Shop:
-    """The shop with a history, and two orders that just died of a bug and were put before people."""
-    configured = settings.load()
-    ledger = Ledger(configured.database)
+def told() -> list[Notice]:
+    """What people were notified of before Airflow began."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def dead(shop: Shop, told: list[Notice]) -> Shop:
+    """The shop with a history, and a thousand orders that just died of a bug and were put before people."""
+    file = shop.home / "config" / "redrive.yaml"
+    file.write_text(f"page: http://{local_airflow.HOST}:{shop.house.port}\n{file.read_text()}")
+    ledger = Ledger(settings.load().database)
     seeding.seed(ledger, now=datetime.now(UTC))
     for number, text in enumerate(seeding.HOSTILE.values()):
         seeding.escalate(ledger, HOSTILE_ID + number, text, text, group_id=3, headers=[[text, "String", text]])
@@ -49,17 +60,28 @@ def dead(shop: Shop) -> Shop:
         )
         connection.execute(messages.update().where(messages.c.state == "waiting").values(next_attempt_at=later))
     ledger.close()
-    shop.fail(2, LASTING)
-    run = pipeline.begin(configured, "orders", trigger="cli", holder="test")
-    pipeline.drain(configured, run)
-    manifest = pipeline.prepare_classification(configured, run)
-    assert manifest
-    classify(manifest)
-    pipeline.load(configured, run)
-    pipeline.plan(configured, run)
-    pipeline.escalate(configured, run)
-    pipeline.finish(configured, run, "succeeded")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(channels, "send", lambda notice, _: told.append(notice))
+        run_the_route()  # people hear of the history
+        told.clear()
+        shop.fail(THOUSAND, LASTING)
+        run_the_route()
     return shop
+
+
+def run_the_route(now: datetime | None = None) -> None:
+    """All stages but the one that sends."""
+    configured = settings.load()
+    clock = {"clock": lambda: now or datetime.now(UTC)}
+    run = pipeline.begin(configured, "orders", trigger="cli", holder="test", **clock)
+    pipeline.observe(configured, run, **clock)
+    pipeline.drain(configured, run, **clock)
+    manifest = pipeline.prepare_classification(configured, run, **clock)
+    if manifest is not None:
+        classify(manifest)
+    for stage in (pipeline.load, pipeline.resolve, pipeline.plan, pipeline.escalate):
+        stage(configured, run, **clock)
+    pipeline.finish(configured, run, "succeeded", **clock)
 
 
 def _plant_failures(ledger: Ledger) -> None:
@@ -144,16 +166,6 @@ def within(tab: Page) -> FrameLocator:
     return tab.frame_locator("iframe[title=Redrive]")
 
 
-def newest_bug(dead: Shop) -> tuple[int, int]:
-    """Message and group of one of the orders that really died."""
-    ((message, group),) = dead.query(
-        "select message_id, group_id from escalated_messages where error_text like \"%KeyError: 'sku'%\""
-        " and group_id not in (select group_id from failure_groups where fingerprint like 'a_')"
-        " order by escalation_id desc limit 1"
-    )
-    return message, group
-
-
 def test_nobody_sees_anything_before_the_login(browser: Browser, airflow: Airflow) -> None:
     context = browser.new_context(base_url=airflow.url)
     tab = context.new_page()
@@ -176,55 +188,6 @@ def test_the_page_is_in_airflows_navigation(page: Page, picture: Callable[[Page,
     expect(frame.get_by_role("heading", name="Failures that wait for a decision")).to_be_visible()
     picture(page, "failures")
     page.wait_for_url("**/plugin/redrive/redrive/groups")  # so that the address can be sent to somebody
-
-
-def test_a_decision_is_taken_applied_and_told(
-    page: Page, dead: Shop, airflow: Airflow, picture: Callable[[Page, str], None]
-) -> None:
-    message, group = newest_bug(dead)
-    page.goto(f"/plugin/redrive/redrive/groups/orders/{group}")
-    frame = within(page)
-    expect(frame.get_by_text("2 messages", exact=True)).to_be_visible()
-    frame.get_by_role("link", name="Redeliver …").click()
-    expect(frame.get_by_role("heading", name="Redeliver 2 messages?")).to_be_visible()
-    button = frame.get_by_role("button", name="Redeliver 2 messages")
-    button.click()  # the note is missing: the browser itself says so
-    assert dead.query("select count(*) from escalated_messages where status = 'decided'") == [(0,)]
-    frame.get_by_label("Why?").fill("fixed in 1.4.2")
-    picture(page, "deciding")
-    button.click()
-    expect(frame.get_by_role("heading", name="2 messages decided by you")).to_be_visible()
-    expect(frame.locator(".steps")).to_contain_text("2 not taken up yet")
-    picture(page, "result")
-    assert dead.query(f"select distinct decided_by, note from escalated_messages where group_id = {group}") == [
-        (local_airflow.USER, "fixed in 1.4.2")
-    ]
-
-    rest = Rest(airflow)
-    deadline = time.monotonic() + 60
-    while rest.call("GET", "/api/v2/dags/redrive_review")[0] != 200:
-        assert time.monotonic() < deadline, rest.call("GET", "/api/v2/importErrors")
-        time.sleep(0.5)
-    assert rest.trigger("redrive_review", "from-the-page")[0] == 200
-    assert rest.wait("redrive_review", "from-the-page") == "success", rest.states("redrive_review", "from-the-page")
-
-    deadline = time.monotonic() + 60  # a scheduled run may have taken it up first
-    while dead.query(f"select distinct status from escalated_messages where group_id = {group}") != [("applied",)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    assert dead.depth("orders") == 2
-    page.goto(f"/plugin/redrive/redrive/groups/orders/{group}")
-    expect(within(page).locator(".steps").first).to_contain_text("sent, outcome open")
-    picture(page, "failure")
-    page.goto(f"/plugin/redrive/redrive/messages/{message}")
-    story = within(page).locator(".timeline li")
-    expect(story.filter(has_text="admin decided: redeliver")).to_be_visible()
-    expect(story.filter(has_text="attempt 1 sent")).to_be_visible()
-    expect(story.filter(has_text="decision applied: redeliver")).to_be_visible()
-    picture(page, "message")
-
-    story.get_by_role("link", name="DAG run").first.click()
-    page.wait_for_url("**/dags/redrive_review/runs/**")  # around the frame, not within it
 
 
 def test_ten_failures_are_decided_with_one_reason_in_thirteen_clicks_and_taken_back_with_one(
@@ -444,3 +407,96 @@ def test_it_works_with_a_keyboard_and_in_a_narrow_window(page: Page, picture: Ca
     page.keyboard.type(str(HOSTILE_ID))
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name=f"Message {HOSTILE_ID}")).to_be_visible()
+
+
+def test_every_link_of_every_page_leads_somewhere(admin: BrowserContext, airflow: Airflow) -> None:
+    """Also those to Airflow's own pages. Pages of single messages are alike: some of each list are enough."""
+    pending, known, of_messages = ["/redrive/"], {"/redrive/"}, 0
+    while pending:
+        answer = admin.request.get(path := pending.pop())
+        assert answer.status < 400, f"{path} answers {answer.status}"
+        if "text/html" not in answer.headers["content-type"] or not path.startswith("/redrive/"):
+            continue
+        for link in re.findall(r'href="(/[^"]*)"', answer.text()):
+            following = re.sub(r"&?after=[^&]*", "", html.unescape(link))
+            of_messages += (one := following not in known and "/redrive/messages/" in following)
+            if following not in known and not (one and of_messages > 60):
+                pending.append(following)
+            known.add(following)
+    assert len([path for path in known if path.startswith("/redrive/") and "/messages/" not in path]) > 60
+    assert any(path.startswith("/dags/") for path in known)
+
+
+def test_a_notification_leads_to_a_decision_on_a_thousand_in_two_minutes_and_an_hour_later_to_what_became_of_it(
+    page: Page, dead: Shop, airflow: Airflow, told: list[Notice], picture: Callable[[Page, str], None]
+) -> None:
+    ((event,),) = [notice.events for notice in told]
+    group = event.facts["group_id"]
+    loads: list[str] = []
+    page.on("request", lambda one: loads.append(one.url) if one.is_navigation_request() else None)
+    began, clicks = time.monotonic(), 0
+
+    def click(what: Locator) -> None:
+        nonlocal clicks
+        what.click()
+        clicks += 1
+
+    page.goto(event.link)
+    frame = within(page)
+    expect(frame.get_by_text("1,000 messages", exact=True)).to_be_visible()
+    expect(frame.get_by_text("KeyError: 'sku'").first).to_be_visible()
+    picture(page, "notified")
+    click(frame.get_by_role("link", name="Redeliver …"))
+    expect(frame.get_by_role("heading", name="Redeliver 1,000 messages?")).to_be_visible()
+    button = frame.get_by_role("button", name="Redeliver 1,000 messages")
+    click(button)  # the reason is missing: the browser itself says so
+    assert dead.query("select count(*) from escalated_messages where status = 'decided'") == [(0,)]
+    expect(frame.get_by_label("Why?")).to_be_focused()
+    page.keyboard.type("fixed in 1.4.2")
+    picture(page, "deciding")
+    click(button)
+    expect(frame.get_by_role("heading", name="1,000 messages decided by you")).to_be_visible()
+    assert time.monotonic() - began < 120
+    assert (len(loads), clicks) == (4, 3), loads  # Airflow's own page is one of the four
+    expect(frame.locator(".steps")).to_contain_text("1,000 not taken up yet")
+    picture(page, "result")
+    assert dead.query(
+        f"select decided_by, note, count(*) from escalated_messages where group_id = {group} group by 1, 2"
+    ) == [(local_airflow.USER, "fixed in 1.4.2", THOUSAND)]
+
+    rest = Rest(airflow)
+    deadline = time.monotonic() + 60
+    while rest.call("GET", "/api/v2/dags/redrive_review")[0] != 200:
+        assert time.monotonic() < deadline, rest.call("GET", "/api/v2/importErrors")
+        time.sleep(0.5)
+    assert rest.trigger("redrive_review", "from-the-page")[0] == 200
+    assert rest.wait("redrive_review", "from-the-page") == "success", rest.states("redrive_review", "from-the-page")
+    deadline = time.monotonic() + 60  # a scheduled run may have taken it up first
+    while dead.query(f"select distinct status from escalated_messages where group_id = {group}") != [("applied",)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    assert dead.depth("orders") == THOUSAND
+
+    assert dead.consume(lambda body: LASTING if body["order"] in (7, 70, 700, 77) else None) == THOUSAND
+    for minutes in (0, 10, 20, 60):  # some see the queue worked off; by the last the window of what was sent is over
+        run_the_route(datetime.now(UTC) + timedelta(minutes=minutes))
+    page.goto("about:blank")  # what was open looks again by itself
+    loads.clear()
+    page.goto(event.link)
+    expect(frame.locator(".steps").first).to_contain_text("996 stayed away")
+    expect(frame.locator(".steps").first).to_contain_text("4 came back or are asked again")
+    assert len(loads) == 2, loads  # Airflow's page, and this one in it
+    picture(page, "failure")
+
+    ((message,),) = dead.query(
+        "select min(message_id) from messages where state in ('presumed', 'confirmed')"
+        f" and message_id in (select message_id from escalated_messages where group_id = {group})"
+    )
+    page.goto(f"/plugin/redrive/redrive/messages/{message}")
+    story = within(page).locator(".timeline li")
+    expect(story.filter(has_text="admin decided: redeliver")).to_be_visible()
+    expect(story.filter(has_text="attempt 1 sent")).to_be_visible()
+    expect(story.filter(has_text="decision applied: redeliver")).to_be_visible()
+    picture(page, "message")
+    story.get_by_role("link", name="DAG run").first.click()
+    page.wait_for_url("**/dags/redrive_review/runs/**")  # around the frame, not within it
