@@ -8,6 +8,7 @@ takes a large message, one that keeps no delay refuses one), or its class overri
 A test that a server can't be put to is set to None in its class, with the reason beside it, and isn't collected.
 """
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -88,6 +89,8 @@ class BrokerContract:
 
     #: False: a body that is no text is refused, with the reason.
     carries_binary = True
+    #: False: it is in this process.
+    has_an_address = True
     #: False: an empty body is refused, with the reason.
     carries_empty = True
     #: The type of a plain text header, as the broker names it.
@@ -526,8 +529,10 @@ class BrokerContract:
     def test_a_broker_that_is_not_there_is_told(
         self, unreachable_broker: Broker, call: Callable[[Broker, str], object]
     ) -> None:
-        with pytest.raises(BrokerUnavailable, match="orders-dlq"):
+        with pytest.raises(BrokerUnavailable, match="orders-dlq") as told:
             call(unreachable_broker, "orders-dlq")
+        if self.has_an_address:
+            assert re.search(r"\b(127\.0\.0\.1|localhost):\d+", str(told.value)), told.value
 
     # --- several tasks at once -------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ def world(clock: ManualClock) -> MemoryWorld:
 
 
 class TestMemory(BrokerContract):
+    has_an_address = False
+
     @pytest.fixture
     def broker(self, world: MemoryWorld) -> MemoryBroker:
         return MemoryBroker(world)

@@ -5,6 +5,7 @@ import json
 import re
 import ssl
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -61,7 +62,8 @@ class Rest:
                 raise QueueMissing(words) from None
             raise (NotReady if error.code >= 500 else BrokerError)(words) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise BrokerUnavailable(f"{subject}: {type(error).__name__}: {error}") from error
+            where = urllib.parse.urlsplit(self._url).netloc.rpartition("@")[2]
+            raise BrokerUnavailable(f"{subject}: {where}: {type(error).__name__}: {error}") from error
 
 
 def _is_not_ready(error: BaseException) -> bool:

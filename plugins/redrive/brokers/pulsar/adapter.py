@@ -157,7 +157,7 @@ class ApachePulsar:
                 self._forget_reader(queue)
                 if found:
                     break
-                raise _known_error("receive", queue, error) from error
+                raise _known_error("receive", queue, error, self._place.service) from error
             if message is None:
                 break
             text = id_text(message.message_id())
@@ -198,7 +198,7 @@ class ApachePulsar:
                     batch_index_ack_enabled=True,
                 )
             except pulsar.PulsarException as error:
-                raise _known_error("subscribe", queue, error) from error
+                raise _known_error("subscribe", queue, error, self._place.service) from error
             reader = self._readers[queue] = _Reader(consumer, self._monotonic() + 2 * _FIRST)
         return reader
 
@@ -254,7 +254,7 @@ class ApachePulsar:
                 self._wait_for_broker(reader.consumer)
         except pulsar.PulsarException as error:
             # They may be settled or may come again: then they are recognised.
-            words = str(_known_error("acknowledge", queue, error))
+            words = str(_known_error("acknowledge", queue, error, self._place.service))
             self._forget_reader(queue)
             return [(receipt, words) for receipt in receipts]
         for receipt in receipts:
@@ -431,7 +431,7 @@ class ApachePulsar:
                     **options,
                 )
             except pulsar.PulsarException as error:
-                raise _known_error("publish", queue, error) from error
+                raise _known_error("publish", queue, error, self._place.service) from error
             self._producers[topic, schema] = producer
         return producer
 
@@ -616,7 +616,7 @@ def _backlog(told: Mapping[str, Any]) -> Depth:
     return Depth(max(0, messages - unacked - delayed), unacked, delayed, len(consumers))
 
 
-def _known_error(action: str, queue: str, error: pulsar.PulsarException) -> BrokerError:
+def _known_error(action: str, queue: str, error: pulsar.PulsarException, service: str) -> BrokerError:
     text = f"{action} on queue {queue}: {error}"
     if isinstance(error, _MISSING):
         return QueueMissing(text)
@@ -624,7 +624,9 @@ def _known_error(action: str, queue: str, error: pulsar.PulsarException) -> Brok
         return PermissionRefused(text)
     if isinstance(error, _NEVER):
         return MessageRefused(text)
-    return BrokerUnavailable(text) if isinstance(error, _AWAY) else BrokerError(text)
+    if isinstance(error, _AWAY):
+        return BrokerUnavailable(f"{action} on queue {queue}: {service}: {error}")
+    return BrokerError(text)
 
 
 def _tell(answers: "queues.SimpleQueue[tuple[int, str, str | None]]", place: int) -> Callable[[Any, Any], None]:

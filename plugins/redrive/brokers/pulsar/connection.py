@@ -26,6 +26,7 @@ _TYPES = ("pulsar", "pulsar+ssl")
 class Place(NamedTuple):
     """A cluster as a connection reaches it."""
 
+    service: str  # its address, for people
     connect: Callable[[], Any]  # -> pulsar.Client; connects at the first use
     admin: Admin
     namespace: str  # tenant/namespace of short names
@@ -74,6 +75,7 @@ def place_of(connection: Connection) -> Place:
     tenant = extra.get("tenant") or parts[0] or "public"
     namespace = extra.get("namespace") or (parts[1] if len(parts) > 1 else "default")
     return Place(
+        service,
         connect,
         Admin(extra.get("admin_url") or default_admin, headers=headers, context=context, timeout=timeout),
         f"{tenant}/{namespace}",

@@ -20,7 +20,7 @@ from azure.servicebus._pyamqp.error import AMQPException, MessageException
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, Publication, QueueInfo, Settled
 from redrive.brokers.retries import BRIEF, again
-from redrive.brokers.service_bus.facts import Administration, Facts, NoAdministration, clients
+from redrive.brokers.service_bus.facts import Administration, Facts, NoAdministration, address_of, clients
 from redrive.brokers.service_bus.kind import CAPABILITIES, STANDARD_BYTES, dead_letters_of, topic_of_many
 from redrive.brokers.service_bus.links import Receiver, Sender
 from redrive.brokers.service_bus.message import (
@@ -259,7 +259,7 @@ class AzureServiceBus:
                     receipt.settled = True
                     done += 1
                 else:
-                    known = _known_error(action, queue, problem)
+                    known = _known_error(action, queue, problem, self._client)
                     failures.append((receipt, known.detail))
                     if isinstance(known, BrokerUnavailable | PermissionRefused | QueueMissing):
                         unreachable = known
@@ -560,7 +560,7 @@ class AzureServiceBus:
         try:
             return again(work, when=_may_pass, patience=BRIEF, sleep=self._sleep)
         except (*_SDK_ERRORS, ValueError) as error:
-            raise _known_error(action, queue, error) from error
+            raise _known_error(action, queue, error, self._client) from error
 
 
 class _Sending:
@@ -659,7 +659,7 @@ class _Sending:
             try:
                 self._sender.send(batch, self._broker._send_timeout)
             except (*_SDK_ERRORS, ValueError) as error:
-                result, concerns_queue = _fate(self._queue, error, used=self._sender.used)
+                result, concerns_queue = _fate(self._queue, error, self._broker._client, used=self._sender.used)
                 if result.status != "retry" or not isinstance(error, sdk.ServiceBusServerBusyError):
                     return result, concerns_queue
                 self._broker._sleep(min(0.25 * 2**tries, 4))
@@ -705,12 +705,14 @@ def _size(one: Entry) -> int:
         return len(str(body))
 
 
-def _fate(queue: str, error: Exception, *, used: bool) -> tuple[Publication, BrokerError | None]:
+def _fate(
+    queue: str, error: Exception, client: ServiceBusClient, *, used: bool
+) -> tuple[Publication, BrokerError | None]:
     """What became of the messages of a send that failed, and the error if it concerns the entity.
 
     ``used``: the link was there and something was given to it, so its error may hide an answer.
     """
-    known = _known_error("publish", queue, error)
+    known = _known_error("publish", queue, error, client)
     inner = getattr(error, "inner_exception", None) or error.__context__
     # Of a link or connection that broke the SDK says the same as of a message whose answer is lost.
     rejected = isinstance(inner, MessageException) and not isinstance(error, _LOST)
@@ -741,7 +743,7 @@ def _by_lane(receipts: Sequence[object]) -> tuple[dict[_Lane, list[Receipt]], li
     return todo, hopeless
 
 
-def _known_error(action: str, queue: str, error: BaseException) -> BrokerError:
+def _known_error(action: str, queue: str, error: BaseException, client: ServiceBusClient) -> BrokerError:
     if isinstance(error, BrokerError):
         return error
     text = f"{action} on queue {queue}: {_words(error)}"
@@ -750,7 +752,7 @@ def _known_error(action: str, queue: str, error: BaseException) -> BrokerError:
     if isinstance(error, _REFUSED):
         return PermissionRefused(text)
     if isinstance(error, _UNREACHABLE) or _may_pass(error):
-        return BrokerUnavailable(text)
+        return BrokerUnavailable(f"{action} on queue {queue}: {address_of(client)}: {_words(error)}")
     return BrokerError(text)
 
 

@@ -237,6 +237,12 @@ def clients(
     return client, AtomApi(admin, monotonic)
 
 
+def address_of(client: ServiceBusClient) -> str:
+    """Host and port of a namespace, for people."""
+    host = client.fully_qualified_namespace
+    return host if ":" in host else f"{host}:{getattr(client._config, 'connection_port', 5671)}"
+
+
 def _transport_type(name: str, text: str) -> Any:
     from azure.servicebus import TransportType  # noqa: PLC0415 - rarely asked for
 
