@@ -7,9 +7,10 @@ seen.
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 from redrive.classification.causes import Cause
 from redrive.ledger.dialects import Dialect
@@ -23,7 +24,7 @@ STATUSES: Mapping[str, tuple[str, ...]] = {
     "all": tuple(ReviewStatus),
 }
 NO_GROUP = "none"
-#: How long ago at most, by name; ``today`` begins at midnight, in UTC.
+#: How long ago at most, by name; ``today`` begins at midnight, in the zone that is said beside it, else in UTC.
 PAST: Mapping[str, timedelta | None] = {
     "hour": timedelta(hours=1),
     "today": None,
@@ -51,6 +52,7 @@ class Filter:
     since: str = ""
     until: str = ""
     past: str = ""  # a name of PAST, instead of since and until
+    zone: str = ""  # of whom ``past`` is told, such as Europe/Berlin
     text: str = ""
     header: str = ""  # name=value
     decided_by: str = ""
@@ -86,7 +88,7 @@ class Filter:
             raise BadFilter(f"status: one of {', '.join(STATUSES)}")
         if self.cause and self.cause not in set(Cause):
             raise BadFilter("cause: not one of the eighteen")
-        check_times(self.past, self.since, self.until)
+        check_times(self.past, self.since, self.until, self.zone)
         if self.above:
             whole_number("above", self.above)
         if self.group and self.group != NO_GROUP:
@@ -97,7 +99,9 @@ class Filter:
 
     def settled(self, now: datetime) -> "Filter":
         """The same with times that don't move."""
-        return replace(self, since=since_of(self.past, now).isoformat(), until="", past="") if self.past else self
+        if not self.past:
+            return self
+        return replace(self, since=since_of(self.past, now, self.zone).isoformat(), until="", past="", zone="")
 
     def where(self, readable: Collection[str], dialect: Dialect) -> tuple[str, dict[str, Any]]:
         """A condition over ``escalated_messages`` and its parameters; only ``readable`` routes are ever in it."""
@@ -107,8 +111,7 @@ class Filter:
         if not routes:
             return "1 = 0", {}
         statuses = STATUSES[self.status]
-        reads_rows = self.narrows and not self.group and not self.ids and not self.failures
-        status, route = map(dialect.off_index, ("status", "route")) if reads_rows else ("status", "route")
+        status, route = map(dialect.off_index, ("status", "route")) if self.reads_rows else ("status", "route")
         parts = [
             f"{status} in ({', '.join(f':status_{i}' for i, _ in enumerate(statuses))})",
             f"{route} in ({', '.join(':' + name for name in values)})",
@@ -178,14 +181,21 @@ class Filter:
 
     def searched(self) -> str:
         """What of it the search in every state knows, as a query string."""
-        names = ("route", "cause", "queue", "since", "until", "past", "text", "header")
+        names = ("route", "cause", "queue", "since", "until", "past", "zone", "text", "header")
         pairs = {name: value for name in names if (value := getattr(self, name))}
         return urlencode(pairs | ({"group": self.group} if self.group.isdigit() else {}))
 
     @property
     def narrows(self) -> bool:
         """Whether anything but route, group and status is given."""
-        return any(getattr(self, one.name) for one in _written(self) if one.name not in ("route", "group", "status"))
+        return any(
+            getattr(self, one.name) for one in _written(self) if one.name not in ("route", "group", "status", "zone")
+        )
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether it is found faster by reading rows as they lie than by an index."""
+        return self.narrows and not self.group and not self.ids and not self.failures
 
     @property
     def names_failures(self) -> list[tuple[str, int]]:
@@ -201,10 +211,20 @@ def _written(kind: Any) -> list[Any]:
     return [one for one in fields(kind) if not one.metadata]
 
 
-def since_of(past: str, now: datetime) -> datetime:
-    """When a name of :data:`PAST` begins."""
-    back = PAST[past]
-    return now - back if back else now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+def since_of(past: str, now: datetime, zone: str = "") -> datetime:
+    """When a name of :data:`PAST` begins, for people of ``zone``."""
+    if back := PAST[past]:
+        return now - back
+    return now.astimezone(_zone(zone)).replace(hour=0, minute=0, second=0, microsecond=0).astimezone(UTC)
+
+
+def _zone(name: str) -> tzinfo:
+    if not name:
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ValueError, KeyError, OSError):  # no file is so called, or none that has a zone in it
+        raise BadFilter("zone: one such as Europe/Berlin") from None
 
 
 def storable(name: str, text: str) -> str:
@@ -257,12 +277,13 @@ def _failure(number: int, name: str, values: dict[str, Any]) -> str:
     return f"(route = :of_route_{number} and group_id = :of_group_{number})"
 
 
-def check_times(past: str, since: str, until: str) -> None:
+def check_times(past: str, since: str, until: str, zone: str) -> None:
     """Raise :class:`BadFilter` where these are no times."""
     if past and past not in PAST:
         raise BadFilter(f"past: one of {', '.join(PAST)}")
     for name, text in (("since", since), ("until", until)):
         instant(name, text)
+    _zone(zone)
 
 
 def query_of(asked: Any, changes: Mapping[str, Any]) -> str:

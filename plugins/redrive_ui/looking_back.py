@@ -32,6 +32,7 @@ class Audit:
     route: str = ""
     group: str = ""
     past: str = ""
+    zone: str = ""
     since: str = ""
     until: str = ""
     machine: str = ""  # not empty: also what Redrive did by itself
@@ -44,7 +45,7 @@ class Audit:
             raise BadFilter("action: none of docs/states.md")
         if found.group:
             whole_number("group", found.group)
-        check_times(found.past, found.since, found.until)
+        check_times(found.past, found.since, found.until, found.zone)
         return found
 
     def query(self, **changes: Any) -> str:
@@ -63,7 +64,7 @@ class Audit:
         if self.action:
             parts.append("event.action = :what")
             values["what"] = self.action
-        if since := since_of(self.past, now) if self.past else instant("since", self.since):
+        if since := since_of(self.past, now, self.zone) if self.past else instant("since", self.since):
             parts.append("event.at >= :since_at")
             values["since_at"] = since
         if not self.past and (until := instant("until", self.until)):

@@ -69,6 +69,7 @@ class Search:
     text: str = ""  # in what went wrong
     field: str = ""  # selector=beginning
     past: str = ""
+    zone: str = ""
     since: str = ""
     until: str = ""
 
@@ -100,7 +101,7 @@ class Search:
             raise BadFilter("cause: not one of the eighteen")
         if self.group:
             whole_number("group", self.group)
-        check_times(self.past, self.since, self.until)
+        check_times(self.past, self.since, self.until, self.zone)
 
     @property
     def seeks(self) -> bool:
@@ -110,7 +111,7 @@ class Search:
     @property
     def narrows(self) -> bool:
         """Whether anything is asked at all."""
-        return any(getattr(self, one.name) for one in fields(self))
+        return any(getattr(self, one.name) for one in fields(self) if one.name != "zone")
 
     def query(self, **changes: Any) -> str:
         """This search as a query string, with these fields changed."""
@@ -130,7 +131,7 @@ class Search:
             parts.append(f"{table}.group_id = :group_id")
             values["group_id"] = int(self.group)
         when = f"coalesce({table}.first_enqueued_at, {table}.dead_lettered_at, {table}.changed_at)"
-        if since := since_of(self.past, now) if self.past else instant("since", self.since):
+        if since := since_of(self.past, now, self.zone) if self.past else instant("since", self.since):
             parts.append(f"{when} >= :since_at")
             values["since_at"] = since
         if not self.past and (until := instant("until", self.until)):

@@ -6,6 +6,7 @@ The identity alone is faked; see ``conftest.py``. What Airflow's frame, login an
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,7 +20,6 @@ import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from redrive.ledger import tables
 from redrive_ui.rendering import PREFIX
 from tests.servers import free_port
 from tests.ui import seeding
@@ -150,57 +150,40 @@ def test_times_are_told_in_airflows_zone(site: Site, tab: Page) -> None:
     tab.reload()
     expect(moment).to_have_text(f"{here:%Y-%m-%d %H:%M:%S} GMT+5:30")
 
+    # And so are those that people give.
+    tab.goto(f"{PREFIX}/messages?since=2026-11-15T20:00")
+    expect(tab.get_by_label(re.compile(r"^from \(Asia/(Kolkata|Calcutta)\)"))).to_have_value("2026-11-16T01:30")
+    tab.get_by_label(re.compile(r"^from \(Asia/(Kolkata|Calcutta)\)")).fill("2026-11-17T00:00")
+    tab.get_by_role("button", name="Filter").click()
+    tab.wait_for_url("**since=2026-11-16T18%3A30%3A00.000Z**")
+    expect(tab.get_by_label(re.compile(r"^from \(Asia/(Kolkata|Calcutta)\)"))).to_have_value("2026-11-17T00:00")
+    tab.get_by_label("Enqueued").select_option("today")
+    tab.get_by_role("button", name="Filter").click()
+    tab.wait_for_url(re.compile("zone=Asia%2F(Kolkata|Calcutta)"))  # as the browser calls it
+    assert "since=&" in tab.url
+    expect(tab.get_by_label("Enqueued").locator(":checked")).to_have_text("today")
+    tab.evaluate("localStorage.setItem('timezone', JSON.stringify('America/New_York'))")
+    tab.reload()
+    expect(tab.get_by_label("Enqueued").locator(":checked")).to_have_text(
+        re.compile(r"today \(Asia/.*\)")
+    )  # a colleague's
+    tab.goto(f"{PREFIX}/messages?until=2026-10-25T05:59")  # an hour before clocks go back there
+    expect(tab.get_by_label("to (America/New York)")).to_have_value("2026-10-25T01:59")
+    tab.get_by_label("to (America/New York)").fill("2026-11-01T02:00")  # and an hour after
+    tab.get_by_role("button", name="Filter").click()
+    tab.wait_for_url("**until=2026-11-01T07%3A00%3A00.000Z**")
 
-def test_a_notification_leads_to_a_decision_on_a_thousand_in_four_page_loads_and_shows_later_that_it_helped(
-    site: Site, tab: Page
-) -> None:
-    group, first = 40, 900 << 20
-    with site.ledger.write() as connection:
-        connection.execute(
-            tables.failure_groups.insert(),
-            {"group_id": group, "fingerprint": "thousand", "cause": "application_bug", "template": "KeyError: 'vat'",
-             "first_seen_at": seeding.NOW, "last_seen_at": seeding.NOW, "first_route": "orders"},
-        )  # fmt: skip
-    seeding.escalate(site.ledger, first, "KeyError: 'vat'", "{}", group_id=group)
-    for table, number in (("messages", "message_id"), ("escalated_messages", "message_id")):
-        columns = [c.name for c in tables.metadata.tables[table].columns if c.name not in (number, "escalation_id")]
-        unique = {"redrive_id": "redrive_id || n", "broker_message_id": "broker_message_id || n"}
-        names = ", ".join(columns)
-        taken = ", ".join(unique.get(name, name) if table == "messages" else name for name in columns)
-        site.change(
-            f"with recursive numbers(n) as (select 1 union all select n + 1 from numbers where n < 999)"
-            f" insert into {table} ({number}, {names}) select {number} + n, {taken} from {table}, numbers"
-            f" where {number} = {first}"
-        )
-    loads: list[str] = []
-    tab.on("framenavigated", lambda frame: loads.append(frame.url))
-    clicks = 0
-    link = f"{PREFIX}/groups/orders/{group}"  # where the one of a notification leads
-    tab.goto(link)
-    expect(tab.get_by_text("KeyError: 'vat'").first).to_be_visible()
-    for name in ("Redeliver …", "Redeliver 1,000 messages"):
-        tab.get_by_role("link" if "…" in name else "button", name=name).click()
-        clicks += 1
-        if "…" in name:
-            expect(tab.get_by_label("Why?")).to_be_focused()
-            tab.keyboard.type("fixed in 1.4.3")
-    expect(tab.get_by_role("heading", name="1,000 messages decided by you")).to_be_visible()
-    assert (len(loads), clicks) == (3, 2)
-    assert site.rows("select decision, count(*) from escalated_messages where decided_by = 'Ana Kováč' group by 1") == [
-        ("redeliver", 1000)
-    ]
-    # An hour later: all went out, and four came back.
-    site.change(f"update escalated_messages set status = 'applied', applied_at = decided_at where group_id = {group}")
-    site.change(f"update messages set state = 'presumed' where group_id = {group}")
-    site.change(f"update messages set state = 'escalated' where message_id between {first} and {first + 3}")
-    for number in range(4):
-        site.change(
-            "insert into escalated_messages (message_id, route, group_id, cause, reason, size_bytes, source, attempts,"
-            f" escalated_at) values ({first + number}, 'orders', {group}, 'application_bug', 'It came back.', 2,"
-            f" 'orders-dlq', 1, '{seeding.NOW:%Y-%m-%d %H:%M:%S}.000000')"
-        )
-    loads.clear()
-    tab.goto(link)
-    expect(tab.locator(".steps").first).to_contain_text("996 stayed away")
-    expect(tab.locator(".steps").first).to_contain_text("4 came back or are asked again")
-    assert len(loads) == 1
+    tab.goto(f"{PREFIX}/standing/new?route=orders&group=1")
+    shown = tab.get_by_label("until (America/New York)")
+    expect(shown).to_have_value(f"{seeding.NOW.astimezone(ZoneInfo('America/New_York')) + timedelta(7):%Y-%m-%dT%H:%M}")
+    tab.get_by_label("For").select_option("one day")
+    tab.get_by_label("Why?").fill("only to see")
+    tab.get_by_role("button", name="Let it stand").click()
+    expect(tab.get_by_text("only to see")).to_be_visible()
+    assert site.value("select until_at from standing_decisions") == f"{seeding.NOW + timedelta(1):%Y-%m-%d %H:%M:%S.%f}"
+    tab.goto(f"{PREFIX}/groups/orders/1")
+    tab.get_by_text("Change it, or say something").click()
+    tab.get_by_label("How far").select_option("ignored")
+    tab.get_by_label("Ignored until (America/New York)").fill("2026-11-25T08:00")
+    tab.get_by_role("button", name="Write it down").click()
+    expect(tab.get_by_text("Ignored until 2026-11-25 08:00:00 EST")).to_be_visible()

@@ -39,7 +39,63 @@ function moments() {
     place.textContent = `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
   });
 }
-window.addEventListener("storage", (event) => { if (event.key === "timezone") { moments(); } });
+
+// Fields for times speak that zone too. Addresses and programs have UTC: in an attribute a field's value is of it.
+const FIELDS = "input[type=datetime-local]";
+const minutes = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+
+function wall(instant) {
+  const form = new Intl.DateTimeFormat("en", { ...minutes, timeZone: zone() });
+  const part = Object.fromEntries(form.formatToParts(instant).map((one) => [one.type, one.value]));
+  return `${part.year.padStart(4, "0")}-${part.month}-${part.day}T${part.hour}:${part.minute}`;
+}
+
+function written(field) {
+  if (field.type !== "datetime-local" || !field.value) {
+    return field.value;
+  }
+  const meant = Date.parse(`${field.value}Z`);
+  let found = meant;
+  for (let again = 0; again < 2; again += 1) { // what clocks show there at the first guess tells how far it is off
+    found += meant - Date.parse(`${wall(new Date(found))}Z`);
+  }
+  return new Date(found).toISOString();
+}
+
+function fields() {
+  const own = zone() ?? Intl.DateTimeFormat().resolvedOptions().timeZone;
+  document.querySelectorAll("[data-spoken]").forEach((place) => { place.textContent = own.replaceAll("_", " "); });
+  document.querySelectorAll(FIELDS).forEach((field) => {
+    if (field.dataset.shown === undefined || field.dataset.shown === field.value) { // not changed by anybody
+      field.value = field.defaultValue ? wall(new Date(`${field.defaultValue}Z`)) : "";
+      field.dataset.shown = field.value;
+    }
+  });
+  document.querySelectorAll("option[data-zone]").forEach((today) => {
+    if (!today.defaultSelected || today.dataset.zone === own) { // else it is somebody else's day, and says so
+      today.dataset.zone = own;
+      today.textContent = "today";
+    }
+  });
+}
+
+function submitted(event) {
+  for (const field of event.target.querySelectorAll(FIELDS)) {
+    if (field.name) {
+      event.formData.set(field.name, written(field));
+    }
+  }
+  const today = event.target.querySelector("option[data-zone]:checked");
+  if (today) {
+    event.formData.set("zone", today.dataset.zone);
+  }
+}
+window.addEventListener("storage", (event) => {
+  if (event.key === "timezone") {
+    moments();
+    fields();
+  }
+});
 
 // --- links to Airflow's own pages --------------------------------------------------------------------------
 // Within Airflow this page is in a frame that may not navigate the window around it; the window itself may.
@@ -236,7 +292,7 @@ function issue(event) {
   for (const field of form.querySelectorAll("input, select")) {
     if (field.tagName === "SELECT" || field.name === "comment" || field.name === "ignored_until") {
       if (field.value) { // left alone says nothing
-        order[field.name] = field.value;
+        order[field.name] = written(field);
       }
     } else if (field.value !== field.defaultValue) {
       order[field.name] = field.value;
@@ -252,7 +308,7 @@ function tell(event) {
   const order = JSON.parse(form.dataset.order);
   for (const field of form.querySelectorAll("input, select, textarea")) {
     if (field.name && (field.type !== "radio" || field.checked)) {
-      order[field.name] = field.value;
+      order[field.name] = written(field);
     }
   }
   say(form.dataset.endpoint, order, form.querySelector(".answer"), form.dataset.next);
@@ -301,6 +357,8 @@ function refresh(seconds) {
 document.addEventListener("DOMContentLoaded", () => {
   document.addEventListener("click", follow);
   moments();
+  fields();
+  document.querySelectorAll("form").forEach((form) => form.addEventListener("formdata", submitted));
   document.querySelectorAll("form.picked").forEach((form) => {
     form.addEventListener("change", (event) => {
       if (event.target.matches("[data-pick-all]")) {
@@ -324,7 +382,7 @@ document.addEventListener("DOMContentLoaded", () => {
     say(button.dataset.endpoint, JSON.parse(button.dataset.say), answer);
   }));
   document.querySelectorAll("[data-fill]").forEach((choice) => choice.addEventListener("change", () => {
-    choice.form.elements[choice.dataset.fill].value = choice.value;
+    choice.form.elements[choice.dataset.fill].value = wall(new Date(`${choice.value}Z`));
   }));
   const visited = document.querySelector("[data-visit]");
   if (visited) {
@@ -332,7 +390,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
   // A preset and a pair of times say the same twice: the last one chosen counts.
   document.querySelectorAll("[data-past]").forEach((past) => {
-    const ends = past.form.querySelectorAll("input[type=datetime-local]");
+    const ends = past.form.querySelectorAll(FIELDS);
     past.addEventListener("change", () => ends.forEach((end) => { end.value = ""; }));
     ends.forEach((end) => end.addEventListener("change", () => { past.value = ""; }));
   });
