@@ -16,9 +16,9 @@ from redrive import corrections
 from redrive.corrections import Bounds, Correction, Original
 from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.predicates import UNDECIDED_REVIEW
+from redrive.ledger.predicates import listed
 from redrive.ledger.review import decisions
-from redrive.lifecycle import Decision
+from redrive.lifecycle import UNDECIDED, Decision
 from redrive.message import Header
 from redrive.redaction import Redactor
 from redrive.restored_values import lock
@@ -55,8 +55,9 @@ class Preview:
     routes: frozenset[str]
 
 
-def eligible(action: str, by: str) -> tuple[str, dict[str, Any]]:
-    """Which rows an action can touch at all, beside the filter."""
+def eligible(action: str, by: str, status: str = "status") -> tuple[str, dict[str, Any]]:
+    """Which rows an action can touch at all, beside the filter; ``status`` is how that column is written."""
+    undecided = f"{status} in {listed(UNDECIDED)}"
     match action:
         case "approve":  # never what one has decided oneself, by the database's own idea of who is the same
             return (
@@ -67,10 +68,10 @@ def eligible(action: str, by: str) -> tuple[str, dict[str, Any]]:
         case "withdraw":
             return _NOT_TAKEN_UP, {}
         case "not_there":
-            return f"{UNDECIDED_REVIEW} and {_MAYBE_RESTORED}", {}
+            return f"{undecided} and {_MAYBE_RESTORED}", {}
         case "redeliver" | "edit":
-            return f"{UNDECIDED_REVIEW} and not {_MAYBE_RESTORED}", {}
-    return UNDECIDED_REVIEW, {}
+            return f"{undecided} and not {_MAYBE_RESTORED}", {}
+    return undecided, {}
 
 
 def preview(connection: Connection, action: str, chosen: Filter, readable: Collection[str], by: str) -> Preview:
@@ -78,11 +79,11 @@ def preview(connection: Connection, action: str, chosen: Filter, readable: Colle
     where, values = _matching(action, chosen, readable, by, dialect_of(connection))
     rows = rows_of(
         connection,
-        "select matching.*, failure_groups.cause, gate.stage from (select route,"
-        " group_id, count(*) as n, max(escalation_id) as newest from escalated_messages"
-        f" where {where} group by route, group_id) as matching left join failure_groups on failure_groups.group_id ="
-        " matching.group_id left join breakers gate on gate.route = matching.route and gate.group_id ="
-        " matching.group_id order by n desc, matching.route, matching.group_id",
+        f"with rows as materialized (select route, group_id, escalation_id from escalated_messages where {where})"
+        " select matching.*, failure_groups.cause, gate.stage from (select route, group_id, count(*) as n,"
+        " max(escalation_id) as newest from rows group by route, group_id) as matching left join failure_groups on"
+        " failure_groups.group_id = matching.group_id left join breakers gate on gate.route ="
+        " matching.route and gate.group_id = matching.group_id order by n desc, matching.route, matching.group_id",
         **values,
     )
     said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows[:SHOWN_GROUPS]])
@@ -274,7 +275,7 @@ def _matching(
     action: str, chosen: Filter, routes: Collection[str], by: str, dialect: Dialect
 ) -> tuple[str, dict[str, Any]]:
     where, values = chosen.where(routes, dialect)
-    extra, more = eligible(action, by)
+    extra, more = eligible(action, by, dialect.off_index("status") if chosen.reads_rows else "status")
     return f"{where} and {extra}", {**values, **more}
 
 

@@ -183,11 +183,10 @@ def groups_page(
     if tab not in reading.TABS:
         raise BadFilter(f"tab: one of {', '.join(reading.TABS)}")
     with at.read() as connection:
-        rows = reading.failures(
+        rows, tabs = reading.failures(
             connection, at.readable, tab=tab, route=route, cause=cause, order=order, after=_group_key(after)
         )
         more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
-        tabs = reading.failure_tabs(connection, at.readable, route=route, cause=cause)
         trend = reading.trends(connection, at.readable, {r["group_id"] for r in rows if r["group_id"]}, at.now)
     days = reading.days(at.now)
     for row in rows:
@@ -336,7 +335,7 @@ def results_page(at: Requested, decided_by: Word = "", decided_at: Word = "") ->
             "decided_at = :then_at and decided_by = :who",
             {"then_at": moment, "who": decided_by},
         )
-        following = reading.failures(connection, at.readable, size=1)
+        following, _ = reading.failures(connection, at.readable, size=1)
     routes = sorted({row["route"] for row in rows})
     return at.render(
         "results.html",

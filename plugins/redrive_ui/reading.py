@@ -316,15 +316,6 @@ def _placed(readable: Collection[str], route: str, cause: str) -> tuple[str, dic
     )
 
 
-def failure_tabs(
-    connection: Connection, readable: Collection[str], *, route: str = "", cause: str = ""
-) -> dict[str, int]:
-    """How many failures are at each place."""
-    placed, values = _placed(readable, route, cause)
-    rows = rows_of(connection, f"select tab, count(*) as n from ({placed}) as placed group by tab", **values)
-    return dict.fromkeys(TABS, 0) | {row["tab"]: row["n"] for row in rows}
-
-
 def failures(
     connection: Connection,
     readable: Collection[str],
@@ -335,8 +326,9 @@ def failures(
     order: str = "open",
     after: Sequence[Any] = (),
     size: int | None = None,
-) -> list[Row]:
-    """A page of the failures at one place: counts, how far people are, an example, with cause and template (or None).
+) -> tuple[list[Row], dict[str, int]]:
+    """A page of the failures at one place: counts, how far people are, an example, with cause and template (or None);
+    and how many there are at each place.
 
     ``order`` is ``open`` (most messages first) or ``oldest`` (who has waited longest first; the example is that one).
     ``after`` is the :func:`group_key` of the last row. One row more than ``size`` (:data:`PAGE`) is returned where
@@ -354,18 +346,24 @@ def failures(
             conditions.append(f"({many} < :first or ({many} = :first and {tie}))")
         values |= dict(zip(("first", "last_route", "last_group"), after, strict=True))
     by = "example_id" if order == "oldest" else f"{many} desc"
+    counts = ", ".join(f"coalesce(sum(case when tab = '{one}' then 1 else 0 end), 0) as in_{one}" for one in TABS)
+    # Page and counts are of one look at all that there is, which is what takes time.
     rows = rows_of(
         connection,
-        f"select placed.*, {many} as many from ({placed}) as placed where {' and '.join(conditions)}"
-        f" order by {by}, route, coalesce(group_id, 0) limit {(size or PAGE) + 1}",
+        f"with placed as materialized ({placed}), tabs as (select {counts} from placed), page as (select placed.*,"
+        f" {many} as many from placed where {' and '.join(conditions)} order by {by}, route, coalesce(group_id, 0)"
+        f" limit {(size or PAGE) + 1}) select * from tabs left join page on 1 = 1"
+        f" order by {by}, route, coalesce(group_id, 0)",
         **values,
     )
+    tabs = {one: rows[0][f"in_{one}"] for one in TABS}
+    rows = [row for row in rows if row["route"] is not None]
     examples = {row["escalation_id"]: row for row in by_ids(connection, [row["example_id"] for row in rows])}
     said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows])
     for row in rows:
         row["shown"] = examples[row["example_id"]]
         row["template"] = said.get((row["route"], row["group_id"]))
-    return rows
+    return rows, tabs
 
 
 #: What is counted at each place: what waits, what is on its way, all that there was.

@@ -445,7 +445,7 @@ class Product:
         def read(ledger: Ledger) -> str:
             with ledger.read() as connection:
                 shown = {route}
-                groups = [one for tab in reading.TABS for one in reading.failures(connection, shown, tab=tab)]
+                groups = [one for tab in reading.TABS for one in reading.failures(connection, shown, tab=tab)[0]]
                 results = reading.results(connection, shown, "1 = 1", {})
                 filters = [Filter.read({"route": route}), Filter.read({"route": route, "header": "tenant=acme"})]
                 told = [reading.group(connection, route, one["group_id"], shown, self.now()) for one in groups]

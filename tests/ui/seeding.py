@@ -249,9 +249,13 @@ def _escalation(message_id: int, route: str, cause: str | None, group: int | Non
 def crowd(ledger: Ledger, count: int, *, groups: int = 40) -> None:
     """``count`` escalated messages of route ``orders`` more, a KiB each, in ``groups`` failures; made by SQL alone."""
     blank.upgrade(ledger, NOW)
-    numbers = f"with recursive n(i) as (select 0 union all select i + 1 from n where i < {count - 1})"
+    numbers = f"with recursive n(i) as (select cast(0 as bigint) union all select i + 1 from n where i < {count - 1})"
     first = 100_000
-    at = "strftime('%Y-%m-%d %H:%M:%f', '2026-11-20 06:00:00', '-' || (i % 9) || ' days') || '000'"
+    at, no_bytes = "strftime('%Y-%m-%d %H:%M:%f', '2026-11-20 06:00:00', '-' || (i % 9) || ' days') || '000'", "x'00'"
+    on_postgresql = ledger.engine.dialect.name == "postgresql"
+    if on_postgresql:
+        at, no_bytes = "timestamptz '2026-11-20 06:00:00Z' - (i % 9) * interval '1 day'", "'\\x00'"
+    headers = """'[["tenant", "String", "' || case when i % 2 = 0 then 'green' else 'red' end || '"]]'"""
     message = f"(({first} + i / 50000) * 1048576 + i % 50000)"
     with ledger.write() as connection:
         for statement in (
@@ -264,11 +268,11 @@ def crowd(ledger: Ledger, count: int, *, groups: int = 40) -> None:
             f" 'crowd', 1, 'settled', 'x', 50000, 50000, {at}, {at} from n where i <= {(count - 1) // 50000}",
             f"{numbers} insert into messages (message_id, redrive_id, route, source, kind, broker_message_id,"
             f" body_hash, body_bytes, copy_id, state, cause, group_id, first_enqueued_at, dead_lettered_at, changed_at)"
-            f" select {message}, 'crowd-' || i, 'orders', 'orders-dlq', 'dead_letter', 'c' || i, x'00', 1000,"
+            f" select {message}, 'crowd-' || i, 'orders', 'orders-dlq', 'dead_letter', 'c' || i, {no_bytes}, 1000,"
             f" {message}, 'escalated', 'missing_data', 1000 + (i * i) % {groups}, {at}, {at}, {at} from n",
             f"{numbers} insert into escalated_messages (message_id, route, group_id, cause, reason, error_text,"
-            f" payload, size_bytes, source, attempts, first_enqueued_at, escalated_at) select {message}, 'orders',"
-            f" 1000 + (i * i) % {groups}, 'missing_data', 'needs a person', 'LookupError: thing ' || i || ' is gone',"
-            f" '{'x' * 1000}', 1000, 'orders-dlq', 1, {at}, {at} from n",
+            f" payload, size_bytes, headers, source, attempts, first_enqueued_at, escalated_at) select {message},"
+            f" 'orders', 1000 + (i * i) % {groups}, 'missing_data', 'needs a person', 'LookupError: thing ' || i ||"
+            f" ' is gone', '{'x' * 1000}', 1000, {headers}, 'orders-dlq', 1, {at}, {at} from n",
         ):
-            connection.exec_driver_sql(statement)
+            connection.exec_driver_sql(statement.replace("%", "%%") if on_postgresql else statement)

@@ -424,23 +424,28 @@ class TestExport:
 
 
 class TestSize:
-    """Generous: what matters is that nothing grows with each page, or reads payloads that it doesn't show."""
+    """Each page takes less than 0.4 s on a machine that does nothing else. Here it is three times that of a processor,
+    and on PostgreSQL, which works elsewhere, more of the clock: tests share their machine."""
 
-    def test_a_hundred_thousand_open_messages_are_no_burden(self, make_site: Callable[..., Site]) -> None:
-        site = make_site()
+    def test_a_hundred_thousand_open_messages_are_no_burden(
+        self, make_site: Callable[..., Site], ledger_url: str
+    ) -> None:
+        site = make_site(ledger_url)
         seeding.crowd(site.ledger, 100_000)
         for path in (
             "/", "/groups", "/groups?order=oldest", "/groups/orders/1000", "/messages?after=50000",
-            "/messages?text=nothing+like+this", "/messages?text=gone&past=week",
+            "/messages?text=nothing+like+this", "/messages?text=gone&past=week", "/messages?header=tenant%3Dred",
             "/routes/orders",
             "/find?word=nothing", "/find?word=crowd-77", "/find?word=order-", "/find?state=escalated",
             "/find?past=hour", "/find?text=is+gone", "/find?header=tenant%3Dblue",
-            "/decide?route=orders&action=discard", "/audit", "/audit?machine=1&group=1000", "/standing",
+            "/decide?route=orders&action=discard", "/decide?route=orders&action=redeliver&text=gone",
+            "/audit", "/audit?machine=1&group=1000", "/standing",
             "/standing/new?route=orders&group=1000",
         ):  # fmt: skip
-            began = time.monotonic()
+            began, worked = time.monotonic(), time.process_time()
             page = site.page(path)
-            assert time.monotonic() - began < 10, path
+            assert time.process_time() - worked < 1.2, path
+            assert time.monotonic() - began < 20, path
             assert len(page) < 100_000, path
         assert "<b>100,000</b> messages" in site.page("/messages")
 

@@ -192,9 +192,11 @@ class Sqlite(Dialect):
 
     def some_header(self, headers: str, name: str, value: str) -> str:
         return (
-            f"exists (select 1 from json_each({headers}) as header"  # which leaves the blanks out
+            # Most are passed over without being taken apart.
+            f"(instr({headers}, substr({value}, 1, length({value}) - 1)) > 0"
+            f" and exists (select 1 from json_each({headers}) as header"  # which leaves the blanks out
             f" where substr(header.value, 1, length({name})) = {name}"
-            f" and substr(header.value, length(header.value) - length({value})) = ',' || {value})"
+            f" and substr(header.value, length(header.value) - length({value})) = ',' || {value}))"
         )
 
     def members(self, text: str) -> str:
@@ -314,10 +316,11 @@ class Postgresql(Dialect):
 
     def some_header(self, headers: str, name: str, value: str) -> str:
         return (
-            f"exists (select 1 from (select cast(json_array_elements(cast({headers} as json)) as text) as value)"
+            f"(strpos({headers}, substr({value}, 1, length({value}) - 1)) > 0"
+            f" and exists (select 1 from (select cast(json_array_elements(cast({headers} as json)) as text) as value)"
             f" as header"
             f" where substr(header.value, 1, length({name})) = {name}"
-            f" and substr(header.value, length(header.value) - length({value})) = ' ' || {value})"
+            f" and substr(header.value, length(header.value) - length({value})) = ' ' || {value}))"
         )
 
     def members(self, text: str) -> str:
