@@ -81,7 +81,7 @@ for name, uri in {"after": "redrive://route/orders", "clean": "redrive://route/o
 """
 
 VIEWER = "val"  # may look and change nothing
-PATIENCE = 300  # seconds; a whole run takes about 40 where nothing else runs
+PATIENCE = 600  # seconds; a whole run takes about 40 where nothing else runs
 
 
 class House:
