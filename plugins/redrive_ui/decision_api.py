@@ -56,6 +56,9 @@ def filter_for(action: str, chosen: Filter) -> Filter:
 
 
 def insist(at: RequestContext, routes: frozenset[str]) -> None:
+    """Raise :class:`Refused` unless this person may decide on all of these routes; hidden ones are not named."""
+    if not routes <= at.readable:
+        raise Refused(403, "it is about routes that you may not see, so it isn't yours to decide")
     forbidden = sorted(route for route in routes if not at.may_decide(route))
     if forbidden:
         raise Refused(

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import DatabaseError
 
 from redrive.errors import LeaseLost
+from redrive.ledger.aliases import as_they_are
 from redrive.ledger.drain import groups
 from redrive.ledger.drain.groups import Group
 from redrive.ledger.engine import Ledger
@@ -330,3 +332,42 @@ def test_what_comes_after_a_split_by_words_is_a_group_of_its_own(asked: Workshop
     asked.cycle()
     assert rows(asked, "payload, group_id")[-1:] == [("g4", 2)]
     assert asked.audit() == []
+
+
+def test_a_merge_that_is_carried_out_keeps_no_route_from_another(plant: Plant, ledger_url: str) -> None:
+    if not ledger_url.startswith("postgresql"):
+        pytest.skip("SQLite has one writer at a time")
+    shelf, gnome = made(plant, "shelf fell from the wall", "gnome lost its hat")
+    rule(plant, "merge", gnome, shelf)
+    apply(plant)
+    second = Plant(Ledger(ledger_url), route="payments")
+    for one in (plant, second):
+        one.change(
+            "insert into breakers (route, group_id, stage, stage_at, began_at) select :route, group_id,"
+            " case when group_id = :older then 'open' else 'canary' end, '2020-01-01', '2020-01-01'"
+            " from failure_groups",
+            route=one.lease.route,
+            older=shelf,
+        )
+    with plant.ledger.under(plant.lease, plant.now) as tx:
+        as_they_are(tx)  # this route is about to follow, and has not got further yet
+        done: list[Any] = []
+        other = threading.Thread(target=lambda: done.append(apply(second)), daemon=True)
+        other.start()
+        other.join(60)
+        assert done, "it waits for another route"
+    stages = "select stage, allowed from breakers where route = 'payments' and group_id = :older"
+    assert second.rows(stages, older=shelf) == [("canary", 0)]
+    second.ledger.close()
+
+
+def test_a_route_that_has_followed_writes_nothing_more(plant: Plant) -> None:
+    shelf, gnome = made(plant, "shelf fell from the wall", "gnome lost its hat")
+    rule(plant, "merge", gnome, shelf)
+    apply(plant)
+    writes: list[str] = []
+    event.listen(
+        plant.ledger.engine, "before_cursor_execute", lambda c, cursor, statement, *_: writes.append(statement)
+    )
+    apply(plant)
+    assert not [one for one in writes if one.lstrip().startswith(("update", "insert", "delete"))]

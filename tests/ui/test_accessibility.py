@@ -66,7 +66,8 @@ def pages(site: Site) -> list[str]:
         "/groups/orders/1", "/groups/orders/2", "/messages", "/messages?route=orders&status=decided",
         f"/messages/{message}", "/find?word=nothing",
         "/find?word=order-1+confirmed&past=week", "/find?state=held", "/audit", "/audit?machine=1", "/standing",
-        "/standing/new?route=orders&group=1", f"/decide?ids={escalation}&action=edit",
+        "/standing/new?route=orders&group=1", "/rulings/new?route=orders&group=1", "/rulings",
+        f"/decide?ids={escalation}&action=edit",
         "/decide?route=orders&group=1&action=redeliver", "/decide?route=orders&group=2&action=withdraw",
         f"/results?decided_by=Ana+Kov%C3%A1%C4%8D&decided_at={at}".replace(" ", "T"), "/nowhere",
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from tests.ui.conftest import Site
 PATHS = (
     "/", "/routes/orders", "/plan/orders", "/groups", "/groups/orders/1", "/messages", "/messages/1048576",
     "/find?word=x", "/decide?route=orders&action=discard", "/messages.csv", "/static/redrive.js", "/static/redrive.css",
-    "/audit", "/standing", "/standing/new?route=orders&group=1",
+    "/audit", "/standing", "/standing/new?route=orders&group=1", "/rulings", "/rulings/new?route=orders&group=1",
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ class TestLogin:
         answer = site.decide("discard")
         assert answer.status_code == 401
         assert site.value("select count(*) from escalated_messages where decision is not null") == 0
-        for path in ("issues", "filters", "standing", "visits", "corrections"):
+        for path in ("issues", "filters", "standing", "visits", "corrections", "rulings"):
             assert site.post(f"/api/{path}").status_code == 401
 
     @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/static/../app.py", "/static/app.py"])
@@ -56,7 +56,8 @@ class TestLogin:
 class TestPermissions:
     @pytest.mark.parametrize("path", ["/routes/orders", "/groups/orders/1", "/messages/1048576", "/plan/orders",
                                       "/messages?route=orders", "/groups?route=orders", "/audit?route=orders",
-                                      "/find?route=orders", "/standing/new?route=orders&group=1"])  # fmt: skip
+                                      "/find?route=orders", "/standing/new?route=orders&group=1",
+                                      "/rulings/new?route=orders&group=1"])  # fmt: skip
     def test_a_route_that_may_not_be_seen_is_not_there(self, site: Site, path: str) -> None:
         site.doors.hidden = {"orders"}
         assert site.get(path).status_code == 404

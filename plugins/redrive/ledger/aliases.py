@@ -19,6 +19,11 @@ def one_at_a_time(tx: RunTransaction) -> None:
     tx.execute(sql("update ledger_identity set created_at = created_at"))
 
 
+def as_they_are(tx: RunTransaction) -> None:
+    """Until the transaction ends nobody changes which groups are one; others may rely on that at the same time."""
+    tx.execute(sql(f"select ledger_id from ledger_identity{tx.dialect.for_share}"))
+
+
 class Aliases:
     """Which groups are one. Each alias has a parent, the group that it was merged into; the last one has the name."""
 

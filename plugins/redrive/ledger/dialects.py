@@ -35,6 +35,8 @@ class Dialect(ABC):
     locked: str
     #: Suffix of a query whose rows nobody else may change until the transaction ends.
     for_update: str
+    #: The same where others may say so too: it waits for who changes them, not for who reads them.
+    for_share: str
     #: The isolation in which a reader sees one moment; None: it does anyway.
     isolation: str | None
     #: The type of a column of instants.
@@ -163,6 +165,7 @@ class Sqlite(Dialect):
     name = "sqlite"
     locked = ""
     for_update = ""
+    for_share = ""
     isolation = None
     instant_type = sa.Text()  # see instant_text
 
@@ -281,6 +284,7 @@ class Postgresql(Dialect):
     name = "postgresql"
     locked = "for update skip locked"
     for_update = " for update"
+    for_share = " for share"
     isolation = "REPEATABLE READ"
     instant_type = sa.DateTime(timezone=True)
 

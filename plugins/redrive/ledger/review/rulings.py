@@ -11,7 +11,7 @@ once. Nobody gets past a canary by a merge: unless both gates were open, the one
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.classification import explain, grouping, likeness
 from redrive.classification.templates import MAX_TEMPLATE
-from redrive.ledger.aliases import Aliases, one_at_a_time
+from redrive.ledger.aliases import Aliases, as_they_are, one_at_a_time
 from redrive.ledger.delivery import breakers
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import record_event
@@ -101,46 +101,63 @@ def apply(ledger: Ledger, lease: RouteLease, now: datetime) -> dict[str, int]:
     """
     done = {"applied": 0, "refused": 0, "asked_elsewhere": 0}
     with ledger.read() as connection:
-        if not connection.execute(sql(_ANYTHING)).scalar():
-            return done
-    with ledger.under(lease, now) as tx:
-        one_at_a_time(tx)
-        aliases = Aliases(tx.connection)
-        _undo_revoked(tx, aliases)
-        for row in tx.execute(
-            sql(
-                f"select {_COLUMNS} from group_rulings where applied_at is null and refusal is null"
-                " and revoked_at is null order by ruling_id"
-            )
-        ).all():
-            one = Ruling._make(row)
-            problem = _objection(tx, one, aliases)
-            if problem:
-                done["refused"] += 1
-                tx.execute(
-                    sql("update group_rulings set refusal = :refusal where ruling_id = :ruling_id"),
-                    {"refusal": problem, "ruling_id": one.ruling_id},
-                )
-                record_event(tx, Action.REFUSE_RULING, selection={"ruling_id": one.ruling_id}, reason=problem)
-                continue
-            _carry_out(tx, one, aliases)
-            tx.execute(
-                sql("update group_rulings set applied_at = :now where ruling_id = :ruling_id"),
-                {"ruling_id": one.ruling_id},
-            )
-            done["applied"] += 1
-        _begin_gates_anew(tx)
-        done["asked_elsewhere"] = _ask_under_the_name(tx)
+        said_since = connection.execute(sql(_SAID_SINCE)).scalar()
+    if said_since:
+        with ledger.under(lease, now) as tx:
+            one_at_a_time(tx)
+            done |= _carry_out_all(tx)
+    with ledger.read() as connection:
+        left = connection.execute(sql(_TO_FOLLOW), {"route": lease.route}).scalar()
+    if left:
+        with ledger.under(lease, now) as tx:
+            as_they_are(tx)
+            _begin_gates_anew(tx)
+            done["asked_elsewhere"] = _ask_under_the_name(tx)
     return done
 
 
-#: SQL: whether there is anything to carry out, or a merge that gates and questions of some route have to follow.
-_ANYTHING = """
+#: SQL: whether somebody said something, or took it back, that no run has carried out yet.
+_SAID_SINCE = """
 select exists (
     select 1 from group_rulings
     where applied_at is null and refusal is null and revoked_at is null
-) or exists (select 1 from group_aliases where ruling_id is not null)
+) or exists (
+    select 1
+    from group_aliases
+    inner join group_rulings on group_rulings.ruling_id = group_aliases.ruling_id
+    where group_rulings.revoked_at is not null
+)
 """
+
+
+def _carry_out_all(tx: RunTransaction) -> dict[str, int]:
+    """What was said since, for all routes."""
+    done = {"applied": 0, "refused": 0}
+    aliases = Aliases(tx.connection)
+    _undo_revoked(tx, aliases)
+    for row in tx.execute(
+        sql(
+            f"select {_COLUMNS} from group_rulings where applied_at is null and refusal is null"
+            " and revoked_at is null order by ruling_id"
+        )
+    ).all():
+        one = Ruling._make(row)
+        problem = objection(tx.connection, one, aliases, tx.now)
+        if problem:
+            done["refused"] += 1
+            tx.execute(
+                sql("update group_rulings set refusal = :refusal where ruling_id = :ruling_id"),
+                {"refusal": problem, "ruling_id": one.ruling_id},
+            )
+            record_event(tx, Action.REFUSE_RULING, selection={"ruling_id": one.ruling_id}, reason=problem)
+            continue
+        _carry_out(tx, one, aliases)
+        tx.execute(
+            sql("update group_rulings set applied_at = :now where ruling_id = :ruling_id"),
+            {"ruling_id": one.ruling_id},
+        )
+        done["applied"] += 1
+    return done
 
 
 def _undo_revoked(tx: RunTransaction, aliases: Aliases) -> None:
@@ -154,12 +171,12 @@ def _undo_revoked(tx: RunTransaction, aliases: Aliases) -> None:
         aliases.part(tx, row.group_id, reason=f"ruling {row.ruling_id} was taken back by {row.revoked_by}")
 
 
-def _objection(tx: RunTransaction, one: Ruling, aliases: Aliases) -> str | None:
+def objection(connection: Connection, one: Ruling, aliases: Aliases, now: datetime) -> str | None:
     """Why a ruling can't hold; None when it can."""
     ids = [one.group_id] if one.other_group_id is None else [one.group_id, one.other_group_id]
     named = ", ".join(f":g{i}" for i in range(len(ids)))
     values = {f"g{i}": group for i, group in enumerate(ids)}
-    rows = tx.execute(
+    rows = connection.execute(
         sql(f"select group_id, cause, fingerprint from failure_groups where group_id in ({named})"), values
     ).all()
     causes = {row.group_id: row.cause for row in rows}
@@ -176,16 +193,16 @@ def _objection(tx: RunTransaction, one: Ruling, aliases: Aliases) -> str | None:
             f"a group has one cause: group {ids[0]} is {causes[ids[0]]}, group {ids[1]} is {causes[ids[1]]}."
             " Give both the same by a rule of the route, then merge what comes of it"
         )
-    stands = tx.execute(
+    stands = connection.execute(
         sql(
             f"select group_id from standing_decisions where group_id in ({named}) and revoked_at is null"
             " and until_at > :now"
         ),
-        values,
+        {**values, "now": now},
     ).scalar()
     if stands is not None:
         return f"a standing decision about group {stands} is about its words: revoke it first"
-    told_apart = in_force(tx.connection).keeps_apart(aliases.members(ids[0]), aliases.members(ids[1]))
+    told_apart = in_force(connection).keeps_apart(aliases.members(ids[0]), aliases.members(ids[1]))
     if told_apart is not None and set(told_apart) != set(ids):
         return f"somebody said that groups {told_apart[0]} and {told_apart[1]} are two failures: take that back first"
     return None
@@ -268,18 +285,31 @@ _BY_PEOPLE = "select group_id from group_aliases where ruling_id is not null"
 _NAME = "(select merged_into from group_aliases merged where merged.group_id = {0}.group_id)"
 
 
+#: SQL over ``escalated_messages``: open questions of the route about groups that people merged.
+_ASKED = f"""
+route = :route and {UNDECIDED_REVIEW} and group_id in ({_BY_PEOPLE}) and exists (
+    select 1 from messages
+    where
+        messages.message_id = escalated_messages.message_id
+        and messages.state = 'escalated' and messages.group_id = escalated_messages.group_id
+)
+"""
+#: SQL: whether a gate or a question of the route has not followed a merge yet. No run waits for another for that.
+_TO_FOLLOW = f"""
+select
+    exists (select 1 from breakers where route = :route and {_MERGED_SINCE})
+    or exists (select 1 from escalated_messages where {_ASKED})
+    or exists (select 1 from messages where route = :route and state = 'to_review' and group_id in ({_BY_PEOPLE}))
+"""
+
+
 def _ask_under_the_name(tx: RunTransaction) -> int:
     """Open questions of the route about merged groups, and messages that wait for one, get the name that holds.
 
     What is decided is not touched: the decision was about the group that it names.
     """
     asked = tx.execute(
-        sql(
-            f"update escalated_messages set group_id = {_NAME.format('escalated_messages')}"
-            f" where route = :route and {UNDECIDED_REVIEW} and group_id in ({_BY_PEOPLE})"
-            " and exists (select 1 from messages where messages.message_id = escalated_messages.message_id"
-            " and messages.state = 'escalated' and messages.group_id = escalated_messages.group_id)"
-        )
+        sql(f"update escalated_messages set group_id = {_NAME.format('escalated_messages')} where {_ASKED}")
     ).rowcount
     moved = tx.execute(
         sql(
@@ -328,14 +358,19 @@ def revoke(ledger: Ledger, ruling_id: int, *, by: str) -> bool:
         )
 
 
-def told(connection: Connection) -> list[dict[str, Any]]:
-    """All that people said about groups, the newest first, and what became of it."""
+def told(connection: Connection, *, of: Collection[int] = (), most: int | None = None) -> list[dict[str, Any]]:
+    """What people said about groups, the newest first, and what became of it: all, or what is about those ``of``, and
+    the ``most`` newest."""
+    ids = ", ".join(str(int(one)) for one in of)
     rows = connection.execute(
         sql(
             f"select {_COLUMNS}, created_at, applied_at, refusal, revoked_at, revoked_by, case"
             " when revoked_at is not null then 'revoked' when refusal is not null then 'refused'"
             " when applied_at is not null then 'holds' else 'waits for a run' end as status"
-            " from group_rulings order by ruling_id desc"
+            " from group_rulings"
+            + (f" where group_id in ({ids}) or other_group_id in ({ids})" if ids else "")
+            + " order by ruling_id desc"
+            + (f" limit {most}" if most is not None else "")
         )
     )
     return [dict(row._mapping) for row in rows]
