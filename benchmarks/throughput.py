@@ -76,10 +76,10 @@ def _measure(stage: str, size: int) -> dict[str, float]:
 # --- in the measured process --------------------------------------------------------------------------------
 
 
-def _settings(folder: Path) -> Settings:
+def _settings(folder: Path, database: str | None = None) -> Settings:
     return parse(
         f"""
-database: sqlite:///{folder}/redrive.db
+database: {database or f"sqlite:///{folder}/redrive.db"}
 staging: {folder}/staging
 routes:
   orders:
@@ -98,13 +98,14 @@ routes:
     )
 
 
-def _letters(world: MemoryWorld, size: int) -> None:
+def _letters(world: MemoryWorld, size: int, *, start: int = 0) -> None:
     noise = random.Random(1).randbytes(1 << 20)
     first = int(time.time() * 1_000_000) - 3_600_000_000
 
     def letter(number: int) -> DeadLetter:
-        start = (number * 7919) % (len(noise) - 512)
-        body = b'{"order": %012d, "lines": "' % number + noise[start : start + 370].hex().encode() + b'"}'
+        number += start
+        begins = (number * 7919) % (len(noise) - 512)
+        body = b'{"order": %012d, "lines": "' % number + noise[begins : begins + 370].hex().encode() + b'"}'
         return DeadLetter(
             f"00000000-0000-0000-0000-{number:012d}",
             body.ljust(1024),
@@ -144,8 +145,9 @@ def _drain(folder: Path, size: int) -> Callable[[], Any]:
     return measured
 
 
-def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
-    """What Spark would write, made directly: the load and the delivery are measured, not the job."""
+def _classified(settings: Settings, broker: MemoryBroker, run: Run, *, for_people: int = 0) -> None:
+    """What Spark would write, made directly: the load and the delivery are measured, not the job. The first
+    ``for_people`` groups are of a cause that people decide about."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -165,7 +167,7 @@ def _classified(settings: Settings, broker: MemoryBroker, run: Run) -> None:
         {
             "case_key": number,
             "messages": 1,
-            "cause": "transient_network",
+            "cause": "application_bug" if number < for_people else "transient_network",
             "rule": "bench",
             "confidence": 0.9,
             "fingerprint": f"{number:016x}",
