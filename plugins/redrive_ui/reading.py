@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive.classification import grouping, undressing
+from redrive.ledger.account import balance
 from redrive.ledger.delivery import gate_waits
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, parse_instant, sql
@@ -39,13 +40,7 @@ def routes(connection: Connection) -> list[str]:
 
 def states(connection: Connection, readable: Collection[str]) -> dict[str, dict[str, int]]:
     """Messages per route and state."""
-    where, values = routes_in(readable)
-    found: dict[str, dict[str, int]] = {}
-    for row in rows_of(
-        connection, f"select route, state, count(*) as n from messages where {where} group by route, state", **values
-    ):
-        found.setdefault(row["route"], {})[row["state"]] = row["n"]
-    return found
+    return balance.states_of(connection, readable)
 
 
 def holders(connection: Connection, readable: Collection[str]) -> dict[str, Row]:

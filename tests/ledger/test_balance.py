@@ -8,12 +8,14 @@ import pytest
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from redrive.ledger import schema
 from redrive.ledger.account import balance
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger, sql
 from redrive.lifecycle import FINISHED, State
 from redrive.stages import doctor, pipeline
 from tests.ledger.planting import entering
+from tests.ledger.test_escalations import person
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
 
 
@@ -219,3 +221,22 @@ def test_the_next_run_asks_again_where_a_review_row_was_deleted_all_the_same(liv
     after = lived.query("select message_id, payload, error_text, status from escalated_messages order by message_id")
     assert after == [(*row, "open") for row in before]
     assert lived.query("select distinct action from audit_events where action = 'ask'") == [("ask",)]
+
+
+def test_what_is_counted_as_it_ends_is_what_is_there(lived: Workshop) -> None:
+    person(lived, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
+    lived.review()
+    with lived.ledger.read() as connection:
+        told = balance.of_route(connection, "orders")
+        (row,) = connection.execute(sql("select * from message_balance where route = 'orders'")).mappings()
+        assert told == {name: value if isinstance(value, str) else int(value) for name, value in row.items()}
+        assert list(told) == list(row), "in the view's order"
+        assert sum(told[state] for state in FINISHED) > 0
+        assert balance.of_route(connection, "nowhere") == {}
+
+
+def test_what_is_counted_otherwise_is_found_and_counted_anew(lived: Workshop) -> None:
+    change(lived, "insert into finished_counts (route, state, messages) values ('orders', 'discarded', 2)")
+    assert any("2 finished messages are counted otherwise" in problem for problem in lived.audit())
+    schema.upgrade(lived.ledger, lived.now())
+    assert lived.audit() == []

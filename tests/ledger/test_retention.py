@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from redrive.ledger import moves
 from redrive.ledger.account import balance, retention
 from redrive.ledger.engine import sql
 from redrive.stages import pipeline
@@ -27,8 +28,14 @@ def forget(plant: Plant, after: timedelta = 40 * DAY) -> tuple[int, int]:
     return len(gone), messages
 
 
+def count_anew(plant: Plant) -> None:
+    with plant.ledger.write() as connection:
+        moves.count_anew(connection)
+
+
 def finish(plant: Plant, state: str = "presumed") -> None:
     plant.change(f"update messages set {entering(state)}")
+    count_anew(plant)
 
 
 def test_a_batch_of_which_everything_is_finished_and_old_is_forgotten(plant: Plant) -> None:
@@ -57,6 +64,7 @@ def test_one_unfinished_message_keeps_its_batch(plant: Plant, state: str) -> Non
     plant.send()
     finish(plant)
     plant.change(f"update messages set {entering(state)} where message_id = :id", id=first)
+    count_anew(plant)
     plant.change("update delivery_slices set closed_at = null")
     assert forget(plant) == (0, 0)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from redrive.ledger import tables
+from redrive.ledger import moves, tables
 from redrive.ledger.engine import Ledger, sql
 from redrive.settings import Settings, parse
 from tests import blank
@@ -123,6 +123,9 @@ def seed(
                  "stage_at": now - 2 * HOUR, "cool_down_until": now + HOUR,
                  "reason": "8 of 14 came back"},
             )  # fmt: skip
+
+    with ledger.write() as connection:
+        moves.count_anew(connection)
 
 
 def escalate(ledger: Ledger, message_id: int, error: str, payload: str | bytes, *, route: str = "orders",

@@ -4,11 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sqlalchemy.engine import Connection
+
 from redrive import lifecycle
 from redrive.audit_actions import Action
+from redrive.ledger.predicates import listed
 from redrive.ledger.statements import sql
 from redrive.ledger.transactions import RunTransaction, Transaction
-from redrive.lifecycle import UNPLANNED, State
+from redrive.lifecycle import FINISHED, UNPLANNED, State
 
 
 def record_event(
@@ -72,6 +75,7 @@ def move(
     )
     count = int(result.rowcount)
     if count:
+        _count(tx, source, target, count)
         shown = {k: v for k, v in parameters.items() if not isinstance(v, bytes)}
         record_event(
             tx,
@@ -120,7 +124,40 @@ def move_each(
         states,
     ).rowcount
     assert told == moved, f"{told} moves were told of, {moved} made"  # noqa: S101 - nobody else moves them
+    if moved:
+        _count(tx, source, target, moved)
     return int(moved)
+
+
+def _count(tx: RunTransaction, source: State, target: State, count: int) -> None:
+    for state, by in ((source, -count), (target, count)):
+        if state in FINISHED:
+            count_finished(tx, state, by)
+
+
+def count_finished(tx: Transaction, state: str, by: int) -> None:
+    """So many messages of the transaction's route more, or fewer, are in this state, which ends them."""
+    tx.execute(
+        sql(
+            "insert into finished_counts (route, state, messages) values (:route, :state, :by)"
+            " on conflict (route, state) do update set messages = finished_counts.messages + excluded.messages"
+        ),
+        {"state": state, "by": by},
+    )
+
+
+#: SQL: what ``finished_counts`` should hold.
+FINISHED_NOW = (
+    f"select route, state, count(*) as messages from messages where state in {listed(sorted(FINISHED))}"
+    " group by route, state"
+)
+
+
+def count_anew(connection: Connection) -> None:
+    """Count what is finished, whatever was counted before; until then no run moves anything."""
+    connection.execute(sql("update route_state set fence = fence"))
+    connection.execute(sql("delete from finished_counts"))
+    connection.execute(sql(f"insert into finished_counts (route, state, messages) {FINISHED_NOW}"))
 
 
 def _unplanned(target: State) -> str:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from redrive.errors import LedgerError, SchemaOutdated
+from redrive.ledger import moves
 from redrive.ledger.dialects import CREATE_VIEW
 from redrive.ledger.engine import Ledger, sql
 
@@ -40,6 +41,7 @@ def upgrade(ledger: Ledger, now: datetime) -> str:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         _make_views(ledger, connection)
+        moves.count_anew(connection)
         connection.execute(
             sql(
                 "insert into ledger_identity (ledger_id, created_at)"

@@ -289,6 +289,16 @@ messages = Table(
     ),
 )
 
+# Written by ledger/moves.py and retention, in the transaction that moves the messages.
+finished_counts = Table(
+    "finished_counts",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("state", sa.Text, primary_key=True),
+    Column("messages", sa.BigInteger, nullable=False),
+    comment="How many messages are finished: more each day, so they are not counted anew each time somebody asks.",
+)
+
 message_fields = Table(
     "message_fields",
     metadata,
@@ -378,6 +388,14 @@ redelivery_attempts = Table(
         "broker_message_id",
         sqlite_where=text("not tracked"),
         postgresql_where=text("not tracked"),
+    ),
+    # How long returns take: the newest of them, however few they are.
+    Index(
+        "ix_redelivery_attempts_returned",
+        "route",
+        "message_id",
+        sqlite_where=text("outcome = 'returned'"),
+        postgresql_where=text("outcome = 'returned'"),
     ),
     # All that is counted of a stage, and nothing of what counts for none.
     Index(

@@ -47,9 +47,8 @@ def status(connection: Connection, route: str) -> dict[str, Any]:
         "queues": _all(
             connection,
             "select queue, role, visible, in_flight, delayed, consumers, oldest_age_seconds, oldest_age_method,"
-            " observed_at from queue_observations o where route = :route and observation_id = (select"
-            " max(observation_id) from queue_observations n where n.route = o.route and n.queue = o.queue)"
-            " order by role desc, queue",
+            " observed_at from queue_observations where observation_id in (select max(observation_id)"
+            " from queue_observations where route = :route group by queue) order by role desc, queue",
             route=route,
         ),
         "stuck_consumers": _all(

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import record_event
+from redrive.ledger.moves import count_finished, record_event
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import FINISHED
 
@@ -64,7 +64,12 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
             tx.execute(sql(f"delete from redelivery_attempts where {within}"), span)
             tx.execute(sql(f"delete from escalated_messages where {within}"), span)
             tx.execute(sql(f"delete from message_fields where {within}"), span)
+            ended = tx.execute(
+                sql(f"select state, count(*) as n from messages where {within} group by state order by state"), span
+            ).all()
             messages += tx.execute(sql(f"delete from messages where {within}"), span).rowcount
+            for one in ended:
+                count_finished(tx, one.state, -one.n)
             tx.execute(
                 sql(
                     "update staging_batches set state = 'abandoned', removed_at = null, copies = 0, settled_copies = 0,"

@@ -296,10 +296,11 @@ route = :route and {UNDECIDED_REVIEW} and group_id in ({_BY_PEOPLE}) and exists 
 """
 #: SQL: whether a gate or a question of the route has not followed a merge yet. No run waits for another for that.
 _TO_FOLLOW = f"""
-select
+select exists ({_BY_PEOPLE}) and (
     exists (select 1 from breakers where route = :route and {_MERGED_SINCE})
     or exists (select 1 from escalated_messages where {_ASKED})
     or exists (select 1 from messages where route = :route and state = 'to_review' and group_id in ({_BY_PEOPLE}))
+)
 """
 
 
