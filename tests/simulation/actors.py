@@ -408,6 +408,35 @@ class People:
             self.world.book.revoked[standing] = self.world.clock.now
         self.write(sql, "update standing_decisions set revoked_by = 'ben' where revoked_at is null")
 
+    def rule(self, sql: Sql, kind: str, dice: random.Random) -> None:
+        """Somebody says which groups are one failure, or that one of them holds two."""
+        groups = sql.rows("select group_id, cause from failure_groups order by group_id")
+        pairs = [(one, other) for one, cause in groups for other, theirs in groups if one < other and cause == theirs]
+        if kind == "words":
+            if groups:
+                (group, _), words = dice.choice(groups), dice.choice(["reset by peer", "by peer", "refused"])
+                self.world.tell(f"ana splits what says {words!r} off group {group}")
+                self._ruled(sql, "split", group, "null", sql.quoted(words))
+        elif pairs:
+            one, other = dice.choice(pairs)
+            self.world.tell(f"ana: {kind} of groups {one} and {other}")
+            self._ruled(sql, kind, other, str(one), "null")
+
+    def _ruled(self, sql: Sql, kind: str, group: int, other: str, words: str) -> None:
+        self.write(
+            sql,
+            "insert into group_rulings (ruling, group_id, other_group_id, words, decided_by, note)"
+            f" values ('{kind}', {group}, {other}, {words}, 'ana', 'she knows')",
+        )
+
+    def take_back(self, sql: Sql, dice: random.Random) -> None:
+        """Somebody takes a ruling back."""
+        said = sql.rows("select ruling_id from group_rulings where revoked_at is null order by ruling_id")
+        if said:
+            (ruling,) = dice.choice(said)
+            self.world.tell(f"ben takes ruling {ruling} back")
+            self.write(sql, f"update group_rulings set revoked_by = 'ben' where ruling_id = {ruling}")
+
     def delete_rows(self, sql: Sql, *, older: bool) -> None:
         """Somebody tidies up, which is refused; ``older``: on a ledger that doesn't refuse it yet."""
         self.world.tell("somebody deletes review rows" + (" of an older ledger" if older else ""))

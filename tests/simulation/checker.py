@@ -12,6 +12,7 @@ from typing import Any
 from tests.simulation.decisions import Decisions
 from tests.simulation.leases import Leases
 from tests.simulation.rule import Broken, Rules, body_hash, micros, own_headers
+from tests.simulation.rulings import Rulings
 from tests.simulation.sql import Sql
 from tests.simulation.terms import Terms
 from tests.simulation.world import Copy, System, World
@@ -60,7 +61,8 @@ class Checker:
         self.clocks_differed = False  # of two processes that worked on one ledger
         self.leases = Leases(self)
         self.decisions = Decisions(self)
-        self.more: list[Rules] = [self.decisions, self.terms, self.leases]
+        self.rulings = Rulings(self)
+        self.more: list[Rules] = [self.decisions, self.terms, self.leases, self.rulings]
         world.watchers.append(self.sent)
         world.settle_watchers.append(self.settled)
 

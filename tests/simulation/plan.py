@@ -29,7 +29,7 @@ THEMES = (
     "long-keys", "huge-numbers", "runaway-rules", *ON_CLIENT,
     "expiry", "fan-out", "records", "standing", "hangs", "rates", "shared-ids", "shuffles", "clocks",
     "backlog", "hidden", "pages", "moved-route", "damaged-file", "interrupts", "fast-clock", "torn-backup",
-    *directed.ROUNDS,
+    "rulings", *directed.ROUNDS,
 )  # fmt: skip
 #: Of these so few steps tell all.
 SHORT = {
@@ -68,6 +68,7 @@ AMBIGUOUS = {"match": "^(?:a|aa)+$", "cause": "dependency_unavailable"}
 VAST = {"match": "(?:a?){999}" * 24 + "b", "cause": "dependency_unavailable"}
 #: With a word that only messages of its queue say.
 DOOR = "the door of {} does not open"
+RESET = "ConnectionResetError: [Errno 104] Connection reset by peer"
 ERRORS = (REFUSED, REFUSED, REFUSED, REFUSED, THROTTLED, KEY_ERROR, STRANGE, ODD)
 
 
@@ -249,7 +250,7 @@ def _route(dice: random.Random, system: str, able: Traits, sources: list[dict[st
     if theme == "forged-origin":
         route.pop("destination", None)
     quiet = theme in ("late-depth", "approximate-depth", "same-names", "hidden", "moved-route", "held", "fast-clock")
-    if theme in ("canary", "small-limit", "backlog") or (dice.random() < 0.5 and not quiet):
+    if theme in ("canary", "small-limit", "backlog", "rulings") or (dice.random() < 0.5 and not quiet):
         route["canary"] = {
             "first": dice.choice([1, 2, 3]), "grow": dice.choice([2, 2, 10] if theme == "canary" else [2, 10, 10]),
             "pass": 0.6,
@@ -335,6 +336,7 @@ MORE_OPS: dict[str, dict[str, int]] = {
     "runaway-rules": {"rule": 8},
     "expiry": {"advance": 10, "produce": 10},
     "standing": {"stand": 10, "revoke": 4, "review": 10, "run": 10},
+    "rulings": {"ruling": 5, "take_back": 3, "review": 10, "run": 40, "advance": 10, "consume": 20},
     "records": {"trouble": 10, "misquery": 10, "mend": 5},
     "rates": {"produce": 10},
     "shared-ids": {"both": 20},
@@ -364,6 +366,7 @@ HABITS: dict[str, tuple[str, ...]] = {
     "odd-headers": ("forges", "own"),
     "canary": ("own", "reject", "mixed"),
     "hangs": ("hangs", "hangs", "own"),
+    "rulings": ("well", "well", "own", "mixed"),
     "records": ("slow", "late", "own"),
     "rates": ("own", "idle"),
     "shuffles": ("few", "few", "own"),
@@ -402,6 +405,8 @@ def _steps(
         error = dice.choice(ERRORS)
         if theme == "standing" and dice.random() < 0.6:
             error = KEY_ERROR
+        if theme == "rulings":  # groups of one cause
+            error = dice.choice([REFUSED, RESET, RESET, KEY_ERROR])
         if theme == "canary":  # one group, which comes back to life now and then
             error = dice.choice(ERRORS[:5])
         if theme == "runaway-rules" and dice.random() < 0.5:
@@ -643,6 +648,10 @@ def _steps(
             case "stand":
                 decision = dice.choice(["redeliver", "redeliver", "discard"])
                 add("stand", route=dice.choice([route, None]), decision=decision, minutes=dice.choice([5, 30, 300]))
+                produce()
+                consume()
+            case "ruling":
+                add("ruling", kind=dice.choice(["merge"] * 5 + ["split", "words"]))
                 produce()
                 consume()
             case "rule":

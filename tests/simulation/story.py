@@ -154,6 +154,10 @@ class Story:
                 self.people.stand(self.sql, step, dice)
             case "revoke":
                 self.people.revoke(self.sql)
+            case "ruling":
+                self.people.rule(self.sql, step["kind"], dice)
+            case "take_back":
+                self.people.take_back(self.sql, dice)
             case "delete_rows":
                 self.people.delete_rows(self.sql, older=dice.random() < 0.5)
             case "configure":

@@ -715,3 +715,60 @@ def test_unrest_is_seen(small: Small) -> None:
     small.die()
     small.world.clock.now += SECOND
     assert len(small.checker.unrest(small.sql)) == 2
+
+
+class TestRulings:
+    LATER = "'2025-10-09 09:00:00.000000'"
+
+    def merged(self, small: Small, stage: str, *, began: str = NOW) -> None:
+        """Somebody has merged group 8, a canary, into group 7."""
+        for group, its, since in ((7, stage, began), (8, "canary", NOW)):
+            small.sql.do(
+                "insert into failure_groups (group_id, fingerprint, cause, template, first_seen_at, last_seen_at)"
+                f" values ({group}, 'f{group}', 'throttled', 't', {NOW}, {NOW})"
+            )
+            small.sql.do(
+                "insert into breakers (route, group_id, stage, allowed, stage_at, began_at)"
+                f" values ('east0', {group}, '{its}', 5, {since}, {since})"
+            )
+        small.sql.do(
+            "insert into group_rulings (ruling, group_id, other_group_id, decided_by, note)"
+            " values ('merge', 8, 7, 'ana', 'one')"
+        )
+        small.sql.do(
+            "insert into group_aliases (group_id, merged_into, merged_at, parent_id, ruling_id)"
+            f" values (8, 7, {self.LATER}, 7, 1)"
+        )
+        small.sql.do(
+            'insert into runs (run_id, route, "trigger", holder, fence, status, started_at)'
+            " values ('r', 'east0', 't', 'h', 1, 'running', '2025-10-09 09:30:00.000000')"
+        )
+
+    @pytest.mark.parametrize(("stage", "broken"), [("open", True), ("ramp", True), ("canary", False)])
+    def test_a_group_proves_itself_anew(self, small: Small, stage: str, broken: bool) -> None:
+        self.merged(small, stage)
+        small.claimed(group="7")
+        small.sql.do("update redelivery_attempts set group_id = 7")
+        small.send()
+        said = [one.rule for one in small.checker.broken]
+        assert ("a group that another was merged into proves itself anew" in said) == broken
+
+    def test_what_comes_after_a_merge_is_one_group(self, small: Small) -> None:
+        self.merged(small, "canary")
+        small.message("escalated", message_id=1 << 20, group="8")
+        batch = (
+            "insert into staging_batches (batch_id, route, source, kind, shard, run_id, fence, state, uri, opened_at)"
+            " values (1, 'east0', 'orders-dlq', 'dead_letter', 0, 'r', 1, 'settled', 'x', {})"
+        )
+        small.sql.do(batch.format(NOW))
+        small.checker.rulings.after_step(small.sql)
+        small.sql.do("update staging_batches set opened_at = '2025-10-09 09:10:00.000000'")
+        with pytest.raises(Broken, match="what comes after a merge is one group"):
+            small.checker.rulings.after_step(small.sql)
+
+    def test_what_was_decided_stays_about_its_group(self, small: Small) -> None:
+        small.asked(status="'decided'", decision="'redeliver'", decided_by="'ana'", decided_at=NOW)
+        small.checker.rulings.after_step(small.sql)
+        small.sql.do("update escalated_messages set group_id = 6")
+        with pytest.raises(Broken, match="what was decided stays about its group"):
+            small.checker.rulings.after_step(small.sql)

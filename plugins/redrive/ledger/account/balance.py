@@ -1,6 +1,6 @@
 """Does it add up? The balance of a route, and everything in the ledger that contradicts it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any, Self
 
 from sqlalchemy.engine import Connection
@@ -88,13 +88,11 @@ def problems(connection: Connection, route: str | None = None, *, thorough: bool
     found: list[Problem] = []
     routes = []
     only = " where route = :route" if route else ""
-    sums: Iterable[Mapping[str, Any]]
     if thorough or route is None:
-        sums = connection.execute(
-            sql(f"select * from message_balance{only}"), {"route": route} if route else {}
-        ).mappings()
+        rows = connection.execute(sql(f"select * from message_balance{only}"), {"route": route} if route else {})
+        sums = [dict(row) for row in rows.mappings()]
     else:
-        sums = filter(None, [of_route(connection, route)])
+        sums = [one for one in [of_route(connection, route)] if one]
     for row in sums:
         routes.append(row["route"])
         found += [
@@ -205,18 +203,17 @@ _REVIEWS = {
     ),
 }
 
-# A message id is its batch's id and a row, so the messages of a batch lie together.
+# A message id is its batch's id and a row, so the messages of a batch lie together: counted batch by batch, in no
+# memory to speak of.
 _PER_BATCH = {
     "batches whose new copies are not its messages": (
-        "select count(*) from staging_batches m left join (select message_id / 1048576 as batch_id, count(*) as n"
-        " from messages group by message_id / 1048576) found on found.batch_id = m.batch_id"
-        " where m.new_copies <> coalesce(found.n, 0) /*route*/"
+        "select count(*) from staging_batches m where m.new_copies <> (select count(*) from messages found"
+        " where found.message_id >= m.batch_id * 1048576 and found.message_id < (m.batch_id + 1) * 1048576) /*route*/"
     ),
     "batches whose returned, duplicate and surplus copies are not its kept repeats": (
-        "select count(*) from staging_batches m left join (select copy_id / 1048576 as batch_id, count(*) as n"
-        " from repeat_copies group by copy_id / 1048576) found on found.batch_id = m.batch_id"
-        " where m.returned_copies + m.duplicate_copies + m.surplus_copies + m.suspected_copies"
-        " <> coalesce(found.n, 0) /*route*/"
+        "select count(*) from staging_batches m where m.returned_copies + m.duplicate_copies + m.surplus_copies"
+        " + m.suspected_copies <> (select count(*) from repeat_copies found"
+        " where found.copy_id >= m.batch_id * 1048576 and found.copy_id < (m.batch_id + 1) * 1048576) /*route*/"
     ),
     "messages whose batch is missing or of another route": (
         "select count(*) from messages m left join staging_batches b on b.batch_id = m.message_id / 1048576"
