@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import yaml
 
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
+from redrive.brokers.memory.kind import MEMORY_CAPABILITIES
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection
 from redrive.message import DeadLetter, Header, Micros, Outgoing
@@ -46,6 +48,8 @@ ROUTE: dict[str, Any] = {
 class Workshop(Probe):
     """Runs the stages of one route, ``orders``, against queues ``orders``, ``orders-dlq`` and ``orders-delay``."""
 
+    capabilities = MEMORY_CAPABILITIES  # of its broker
+
     def __init__(self, folder: Path, database: str | None = None, **route: Any) -> None:
         self.folder = folder
         self.open_queues(1_760_000_000_000_000)
@@ -56,7 +60,7 @@ class Workshop(Probe):
     def open_queues(self, now: int) -> None:
         """A broker of its own, whose queues are empty."""
         self.time = ManualClock(now)
-        self.world = MemoryWorld(clock=self.time, patience=timedelta(0))
+        self.world = MemoryWorld(clock=self.time, patience=timedelta(0), capabilities=self.capabilities)
         for queue in ("orders-dlq", "orders-delay"):
             self.world.create(queue, lease=timedelta(minutes=5))
         self.world.create("orders", lease=timedelta(minutes=5), dead_letter_queue="orders-dlq")
@@ -164,6 +168,12 @@ class Workshop(Probe):
     def audit(self) -> list[str]:
         """What the audit finds wrong."""
         return pipeline.audit(self.settings, now=self.now())["problems"]
+
+
+class Pipelining(Workshop):
+    """Whose broker can have several windows on the wire."""
+
+    capabilities = replace(MEMORY_CAPABILITIES, pipelines=True)
 
 
 class Template:

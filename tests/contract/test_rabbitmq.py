@@ -631,25 +631,128 @@ def test_rights_that_are_lost_midway_do_not_hide_what_was_sent(
     assert [r.status for r in results] == ["sent", "retry", "retry"]
 
 
+@pytest.mark.server
+def test_several_windows_are_on_the_wire_and_each_has_its_own_results(
+    rabbit: RabbitMQ, create: Callable[..., str]
+) -> None:
+    queue = create()
+    rabbit.publish(queue, [outgoing(b"first of its channel")])
+    windows = [[outgoing(b"%d" % n, n) for n in range(at, at + 20)] for at in range(0, 80, 20)]
+    finishes = [rabbit.begin(queue, window) for window in windows]
+
+    assert rabbit._sender is not None
+    assert len(rabbit._sender.unanswered()) > 1, "nobody waited for an answer"
+    assert [[one.status for one in finish()] for finish in finishes] == [["sent"] * 20] * 4
+    assert rabbit._sender.unanswered() == []
+    got = rabbit.receive(queue, limit=300, wait=timedelta(seconds=5), lease=timedelta(minutes=1))
+    assert [one.letter.body for one in got[1:]] == [b"%d" % n for n in range(80)]
+
+
+@pytest.mark.server
+def test_what_needs_the_brokers_word_before_anything_follows_is_sent_in_its_turn(
+    rabbit: RabbitMQ, create: Callable[..., str]
+) -> None:
+    queue = create()
+    bodies = [b"first of its channel", b"plain", b"with a key", b"plain again", b"x" * 1_500_000, b"last"]
+    keys = [None, None, "k", None, None, None]
+    finishes, on_the_wire = [], []
+    for number, (body, key) in enumerate(zip(bodies, keys, strict=True)):
+        finishes.append(rabbit.begin(queue, [outgoing(body, number, ordering_key=key)]))
+        assert rabbit._sender is not None
+        on_the_wire.append(len(rabbit._sender.unanswered()))
+    assert (on_the_wire[0], on_the_wire[2], on_the_wire[4]) == (0, 0, 0), "and all before it"
+    assert [finish()[0].status for finish in finishes] == ["sent"] * 6
+    got = []
+    while len(got) < 6:
+        got += rabbit.receive(queue, limit=6, wait=timedelta(seconds=5), lease=timedelta(minutes=1))
+    assert [one.letter.body for one in got] == bodies
+
+    late = rabbit.begin(queue, [outgoing(delay_seconds=900.0)])
+    refused, sent = rabbit.begin(queue, [outgoing(headers=(Header("x" * 256, "longstr", "v"),)), outgoing()])()
+    assert (late()[0].status, refused.status, sent.status) == ("sent", "refused", "sent")
+    assert rabbit.depth(queue).delayed == 1
+
+
+@pytest.mark.server
+def test_windows_to_a_queue_that_is_gone_are_not_sent(
+    rabbit: RabbitMQ, create: Callable[..., str], rabbitmq: servers.RabbitMQ
+) -> None:
+    queue = create()
+    rabbit.publish(queue, [outgoing()])
+    rabbitmq.ask("DELETE", f"queues/%2F/{queue}")
+    for finish in [rabbit.begin(queue, [outgoing(b"%d" % n, n) for n in range(3)]) for _ in range(2)]:
+        with pytest.raises(QueueMissing):
+            finish()
+
+
+@pytest.mark.server
+def test_of_windows_on_a_connection_that_is_lost_nobody_knows(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create()
+    rabbit.publish(queue, [outgoing()])
+    finishes = [rabbit.begin(queue, [outgoing(b"%d" % n, n) for n in range(3)]) for _ in range(2)]
+    assert rabbit._link is not None
+    rabbit._link.abort()
+
+    for finish in finishes:
+        assert {one.status for one in finish()} <= {"sent", "unknown"}, "what left may have arrived"
+    assert rabbit.begin(queue, [outgoing()])()[0].status == "sent", "over a new connection"
+
+
+class Confirming:
+    """A channel of which the test is the broker."""
+
+    published = 0
+
+    def confirm(self, on_word: Any, on_return: Any) -> None:
+        self.word, self.back = on_word, on_return
+
+    def publish(self, messages: list[tuple[str, bytes, bytes]]) -> None:
+        self.published += len(messages)
+
+
+def statuses(window: Any) -> list[str]:
+    return [one.status for one in window.results(lambda _: Publication("unknown"))]
+
+
 def window_of(count: int, *, returns: int) -> list[str]:
     """What becomes of a window of which so many came back changed, and all were confirmed."""
-
-    class Confirming:
-        published = 0
-
-        def confirm(self, on_word: Any, on_return: Any) -> None:
-            self.word, self.back = on_word, on_return
-
-        def publish(self, messages: list[tuple[str, bytes, bytes]]) -> None:
-            self.published += len(messages)
-
     channel = Confirming()
     sender = _Sender(channel)  # type: ignore[arg-type]
     window = sender.send([("orders", b"header %d" % n, b"body") for n in range(count)])
     for _ in range(returns):
         channel.back(312, "NO_ROUTE", b"header with a time of arrival", b"body")
     channel.word(count, True, True)
-    return [one.status for one in window.results(lambda _: Publication("unknown"))]
+    return statuses(window)
+
+
+def two_windows() -> tuple[Confirming, Any, Any]:
+    """Tags 1 to 3, and 4 to 6."""
+    channel = Confirming()
+    sender = _Sender(channel)  # type: ignore[arg-type]
+    first, second = (
+        sender.send([("orders", b"header %d" % n, b"body") for n in tags]) for tags in ((1, 2, 3), (4, 5, 6))
+    )
+    return channel, first, second
+
+
+def test_a_word_is_for_the_window_of_its_tag() -> None:
+    channel, first, second = two_windows()
+    channel.word(2, True, True)
+    assert (statuses(first), statuses(second)) == (["sent", "sent", "unknown"], ["unknown"] * 3)
+    channel.word(5, False, True)  # out of turn
+    assert (first.pending, second.pending) == ({3}, {4, 6})
+    channel.back(312, "NO_ROUTE", b"header 6", b"body")
+    channel.word(6, True, True)
+    assert (statuses(first), statuses(second)) == (["sent"] * 3, ["sent", "sent", "retry"])
+    assert not first.pending | second.pending
+
+
+def test_what_came_back_changed_may_be_of_any_window_on_the_wire() -> None:
+    channel, first, second = two_windows()
+    for _ in range(3):
+        channel.back(312, "NO_ROUTE", b"header with a time of arrival", b"body")
+    channel.word(6, True, True)
+    assert (statuses(first), statuses(second)) == (["unknown"] * 3, ["unknown"] * 3), "three of six, and which?"
 
 
 def test_what_came_back_and_can_not_be_told_apart_makes_nothing_sent() -> None:

@@ -13,14 +13,17 @@ import signal
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from redrive.brokers.base import Capabilities
+from redrive.brokers.base import Capabilities, Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger.engine import Ledger
+from redrive.message import Outgoing
 from redrive.staging import batch_files
 from tests import classifying
 
@@ -90,6 +93,7 @@ class ServedBroker:
         self._pipe = pipe
         self._points = points
         self.capabilities = capabilities
+        self._begun: deque[Future[Any]] = deque()  # whose answers come first, in this order
 
     def capabilities_for(self, _queue: str) -> Capabilities:
         return self.capabilities
@@ -100,6 +104,22 @@ class ServedBroker:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return functools.partial(self._call, name)
 
+    def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
+        """See :class:`redrive.brokers.base.Pipelines`; between its beginning and its end a process can die too."""
+        self._points.reach("before publish")
+        self._pipe.send(("call", "publish", (queue, messages), {}))
+        self._points.reach(f"publish{_IN_ITS_HANDS}")
+        begun: Future[list[Publication]] = Future()
+        self._begun.append(begun)
+
+        def finish() -> list[Publication]:
+            while not begun.done():
+                self._hear(self._begun.popleft())
+            self._points.reach("after publish")
+            return begun.result()
+
+        return finish
+
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
         changing = name in CHANGING
         if changing:
@@ -107,12 +127,20 @@ class ServedBroker:
         self._pipe.send(("call", name, args, options))
         if changing:
             self._points.reach(f"{name}{_IN_ITS_HANDS}")
-        good, value = self._pipe.recv()
+        while self._begun:
+            self._hear(self._begun.popleft())
+        answer: Future[Any] = Future()
+        self._hear(answer)
         if changing:
             self._points.reach(f"after {name}")
-        if not good:
-            raise value
-        return value
+        return answer.result()
+
+    def _hear(self, answer: "Future[Any]") -> None:
+        good, value = self._pipe.recv()
+        if good:
+            answer.set_result(value)
+        else:
+            answer.set_exception(value)
 
 
 def run_child(

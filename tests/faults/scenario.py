@@ -14,7 +14,7 @@ from redrive.ledger.engine import sql
 from redrive.message import DeadLetter, body_hash
 from redrive.stages import pipeline
 from tests.faults.crash import Points, ServedBroker
-from tests.workshop import KEY_ERROR, QUEUES, REFUSED, THROTTLED, Template, Workshop
+from tests.workshop import KEY_ERROR, QUEUES, REFUSED, THROTTLED, Pipelining, Template, Workshop
 
 CONFIRM_WINDOW = 4
 ROUTE: dict[str, Any] = {
@@ -31,10 +31,12 @@ ENDS = {"sent", "presumed", "escalated", "discarded"}
 class Scenario:
     """A route in full swing; :meth:`start` gives any number of workshops in exactly that state."""
 
-    def __init__(self, folder: Path, database: str | None = None, **route: Any) -> None:
+    def __init__(
+        self, folder: Path, database: str | None = None, kind: type[Workshop] = Pipelining, **route: Any
+    ) -> None:
         self.route = ROUTE | route
         self.database = database
-        shop = Workshop(folder / "template", database, **self.route)
+        shop = kind(folder / "template", database, **self.route)
         old = [f"r{i}" for i in range(6)]
         shop.die(*old, error=REFUSED)
         shop.die("k0", "k1", "k2", "k3", error=KEY_ERROR)

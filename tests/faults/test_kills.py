@@ -18,6 +18,7 @@ from redrive.stages import drain
 from tests.faults.crash import Death, run_child, telling
 from tests.faults.scenario import Scenario
 from tests.servers import Postgres
+from tests.workshop import Workshop
 
 # Many runs, each in processes of its own: how long they take depends on what else the machine does.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -33,7 +34,8 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
 
 @pytest.fixture(scope="module")
 def resending(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
-    return Scenario(tmp_path_factory.mktemp("resending"), on_unknown="resend")
+    """Where a window has to be confirmed before the next is sent."""
+    return Scenario(tmp_path_factory.mktemp("resending"), kind=Workshop, on_unknown="resend")
 
 
 def kill_and_verify(scenario: Scenario, folder: Path, fatal: int, database: str | None = None) -> Death:

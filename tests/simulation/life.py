@@ -135,6 +135,19 @@ class Mortal:
 
         return call
 
+    def begin(self, queue: str, messages: Any) -> Callable[[], Any]:
+        """Between its beginning and its end a process may die too, and others work."""
+        life().reach("before publish", opened=True)
+        begun = self._broker.begin(queue, messages)
+        life().reach("publish has begun", opened=True)
+
+        def finish() -> Any:
+            result = begun()
+            life().reach("after publish", opened=True)
+            return result
+
+        return finish
+
 
 _write, _read = Ledger.write, Ledger.read
 

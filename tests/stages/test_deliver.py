@@ -11,7 +11,7 @@ import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth
 from redrive.brokers.memory import MemoryBroker
-from redrive.errors import StagingError
+from redrive.errors import QueueMissing, StagingError
 from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
@@ -20,7 +20,7 @@ from redrive.stages.beside import in_a_thread
 from redrive.stages.context import Context, Run
 from redrive.staging.batch_files import Staging
 from tests.turns import Turns
-from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Workshop
+from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Pipelining, Workshop
 
 STRANGE = "the flux capacitor said hm"  # nothing is known of it: a canary first
 
@@ -151,8 +151,11 @@ def test_tasks_that_deliver_side_by_side_share_the_room_of_the_destination(
         assert max(one or 0 for one in seen) == most
 
 
-def test_where_nothing_is_confirmed_one_window_is_in_doubt_and_the_rest_waits(tmp_path: Path) -> None:
-    workshop = Workshop(tmp_path, deliver={"confirm_window": 10})
+@pytest.mark.parametrize("kind", [Workshop, Pipelining])
+def test_where_nothing_is_confirmed_one_window_is_in_doubt_and_the_rest_waits(
+    tmp_path: Path, kind: type[Workshop]
+) -> None:
+    workshop = kind(tmp_path, deliver={"confirm_window": 10})
     workshop.die(*bodies(50))
     workshop.world.faults.publishes.extend(["unknown", "retry"] * 5 + ["unknown"] * 40)
     report = workshop.cycle()
@@ -283,16 +286,19 @@ def test_a_delivery_ends_when_its_time_is_over(tmp_path: Path) -> None:
     assert 9 <= deliver(workshop, run)["redelivered"] <= 12
 
 
-def test_nothing_is_sent_when_a_claim_has_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "together"), [(Workshop, 5), (Pipelining, 2)])
+def test_nothing_is_sent_when_a_claim_has_run_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Workshop], together: int
+) -> None:
     monkeypatch.setattr("redrive.stages.deliver.CLAIM_FOR", timedelta(seconds=10))
-    workshop = Workshop(tmp_path, deliver={"slice": 10, "confirm_window": 5, "run_for": "30s"})
+    workshop = kind(tmp_path, deliver={"slice": 10, "confirm_window": 5, "run_for": "30s"})
     workshop.die(*bodies(10), error=REFUSED)
     run = planned(workshop)
     broker = workshop.broker = Watched(workshop, lambda: workshop.advance(seconds=20))
     counts = deliver(workshop, run)
     assert counts["unknown"] == 0, "what the broker has confirmed is marked, however late"
     assert sorted(set(workshop.bodies("orders"))) == sorted(workshop.bodies("orders")), "and not sent again"
-    assert broker.published[0][1] == 5
+    assert broker.published[0][1] == together
     assert set(workshop.states()) <= {"sent", "waiting"}
     assert workshop.states()["sent"] == len(workshop.bodies("orders"))
 
@@ -426,6 +432,67 @@ def test_a_selection_sends_only_what_it_selects(tmp_path: Path, kind: str) -> No
     chosen = Run(run.route, run.run_id, run.fence, run.ttl, run.started_at, selection)
     assert deliver(workshop, chosen)["redelivered"] == 1
     assert workshop.bodies("orders") == [b"slow"]
+
+
+class OnTheWire(MemoryBroker):
+    """Tells at each beginning how many messages are with it or not marked yet, and which windows are on the wire."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        super().__init__(workshop.world)
+        self._workshop = workshop
+        self._begun = self._windows = self._over = 0
+        self.unmarked: list[int] = []
+        self.together: list[int] = []
+
+    def begin(self, queue: str, messages: Any) -> Any:
+        self._begun += len(messages)
+        ((marked,),) = self._workshop.query("select count(*) from redelivery_attempts where sent_at is not null")
+        self.unmarked.append(self._begun - marked)
+        self._windows += 1
+        self.together.append(self._windows - self._over)
+        finish = super().begin(queue, messages)
+
+        def over() -> Any:
+            self._over += 1
+            return finish()
+
+        return over
+
+
+def test_half_a_window_is_marked_while_the_other_is_on_the_wire_and_no_more_is_ever_in_doubt(tmp_path: Path) -> None:
+    workshop = Pipelining(tmp_path, deliver={"slice": 20, "confirm_window": 5})
+    workshop.die(*bodies(26))
+    run = planned(workshop)
+    broker = workshop.broker = OnTheWire(workshop)
+    assert deliver(workshop, run)["redelivered"] == 26
+    assert broker.unmarked == [2, *[4] * 9, 2, 4, 4], "of two slices: what a crash would leave unknown"
+    assert broker.together == [1, *[2] * 9, 1, 2, 2]
+    assert workshop.bodies("orders") == [body.encode() for body in bodies(26)]
+    assert workshop.query("select count(*) from delivery_slices where closed_at is null") == [(0,)]
+
+
+def test_of_a_window_of_one_only_one_is_on_the_wire(tmp_path: Path) -> None:
+    workshop = Pipelining(tmp_path, deliver={"confirm_window": 1})
+    workshop.die(*bodies(3))
+    run = planned(workshop)
+    broker = workshop.broker = OnTheWire(workshop)
+    assert deliver(workshop, run)["redelivered"] == 3
+    assert broker.together == [], "each is confirmed before the next is sent"
+
+
+def test_a_queue_that_is_gone_when_its_windows_are_confirmed_leaves_them_waiting(tmp_path: Path) -> None:
+    class Gone(OnTheWire):
+        def publish(self, queue: str, messages: Any) -> Any:
+            raise QueueMissing(f"publish to {queue}: it is gone")
+
+    workshop = Pipelining(tmp_path, deliver={"confirm_window": 4})
+    workshop.die(*bodies(9))
+    run = planned(workshop)
+    workshop.broker = Gone(workshop)
+    with pytest.raises(QueueMissing, match="it is gone"):
+        deliver(workshop, run)
+    assert workshop.states() == {"waiting": 9}
+    assert workshop.broker.together == [1, 2]
 
 
 class WhileReading(Watched):

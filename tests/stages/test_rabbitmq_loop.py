@@ -601,7 +601,7 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
     real = workshop.broker._await  # type: ignore[attr-defined]
 
     def crash(link: Any, sender: Any, window: Any) -> None:
-        if not crashes:
+        if not crashes and sender.worked:  # from then on the halves of a window are on the wire together
             crashes.append(1)
             rabbitmq.kill()
             link.abort()  # whatever it had confirmed was not heard
@@ -611,7 +611,8 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
     monkeypatch.setattr(workshop.broker, "_await", crash)
     first, second = workshop.cycle(), workshop.cycle()
     unknown = first["unknown"]
-    assert unknown == 200, "the confirm window that was under way, and no more"
+    assert crashes
+    assert 100 <= unknown <= 200, "what was under way of a confirm window, and no more"
     assert first["redelivered"] + second["redelivered"] + unknown == 300
 
     # A classic queue that dies may bring back what was taken out of it just before; only what we sent carries our id.

@@ -109,6 +109,8 @@ class Capabilities:
     #: A publish tells an id that the broker gave this send alone, so the same id twice means that it took two sends for
     #: one. False where a producer's id is kept, or where nobody knows.
     ids_of_sends: bool = False
+    #: It fills Pipelines too: a publish can begin while another is on the wire.
+    pipelines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +360,19 @@ class Peeks(Protocol):
 
     def peek(self, queue: str, limit: int) -> list[DeadLetter]:
         """Up to ``limit`` messages of ``queue``, oldest first, which stay as they are."""
+        ...
+
+
+class Pipelines(Protocol):
+    """What a broker has besides where its capabilities say ``pipelines``."""
+
+    def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
+        """Hand the messages to the broker; what is returned waits for its word, and returns or raises what
+        :meth:`Broker.publish` does.
+
+        Nothing is raised before. The next publish, or anything else, may begin meanwhile: messages go out in the order
+        in which they were begun, and results are asked for in that order. What is never asked for may have arrived.
+        """
         ...
 
 

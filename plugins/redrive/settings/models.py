@@ -335,7 +335,7 @@ class Deliver(Part):
         default=200,
         ge=1,
         le=10_000,
-        description="Messages that are sent before confirmations are awaited. A crash can leave this many `unknown`.",
+        description="Messages that are sent and not marked yet at any moment. A crash can leave this many `unknown`.",
     )
     run_for: Duration = Field(
         default=timedelta(minutes=8), description="How long one task goes on while the destination makes room."

@@ -1,22 +1,23 @@
 """Deliver: claimed, then sent, then confirmed, then marked; slice by slice, under a budget.
 
 Before each slice the budget is measured anew: the rate, the destination's depth, a pause by people; less where some of
-the destination's consumers are stuck. Of a slice only one confirm window at a time is in the broker's hands, so a
-crash leaves at most that window unknown.
+the destination's consumers are stuck. Of a slice only one confirm window at a time is in the broker's hands or not yet
+marked, so a crash leaves at most that window unknown. Where the broker pipelines, the window goes in two halves: one
+is with the broker while the other is marked, and the next half is read and announced.
 """
 
 import itertools
 import logging
 import math
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from redrive.brokers.base import Broker, Capabilities, Depth, Publication
+from redrive.brokers.base import Capabilities, Depth, Pipelines, Publication
 from redrive.classification.causes import Cause
 from redrive.corrections import EDITED_HEADER, Correction, changed, read_changes
 from redrive.errors import (
@@ -74,6 +75,8 @@ ZERO = timedelta(0)
 #: What waits out a delay is handed to a broker that keeps delays this long before it is due, and no longer: it can't be
 #: called back any more, by no breaker and no pause.
 AHEAD = timedelta(minutes=15)
+#: Has a window's results: see :class:`redrive.brokers.base.Pipelines`.
+Finish = Callable[[], list[Publication]]
 #: SQL: what may be claimed.
 _DUE = due(in_id_order=True)
 
@@ -121,6 +124,27 @@ class _Band:
         """Use ``count`` tokens of each."""
         for one in self.buckets:
             one.take(count)
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A slice that is being sent."""
+
+    claimed: Slice
+    ids: list[int]
+    released: AbstractSet[int]
+    outgoing: Iterator[Outgoing]
+    damaged: list[Claimed]  # found since they were last set aside
+    parts: int = 1  # of a confirm window, which are sent and marked one after the other
+    announced: deque[list[Outgoing]] = field(default_factory=deque)
+    on_the_wire: deque[tuple[list[Outgoing], Finish]] = field(default_factory=deque)
+    mark: int = 0  # the last message that was announced
+    stopped: bool = False  # nothing more of it is announced; what is on the wire is still marked
+    trouble: RedriveError | None = None
+
+    def behind_the_mark(self) -> list[int]:
+        """What was not announced yet."""
+        return self.ids[self.ids.index(self.mark) + 1 :]
 
 
 class _Unsettled(NamedTuple):
@@ -514,63 +538,91 @@ class _Delivery:
             windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
             return
         damaged: list[Claimed] = []
-        outgoing = _outgoing(context, todo, claimed, damaged)
-        released = {one.message_id for one in todo if one.mode == "release"}
-        ids = [one.message_id for one in todo]
-        # A window is announced when its payloads are at hand: one that can't be read never was in the broker's hands.
-        messages = self._next_window(outgoing)
-        self._set_aside(damaged, claimed)
-        if not messages:
+        one = _UnderWay(
+            claimed,
+            [each.message_id for each in todo],
+            {each.message_id for each in todo if each.mode == "release"},
+            _outgoing(context, todo, claimed, damaged),
+            damaged,
+        )
+        if deliver.confirm_window > 1 and context.broker.capabilities_for(claimed.destination).pipelines:
+            one.parts = 2
+        # What is announced has its payloads at hand: what can't be read never was in the broker's hands.
+        one.announced.extend(part for _ in range(one.parts) if (part := self._next_part(one)))
+        self._set_aside(one.damaged, claimed)
+        if not one.announced:
             windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
             return
-        windows.raise_mark(context.ledger, context.lease, claimed.slice_id, messages[-1].message_id, context.now())
-        while True:
-            self._pace(band, len(messages), self._share(claimed.destination))
-            if claimed.repeat_until is not None and context.now() >= claimed.repeat_until:
-                rest = ids[ids.index(messages[0].message_id) :]
-                self.totals.put_back += windows.give_back(
-                    context.ledger, context.lease, claimed.slice_id, rest, context.now()
-                )
-                break
-            with self._beside(lambda: self._next_window(outgoing)) as read:
-                marks, trouble = _publish(context.broker, claimed.destination, messages, released)
-            following: list[Outgoing] = []
-            if trouble is None:
-                try:
-                    following = read()
-                except StagingError as error:
-                    trouble = error
-                self._set_aside(damaged, claimed)
-            rest = [one for one in ids[ids.index(messages[-1].message_id) + 1 :] if one not in self._aside]
-            announced = windows.mark(
-                context.ledger,
-                context.lease,
-                claimed.slice_id,
-                marks,
-                tries=deliver.tries,
-                now=context.now(),
-                next_mark=following[-1].message_id if following else None,
-                last_window=not rest,
-            )
-            self._count(marks)
-            arrived = sum(1 for one in marks if one.status in ("sent", "unknown"))
-            self._sent[claimed.destination] += arrived
-            if rest and not announced:
-                self.totals.put_back += windows.give_back(
-                    context.ledger, context.lease, claimed.slice_id, rest, context.now()
-                )
-            if trouble is not None:
-                self._blocked.add(claimed.destination)
-                if isinstance(trouble, QueueMissing | PermissionRefused | StagingError):
-                    raise trouble
-            if not announced:
-                break
-            messages = following
-        if rest:
+        one.mark = one.announced[-1][-1].message_id
+        windows.raise_mark(context.ledger, context.lease, claimed.slice_id, one.mark, context.now())
+        while one.announced or one.on_the_wire:
+            while one.announced:
+                self._begin(one, band)
+            if one.on_the_wire:
+                self._finish(one)
+        if isinstance(one.trouble, QueueMissing | PermissionRefused | StagingError):
+            raise one.trouble
+        if one.stopped:
             windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
 
-    def _next_window(self, outgoing: Iterator[Outgoing]) -> list[Outgoing]:
-        return list(itertools.islice(outgoing, self._context.route.deliver.confirm_window))
+    def _next_part(self, one: "_UnderWay") -> list[Outgoing]:
+        return list(itertools.islice(one.outgoing, self._context.route.deliver.confirm_window // one.parts))
+
+    def _begin(self, one: "_UnderWay", band: _Band) -> None:
+        """Send what was announced first when its turn comes, unless it is too late for it and all behind it."""
+        context, messages, to = self._context, one.announced.popleft(), one.claimed.destination
+        self._pace(band, len(messages), self._share(to))
+        if one.claimed.repeat_until is not None and context.now() >= one.claimed.repeat_until:
+            one.announced.clear()
+            one.stopped = True
+            self._give_back(one.claimed, one.ids[one.ids.index(messages[0].message_id) :])
+        elif one.parts > 1:
+            one.on_the_wire.append((messages, cast("Pipelines", context.broker).begin(to, messages)))
+        else:
+            one.on_the_wire.append((messages, lambda: context.broker.publish(to, messages)))
+
+    def _finish(self, one: "_UnderWay") -> None:
+        """Mark what was sent first when the broker has confirmed it, and announce what was read meanwhile."""
+        context, claimed = self._context, one.claimed
+        messages, finish = one.on_the_wire.popleft()
+        with self._beside(lambda: [] if one.stopped else self._next_part(one)) as read:
+            marks, problem = _published(finish, claimed.destination, messages, one.released)
+        one.trouble = one.trouble or problem
+        following: list[Outgoing] = []
+        if one.trouble is None and not one.stopped:
+            try:
+                following = read()
+            except StagingError as error:
+                one.trouble = error
+            self._set_aside(one.damaged, claimed)
+        rest = [] if one.stopped else [each for each in one.behind_the_mark() if each not in self._aside]
+        announced = windows.mark(
+            context.ledger,
+            context.lease,
+            claimed.slice_id,
+            marks,
+            tries=context.route.deliver.tries,
+            now=context.now(),
+            next_mark=following[-1].message_id if following else None,
+            last_window=not (rest or one.on_the_wire or one.stopped),
+        )
+        self._count(marks)
+        arrived = sum(1 for each in marks if each.status in ("sent", "unknown"))
+        self._sent[claimed.destination] += arrived
+        if announced:
+            one.announced.append(following)
+            one.mark = following[-1].message_id
+        elif rest:
+            one.stopped = True
+            self._give_back(claimed, rest)
+        if one.trouble is not None:
+            self._blocked.add(claimed.destination)
+
+    def _give_back(self, claimed: Slice, message_ids: Sequence[int]) -> None:
+        context = self._context
+        self.totals.put_back += windows.give_back(
+            context.ledger, context.lease, claimed.slice_id, message_ids, context.now()
+        )
 
     def _set_aside(self, damaged: list[Claimed], claimed: Slice) -> None:
         """Leave the messages whose file is damaged to people."""
@@ -591,13 +643,7 @@ class _Delivery:
         try:
             done = self._checker.processed([Asked(one.message_id, one.message_key) for one in claimed.messages])
         except CheckFailed as error:
-            self.totals.put_back += windows.give_back(
-                context.ledger,
-                context.lease,
-                claimed.slice_id,
-                [one.message_id for one in claimed.messages],
-                context.now(),
-            )
+            self._give_back(claimed, [one.message_id for one in claimed.messages])
             self._blocked.add(claimed.destination)
             context.progress(f"held: {error}", 0, None)
             return []
@@ -725,13 +771,13 @@ def _letters(
             damaged += claimed[read:]
 
 
-def _publish(
-    broker: Broker, destination: str, messages: Sequence[Outgoing], released: AbstractSet[int]
+def _published(
+    finish: Finish, destination: str, messages: Sequence[Outgoing], released: AbstractSet[int]
 ) -> tuple[list[Mark], RedriveError | None]:
-    """Publish one window; what is certain and what is not, as marks, and the trouble that should end the slice."""
+    """What became of a window: what is certain and what is not, as marks, and the trouble that should end the slice."""
     trouble: RedriveError | None = None
     try:
-        results = broker.publish(destination, messages)
+        results = finish()
     except (QueueMissing, PermissionRefused) as error:
         trouble = error
         results = [Publication("retry", None, str(error))] * len(messages)

@@ -10,6 +10,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Self
@@ -342,6 +343,47 @@ class RabbitMQ:
             raise errors[0]
         return done
 
+    def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
+        """See :class:`~redrive.brokers.base.Pipelines`.
+
+        What needs the broker's word before anything follows is published here: the first window of a channel, messages
+        with a key or a delay, large ones, and any that RabbitMQ will never take.
+        """
+        finish = self._begun(queue, messages)
+        if finish is not None:
+            return finish
+        done: Future[list[Publication]] = Future()
+        try:
+            done.set_result(self.publish(queue, messages))
+        except BrokerError as error:
+            done.set_exception(error)
+        return done.result
+
+    def _begun(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]] | None:
+        link, sender = self._link, self._sender
+        if link is None or sender is None or not messages:
+            return None
+        link.serve()
+        if link.blocked or not sender.worked or not sender.channel.is_open:
+            return None
+        if any(one.ordering_key is not None or one.delay_seconds > 0 for one in messages):
+            return None
+        encoded = [self._encoded(queue, one, link)[0] for one in messages]
+        if not all(encoded) or len(_packs(messages, encoded)) > 1:
+            return None
+        if len(messages[0].body) > WINDOW_BYTES // 4:  # goes alone, so it is the only one
+            return None
+        pack = [(queue, raw or b"", one.body) for raw, one in zip(encoded, messages, strict=True)]
+        window = sender.send(pack)
+
+        def finish() -> list[Publication]:
+            results, error = self._finished(queue, link, sender, window, pack, fresh=False)
+            if error is not None and not any(one.status in ("sent", "unknown") for one in results):
+                raise error
+            return results
+
+        return finish
+
     def _send_all(
         self,
         queue: str,
@@ -437,8 +479,22 @@ class RabbitMQ:
         except BrokerError as error:  # of this window nothing was sent; of an earlier one something may have been
             return [Publication("retry", detail=str(error))] * len(pack), error
         sender = self._sender
+        for other in sender.unanswered():  # should it close the channel, that says nothing of what was begun before
+            self._await(link, sender, other)
         fresh = not sender.worked
-        window = sender.send(pack)
+        return self._finished(queue, link, sender, sender.send(pack), pack, fresh=fresh)
+
+    def _finished(
+        self,
+        queue: str,
+        link: Link,
+        sender: "_Sender",
+        window: "_Window",
+        pack: Sequence[tuple[str, bytes, bytes]],
+        *,
+        fresh: bool,
+    ) -> tuple[list[Publication], BrokerError | None]:
+        """Wait for what the broker says of each message of a window; the error where it concerns all."""
         self._await(link, sender, window)
         if window.pending and sender.channel.is_open:
             # A late word would be taken for one on a later message, so nothing more is heard on this connection.
@@ -478,7 +534,8 @@ class RabbitMQ:
         self, queue: str, link: Link, sender: "_Sender", window: "_Window", *, fresh: bool
     ) -> tuple[list[Publication], BrokerError | None]:
         """The broker closed the channel or the connection is gone: what that says of the messages without a word."""
-        self._sender = None
+        if self._sender is sender:
+            self._sender = None
         if not link.is_open:
             lost = connection_error(link.error, f"basic.publish on queue {queue}")
             return window.results(lambda _: Publication("unknown", detail=str(lost))), None
@@ -487,7 +544,7 @@ class RabbitMQ:
         code = getattr(reason, "reply_code", 0)
         if code == ACCESS_REFUSED and fresh:  # the first message of the channel was refused, so nothing was taken
             return window.results(lambda _: Publication("retry", detail=str(error))), error
-        if code == PRECONDITION_FAILED and window.size == 1:
+        if code == PRECONDITION_FAILED and window.size == 1 and not window.shared:
             return [Publication("refused", detail=str(error))], None
         return window.results(lambda _: Publication("unknown", detail=str(error))), None
 
@@ -722,7 +779,9 @@ class _Window:
         self.returned: set[int] = set()
         self.nacked: set[int] = set()
         self.unmatched = 0  # came back, and nobody knows which of them
+        self.shared = False  # another window was on the wire together with it
         self.words = ""
+        self.places: dict[tuple[bytes, bytes], list[int]] = {}  # tags by content header and body
 
     def classify_nacks(self, full: Sequence[bool]) -> None:
         """``full``: of each message, whether a nack of its queue says that it has no room.
@@ -739,7 +798,7 @@ class _Window:
         """One result per message; ``otherwise`` of what the broker said nothing about."""
         if self.unmatched:
             sent = [tag for tag, said in self.said.items() if said.status == "sent"]
-            every = self.unmatched >= len(sent)
+            every = self.unmatched >= len(sent) and not self.shared
             detail = self.words if every else f"a message of its window came back ({self.words}), maybe this one"
             self.said |= dict.fromkeys(sent, Publication("retry" if every else "unknown", detail=detail))
         return [self.said.get(tag) or otherwise(tag) for tag in range(self.first, self.first + self.size)]
@@ -751,45 +810,58 @@ class _Sender:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.worked = False  # something was confirmed on it
-        self._window = _Window(1, 0)
-        self._sent: dict[tuple[bytes, bytes], list[int]] = {}
+        self._windows: list[_Window] = []  # of which some messages have no word yet, oldest first
         channel.confirm(self._word, self._return)
+
+    def unanswered(self) -> list[_Window]:
+        """The windows on the wire."""
+        return list(self._windows)
 
     def send(self, pack: Sequence[tuple[str, bytes, bytes]]) -> _Window:
         """Hand the pack (queue, content header, body) to the connection."""
-        self._window = window = _Window(self.channel.published + 1, len(pack))
-        self._sent = {}
+        window = _Window(self.channel.published + 1, len(pack))
         for tag, (_, raw, body) in enumerate(pack, window.first):
-            self._sent.setdefault((raw, body), []).append(tag)
+            window.places.setdefault((raw, body), []).append(tag)
+        self._windows.append(window)
+        if len(self._windows) > 1:
+            for one in self._windows:
+                one.shared = True
         self.channel.publish(pack)
         return window
 
     def _word(self, tag: int, multiple: bool, taken: bool) -> None:
-        window = self._window
-        first = window.answered if multiple else tag
-        if multiple:
-            window.answered = tag + 1
-        for one in range(first, tag + 1):
-            if one not in window.pending:
-                continue
-            window.pending.discard(one)
-            if one in window.returned:
-                window.said[one] = Publication("retry", detail=window.words)
-            elif taken:
-                window.said[one] = Publication("sent")
-            else:
-                window.nacked.add(one)
-                window.said[one] = Publication("unknown", detail="RabbitMQ answers for nothing (nack)")
+        for window in list(self._windows):
+            if tag < window.first:
+                break
+            last = min(tag, window.first + window.size - 1)
+            first = window.answered if multiple else tag
+            if multiple:
+                window.answered = last + 1
+            for one in range(first, last + 1):
+                if one not in window.pending:
+                    continue
+                window.pending.discard(one)
+                if one in window.returned:
+                    window.said[one] = Publication("retry", detail=window.words)
+                elif taken:
+                    window.said[one] = Publication("sent")
+                else:
+                    window.nacked.add(one)
+                    window.said[one] = Publication("unknown", detail="RabbitMQ answers for nothing (nack)")
+            if not window.pending:
+                self._windows.remove(window)
 
     def _return(self, code: int, text: str, raw: bytes, body: bytes) -> None:
         """An unroutable message comes back before it is confirmed, and without its tag: it is found by its content."""
-        window = self._window
-        window.words = f"{code} {text}"
-        places = self._sent.get((raw, body), ())
-        found = next((tag for tag in places if tag in window.pending and tag not in window.returned), None)
-        if found is not None:
-            window.returned.add(found)
-        else:  # a plugin of the broker's changed its headers on the way
+        for window in self._windows:
+            places = window.places.get((raw, body), ())
+            found = next((tag for tag in places if tag in window.pending and tag not in window.returned), None)
+            if found is not None:
+                window.words = f"{code} {text}"
+                window.returned.add(found)
+                return
+        for window in self._windows:  # a plugin of the broker's changed its headers on the way
+            window.words = f"{code} {text}"
             window.unmatched += 1
 
 

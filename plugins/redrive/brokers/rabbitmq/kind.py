@@ -44,6 +44,7 @@ CAPABILITIES = Capabilities(
     settles_whole=True,
     untried_rights="read on sources; write on the default exchange",
     consumer_ids="kept",  # the property message_id, where the producer set one
+    pipelines=True,
 )
 #: With the management API the messages in flight are known too, and who holds them.
 WITH_MANAGEMENT = replace(CAPABILITIES, knows_empty=True, consumer_statistics=True, closes_connections=True)
