@@ -73,6 +73,8 @@ def consumers(pulsar_server: Pulsar) -> Iterator[Any]:
 class TestApachePulsar(BrokerContract):
     """On a real Pulsar standalone, with tokens and permissions switched on."""
 
+    short_lease = timedelta(seconds=3)  # ours to count, so a busy machine has to be as fast
+
     hostile_headers = (
         (Header("REAL_TOPIC", "String", "orders"), Header("RECONSUMETIMES", "String", "99999999999")),
         (Header("REAL_TOPIC", "String", "orders"), Header("RECONSUMETIMES", "String", "\u00b2")),

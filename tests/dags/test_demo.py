@@ -110,8 +110,10 @@ def test_what_was_processed_before_is_suppressed_and_never_done_again(demo: Perf
 
     assert wrapped
     assert wrapped <= suppressed
-    # The queue itself had gift wrapping done up to three times, before Redrive saw the messages.
-    assert not [key for key, times in done.items() if times > 1 and key not in wrapped]
+    # The queue itself had gift wrapping done up to three times, before Redrive saw the messages. And where a busy
+    # machine let a visibility timeout pass, what is one message for the shop died twice.
+    doubled = set(demo.column("select message_key from messages group by message_key having count(*) > 1"))
+    assert not [key for key, times in done.items() if times > 1 and key not in wrapped | doubled]
 
 
 def test_passing_failures_were_processed_without_a_person(demo: Performance) -> None:

@@ -566,7 +566,9 @@ def test_a_message_that_can_not_be_sent_after_its_release_is_refused_with_the_re
     escalations.apply(plant.ledger, plant.lease, redeliver=page, discard=[], refuse=[], now=plant.now)
     plant.send("release", status="refused", detail="too large")
     assert plant.states() == {"escalated": 1}
-    assert plant.rows("select status, refusal from escalated_messages") == [("refused", "could not be sent: too large")]
+    assert plant.rows("select status, refusal from escalated_messages") == [
+        ("refused", "It could not be sent: too large")
+    ]
 
 
 def test_a_group_that_was_archived_is_raised_again_by_what_keeps_failing(bug: Workshop) -> None:

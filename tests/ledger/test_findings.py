@@ -110,7 +110,7 @@ def _looked_too_soon(workshop: Workshop) -> None:
 
 
 def _lost_from_sight(workshop: Workshop) -> None:
-    change(workshop, "update messages set reason = 'was being put back into its queue orders-dlq and may be there"
+    change(workshop, "update messages set reason = 'It was being put back into its queue orders-dlq and may be there"
            " already' where state = 'escalated'")  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def _restored_and_unknown(workshop: Workshop) -> None:
            f" where message_id = {one} and outcome is null")  # fmt: skip
     change(
         workshop,
-        "update messages set state = 'discarded', plan = null, reason = 'restored to orders-dlq'"
+        "update messages set state = 'discarded', plan = null, reason = 'It was restored to orders-dlq.'"
         f" where message_id = {one}",
     )
 

@@ -73,7 +73,7 @@ def test_all_of_them_and_only_them(unfinished: Workshop) -> None:
     assert sorted(unfinished.bodies("orders-dlq")) == [b"a", b"b", b"c"]
     assert unfinished.states() == {"discarded": 3, "sent": 1}
     assert unfinished.query("select distinct reason from messages where state = 'discarded'") == [
-        ("restored to orders-dlq",)
+        ("It was restored to orders-dlq.",)
     ]
     assert unfinished.query("select distinct status, decided_by from escalated_messages") == [
         ("applied", "redrive restore")
@@ -379,7 +379,7 @@ def test_what_may_be_back_says_so_in_review_whatever_it_was_before(unfinished: W
     assert [row[:4] for row in told] == [("open", None, None, "look")] * 3
     for row, before in zip(told, ("escalated", "escalated", "waiting"), strict=True):
         assert row[4].startswith(
-            "was being put back into its queue orders-dlq and may be there already; before that it was " + before
+            "It was being put back into its queue orders-dlq and may be there already. Before that it was " + before
         )
     assert unfinished.query("select restore_unknown, copies_difference, messages_difference from message_balance") == [
         (3, 0, 0)
@@ -432,7 +432,7 @@ def test_who_looked_and_did_not_find_it_releases_it_and_decides_again(unfinished
     unfinished.review()
     assert unfinished.states() == {"escalated": 3}
     assert {row[:2] + row[5:] for row in rows(unfinished)} == {
-        ("reopened", None, "ana looked into orders-dlq and it is not there: decide what becomes of it")
+        ("reopened", None, "ana looked into orders-dlq, and it is not there. Decide what becomes of it.")
     }
     decide(unfinished, "redeliver")
     unfinished.review()
@@ -533,7 +533,7 @@ def test_a_copy_with_the_redrive_id_that_it_came_with_proves_that_it_was_restore
     ((first, why),) = workshop.query("select message_id, reason from messages where state = 'discarded'")
     ((second, parent),) = workshop.query("select message_id, parent_id from messages where state = 'escalated'")
     assert parent == first
-    assert why == f"restored to orders-dlq: it came from there again as message {second}"
+    assert why == f"It was restored to orders-dlq, and came from there again as message {second}."
     assert [row[:3] for row in rows(workshop)] == [("applied", "discard", "redrive restore"), ("open", None, None)]
     assert workshop.audit() == []
 
@@ -580,7 +580,7 @@ def test_a_body_alone_proves_nothing_and_is_told(workshop: Workshop) -> None:
         "select e.reason from escalated_messages e inner join messages m on m.message_id = e.message_id"
         " where m.state = 'restore_unknown'"
     )
-    assert reason.endswith(f"; a copy with the same body has come from there since, as message {copy}")
+    assert reason.endswith(f" A copy with the same body has come from there since, as message {copy}.")
     assert workshop.audit() == []
 
 
@@ -617,7 +617,7 @@ def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Work
     told = life(workshop)
     expected = [
         "decided by ana: redeliver: because",
-        "doubt restore: was being put back into its queue orders-dlq",
+        "doubt restore: It was being put back into its queue orders-dlq",
         "decided by bob: redeliver: because",
         "refuse decision: a restore may have put it back into orders-dlq",
         "decided by cem: not_there: because",
@@ -629,7 +629,7 @@ def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Work
         assert any(what.startswith(text) for what in told), (text, told)
     workshop.advance(minutes=5)
     restore(workshop)
-    assert "finish restore: restored to orders-dlq" in life(workshop)
+    assert "finish restore: It was restored to orders-dlq." in life(workshop)
 
 
 def test_trace_tells_what_could_not_be_put_back(workshop: Workshop) -> None:

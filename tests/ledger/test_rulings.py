@@ -15,7 +15,8 @@ from redrive.ledger.drain import groups
 from redrive.ledger.drain.groups import Group
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import rulings
-from tests.ledger.planting import Plant
+from tests import blank
+from tests.ledger.planting import NOW, Plant
 from tests.ledger.test_escalations import person, rows
 from tests.workshop import Workshop
 
@@ -334,13 +335,16 @@ def test_what_comes_after_a_split_by_words_is_a_group_of_its_own(asked: Workshop
     assert asked.audit() == []
 
 
-def test_a_merge_that_is_carried_out_keeps_no_route_from_another(plant: Plant, ledger_url: str) -> None:
-    if not ledger_url.startswith("postgresql"):
-        pytest.skip("SQLite has one writer at a time")
+@pytest.mark.server
+def test_a_merge_that_is_carried_out_keeps_no_route_from_another(postgres_database: str) -> None:
+    """On PostgreSQL: SQLite has one writer at a time anyway."""
+    ledger = Ledger(postgres_database)
+    blank.upgrade(ledger, NOW)
+    plant = Plant(ledger)
     shelf, gnome = made(plant, "shelf fell from the wall", "gnome lost its hat")
     rule(plant, "merge", gnome, shelf)
     apply(plant)
-    second = Plant(Ledger(ledger_url), route="payments")
+    second = Plant(Ledger(postgres_database), route="payments")
     for one in (plant, second):
         one.change(
             "insert into breakers (route, group_id, stage, stage_at, began_at) select :route, group_id,"
@@ -359,6 +363,7 @@ def test_a_merge_that_is_carried_out_keeps_no_route_from_another(plant: Plant, l
     stages = "select stage, allowed from breakers where route = 'payments' and group_id = :older"
     assert second.rows(stages, older=shelf) == [("canary", 0)]
     second.ledger.close()
+    plant.ledger.close()
 
 
 def test_a_route_that_has_followed_writes_nothing_more(plant: Plant) -> None:

@@ -212,7 +212,7 @@ def test_every_fate_within_one_window_is_kept_apart(due: Plant) -> None:
         ("waiting", "requeue", 0, 1),
     ]
     assert due.rows("select attempt from redelivery_attempts") == [(1,)] * 3, "what was not sent leaves no attempt"
-    assert due.rows("select reason from messages where state = 'to_review'") == [("could not be sent: why",)]
+    assert due.rows("select reason from messages where state = 'to_review'") == [("It could not be sent: why",)]
 
 
 def test_what_could_not_be_sent_waits_a_little_with_its_counters_as_before(due: Plant) -> None:
@@ -244,7 +244,7 @@ def test_a_message_that_cannot_be_sent_goes_to_people_after_its_tries(plant: Pla
         plant.change("delete from redelivery_attempts")
         plant.change("update messages set next_attempt_at = :now", now=plant.now)
     assert plant.rows("select state, reason, attempts from messages order by message_id limit 1") == [
-        ("to_review", "could not be sent: poison", 0)
+        ("to_review", "It could not be sent: poison", 0)
     ]
     assert len(claimed(plant, 2).messages) == 1, "it is not claimed again, and its neighbour is"
 
@@ -445,7 +445,7 @@ def test_a_resend_that_the_broker_refuses_goes_to_people_not_round_in_a_circle(p
     plant.mark(again, [Mark(m.message_id, m.attempt, "refused", None, "too large") for m in again.messages])
     assert (
         plant.rows("select state, plan, reason from messages")
-        == [("to_review", None, "could not be sent: too large")] * 2
+        == [("to_review", None, "It could not be sent: too large")] * 2
     )
     with plant.ledger.read() as connection:
         assert lanes.of_resends(connection, "orders") == []

@@ -463,7 +463,9 @@ class People:
             " from escalated_messages e left join messages m on m.message_id = e.message_id"
             " where e.status in ('open', 'refused', 'reopened') order by e.escalation_id"
         )
-        if not rows:
+        unapproved = "status = 'decided' and approved_by is null"
+        pending = int(sql.value(f"select count(*) from escalated_messages where {unapproved}"))
+        if not rows and not pending:
             return 0
         self.world.tell(f"people decide about all that is open: {len(rows)}")
         chosen: dict[str, list[int]] = {}
@@ -487,8 +489,8 @@ class People:
                 f"escalation_id in ({', '.join(map(str, ids))})",
                 Word(decision),
             )
-        self.approve(sql, "status = 'decided' and approved_by is null")
-        return len(rows)
+        self.approve(sql, unapproved)
+        return len(rows) + pending
 
     def _is_somewhere(self, body: bytes) -> bool:
         """A queue holds it, or it was drained once more after it had been restored."""

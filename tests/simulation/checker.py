@@ -22,7 +22,7 @@ from tests.simulation.world.systems import SECOND, shown
 #: States in which Redrive has let go of a message: it has to be elsewhere.
 LET_GO = ("sent", "presumed", "confirmed")
 #: SQL: what Redrive still has. What was restored is discarded, and lies in its queue.
-KEPT = f"state not in {LET_GO} and not (state = 'discarded' and coalesce(reason, '') like 'restored to %')"
+KEPT = f"state not in {LET_GO} and not (state = 'discarded' and coalesce(reason, '') like 'It was restored to %')"
 #: So many numbers of copies each batch has.
 ROWS = 1 << 20
 #: Runs after which a gate has moved on: those of its window, and two.

@@ -186,7 +186,7 @@ def test_a_message_that_can_not_be_sent_goes_to_people_and_the_others_of_its_win
     assert (report["redelivered"], report["escalated"]) == (2, 1)
     assert sorted(workshop.bodies("orders")) == [b"1", b"3"]
     assert workshop.query("select payload, reason from escalated_messages") == [
-        ("2", "could not be sent: injected: this body is refused")
+        ("2", "It could not be sent: injected: this body is refused")
     ]
 
 
@@ -201,7 +201,7 @@ def test_a_message_that_fails_to_be_sent_again_and_again_goes_to_people(workshop
         workshop.advance(minutes=2)
     assert workshop.bodies("orders").count(b"2") == 0
     rows = workshop.query("select payload, reason from escalated_messages")
-    assert rows == [("2", "could not be sent: injected: retry")]
+    assert rows == [("2", "It could not be sent: injected: retry")]
 
 
 def test_a_message_without_a_destination_is_not_lost(workshop: Workshop) -> None:

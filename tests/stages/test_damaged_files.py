@@ -118,7 +118,7 @@ def test_a_message_that_cannot_be_read_goes_to_people_and_the_others_go_out(
     assert sorted(workshop.bodies("orders")) == [b"a", b"c"]
     ((payload, reason),) = workshop.query("select payload, reason from escalated_messages where payload_bytes is null")
     assert payload is None
-    assert "its staging file is damaged or missing" in reason
+    assert "Its staging file is damaged or missing" in reason
     assert any("batch-000000000002" in problem for problem in workshop.audit())
 
     file_of(workshop).write_bytes(whole)
@@ -139,7 +139,7 @@ def test_a_release_that_cannot_be_read_is_asked_again_and_sends_nothing(workshop
     workshop.cycle()
     ((status, refusal),) = workshop.query("select status, refusal from escalated_messages")
     assert status == "reopened"
-    assert "its staging file is damaged or missing" in refusal
+    assert "Its staging file is damaged or missing" in refusal
 
 
 def test_people_get_messages_whose_payload_is_gone_and_all_others(
@@ -261,7 +261,7 @@ def test_what_may_have_come_back_in_a_batch_that_is_given_up_is_never_presumed(w
         workshop.cycle()
     assert workshop.states() == {"sent": 2}
     assert workshop.query("select distinct reason from messages") == [
-        (f"may have come back in batch {lost}, which was given up",)
+        (f"It may have come back in batch {lost}, which was given up.",)
     ]
     assert workshop.query("select sent, stayed, returned from destination_state") == [(0, 0, 0)]
     file_of(workshop, lost).write_bytes(whole)

@@ -413,7 +413,7 @@ def test_messages_that_are_too_old_go_to_people(tmp_path: Path) -> None:
     report = workshop.cycle()
     assert (report["redelivered"], report["escalated"]) == (1, 1)
     assert workshop.query("select payload, reason from escalated_messages") == [
-        ("old", "older than the route's give_up_after")
+        ("old", "It is older than the route's give_up_after.")
     ]
 
 

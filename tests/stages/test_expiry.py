@@ -55,7 +55,7 @@ def test_what_would_expire_before_the_next_run_is_drained_beyond_the_limit_and_i
     assert report["rescued"] == report["drained"] - 10
     ((count, reason),) = shop.query("select count, reason from audit_events where action = 'drain_beyond_limit'")
     assert count == report["rescued"]
-    assert reason.startswith("would have been lost before 2025-10-09")
+    assert reason.startswith("They would have been lost before 2025-10-09")
     assert shop.audit() == []
 
 

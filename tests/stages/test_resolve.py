@@ -162,7 +162,7 @@ def test_an_unknown_send_goes_to_people_where_nothing_would_notice_a_double(tmp_
     workshop = lose_a_response(tmp_path, arrived=True, on_unknown=rule)
     assert workshop.cycle()["escalated"] == 1
     [(reason,)] = workshop.query("select reason from escalated_messages")
-    assert "it may be there" in reason
+    assert "whether it was sent" in reason
     assert workshop.bodies("orders") == [b"a"], "never sent again"
 
 
@@ -427,7 +427,9 @@ def test_a_release_that_is_not_sent_because_it_was_processed_is_closed_and_says_
     processed.execute("insert into processed values ('a')")
     assert released.cycle()["suppressed"] == 1
     assert released.states() == {"suppressed": 1}
-    assert review_rows(released) == [("applied", "redeliver", "processed already: it was not sent", True)]
+    assert review_rows(released) == [
+        ("applied", "redeliver", "The processed_check says that it was processed. It was not sent.", True)
+    ]
     assert released.audit() == []
 
 
@@ -439,7 +441,7 @@ def test_a_release_of_unknown_fate_that_was_processed_is_closed_and_says_so(
     assert review_rows(released) == [("decided", "redeliver", None, False)]
     processed.execute("insert into processed values ('a')")
     assert released.cycle()["confirmed"] == 1
-    why = "nobody knew whether it was sent; it was processed"
+    why = "Nobody knew whether it was sent. The processed_check says that it was processed."
     assert review_rows(released) == [("applied", "redeliver", why, True)]
     assert released.audit() == []
 

@@ -279,6 +279,16 @@ class TestMessages:
         story = ["first enqueued", "dead-lettered", "attempt 1 claimed", "attempt 1 sent", "attempt 1: confirmed"]
         assert [page.index(one) for one in story] == sorted(page.index(one) for one in story)
 
+    def test_say_which_decision_is_suggested(self, site: Site) -> None:
+        for decision in ("redeliver", "discard"):
+            message_id = site.value(
+                "select min(message_id) from escalated_messages where status = 'open'"
+                f" and suggested_decision = '{decision}'"
+            )
+            page = site.page(f"/messages/{message_id}")
+            (marked,) = re.findall(r">([^<]*) <small>suggested</small>", page)
+            assert marked == f"{decision.capitalize()} …"
+
     def test_link_to_the_dag_run_that_moved_them(self, site: Site) -> None:
         page = site.page(f"/messages/{FIRST}")
         assert 'data-airflow href="/dags/redrive_orders/runs/scheduled__2026-11-09T15"' in page

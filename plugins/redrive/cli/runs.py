@@ -230,9 +230,7 @@ def _classify(settings: "Settings", current: "Run", progress: "Progress") -> dic
         from redrive.spark import submit  # noqa: PLC0415
 
         progress("finding causes with Spark", 0, None)
-        began = time.monotonic()
         submit.classify(settings, manifest)
-        pipeline.note(settings, current, "classify", {"seconds": round(time.monotonic() - began, 3)})
     return pipeline.load(settings, current, progress=progress)
 
 

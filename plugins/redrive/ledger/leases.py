@@ -125,7 +125,7 @@ def _move(tx: RunTransaction, before: str, system: str) -> None:
         return
     for table in ("source_state", "consumer_health"):
         tx.execute(sql(f"delete from {table} where route = :route"))
-    reason = f"the route moved from {before} to {system}"
+    reason = f"The route moved from {before} to {system}."
     breakers.move_route(tx, reason)
     record_event(tx, Action.MOVE_ROUTE, reason=reason)
 

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 MOST, LEAST = 10_000_000, 20_000
 #: The name under which a run notes what it asked about.
 PREPARE = "prepare"
+#: The name under which a run notes how long it waited for the answers, from the question to the load.
+CLASSIFY = "classify"
 #: Of batches that can't be read so many are named in a run's counts.
 NAMED = 100
 
@@ -94,6 +96,7 @@ def prepare(context: Context) -> str | None:
             {"batch_id": b.batch_id, "uri": staging.uri(b.uri), "rows": b.copies, "bytes": b.size} for b in asked
         ],
         "through": through,
+        "asked_at": context.now().isoformat(),
         "output": staging.uri(output),
         "route": context.name,
         "run": context.run.run_id,
@@ -177,11 +180,12 @@ def _origin_lease(context: Context, source: Source) -> timedelta | None:
 
 def load(context: Context) -> dict[str, int]:
     """Take the classified copies into the ledger, batch by batch, and remove Spark's output."""
-    rulings.apply(context.ledger, context.lease, context.now())
+    began = context.now()
+    rulings.apply(context.ledger, context.lease, began)
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
     output = output_path(context) if waiting else ""
-    asked = _were_asked(context, waiting, f"{output}.json")
+    asked, asked_at = _were_asked(context, waiting, f"{output}.json")
     loaded = Loaded()
     unreadable: list[Batch] = []
     overflowed = 0
@@ -205,6 +209,9 @@ def load(context: Context) -> dict[str, int]:
             done += sum(b.copies for b in some)
             context.progress("loading", done, sum(b.copies for b in asked))
         overflowed = answers.overflowed if answers is not None else 0
+        if answers is not None and asked_at is not None:
+            took = {"seconds": round((began - asked_at).total_seconds(), 3)}
+            leases.note_counts(context.ledger, context.lease, CLASSIFY, took, context.now())
     if waiting:
         context.staging.remove(output)
         context.staging.remove(f"{output}.json")
@@ -231,17 +238,17 @@ def load(context: Context) -> dict[str, int]:
     }
 
 
-def _were_asked(context: Context, waiting: Sequence[Batch], manifest: str) -> list[Batch]:
-    """Of the waiting batches, those that the run's manifest is about.
+def _were_asked(context: Context, waiting: Sequence[Batch], manifest: str) -> tuple[list[Batch], datetime | None]:
+    """Of the waiting batches, those that the run's manifest is about, and when it was written.
 
     Without a manifest nothing could be asked, or the answers are loaded already: then those that can't be read.
     """
     if not waiting:
-        return []
+        return [], None
     if not context.staging.exists(manifest):
-        return [batch for batch in waiting if not _is_whole(context.staging, batch)]
-    through = context.staging.read_json(manifest)["through"]
-    return [batch for batch in waiting if batch.batch_id <= through]
+        return [batch for batch in waiting if not _is_whole(context.staging, batch)], None
+    told = context.staging.read_json(manifest)
+    return [batch for batch in waiting if batch.batch_id <= told["through"]], datetime.fromisoformat(told["asked_at"])
 
 
 def load_unclassified(context: Context) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int | None], None]
 #: Why a message whose payload can't be read goes to people.
 FILE_DAMAGED = (
-    "its staging file is damaged or missing: bring the file back (`redrive audit` names it), then decide to redeliver"
+    "Its staging file is damaged or missing. Bring the file back (`redrive audit` names it), then decide to redeliver."
 )
 
 

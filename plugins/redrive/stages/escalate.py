@@ -165,7 +165,7 @@ def _letters(context: Context, paths: dict[int, str], copy_ids: set[int]) -> dic
 
 def _unreadable(reason: str | None) -> str:
     """Why a message is here whose payload can't be shown."""
-    return FILE_DAMAGED if reason is None or reason == FILE_DAMAGED else f"{reason}; {FILE_DAMAGED}"
+    return FILE_DAMAGED if reason is None or reason == FILE_DAMAGED else f"{reason} {FILE_DAMAGED}"
 
 
 def suggestion(one: Candidate) -> str:

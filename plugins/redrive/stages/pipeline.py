@@ -193,12 +193,6 @@ def load(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     return _stage(settings, run, "load", classify_stage.load, **options)
 
 
-def note(settings: Settings, run: Run, stage: str, counts: Mapping[str, Any], clock: Clock = utc_now) -> None:
-    """Keep with the run what a stage did that is not one of these functions."""
-    with Context(settings, run, clock=clock) as context:
-        leases.note_counts(context.ledger, context.lease, stage, counts, clock())
-
-
 def resolve(settings: Settings, run: Run, **options: Any) -> dict[str, Any]:
     """Find out what became of past sends."""
     return _stage(settings, run, "resolve", resolve_stage.resolve, **options)

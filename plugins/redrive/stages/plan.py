@@ -133,13 +133,13 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
         taken = gates.step(gate, rules, passing=passing, now=now)
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
-                to_people[gate.group_id] = f"canary failed: {gate.reason}"
+                to_people[gate.group_id] = f"The canary of its group failed: {gate.reason}."
             continue
         breakers.take_step(ledger, lease, gate, taken, now)
         if taken.stage == "tripped":
-            hold[gate.group_id] = f"breaker: {taken.reason}"
+            hold[gate.group_id] = f"Its group keeps coming back: {taken.reason}."
         elif taken.stage == "failed":
-            to_people[gate.group_id] = f"canary failed: {taken.reason}"
+            to_people[gate.group_id] = f"The canary of its group failed: {taken.reason}."
     holding.hold_back(ledger, lease, hold, now)
     moved = holding.put_to_review(ledger, lease, to_people, now)
     return len(hold) + len(to_people), moved["reopened"]

@@ -80,6 +80,8 @@ class Administration:
 class Client:
     """See :class:`azure.servicebus.ServiceBusClient`."""
 
+    fully_qualified_namespace = "simulated.example:5671"
+
     def __init__(self, system: System) -> None:
         self._system = system
 

@@ -152,7 +152,7 @@ def _checks(ledger: Ledger) -> list[_Check]:
         ),
         _Check(
             "select s.route, count(*) as n, min(s.message_id) as example from messages s"
-            " where s.reason like 'was being put back into its queue%' and s.state not in"
+            " where s.reason like 'It was being put back into its queue%' and s.state not in"
             " ('restoring', 'restore_unknown', 'discarded')"
             " and not exists (select 1 from escalated_messages e where e.message_id = s.message_id"
             " and e.decision = 'not_there') /*route*/ group by s.route",
@@ -163,7 +163,7 @@ def _checks(ledger: Ledger) -> list[_Check]:
         _Check(
             "select s.route, count(*) as n, min(s.message_id) as example from messages s inner join redelivery_attempts"
             " a on a.message_id = s.message_id and a.attempt = s.attempts where s.state = 'discarded'"
-            " and s.reason like 'restored to %' and a.unknown_at is not null and a.sent_at is null"
+            " and s.reason like 'It was restored to %' and a.unknown_at is not null and a.sent_at is null"
             " and coalesce(a.outcome, '') not in ('returned', 'confirmed') /*route*/ group by s.route",
             "{n} messages were put back into their dead-letter queue although their last send may have arrived: they"
             " may be in two places. Ask the consumer whether it has processed them before the next run"

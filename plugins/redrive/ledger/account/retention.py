@@ -85,7 +85,7 @@ def forget(ledger: Ledger, route: str, *, before: datetime, now: datetime) -> tu
                 Action.FORGET,
                 count=batch.copies,
                 selection={"batch_id": batch.batch_id},
-                reason="finished and older than the route's retention",
+                reason="They are finished, and older than the route's retention.",
             )
         gone.append(batch)
     return gone, messages

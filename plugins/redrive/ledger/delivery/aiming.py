@@ -88,7 +88,7 @@ def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:
                 action=Action.AIM,
                 count=count,
                 selection={"changed": changes},
-                reason="where they go is configured otherwise now",
+                reason="The configuration sends them elsewhere now.",
             )
     return int(count)
 

@@ -332,7 +332,7 @@ def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetim
             tx,
             Stage.OPEN if first is None else Stage.CANARY,
             allowed=first or 0,
-            reason="released by a person",
+            reason="people released messages of it",
             which=_RELEASED_SINCE,
         )
 

@@ -216,7 +216,7 @@ def claim_resends(
             where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
             values={"slice_id": slice_id},
             action=Action.CLAIM_RESEND,
-            reason="the broker dedupes, or a check says that it was not processed",
+            reason="The broker drops a repeat, or the processed_check does not know the message.",
         )
         messages = _claimed(tx, slice_id)
     firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]

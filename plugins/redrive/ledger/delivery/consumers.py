@@ -132,7 +132,7 @@ def _write(tx: Transaction, queue: str, known: Sequence[Health], assessed: Seque
                 source=was,
                 target=one.status,
                 selection={"queue": queue, "consumer": one.consumer},
-                reason=f"holds {one.unacked} and acked nothing since {one.last_progress_at.isoformat()}"
+                reason=f"It holds {one.unacked} messages and acked nothing since {one.last_progress_at.isoformat()}."
                 if one.status == "isolated"
                 else None,
             )

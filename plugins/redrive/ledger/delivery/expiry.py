@@ -63,7 +63,8 @@ def note(
                 action=Action.DRAIN_BEYOND_LIMIT,
                 count=rescued,
                 selection={"source": source},
-                reason=f"would have been lost before {expiring_at:%Y-%m-%d %H:%M} UTC, when the next run may be over",
+                reason=f"They would have been lost before {expiring_at:%Y-%m-%d %H:%M} UTC,"
+                " when the next run may be over.",
             )
 
 

@@ -91,9 +91,9 @@ def hold_out_of_turn(ledger: Ledger, lease: RouteLease, in_order: InOrder, now: 
             State.HELD,
             where=_OUT_OF_TURN,
             values=ordering.values(in_order.drained_to),
-            set_="reason = 'waits for an earlier message of its key'",
+            set_="reason = 'It waits for an earlier message of its key.'",
             action=Action.HOLD_BACK,
-            reason="an earlier message of its key is not finished, or may not be staged",
+            reason="An earlier message of its key is not finished, or may not be staged.",
         )
 
 

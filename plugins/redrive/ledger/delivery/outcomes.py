@@ -201,7 +201,7 @@ def presume(
             where=_IS_PRESUMED,
             values=values,
             action=Action.PRESUME,
-            reason=f"did not come back within {window} after the destination had worked past it",
+            reason=f"It did not come back within {window} after its destination had worked past it.",
         )
         tx.execute(sql(f"update delivery_slices set observed_at = :now where slice_id in ({_CLOSABLE})"), values)
     return presumed
@@ -332,7 +332,7 @@ def prove(tx: RunTransaction, message_ids: Sequence[int]) -> int:
     tx.temporary("proved", "message_id bigint primary key")
     tx.bulk("proved", ("message_id",), [(i,) for i in message_ids])
     tx.execute(sql(_PROVE))
-    escalations.close_released(tx, "proved", "nobody knew whether it was sent; it was processed")
+    escalations.close_released(tx, "proved", f"Nobody knew whether it was sent. {escalations.PROCESSED}")
     return sum(
         move(
             tx,
@@ -340,7 +340,7 @@ def prove(tx: RunTransaction, message_ids: Sequence[int]) -> int:
             State.CONFIRMED,
             where="message_id in (select message_id from proved)",
             action=Action.CONFIRM,
-            reason="processed_check found it",
+            reason=escalations.PROCESSED,
         )
         for state in (State.SENT, State.UNKNOWN, State.TO_REVIEW)
     )
@@ -393,10 +393,13 @@ def decide_unknown(
                 State.UNKNOWN,
                 State.TO_REVIEW,
                 where=where,
-                values={**values, "why": "a delivery ended between send and confirmation: it may be there"},
+                values={
+                    **values,
+                    "why": "Nobody knows whether it was sent: a delivery ended between send and confirmation.",
+                },
                 set_="reason = :why, next_attempt_at = null",
                 action=Action.PUT_TO_REVIEW,
-                reason="nobody knows whether it was sent",
+                reason="Nobody knows whether it was sent.",
             )
         return int(
             tx.execute(

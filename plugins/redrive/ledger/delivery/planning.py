@@ -221,7 +221,7 @@ def apply(
         # It goes on with those that its group's gate lets through; here what has no group.
         waiting = to(
             State.HELD, State.WAITING, *SENDS, that=f"{was_held} and messages.group_id is null", set_=planned,
-            reason="the consumers of the destination are well",
+            reason="The consumers of its destination are well.",
         )  # fmt: skip
         replanned = tx.execute(
             sql(
@@ -232,10 +232,15 @@ def apply(
         ).rowcount
         to_review += to(State.CLASSIFIED, State.TO_REVIEW, "escalate", set_=_BECAUSE)
         held = to(
-            State.CLASSIFIED, State.HELD, *SENDS, that=_IS_GATED, set_=planned, reason="the group's gate is not open"
+            State.CLASSIFIED,
+            State.HELD,
+            *SENDS,
+            that=_IS_GATED,
+            set_=planned,
+            reason="The gate of its group is not open.",
         )
         held += to(
-            State.CLASSIFIED, State.HELD, Plan.HOLD, set_=planned, reason="consumers of the destination are stuck"
+            State.CLASSIFIED, State.HELD, Plan.HOLD, set_=planned, reason="Consumers of its destination are stuck."
         )
         waiting += to(State.CLASSIFIED, State.WAITING, *SENDS, set_=planned)
         discarded = to(State.CLASSIFIED, State.DISCARDED, "discard", set_=_BECAUSE)
@@ -292,15 +297,15 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
 def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now: datetime) -> int:
     """Messages that were to be sent but of which nobody knows where to are marked for people; ``keys``: by source,
     under which key of the configuration its origins are listed."""
-    why = "no destination is known: the broker does not tell where it came from, and the route names none"
+    why = "No destination is known: the broker does not tell where it came from, and the route names none."
     values = {f"source_{place}": source for place, source in enumerate(keys)}
     values |= {f"key_{place}": key for place, key in enumerate(keys.values())}
     known = "".join(f" when source = :source_{place} then cast(:key_{place} as text)" for place in range(len(keys)))
     claim = (
-        "'a header says that it came from ' || substr(origin, 1, 200) || ', and nobody vouches for that: the broker"
+        "'A header says that it came from ' || substr(origin, 1, 200) || ', and nobody vouches for that: the broker"
         " does not say that this dead-letters into ' || source || ', and it is not listed under ' ||"
         f" case{known or ' when false then null'} else 'the origins of that source' end"
-        " || '; list it, or configure a destination'"
+        " || '. List it, or configure a destination.'"
     )
     with ledger.under(lease, now) as tx:
         return sum(
@@ -313,7 +318,7 @@ def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now:
                 set_="next_attempt_at = null,"
                 f" reason = case when origin is null then cast(:why as text) else {claim} end",
                 action=Action.REFUSE_DESTINATION,
-                reason="no destination is known, or nobody vouches for the origin that a header names",
+                reason="No destination is known, or nobody vouches for the origin that a header names.",
             )
             for state in (State.WAITING, State.HELD)
         )
@@ -334,9 +339,9 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
                     " and coalesce(plan, '') <> 'release'"
                 ),
                 values={"enqueued_at": enqueued_before},
-                set_="reason = 'older than the route''s give_up_after', next_attempt_at = null",
+                set_="reason = 'It is older than the route''s give_up_after.', next_attempt_at = null",
                 action=Action.EXPIRE,
-                reason="older than the route's give_up_after",
+                reason="It is older than the route's give_up_after.",
             )
     return total
 

@@ -48,7 +48,7 @@ def recover(
                 ),
                 {"slice_id": one.slice_id, "mark": one.high_water},
             ).all()
-            back += put_back(tx, one.slice_id, [r.message_id for r in rows], "its run ended before the send")
+            back += put_back(tx, one.slice_id, [r.message_id for r in rows], "Its run ended before the send.")
             within = "slice_id = :slice_id and message_id <= :mark and sent_at is null"
             at_mark = {"slice_id": one.slice_id, "mark": one.high_water}
             lost = move(
@@ -58,7 +58,7 @@ def recover(
                 where=f"message_id in (select message_id from redelivery_attempts where {within})",
                 values=at_mark,
                 action=Action.LOSE_SIGHT,
-                reason="the run ended between send and confirmation",
+                reason="Its run ended between the send and the confirmation.",
             )
             tx.execute(
                 sql(f"update redelivery_attempts set unknown_at = coalesce(unknown_at, :now) where {within}"),
@@ -73,7 +73,7 @@ def recover(
                     action=Action.RECOVER_SLICE,
                     count=lost,
                     selection={"slice_id": one.slice_id},
-                    reason="at most one confirm window is unknown",
+                    reason="A run ended in the middle of a delivery: at most one confirm window is unknown.",
                 )
     return {"given_back": back, "unknown": unknown}
 

@@ -70,7 +70,7 @@ def set_aside(
 ) -> int:
     """Messages of the slice that certainly were not sent, and can't be, are given back, and people are to be asked."""
     with ledger.under(lease, now) as tx:
-        put_back(tx, slice_id, message_ids, "can't be read")
+        put_back(tx, slice_id, message_ids, "It can't be read.")
         tx.temporary("aside", "message_id bigint primary key")
         tx.bulk("aside", ("message_id",), [(i,) for i in message_ids])
         return sum(
@@ -94,7 +94,7 @@ def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequ
     if not message_ids:
         return 0
     with ledger.under(lease, now) as tx:
-        put_back(tx, slice_id, message_ids, "processed already")
+        put_back(tx, slice_id, message_ids, escalations.PROCESSED)
         tx.temporary("chosen", "message_id bigint primary key")
         tx.bulk("chosen", ("message_id",), [(i,) for i in message_ids])
         # The review rows of resends are closed where they are confirmed.
@@ -105,7 +105,7 @@ def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequ
                 " on chosen.message_id = messages.message_id where state = 'waiting'"
             )
         )
-        escalations.close_released(tx, "suppressed", "processed already: it was not sent")
+        escalations.close_released(tx, "suppressed", f"{escalations.PROCESSED} It was not sent.")
         resends = tx.execute(
             sql(
                 "select message_id from messages where state = 'unknown' and message_id in"
@@ -118,9 +118,10 @@ def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequ
             State.WAITING,
             State.SUPPRESSED,
             where="message_id in (select message_id from chosen)",
-            set_="reason = 'processed already', next_attempt_at = null",
+            values={"why": escalations.PROCESSED},
+            set_="reason = :why, next_attempt_at = null",
             action=Action.SUPPRESS,
-            reason="processed_check says that it was processed",
+            reason=escalations.PROCESSED,
         )
 
 
@@ -278,7 +279,7 @@ def _mark_not_sent(
         ).one()
         if row.send_failures < tries:
             continue
-        why = f"could not be sent: {one.detail}"
+        why = f"It could not be sent: {one.detail}"
         if row.state == State.WAITING and row.plan == Plan.RELEASE:
             move(
                 tx,

@@ -17,8 +17,10 @@ from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import ROW_BITS
 
-OF_A_FILE = "taken in from a file that the ledger didn't know: it may have been redelivered since, and processed"
-OF_A_BACKUP = "the ledger was restored from a backup: it may have been redelivered since, and processed"
+OF_A_FILE = (
+    "It was taken in from a file that the ledger didn't know: it may have been redelivered since, and processed."
+)
+OF_A_BACKUP = "The ledger was restored from a backup: it may have been redelivered since, and processed."
 
 
 def paths(connection: Connection, route: str | None) -> tuple[set[str], set[str]]:

@@ -163,7 +163,7 @@ def record_left(ledger: Ledger, batch: Batch, *, copies: int, size: int, now: da
                 Action.RECORD_BATCH,
                 count=copies,
                 selection={"batch_id": batch.batch_id},
-                reason="its writer is gone; its file is complete, and may be all that there is of its copies",
+                reason="Its writer is gone. Its file is complete, and may be all that there is of its copies.",
             )
     return bool(changed)
 
@@ -181,7 +181,7 @@ def abandon(ledger: Ledger, batch: Batch, now: datetime) -> bool:
                 Action.ABANDON_BATCH,
                 count=1,
                 selection={"batch_id": batch.batch_id},
-                reason="its writer is gone; nothing of it was recorded or settled",
+                reason="Its writer is gone. Nothing of it was recorded or settled.",
             )
     return bool(changed)
 
@@ -208,7 +208,7 @@ def give_up(ledger: Ledger, lease: RouteLease, batch: Batch, *, by: str, reason:
             unseen = outcomes.lose_sight(
                 tx,
                 until_fence=known.fence,  # what later runs sent had not come back when it was drained
-                reason=f"may have come back in batch {batch.batch_id}, which was given up",
+                reason=f"It may have come back in batch {batch.batch_id}, which was given up.",
             )
             record_event(
                 tx,

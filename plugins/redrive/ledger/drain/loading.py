@@ -463,8 +463,8 @@ def _tell_other_ids(tx: RunTransaction) -> None:
             tx,
             action=Action.GIVE_ANOTHER_ID,
             count=count,
-            reason="carried an id of this ledger that no message of this route has: forged, of another route, of a"
-            " message that is past its retention, or from before the ledger was restored",
+            reason="They carried an id of this ledger that no message of this route has: forged, of another route, of a"
+            " message that is past its retention, or from before the ledger was restored.",
         )
 
 
@@ -506,7 +506,7 @@ def _apply_returns(tx: RunTransaction) -> None:
             State.RETURNED,
             where=f"route = :route and {current}",
             action=Action.RETURN,
-            reason="came back with our id",
+            reason="It came back with our id.",
         )
     lifecycle.check(State.RETURNED, State.CLASSIFIED)
     again = tx.execute(sql(_CLASSIFY_AGAIN)).rowcount

@@ -157,6 +157,6 @@ def adopt(ledger: Ledger, lease: RouteLease, now: datetime, bodies: Mapping[int,
                 where="message_id = :id",
                 values={"id": row.copy_id},
                 action=Action.TAKE_IN_SUSPECTED,
-                reason="somebody decided about it",
+                reason="Somebody decided about it.",
             )
         return adopted

@@ -20,6 +20,9 @@ from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
 
+#: Why a message that the consumer's records know is neither sent nor asked about.
+PROCESSED = "The processed_check says that it was processed."
+
 
 class Candidate(NamedTuple):
     """A message that is to be escalated."""
@@ -258,15 +261,16 @@ def suppress(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], now:
     with ledger.under(lease, now) as tx:
         tx.temporary("chosen", "message_id bigint primary key")
         tx.bulk("chosen", ("message_id",), [(i,) for i in message_ids])
-        close_released(tx, "chosen", "processed already: it was not sent")
+        close_released(tx, "chosen", f"{PROCESSED} It was not sent.")
         return move(
             tx,
             State.TO_REVIEW,
             State.SUPPRESSED,
             where=f"message_id in (select message_id from chosen) and not {PERHAPS_SENT}",
-            set_="reason = 'processed already'",
+            values={"why": PROCESSED},
+            set_="reason = :why",
             action=Action.SUPPRESS,
-            reason="processed_check says that it was processed",
+            reason=PROCESSED,
         )
 
 
@@ -363,7 +367,7 @@ def apply(
                 state,
                 State.DISCARDED,
                 decided=of_people.format(what="discard"),
-                set_="reason = 'discarded by a reviewer'",
+                set_="reason = 'A reviewer discarded it.'",
             )
             for state in (State.ESCALATED, State.RESTORE_UNKNOWN)
         )
@@ -402,12 +406,12 @@ def _not_there(tx: RunTransaction, decided: str) -> None:
         State.RESTORE_UNKNOWN,
         State.ESCALATED,
         decided=decided,
-        set_="reason = 'a restore was interrupted; it is not in its queue, as somebody found who looked'",
+        set_="reason = 'A restore was interrupted. Somebody looked, and it is not in its queue.'",
     )
     tx.execute(
         sql(
             "update escalated_messages set status = 'reopened', suggested_decision = null,"
-            " refusal = decided_by || ' looked into ' || source || ' and it is not there: decide what becomes of it',"
+            " refusal = decided_by || ' looked into ' || source || ', and it is not there. Decide what becomes of it.',"
             " decision = null, decided_at = null, approved_by = null"
             " where escalation_id in (select escalation_id from taken where what = 'not_there')"
         )

@@ -1,9 +1,9 @@
 """What restore needs of the ledger: unfinished messages, and the state of those that are on their way back.
 
 While a message is being put back it is ``restoring``: handed to the broker for the queue that it came from, and nobody
-knows yet whether it is there. The broker's word ends that: ``discarded`` with the reason ``restored to QUEUE``, because
-from then on the queue owns it again, or back to where it was. Where no word came (the restore was killed, the answer
-was lost) it is ``restore_unknown``: nothing sends it, and people are asked (:func:`doubt`). Only that it was seen, by
+knows yet whether it is there. The broker's word ends that: ``discarded`` (``It was restored to QUEUE.``), because from
+then on the queue owns it again, or back to where it was. Where no word came (the restore was killed, the answer was
+lost) it is ``restore_unknown``: nothing sends it, and people are asked (:func:`doubt`). Only that it was seen, by
 the load (:func:`recognise`) or by a person who looked, ends the doubt.
 """
 
@@ -30,8 +30,8 @@ _OPEN = listed(_OPEN_STATES)
 #: A restore handed them over, and nobody knows whether they are in their queue.
 _IN_DOUBT = (State.RESTORING, State.RESTORE_UNKNOWN)
 _REASON = (
-    "'was being put back into its queue ' || source || ' and may be there already; before that it was ' || state"
-    " || case when reason is null then '' else ': ' || reason end"
+    "'It was being put back into its queue ' || source || ' and may be there already. Before that it was ' || state"
+    " || case when reason is null then '.' else ': ' || reason end"
 )
 # A batch says how many of its copies were settled, not which. So a message is certainly with us alone only if all of a
 # batch with one of its copies were, or if its source was drained to the end (source_state.drained_to) after the leases
@@ -200,7 +200,7 @@ def finish(ledger: Ledger, lease: RouteLease, message_ids: Sequence[int], source
         return
     with ledger.under(lease, now) as tx:
         tx.temporary("chosen", "message_id bigint primary key, why text")
-        why = f"restored to {source}"
+        why = f"It was restored to {source}."
         tx.bulk("chosen", ("message_id", "why"), [(i, why) for i in message_ids])
         _restored(tx)
 
@@ -293,8 +293,8 @@ def recognise(tx: RunTransaction) -> int:
     # One copy proves one message.
     found = tx.execute(
         sql(
-            "insert into chosen (message_id, copy_id, why) select owner, min(copy_id), 'restored to ' || source"
-            " || ': it came from there again as message ' || cast(min(copy_id) as text) from"
+            "insert into chosen (message_id, copy_id, why) select owner, min(copy_id), 'It was restored to ' || source"
+            " || ', and came from there again as message ' || cast(min(copy_id) as text) || '.' from"
             " (select incoming.message_id as copy_id, incoming.source, min(messages.message_id) as owner"
             f" {fits}{proved}"
             " group by incoming.message_id, incoming.source) pairs group by owner, source"
@@ -316,9 +316,9 @@ def _tell_of_likely_copies(tx: RunTransaction, fits: str) -> None:
     tx.temporary("likely", "message_id bigint primary key, why text")
     seen = tx.execute(
         sql(
-            "insert into likely (message_id, why) select messages.message_id, messages.reason || '; a copy with the"
-            " same body has come from there since, as message ' || cast(min(incoming.message_id) as text)"
-            f" {fits} and messages.reason not like '%; a copy with the same body has come from there since%'"
+            "insert into likely (message_id, why) select messages.message_id, messages.reason || ' A copy with the"
+            " same body has come from there since, as message ' || cast(min(incoming.message_id) as text) || '.'"
+            f" {fits} and messages.reason not like '% A copy with the same body has come from there since%'"
             " group by messages.message_id, messages.reason"
         )
     ).rowcount
