@@ -45,8 +45,8 @@ def candidates(connection: Connection, route: str, *, after: int, limit: int) ->
     return [
         Candidate(
             row.copy_id, SUSPECTED, row.copy_id, row.source, row.destination, row.cause, row.group_id,
-            f"may be a second copy of message {row.redrive_id or row.first_id}: discard it then; the broker gives no"
-            " proof either way",
+            f"It may be a second copy of message {row.redrive_id or row.first_id}: then discard it. The broker gives no"
+            " proof either way.",
             0, row.enqueued_at, row.broker_message_id, row.message_key, row.body_bytes or 0,
         )
         for row in rows
