@@ -6,6 +6,7 @@ receipts do not travel.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final, Literal, NamedTuple, Protocol
@@ -374,6 +375,16 @@ class Pipelines(Protocol):
         in which they were begun, and results are asked for in that order. What is never asked for may have arrived.
         """
         ...
+
+
+def published_at_once(publish: Callable[[], list[Publication]]) -> Callable[[], list[Publication]]:
+    """What :meth:`Pipelines.begin` returns where it has to wait itself: it tells, or raises, what ``publish`` did."""
+    done: Future[list[Publication]] = Future()
+    try:
+        done.set_result(publish())
+    except BrokerError as error:
+        done.set_exception(error)
+    return done.result
 
 
 class ListsSources(Protocol):

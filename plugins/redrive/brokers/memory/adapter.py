@@ -12,14 +12,21 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal, Self
 
-from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.base import (
+    Capabilities,
+    ConsumerStats,
+    Depth,
+    Publication,
+    QueueInfo,
+    Settled,
+    published_at_once,
+)
 from redrive.brokers.memory.kind import MEMORY_CAPABILITIES
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
+from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import DeadLetter, Header, Micros, Outgoing, Received, send_id
 
 Status = Literal["sent", "refused", "retry", "unknown"]
@@ -630,12 +637,7 @@ class MemoryBroker:
 
     def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
         """See :class:`~redrive.brokers.base.Pipelines`; it has arrived at once."""
-        done: Future[list[Publication]] = Future()
-        try:
-            done.set_result(self.publish(queue, messages))
-        except BrokerError as error:
-            done.set_exception(error)
-        return done.result
+        return published_at_once(lambda: self.publish(queue, messages))
 
     def leads_to(self, queue: str, origin: str) -> bool | None:
         """See :class:`~redrive.brokers.base.Broker`."""

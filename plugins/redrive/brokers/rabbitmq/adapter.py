@@ -10,14 +10,21 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
 import pika
 
-from redrive.brokers.base import Capabilities, ConsumerStats, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.base import (
+    Capabilities,
+    ConsumerStats,
+    Depth,
+    Publication,
+    QueueInfo,
+    Settled,
+    published_at_once,
+)
 from redrive.brokers.rabbitmq.kind import CAPABILITIES, CONSUMER_TIMEOUT, DELAYS, MAX_BYTES, WITH_MANAGEMENT
 from redrive.brokers.rabbitmq.link import (
     ACCESS_REFUSED,
@@ -350,14 +357,7 @@ class RabbitMQ:
         with a key or a delay, large ones, and any that RabbitMQ will never take.
         """
         finish = self._begun(queue, messages)
-        if finish is not None:
-            return finish
-        done: Future[list[Publication]] = Future()
-        try:
-            done.set_result(self.publish(queue, messages))
-        except BrokerError as error:
-            done.set_exception(error)
-        return done.result
+        return finish or published_at_once(lambda: self.publish(queue, messages))
 
     def _begun(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]] | None:
         link, sender = self._link, self._sender
