@@ -240,3 +240,9 @@ def test_what_is_counted_otherwise_is_found_and_counted_anew(lived: Workshop) ->
     assert any("2 finished messages are counted otherwise" in problem for problem in lived.audit())
     schema.upgrade(lived.ledger, lived.now())
     assert lived.audit() == []
+
+
+def test_a_finished_message_that_counts_no_attempt_and_has_none_is_found(lived: Workshop) -> None:
+    never_sent = "(select min(message_id) from messages where attempts = 0)"
+    change(lived, f"update messages set state = 'presumed', plan = null where message_id = {never_sent}")
+    assert any("1 finished messages whose attempt is missing" in problem for problem in lived.audit())

@@ -163,7 +163,7 @@ _CONTRADICTIONS = {
 # The same of what is finished, and of all copies that ever were.
 _FINISHED = {
     "finished messages whose attempt is missing: where and when they were sent isn't known any more. " + _BY_HAND: (
-        "select count(*) from messages m where m.state in ('presumed', 'confirmed') /*route*/ and m.attempts > 0"
+        "select count(*) from messages m where m.state in ('presumed', 'confirmed') /*route*/"
         " and not exists (select 1 from redelivery_attempts a where a.message_id = m.message_id"
         " and a.attempt = m.attempts)"
     ),
