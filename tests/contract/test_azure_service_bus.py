@@ -800,7 +800,7 @@ def test_behind_a_message_of_unknown_fate_its_key_waits(bus: ServiceBusStandIn, 
 @pytest.mark.parametrize(
     ("condition", "error", "words"),
     [
-        ("com.microsoft:entity-disabled", BrokerUnavailable, "queue orders: .*the entity is disabled"),
+        ("com.microsoft:entity-disabled", BrokerUnavailable, r"queue orders: 127.0.0.1:\d+: the entity is disabled"),
         ("amqp:resource-limit-exceeded", BrokerUnavailable, "queue orders"),
         ("amqp:unauthorized-access", PermissionRefused, "queue orders"),
         ("amqp:not-found", QueueMissing, "queue orders"),
@@ -819,9 +819,9 @@ def test_what_concerns_the_entity_is_raised_where_nothing_was_sent(
 def test_a_disabled_entity_is_told_by_name(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
     bus.queue("orders", disabled=True)
 
-    with pytest.raises(BrokerUnavailable, match=r"publish on queue orders: .*the entity is disabled"):
+    with pytest.raises(BrokerUnavailable, match=r"publish on queue orders: 127.0.0.1:\d+: the entity is disabled"):
         broker.publish("orders", [outgoing()])
-    with pytest.raises(BrokerUnavailable, match=r"receive on queue orders: .*the entity is disabled"):
+    with pytest.raises(BrokerUnavailable, match=r"receive on queue orders: 127.0.0.1:\d+: the entity is disabled"):
         broker.receive("orders", limit=1, wait=NO_WAIT, lease=LEASE)
 
 
