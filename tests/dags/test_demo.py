@@ -111,9 +111,11 @@ def test_what_was_processed_before_is_suppressed_and_never_done_again(demo: Perf
     assert wrapped
     assert wrapped <= suppressed
     # The queue itself had gift wrapping done up to three times, before Redrive saw the messages. And where a busy
-    # machine let a visibility timeout pass, what is one message for the shop died twice.
-    doubled = set(demo.column("select message_key from messages group by message_key having count(*) > 1"))
-    assert not [key for key, times in done.items() if times > 1 and key not in wrapped | doubled]
+    # machine let a visibility timeout pass, what is one message for the shop died as two, which may be done once each.
+    died = Counter(
+        demo.column("select message_key from (select distinct message_key, broker_message_id from messages)")
+    )
+    assert not [key for key, times in done.items() if times > max(1, died[key]) and key not in wrapped]
 
 
 def test_passing_failures_were_processed_without_a_person(demo: Performance) -> None:
