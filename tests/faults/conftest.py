@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from redrive.ledger import sqlite_file
-from redrive.staging import batch_files
+from redrive.staging import batch_writer
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -23,5 +23,5 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sqlite_file, "prepare", prepare_and_do_not_sync)
-        patch.setattr(batch_files, "_fsync", lambda *_paths: None)
+        patch.setattr(batch_writer, "_fsync", lambda *_paths: None)
         yield

@@ -24,7 +24,7 @@ from redrive.brokers.base import Capabilities, Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger.engine import Ledger
 from redrive.message import Outgoing
-from redrive.staging import batch_files
+from redrive.staging import batch_files, batch_writer
 from tests import classifying
 
 #: Calls after which the broker is another: here a process can also die before it hears the answer.
@@ -222,9 +222,9 @@ def hooked(points: Points) -> Iterator[None]:
         (batch_files.Staging, "writer"),
         (batch_files.Staging, "remove"),
         (batch_files.Staging, "write_bytes"),
-        (batch_files.BatchWriter, "close"),
-        (batch_files.BatchWriter, "abort"),
-        (batch_files, "_fsync"),
+        (batch_writer.BatchWriter, "close"),
+        (batch_writer.BatchWriter, "abort"),
+        (batch_writer, "_fsync"),
         (classifying, "_write"),
     ):
         setattr(owner, name, _with_points(getattr(owner, name), name, points))

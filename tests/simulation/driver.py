@@ -33,7 +33,7 @@ from redrive.settings import Settings, parse
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import notify, pipeline
 from redrive.stages.context import Run
-from redrive.staging import batch_files
+from redrive.staging import batch_files, batch_writer
 from redrive_ui import reading
 from redrive_ui.filters import Filter
 from tests import scratch
@@ -199,7 +199,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
         )
         put(deliver_stage, "LOOK_AGAIN", deliver_stage.GIVE_UP / 2)  # meanwhile nobody does anything
         put(sqlite_file, "prepare", _unsynced)
-        put(batch_files, "_fsync", lambda *_paths: life.life().reach("fsync"))
+        put(batch_writer, "_fsync", lambda *_paths: life.life().reach("fsync"))
         put(sa, "create_engine", Engines.one)
         stack.enter_context(life.mortality())
         yield

@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from redrive.errors import StagingError
 from redrive.ledger.engine import Ledger
-from redrive.staging import batch_files
+from redrive.staging import batch_files, batch_writer
 
 CHANGING = ("receive", "settle", "release", "extend", "publish")
 
@@ -218,8 +218,8 @@ def mortality() -> Iterator[None]:
         (batch_files.Staging, "writer", "a file is opened"),
         (batch_files.Staging, "remove", "a removal of a file"),
         (batch_files.Staging, "write_bytes", "a manifest"),
-        (batch_files.BatchWriter, "close", "a file is closed"),
-        (batch_files.BatchWriter, "abort", "an abort of a file"),
+        (batch_writer.BatchWriter, "close", "a file is closed"),
+        (batch_writer.BatchWriter, "abort", "an abort of a file"),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in kept]
     for owner, name, words in kept:

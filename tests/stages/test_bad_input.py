@@ -25,7 +25,7 @@ from redrive.errors import (
 from redrive.message import DeadLetter, Header, body_hash
 from redrive.settings import parse
 from redrive.stages import pipeline
-from redrive.staging import batch_files
+from redrive.staging import batch_writer
 from tests import classifying
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
 
@@ -290,7 +290,7 @@ def test_a_full_disk_is_told_and_nothing_is_settled(
         raise pa.ArrowIOError("[Errno 28] Error writing bytes to file. No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(batch_files.pq.ParquetWriter, moment, full)
+        patch.setattr(batch_writer.pq.ParquetWriter, moment, full)
         with pytest.raises(StagingError, match="No space left on device"):
             workshop.cycle()
     assert workshop.bodies("orders-dlq") == [b"a"]

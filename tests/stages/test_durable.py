@@ -53,7 +53,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         fsync(descriptor)
         paths.append(str(_path_of(descriptor)))
 
-    monkeypatch.setattr("redrive.staging.batch_files.os.fsync", note)
+    monkeypatch.setattr("redrive.staging.batch_writer.os.fsync", note)
     return paths
 
 
@@ -77,7 +77,7 @@ def test_a_batch_is_durable_before_it_is_recorded_and_recorded_before_it_is_sett
         fsync(descriptor)
         history.add(f"fsync {path.suffix or 'folder'}")
 
-    monkeypatch.setattr("redrive.staging.batch_files.os.fsync", note)
+    monkeypatch.setattr("redrive.staging.batch_writer.os.fsync", note)
     workshop.broker = Settling(workshop, history)
     workshop.die("a", "b", "c")
     pipeline.drain(workshop.settings, workshop.begin(), **workshop.options())

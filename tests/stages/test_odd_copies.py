@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from redrive.message import DeadLetter, Header
-from redrive.staging import batch_files
+from redrive.staging import odd_copies
 from tests.workshop import REFUSED, Workshop
 
 ODD: dict[str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ def test_a_copy_with_odd_values_is_staged_as_far_as_possible(
     rows = pq.read_table(file).to_pylist()
     assert [row["body"] for row in rows] == [b"before", b"odd", b"after"]
     (name,) = fields
-    noted = [[p["value"] for p in row["properties"] if p["name"] == batch_files.CHANGED] for row in rows]
+    noted = [[p["value"] for p in row["properties"] if p["name"] == odd_copies.CHANGED] for row in rows]
     assert noted == [[], [name], []]
     assert workshop.audit() == []
 
@@ -71,5 +71,5 @@ def test_a_copy_with_odd_values_is_staged_as_far_as_possible(
 def test_what_could_not_be_converted_is_all_that_changes() -> None:
     whole = DeadLetter("id", b"\x00\xff", (Header("a", "String", "1"), Header("b", "Binary", b"\xff")), (("p", "q"),),
                        1, 2, 3, 4, "origin", "key", "text/plain", "reason", "description", True)  # fmt: skip
-    found = batch_files.as_far_as_possible(whole._replace(deliveries=2**40))
-    assert found == whole._replace(deliveries=2**31 - 1, properties=(("p", "q"), (batch_files.CHANGED, "deliveries")))
+    found = odd_copies.as_far_as_possible(whole._replace(deliveries=2**40))
+    assert found == whole._replace(deliveries=2**31 - 1, properties=(("p", "q"), (odd_copies.CHANGED, "deliveries")))

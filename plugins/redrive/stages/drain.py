@@ -38,11 +38,12 @@ from redrive.settings import Source
 from redrive.stages.ages import first_enqueued
 from redrive.stages.context import Context, instant, micros
 from redrive.stages.failed_sources import Failures
+from redrive.staging.odd_copies import as_far_as_possible
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from redrive.staging.batch_files import BatchWriter
+    from redrive.staging.batch_writer import BatchWriter
 
 log = logging.getLogger(__name__)
 
@@ -282,8 +283,6 @@ class _SourceDrain:
         )
         if all(map(_tells_times, received)):
             return received
-        from redrive.staging.batch_files import as_far_as_possible  # noqa: PLC0415 - Arrow, which an idle run does not need
-
         return [one if _tells_times(one) else one._replace(letter=as_far_as_possible(one.letter)) for one in received]
 
     def _judge(self, first: Depth, left: Depth | None, limit: int) -> None:
