@@ -40,14 +40,23 @@ def learn(as_json: AsJson = False) -> None:
 
 
 @db.command("upgrade")
-def db_upgrade() -> None:
+def db_upgrade(
+    count_anew: Annotated[
+        bool,
+        typer.Option(
+            "--count-anew",
+            help="Also count finished messages anew: after `redrive audit` said that they are counted otherwise than"
+            " they are. It reads every message, and runs wait meanwhile.",
+        ),
+    ] = False,
+) -> None:
     """Create the ledger's tables and views, or bring them up to date; harmless when repeated."""
     from redrive.ledger import schema  # noqa: PLC0415
     from redrive.ledger.engine import Ledger  # noqa: PLC0415
 
     ledger = Ledger(read_settings().database)
     try:
-        revision = schema.upgrade(ledger, utc_now())
+        revision = schema.upgrade(ledger, utc_now(), count_anew=count_anew)
         typer.echo(f"{ledger!r} is at revision {revision}")
     finally:
         ledger.close()

@@ -30,8 +30,11 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that a
 _FUNCTION = re.compile(r"\{(\w+): ([^{}]+)\}")
 
 
-def upgrade(ledger: Ledger, now: datetime) -> str:
-    """Create or upgrade the schema; harmless when repeated. Returns the revision that is now in force."""
+def upgrade(ledger: Ledger, now: datetime, *, count_anew: bool = False) -> str:
+    """Create or upgrade the schema; harmless when repeated. Returns the revision that is now in force.
+
+    With ``count_anew`` what is finished is counted anew too, for which every message is read.
+    """
     from alembic import command  # noqa: PLC0415 - half a second that only an upgrade needs
 
     config = _config()
@@ -41,7 +44,8 @@ def upgrade(ledger: Ledger, now: datetime) -> str:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         _make_views(ledger, connection)
-        moves.count_anew(connection)
+        if count_anew:
+            moves.count_anew(connection)
         connection.execute(
             sql(
                 "insert into ledger_identity (ledger_id, created_at)"

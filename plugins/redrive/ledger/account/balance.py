@@ -178,7 +178,7 @@ _FINISHED = {
         " from staging_batches m where m.batch_id > 0 /*route*/"
     ),
     "finished messages are counted otherwise than they are: `redrive status` and the page say so too. If nobody changed"
-    " `messages` by hand, nothing is lost; `redrive db upgrade` counts them anew. See `audit_events`": (
+    " `messages` by hand, nothing is lost; `redrive db upgrade --count-anew` mends it. See `audit_events`": (
         "select coalesce(sum(abs(coalesce(m.messages, 0) - coalesce(told.messages, 0))), 0)"
         " from (select route, state from finished_counts union"
         f" select route, state from ({FINISHED_NOW}) there) both_of"
