@@ -320,7 +320,7 @@ def test_a_note_on_what_was_refused_decides_nothing(bug: Workshop) -> None:
     person(bug, "update escalated_messages set decision = 'edit', corrected_body = '', decided_by = 'ana'")
     bug.review()
     person(bug, "update escalated_messages set note = 'ask the shop', decided_by = 'ben'")
-    assert rows(bug, "status, refusal") == [("refused", "corrected_body is empty")] * 2
+    assert rows(bug, "status, refusal") == [("refused", "The correction can't be sent: corrected_body is empty.")] * 2
     person(
         bug,
         "update escalated_messages set decision = 'edit', corrected_body = '', decided_by = 'cleo', note = 'again'",
@@ -405,7 +405,7 @@ def test_a_correction_has_to_be_what_the_original_was(
 def test_an_empty_edit_is_refused(bug: Workshop) -> None:
     person(bug, "update escalated_messages set decision = 'edit', corrected_body = '', decided_by = 'ana'")
     assert bug.review()["refused"] == 2
-    assert rows(bug, "refusal") == [("corrected_body is empty",)] * 2
+    assert rows(bug, "refusal") == [("The correction can't be sent: corrected_body is empty.",)] * 2
 
 
 def test_a_decision_that_changes_while_it_is_applied_waits_for_the_next_time(bug: Workshop) -> None:

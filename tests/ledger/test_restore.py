@@ -396,7 +396,7 @@ def test_a_decision_made_before_a_restore_whose_answer_was_lost_is_asked_again(w
     assert workshop.bodies("orders-dlq") == [b"pay 100 EUR"]
     ((status, decision, _, suggested, _, refusal),) = rows(workshop)
     assert (status, decision, suggested) == ("reopened", None, "look")
-    assert refusal == "a restore came after this decision of ana: redeliver; decide again"
+    assert refusal == "A restore came after this decision of ana: redeliver. Decide again."
     workshop.consume(queue="orders-dlq")
     workshop.advance(minutes=30)
     workshop.review()
@@ -415,8 +415,8 @@ def test_an_ordinary_decision_about_what_may_be_back_is_refused_with_a_sentence(
     assert {(row[0], row[5]) for row in rows(unfinished)} == {
         (
             "refused",
-            "a restore may have put it back into orders-dlq, so sending it may double it: look there; if it is there,"
-            " discard; if not, not_there, and then decide again",
+            "A restore may have put it back into orders-dlq, so sending it may double it. Look there: if it is there,"
+            " discard; if not, not_there, and then decide again.",
         )
     }
     unfinished.consume(queue="orders-dlq")
@@ -467,7 +467,7 @@ def test_a_decision_made_while_the_broker_has_it_does_not_come_through(workshop:
     assert workshop.states() == {"restore_unknown": 1}
     ((status, decided, _, _, _, refusal),) = rows(workshop)
     assert (status, decided) == ("reopened", None)
-    assert refusal == f"a restore came after this decision of ana: {decision}; decide again"
+    assert refusal == f"A restore came after this decision of ana: {decision}. Decide again."
 
 
 def test_a_decision_that_a_restore_came_before_is_not_shown_as_carried_out(workshop: Workshop) -> None:
@@ -481,7 +481,7 @@ def test_a_decision_that_a_restore_came_before_is_not_shown_as_carried_out(works
     assert workshop.states() == {"discarded": 1}
     ((status, decision, by, _, _, refusal),) = rows(workshop)
     assert (status, decision, by) == ("applied", "discard", "redrive restore")
-    assert refusal == "a restore came before this decision of ana: redeliver"
+    assert refusal == "A restore came before this decision of ana: redeliver."
 
 
 def test_standing_decisions_leave_what_may_be_back_alone(workshop: Workshop) -> None:
@@ -619,7 +619,7 @@ def test_trace_tells_every_restore_decision_release_and_reopening(workshop: Work
         "decided by ana: redeliver: because",
         "doubt restore: It was being put back into its queue orders-dlq",
         "decided by bob: redeliver: because",
-        "refuse decision: a restore may have put it back into orders-dlq",
+        "refuse decision: A restore may have put it back into orders-dlq",
         "decided by cem: not_there: because",
         "found not to be in its queue (cem): because",
         "decided by dan: redeliver: because",

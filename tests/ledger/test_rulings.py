@@ -76,7 +76,7 @@ def test_groups_of_two_causes_are_not_merged(plant: Plant) -> None:
     (gnome,) = made(plant, "gnome lost its hat", cause="throttled")
     rule(plant, "merge", gnome, shelf)
     assert apply(plant)["refused"] == 1
-    assert refusals(plant)[0].startswith(f"a group has one cause: group {gnome} is throttled")
+    assert refusals(plant)[0].startswith(f"A group has one cause: group {gnome} is throttled")
     assert made(plant, "gnome lost its hat", cause="throttled") == [gnome]
 
 
@@ -89,7 +89,7 @@ def test_a_group_about_which_a_decision_stands_is_not_merged(plant: Plant) -> No
     )  # fmt: skip
     rule(plant, "merge", gnome, shelf)
     apply(plant)
-    assert refusals(plant) == [f"a standing decision about group {shelf} is about its words: revoke it first"]
+    assert refusals(plant) == [f"A standing decision about group {shelf} is about its words: revoke it first."]
 
 
 def merged_by_itself(plant: Plant) -> list[int]:
@@ -115,7 +115,7 @@ def test_a_merge_that_would_bring_together_what_is_two_is_refused(plant: Plant) 
     rule(plant, "merge", boat, gnome)
     rule(plant, "merge", boat, shelf)
     assert apply(plant) == {"applied": 2, "refused": 1, "asked_elsewhere": 0}
-    assert refusals(plant)[2] == f"somebody said that groups {gnome} and {shelf} are two failures: take that back first"
+    assert refusals(plant)[2] == f"Somebody said that groups {gnome} and {shelf} are two failures: take that back first."
 
 
 def test_of_what_was_said_about_two_groups_the_newest_counts(plant: Plant) -> None:
@@ -163,7 +163,7 @@ def test_words_that_masks_blank_split_nothing(plant: Plant) -> None:
     (shelf,) = made(plant, "shelf fell from the wall")
     rule(plant, "split", shelf, words="in hall 4711")
     apply(plant)
-    assert refusals(plant) == ["the words hold what differs from message to message: in hall <*>"]
+    assert refusals(plant) == ["The words hold what differs from message to message: in hall <*>."]
 
 
 def test_a_word_that_two_merges_agree_on_is_learned(plant: Plant) -> None:

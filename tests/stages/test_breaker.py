@@ -66,7 +66,7 @@ def test_returns_of_several_groups_open_it_though_no_group_has_samples_enough(tm
     with shop.ledger.read() as connection:
         (told,) = inspecting.status(connection, "orders")["destinations"]
     assert (told["stage"], told["waiting"]) == ("tripped", 9)
-    assert told["reason"] == "9 of 9 came back, of several groups"
+    assert told["reason"] == "9 of 9 came back, of several groups."
     shop.die("3 new 0", error=ERRORS[3])
     assert shop.cycle()["redelivered"] == 0, "whatever its group"
     assert shop.audit() == []
@@ -154,7 +154,7 @@ def test_a_person_may_say_that_it_is_well_before_all_outcomes_are_known(tmp_path
 
     assert stages(shop) == {"orders": "open"}
     assert shop.cycle()["redelivered"] > 0
-    assert shop.query("select reason from destination_state") == [("released by ana",)]
+    assert shop.query("select reason from destination_state") == [("ana released it.",)]
     assert not breakers.release_destination(shop.ledger, "orders", "orders", by="ana", now=shop.now())
 
 

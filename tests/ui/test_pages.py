@@ -373,7 +373,7 @@ class TestPlan:
         )
         expected = site.value("select count(*) from messages where state = 'classified' and cause = 'throttled'")
         page = text_of(site.page("/plan/orders"))
-        assert f"{expected} send later backoff with full jitter" in page
+        assert f"{expected} send later It backs off, with full jitter." in page
 
     def test_shows_what_lies_in_the_dead_letter_queues_where_the_broker_lets_it_be_looked_at(
         self, site: Site, monkeypatch: pytest.MonkeyPatch

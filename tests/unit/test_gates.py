@@ -45,51 +45,51 @@ def test_stays(seen: Counts) -> None:
 STEPS = {
     "canary passes and grows": (
         counts("canary", sent=20, stayed=20),
-        Step(Stage.RAMP, 200, "20 of 20 stayed away", 0),
+        Step(Stage.RAMP, 200, "20 of 20 stayed away.", 0),
     ),
     "canary passes with one return": (
         counts("canary", sent=20, stayed=19, returned=1),
-        Step(Stage.RAMP, 200, "19 of 20 stayed away", 0),
+        Step(Stage.RAMP, 200, "19 of 20 stayed away.", 0),
     ),
     "ramp grows again": (
         counts("ramp", allowed=200, sent=200, stayed=200),
-        Step(Stage.RAMP, 2000, "200 of 200 stayed away", 0),
+        Step(Stage.RAMP, 2000, "200 of 200 stayed away.", 0),
     ),
     "ramp opens when it is wide": (
         counts("ramp", allowed=2000, sent=2000, stayed=2000),
-        Step(Stage.OPEN, 0, "2000 of 2000 stayed away", 0),
+        Step(Stage.OPEN, 0, "2000 of 2000 stayed away.", 0),
     ),
     "a group that ran empty at its canary has its ramp still before it": (
         counts("canary", sent=20, stayed=20, held=0),
-        Step(Stage.RAMP, 200, "20 of 20 stayed away", 0),
+        Step(Stage.RAMP, 200, "20 of 20 stayed away.", 0),
     ),
     "a small group grows by what has proved itself": (
         counts("canary", sent=3, stayed=3, held=0),
-        Step(Stage.RAMP, 30, "3 of 3 stayed away", 0),
+        Step(Stage.RAMP, 30, "3 of 3 stayed away.", 0),
     ),
     "a ramp trips when more come back than its first samples can bear": (
         counts("ramp", allowed=200, sent=5, stayed=3, returned=2),
-        Step(Stage.TRIPPED, 0, "2 of 5 came back", 1, NOW + COOL),
+        Step(Stage.TRIPPED, 0, "2 of 5 came back.", 1, NOW + COOL),
     ),
     "canary trips as soon as it can't pass": (
         counts("canary", sent=20, returned=2),
-        Step(Stage.TRIPPED, 0, "2 of 20 came back", 1, NOW + COOL),
+        Step(Stage.TRIPPED, 0, "2 of 20 came back.", 1, NOW + COOL),
     ),
     "breaker trips": (
         counts("open", sent=100, stayed=40, returned=60),
-        Step(Stage.TRIPPED, 0, "60 of 100 came back", 1, NOW + COOL),
+        Step(Stage.TRIPPED, 0, "60 of 100 came back.", 1, NOW + COOL),
     ),
     "cool-down doubles": (
         counts("open", sent=100, returned=100, trips=3),
-        Step(Stage.TRIPPED, 0, "100 of 100 came back", 4, NOW + COOL * 8),
+        Step(Stage.TRIPPED, 0, "100 of 100 came back.", 4, NOW + COOL * 8),
     ),
     "cool-down stays finite": (
         counts("open", sent=100, returned=100, trips=500),
-        Step(Stage.TRIPPED, 0, "100 of 100 came back", 501, NOW + COOL * 1024),
+        Step(Stage.TRIPPED, 0, "100 of 100 came back.", 501, NOW + COOL * 1024),
     ),
     "half-open after its cool-down": (
         counts("tripped", cool_down_until=NOW, trips=2),
-        Step(Stage.CANARY, 20, "half-open after its cool-down", 2),
+        Step(Stage.CANARY, 20, "Its cool-down is over, so a few may go.", 2),
     ),
 }
 
@@ -102,13 +102,13 @@ def test_steps(seen: Counts, expected: Step) -> None:
 @pytest.mark.parametrize("stage", ["canary", "ramp", "open"])
 def test_what_does_not_go_away_by_itself_fails_and_waits_for_a_person(stage: str) -> None:
     taken = gates.step(counts(stage, sent=40, returned=40), RULES, passing=False, now=NOW)
-    assert taken == Step(Stage.FAILED, 0, "40 of 40 came back", 1)
+    assert taken == Step(Stage.FAILED, 0, "40 of 40 came back.", 1)
 
 
 def test_without_a_canary_half_open_is_a_small_ramp() -> None:
     rules = Rules(False, 0, 1.0, 0.0, 0.5, 20, COOL)
     assert gates.step(counts("tripped", cool_down_until=NOW), rules, passing=True, now=NOW) == Step(
-        Stage.RAMP, 20, "half-open after its cool-down", 0
+        Stage.RAMP, 20, "Its cool-down is over, so a few may go.", 0
     )
 
 
@@ -186,7 +186,7 @@ def test_a_destination_trips_when_no_single_group_is_to_blame(seen: list[Outcome
 def test_a_tripped_destination_is_tried_with_a_few_after_its_cool_down() -> None:
     assert step_destination("tripped", [], cool_down_until=NOW + timedelta(seconds=1), trips=1) is None
     assert step_destination("tripped", [], cool_down_until=NOW, trips=1) == Step(
-        Stage.HALF_OPEN, 20, "half-open after its cool-down", 1
+        Stage.HALF_OPEN, 20, "Its cool-down is over, so a few may go.", 1
     )
 
 
@@ -214,4 +214,4 @@ def test_a_stage_is_not_passed_while_it_has_places_that_what_is_held_can_not_use
     assert gates.step(seen, RULES, passing=False, now=NOW) is None
     assert gates.quota(seen) == 10
     last = gates.step(counts("canary", sent=10, stayed=10, held=0), RULES, passing=False, now=NOW)
-    assert last == Step(Stage.RAMP, 100, "10 of 10 stayed away", 0)
+    assert last == Step(Stage.RAMP, 100, "10 of 10 stayed away.", 0)

@@ -144,7 +144,7 @@ def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]]
             says = f"nothing goes to {one['destination']} until {str(one['cool_down_until'])[:16]} UTC"
         else:
             says = f"{one['destination']} is tried with {one['allowed']}, {one['sent']} are sent"
-        console.print(Text(f"  breaker: {says}; {one['reason']}; {one['waiting']:,} wait", style="red"))
+        console.print(Text(f"  breaker: {says}; {one['waiting']:,} wait. {one['reason']}", style="red"))
 
 
 def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: dict[str, Any], *, wide: bool) -> None:

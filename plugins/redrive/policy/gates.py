@@ -72,7 +72,7 @@ class Step:
 
     stage: Stage
     allowed: int
-    reason: str
+    reason: str  # a whole sentence
     trips: int
     cool_down_until: datetime | None = None
 
@@ -115,7 +115,7 @@ def step(counts: Counts, rules: Rules, *, passing: bool, now: datetime) -> Step 
                 return _stop(counts, rules, passing, now)
         case Stage.TRIPPED if _has_cooled(counts, now):
             first = (Stage.CANARY, rules.first) if rules.canary else (Stage.RAMP, rules.min_samples)
-            return Step(*first, "half-open after its cool-down", counts.trips)
+            return Step(*first, "Its cool-down is over, so a few may go.", counts.trips)
     return None
 
 
@@ -135,16 +135,16 @@ def step_destination(counts: Counts, groups: Sequence[Outcomes], rules: Rules, *
             enough = counts.observed >= rules.min_samples and 2 * rest >= rules.min_samples and rest > 0
             too_many = enough and counts.returned / counts.observed > rules.return_rate
             if too_many and rest_returned / rest > rules.return_rate:
-                return _trip(counts, rules, f"{came_back}, of several groups", now)
+                return _trip(counts, rules, f"{came_back}, of several groups.", now)
         case Stage.TRIPPED if _has_cooled(counts, now):
-            return Step(Stage.HALF_OPEN, rules.min_samples, "half-open after its cool-down", counts.trips)
+            return Step(Stage.HALF_OPEN, rules.min_samples, "Its cool-down is over, so a few may go.", counts.trips)
         case Stage.HALF_OPEN:
             if counts.returned > rules.return_rate * max(counts.sent, counts.allowed):
-                return _trip(counts, rules, came_back, now)
+                return _trip(counts, rules, f"{came_back}.", now)
             if _all_known(counts):
                 if counts.returned / counts.observed > rules.return_rate:
-                    return _trip(counts, rules, came_back, now)
-                return Step(Stage.OPEN, 0, f"{counts.stayed} of {counts.observed} stayed away", 0)
+                    return _trip(counts, rules, f"{came_back}.", now)
+                return Step(Stage.OPEN, 0, f"{counts.stayed} of {counts.observed} stayed away.", 0)
     return None
 
 
@@ -173,7 +173,7 @@ def _all_known(counts: Counts) -> bool:
 def _grow(counts: Counts, rules: Rules) -> Step | None:
     """The next stage of one that has passed. It never lets through more than ``grow`` times what has proved itself: a
     group that ran empty, or that a person emptied, has its ramp still before it."""
-    share = f"{counts.stayed} of {counts.observed} stayed away"
+    share = f"{counts.stayed} of {counts.observed} stayed away."
     if not rules.canary:
         return Step(Stage.OPEN, 0, share, counts.trips)
     if counts.sent >= counts.allowed:
@@ -192,7 +192,7 @@ def _grow(counts: Counts, rules: Rules) -> Step | None:
 
 
 def _stop(counts: Counts, rules: Rules, passing: bool, now: datetime) -> Step:
-    reason = f"{counts.returned} of {counts.sent} came back"
+    reason = f"{counts.returned} of {counts.sent} came back."
     return _trip(counts, rules, reason, now) if passing else Step(Stage.FAILED, 0, reason, counts.trips + 1)
 
 

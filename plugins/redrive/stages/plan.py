@@ -133,13 +133,13 @@ def _step_gates(context: Context, rules: gates.Rules) -> tuple[int, int]:
         taken = gates.step(gate, rules, passing=passing, now=now)
         if taken is None:
             if gate.stage == "failed" and gate.waiting + gate.held:  # came in after the canary had failed
-                to_people[gate.group_id] = f"The canary of its group failed: {gate.reason}."
+                to_people[gate.group_id] = f"The canary of its group failed: {gate.reason}"
             continue
         breakers.take_step(ledger, lease, gate, taken, now)
         if taken.stage == "tripped":
-            hold[gate.group_id] = f"Its group keeps coming back: {taken.reason}."
+            hold[gate.group_id] = f"Its group keeps coming back: {taken.reason}"
         elif taken.stage == "failed":
-            to_people[gate.group_id] = f"The canary of its group failed: {taken.reason}."
+            to_people[gate.group_id] = f"The canary of its group failed: {taken.reason}"
     holding.hold_back(ledger, lease, hold, now)
     moved = holding.put_to_review(ledger, lease, to_people, now)
     return len(hold) + len(to_people), moved["reopened"]
@@ -186,7 +186,7 @@ def admit(context: Context) -> int:
     with ledger.read() as connection:
         current = breakers.of_groups(connection, context.name)
     beyond = {
-        gate.group_id: gate.reason or f"{gate.stage}: waits for the outcome of the first {gate.allowed}"
+        gate.group_id: gate.reason or f"Its gate is at {gate.stage}: the outcome of the first {gate.allowed} is awaited."
         for gate in current
         if gate.stage in ("canary", "ramp", "tripped") and gate.waiting > max(0, gate.allowed - gate.sent)
     }

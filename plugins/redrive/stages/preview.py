@@ -64,7 +64,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
         if isinstance(decision, Send) and one.case.kind != "delay" and known.canary is not None:
             stage = gate.stage if gate else "canary"
             if stage != "open":
-                why = f"{why}; the group's gate is at {stage}"
+                why = f"{why} Its group's gate is at {stage}."
         rows.append(
             {
                 "group": one.group_id,
@@ -83,7 +83,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
             "template": templates.get(waits.group_id or 0),
             "messages": waits.messages,
             "verdict": waits.plan,
-            "why": "planned already" if waits.last_at <= now else "planned already, waits until it is due",
+            "why": "It is planned already." if waits.last_at <= now else "It is planned already, and not due yet.",
             "when": waits.first_at,
             "until": waits.last_at,
         }
@@ -96,7 +96,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
             "template": templates.get(group or 0),
             "messages": count,
             "verdict": "escalate",
-            "why": "planned already",
+            "why": "It is planned already.",
             "when": now,
         }
         for (group, cause), count in seen.to_review.items()
@@ -108,7 +108,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
             "template": templates.get(gate.group_id),
             "messages": seen.held[gate.group_id],
             "verdict": "hold",
-            "why": gate.reason or f"the group's gate is at {gate.stage}",
+            "why": gate.reason or f"Its group's gate is at {gate.stage}.",
             "when": gate.cool_down_until,
         }
         for gate in gates.values()
@@ -172,10 +172,10 @@ def _words(
     match decision:
         case Send(mode=mode, within=within, least=least):
             if kind == "delay":
-                return mode, "the consumer asked for later", f"{own_delay} after it was put there"
+                return mode, "Its consumer asked for later.", f"{own_delay} after it was put there"
             if within:
-                return mode, "backoff with full jitter", f"after {least} to {within}"
-            return mode, "passing failure" if mode is Plan.REQUEUE else "tried on a few first", now
+                return mode, "It backs off, with full jitter.", f"after {least} to {within}"
+            return mode, "Its failure passes." if mode is Plan.REQUEUE else "A few are tried first.", now
         case Hold(reason=reason):
             return "hold", reason, "once they are well"
         case Escalate(reason=reason):

@@ -65,24 +65,25 @@ def apply_decisions(context: Context) -> dict[str, int]:
 
 
 def objection(one: Decided, bounds: Bounds) -> str | None:
-    """Why a decision can't be applied; None when it can."""
+    """Why a decision can't be applied, as a sentence; None when it can."""
     if one.state is None:
-        return "the message is no longer in the ledger"
+        return "The message is no longer in the ledger."
     if one.state == State.RESTORE_UNKNOWN and one.decision not in ("not_there", "discard"):
         return (
-            f"a restore may have put it back into {one.source}, so sending it may double it: look there; if it is"
-            " there, discard; if not, not_there, and then decide again"
+            f"A restore may have put it back into {one.source}, so sending it may double it. Look there: if it is"
+            " there, discard; if not, not_there, and then decide again."
         )
     if one.decision == "not_there" and one.state != State.RESTORE_UNKNOWN:
         return (
-            "not_there is for what a restore may have put back, and none is in doubt here: redeliver, discard or edit"
+            "not_there is for what a restore may have put back, and none is in doubt here: redeliver, discard or edit."
         )
     if one.decision == "edit":
-        return corrections.objection(
+        problem = corrections.objection(
             Correction(one.corrected_body, one.corrected_headers),
             Original(one.original, one.content_type, one.is_binary, one.original_headers, one.size_bytes),
             bounds,
         )
+        return problem and f"The correction can't be sent: {problem}."
     return None
 
 

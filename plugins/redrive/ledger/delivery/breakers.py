@@ -274,7 +274,7 @@ def release_group(ledger: Ledger, route: str, group_id: int, *, first: int | Non
             tx,
             Stage.OPEN if first is None else Stage.CANARY,
             allowed=first or 0,
-            reason=f"released by {by}",
+            reason=f"{by} released it.",
             which="group_id = :group_id",
             values={"group_id": group_id},
         )
@@ -288,12 +288,12 @@ def release_destination(ledger: Ledger, route: str, destination: str, *, by: str
     where nobody tells its depth, what became of those may never be known. False where its breaker is closed."""
     values = {"destination": destination}
     with ledger.by(by, now, route=route) as tx:
-        changed = end_cool_down(tx, "destination = :destination", {**values, "reason": f"released by {by}"})
+        changed = end_cool_down(tx, "destination = :destination", values)
         changed += begin_anew(
             tx,
             Stage.OPEN,
             allowed=0,
-            reason=f"released by {by}",
+            reason=f"{by} released it.",
             which="destination = :destination and stage = 'half_open'",
             values=values,
         )
@@ -332,7 +332,7 @@ def regate(ledger: Ledger, lease: RouteLease, *, first: int | None, now: datetim
             tx,
             Stage.OPEN if first is None else Stage.CANARY,
             allowed=first or 0,
-            reason="people released messages of it",
+            reason="People released messages of it.",
             which=_RELEASED_SINCE,
         )
 

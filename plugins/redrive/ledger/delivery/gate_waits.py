@@ -92,9 +92,9 @@ def _of_group(
 ) -> tuple[str, datetime | None, bool] | None:
     match gate.stage:
         case "failed":
-            return f"a person, who decides what is in review once it is fixed: {gate.reason}", None, False
+            return f"a person, who decides what is in review once it is fixed: {_phrase(gate.reason)}", None, False
         case "tripped":
-            return f"its cool-down, until {_at(gate.cool_down_until)}: {gate.reason}", gate.cool_down_until, False
+            return f"its cool-down, until {_at(gate.cool_down_until)}: {_phrase(gate.reason)}", gate.cool_down_until, False
         case "open":
             return None
     for row in pending:
@@ -165,6 +165,10 @@ def _least_drained(connection: Connection, route: str) -> str:
         return f"{never[0] if never else 'a source'} was never drained to its end"
     at, source = min((at, source) for at, source in ends if at is not None)
     return f"{source} is drained up to {_at(at)}"
+
+
+def _phrase(sentence: str | None) -> str:
+    return (sentence or "nobody wrote down why").removesuffix(".")
 
 
 def _at(moment: Any) -> str:

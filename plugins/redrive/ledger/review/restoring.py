@@ -225,7 +225,7 @@ def _restored(tx: RunTransaction) -> None:
             " decided_by = :restore, decided_at = :now, approved_by = null, note = (select chosen.why from chosen"
             " where chosen.message_id = escalated_messages.message_id),"
             " refusal = case when decision is not null"
-            " then 'a restore came before this decision of ' || decided_by || ': ' || decision else refusal end"
+            " then 'A restore came before this decision of ' || decided_by || ': ' || decision || '.' else refusal end"
             " where status <> 'applied' and message_id in (select message_id from chosen)"
         ),
         {"restore": ACTOR},
@@ -257,8 +257,8 @@ def doubt(ledger: Ledger, lease: RouteLease, now: datetime) -> int:
             sql(
                 "update escalated_messages set reason = (select chosen.why from chosen"
                 "  where chosen.message_id = escalated_messages.message_id), suggested_decision = :look,"
-                " refusal = case when decision is null then refusal else 'a restore came after this decision of '"
-                "  || decided_by || ': ' || decision || '; decide again' end,"
+                " refusal = case when decision is null then refusal else 'A restore came after this decision of '"
+                "  || decided_by || ': ' || decision || '. Decide again.' end,"
                 " status = case when decision is null then status else 'reopened' end,"
                 " decision = null, decided_at = null, approved_by = null"
                 " where status <> 'applied' and message_id in (select message_id from chosen)"

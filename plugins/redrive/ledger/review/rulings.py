@@ -172,7 +172,7 @@ def _undo_revoked(tx: RunTransaction, aliases: Aliases) -> None:
 
 
 def objection(connection: Connection, one: Ruling, aliases: Aliases, now: datetime) -> str | None:
-    """Why a ruling can't hold; None when it can."""
+    """Why a ruling can't hold, as a sentence; None when it can."""
     ids = [one.group_id] if one.other_group_id is None else [one.group_id, one.other_group_id]
     named = ", ".join(f":g{i}" for i in range(len(ids)))
     values = {f"g{i}": group for i, group in enumerate(ids)}
@@ -181,17 +181,17 @@ def objection(connection: Connection, one: Ruling, aliases: Aliases, now: dateti
     ).all()
     causes = {row.group_id: row.cause for row in rows}
     if {row.fingerprint for row in rows} & explain.overflow_groups():
-        return "a group of what could not be told apart holds many failures"
+        return "A group of what could not be told apart holds many failures."
     if one.words is not None:
         if grouping.plain_words(grouping.mask(one.words)) != grouping.plain_words(one.words):
-            return f"the words hold what differs from message to message: {grouping.mask(one.words)}"
+            return f"The words hold what differs from message to message: {grouping.mask(one.words)}."
         return None
     if one.ruling == "split":
         return None
     if causes[ids[0]] != causes[ids[1]]:
         return (
-            f"a group has one cause: group {ids[0]} is {causes[ids[0]]}, group {ids[1]} is {causes[ids[1]]}."
-            " Give both the same by a rule of the route, then merge what comes of it"
+            f"A group has one cause: group {ids[0]} is {causes[ids[0]]}, group {ids[1]} is {causes[ids[1]]}."
+            " Give both the same by a rule of the route, then merge what comes of it."
         )
     stands = connection.execute(
         sql(
@@ -201,10 +201,10 @@ def objection(connection: Connection, one: Ruling, aliases: Aliases, now: dateti
         {**values, "now": now},
     ).scalar()
     if stands is not None:
-        return f"a standing decision about group {stands} is about its words: revoke it first"
+        return f"A standing decision about group {stands} is about its words: revoke it first."
     told_apart = in_force(connection).keeps_apart(aliases.members(ids[0]), aliases.members(ids[1]))
     if told_apart is not None and set(told_apart) != set(ids):
-        return f"somebody said that groups {told_apart[0]} and {told_apart[1]} are two failures: take that back first"
+        return f"Somebody said that groups {told_apart[0]} and {told_apart[1]} are two failures: take that back first."
     return None
 
 
@@ -276,7 +276,7 @@ group_id is not null and stage in ('ramp', 'open') and exists (
 def _begin_gates_anew(tx: RunTransaction) -> None:
     # As a canary that is allowed nothing yet: the plan allows it its first few.
     breakers.begin_anew(
-        tx, Stage.CANARY, allowed=0, reason="a group was merged into it that was not open", which=_MERGED_SINCE
+        tx, Stage.CANARY, allowed=0, reason="A group was merged into it whose gate was not open.", which=_MERGED_SINCE
     )
 
 
