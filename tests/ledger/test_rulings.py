@@ -115,7 +115,9 @@ def test_a_merge_that_would_bring_together_what_is_two_is_refused(plant: Plant) 
     rule(plant, "merge", boat, gnome)
     rule(plant, "merge", boat, shelf)
     assert apply(plant) == {"applied": 2, "refused": 1, "asked_elsewhere": 0}
-    assert refusals(plant)[2] == f"Somebody said that groups {gnome} and {shelf} are two failures: take that back first."
+    assert (
+        refusals(plant)[2] == f"Somebody said that groups {gnome} and {shelf} are two failures: take that back first."
+    )
 
 
 def test_of_what_was_said_about_two_groups_the_newest_counts(plant: Plant) -> None:

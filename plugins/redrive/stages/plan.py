@@ -186,7 +186,8 @@ def admit(context: Context) -> int:
     with ledger.read() as connection:
         current = breakers.of_groups(connection, context.name)
     beyond = {
-        gate.group_id: gate.reason or f"Its gate is at {gate.stage}: the outcome of the first {gate.allowed} is awaited."
+        gate.group_id: gate.reason
+        or f"Its gate is at {gate.stage}: the outcome of the first {gate.allowed} is awaited."
         for gate in current
         if gate.stage in ("canary", "ramp", "tripped") and gate.waiting > max(0, gate.allowed - gate.sent)
     }

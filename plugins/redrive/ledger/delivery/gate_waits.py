@@ -94,7 +94,11 @@ def _of_group(
         case "failed":
             return f"a person, who decides what is in review once it is fixed: {_phrase(gate.reason)}", None, False
         case "tripped":
-            return f"its cool-down, until {_at(gate.cool_down_until)}: {_phrase(gate.reason)}", gate.cool_down_until, False
+            return (
+                f"its cool-down, until {_at(gate.cool_down_until)}: {_phrase(gate.reason)}",
+                gate.cool_down_until,
+                False,
+            )
         case "open":
             return None
     for row in pending:
