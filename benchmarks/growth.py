@@ -410,12 +410,12 @@ def _look(settings: Settings, ledger: Ledger, clock: _Clock) -> None:
 
     def status() -> None:
         with ledger.read() as connection:
-            inspecting.status(connection, "orders")
+            inspecting.status(connection, "orders", utc_now())
             inspecting.causes(connection, "orders")
 
     def left_to_do() -> None:
         with ledger.read() as connection:
-            inspecting.to_do(connection, "orders")
+            inspecting.to_do(connection, "orders", utc_now())
 
     clock.time("status", status, times=3)
     clock.time("what is left to do", left_to_do, times=3)

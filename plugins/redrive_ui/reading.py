@@ -457,7 +457,7 @@ def group(
     )
     if not (counts or under_way or gate or _was_here(connection, route, group_id)):
         return None
-    waits = [one for one in gate_waits.waits(connection, route) if group_id and one.group_id == group_id]
+    waits = [one for one in gate_waits.waits(connection, route, now) if group_id and one.group_id == group_id]
     known = _first(connection, "select cause from failure_groups where group_id = :id", id=group_id or 0)
     aliases = rows_of(
         connection,

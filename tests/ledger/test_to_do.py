@@ -7,7 +7,7 @@ from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
 def left(workshop: Workshop) -> inspecting.ToDo:
     with workshop.ledger.read() as connection:
-        return inspecting.to_do(connection, "orders")
+        return inspecting.to_do(connection, "orders", workshop.now())
 
 
 def test_what_waits_for_people_is_not_left_for_runs(workshop: Workshop) -> None:

@@ -99,7 +99,7 @@ def test_a_source_that_was_never_drained_is_the_least_drained(plant: Plant) -> N
             "insert into source_state (route, source, drained_to) values ('orders', :source, :at)", source=source, at=at
         )
     with plant.ledger.read() as connection:
-        least = inspecting.status(connection, "orders")["watching"]["least_drained"]
+        least = inspecting.status(connection, "orders", NOW)["watching"]["least_drained"]
     assert (least["source"], least["drained_to"]) == ("b", None)
 
 

@@ -48,7 +48,7 @@ def left(shop: Workshop) -> int:
 
 def wait(shop: Workshop) -> GateWait:
     with shop.ledger.read() as connection:
-        [one] = gate_waits.waits(connection, "orders")
+        [one] = gate_waits.waits(connection, "orders", shop.now())
     return one
 
 
@@ -186,6 +186,9 @@ def test_a_gate_says_in_turn_what_it_waits_for(build: Build) -> None:
         " orders-delay is drained up to 2025-10-09 08:57 UTC"
     )
     shop.advance(minutes=2)
+    assert wait(shop).waits_for.startswith("a run to drain every source beyond 2025-10-09 08:58 UTC, when"), (
+        "nothing is due in the past"
+    )
     shop.cycle()
     assert gate(shop) == ("ramp", 25)
     shop.consume(lambda _: STRANGE)
@@ -194,7 +197,7 @@ def test_a_gate_says_in_turn_what_it_waits_for(build: Build) -> None:
     assert gate(shop)[0] == "failed"
     assert wait(shop).waits_for.startswith("a person, who decides what is in review once it is fixed: ")
     with shop.ledger.read() as connection:
-        [told] = inspecting.status(connection, "orders")["gates"]
+        [told] = inspecting.status(connection, "orders", shop.now())["gates"]
     assert told["waits_for"] == wait(shop).waits_for
 
 
@@ -207,6 +210,22 @@ def test_a_tripped_gate_says_until_when_it_cools_down(build: Build) -> None:
     shop.cycle()
     assert wait(shop).until == shop.now() + timedelta(minutes=15)
     assert wait(shop).waits_for == "its cool-down, until 2025-10-09 09:09 UTC: 5 of 5 came back"
+    shop.advance(minutes=15)
+    assert wait(shop).waits_for == (
+        "the next run, which lets a few through, as its cool-down is over: 5 of 5 came back"
+    )
+
+
+def test_what_is_due_waits_for_the_next_run_and_for_no_time_in_the_past(build: Build) -> None:
+    shop = build(drain={"wait": "0s"}, requeue_attempts=0, delay_attempts=9)
+    shop.die(*(f"m{i}" for i in range(3)), error=REFUSED)
+    shop.cycle()
+    one = wait(shop)
+    assert one.until is not None
+    assert one.until > shop.now()
+    assert one.waits_for == f"3 messages to be sent, the next due at {one.until:%Y-%m-%d %H:%M} UTC"
+    shop.advance(hours=9)
+    assert wait(shop).waits_for == "3 messages to be sent, by the next run"
 
 
 def test_sends_of_unknown_fate_are_waited_for(build: Build) -> None:

@@ -64,7 +64,7 @@ def test_returns_of_several_groups_open_it_though_no_group_has_samples_enough(tm
     shop = Workshop(tmp_path, **BREAKER)
     trip(shop)
     with shop.ledger.read() as connection:
-        (told,) = inspecting.status(connection, "orders")["destinations"]
+        (told,) = inspecting.status(connection, "orders", shop.now())["destinations"]
     assert (told["stage"], told["waiting"]) == ("tripped", 9)
     assert told["reason"] == "9 of 9 came back, of several groups."
     shop.die("3 new 0", error=ERRORS[3])

@@ -55,7 +55,7 @@ class Shop(Workshop):
 
     def status(self) -> dict[str, Any]:
         with self.ledger.read() as connection:
-            return inspecting.status(connection, "orders")
+            return inspecting.status(connection, "orders", self.now())
 
 
 @pytest.fixture

@@ -217,7 +217,7 @@ def test_people_are_told_of_stuck_consumers_until_they_get_on(tmp_path: Path) ->
         (title, text) = channels._words(
             Event("1", "consumers_stuck", "orders", "orders", "", notices.stuck(connection, "orders")["orders"])
         )
-        seen = inspecting.status(connection, "orders")["stuck_consumers"]
+        seen = inspecting.status(connection, "orders", workshop.now())["stuck_consumers"]
     assert title == "orders: 2 consumers of orders hold messages and get nowhere"
     assert "2 are isolated" in text
     assert [(one["consumer"], one["status"]) for one in seen] == [("s0", "isolated"), ("s1", "isolated")]

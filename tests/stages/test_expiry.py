@@ -78,7 +78,7 @@ def test_a_source_whose_messages_expire_sooner_goes_first_though_it_keeps_them_l
     shop.cycle()
     assert shop.query("select source, sum(copies) from staging_batches group by source") == [("orders-delay", 20)]
     with shop.ledger.read() as connection:
-        expiry = inspecting.status(connection, "orders")["expiry"]
+        expiry = inspecting.status(connection, "orders", shop.now())["expiry"]
     assert [one["source"] for one in sorted(expiry, key=lambda one: one["expires_at"])] == [
         "orders-delay",
         "orders-dlq",

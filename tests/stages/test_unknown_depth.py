@@ -144,7 +144,7 @@ def test_a_canary_says_that_it_waits_for_a_person_where_nobody_tells_a_depth(bui
         workshop.advance(minutes=10)
     assert workshop.states() == {"sent": 1, "held": 2}
     with workshop.ledger.read() as connection:
-        (wait,) = gate_waits.waits(connection, "orders")
+        (wait,) = gate_waits.waits(connection, "orders", workshop.now())
     assert "how much it holds is not known" in wait.waits_for
     assert wait.waits_for.endswith(f"redrive release orders {wait.group_id}")
 
@@ -156,7 +156,9 @@ def test_a_canary_says_that_it_waits_for_a_person_where_nobody_tells_a_depth(bui
     workshop.advance(minutes=10)
     workshop.cycle()
     with workshop.ledger.read() as connection:
-        assert not any("redrive release" in one.waits_for for one in gate_waits.waits(connection, "orders"))
+        assert not any(
+            "redrive release" in one.waits_for for one in gate_waits.waits(connection, "orders", workshop.now())
+        )
 
 
 def test_a_late_depth_counts_from_when_it_was_so(build: Build) -> None:

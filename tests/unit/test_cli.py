@@ -197,6 +197,26 @@ def test_status_shows_every_place_where_a_message_can_be() -> None:
     assert [place for number, place in enumerate(places) if str(300 + number) not in shown] == []
 
 
+def test_status_tells_nothing_as_due_in_the_past() -> None:
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    before = now - timedelta(minutes=1)
+    stopped = {"destination": "orders", "stage": "tripped", "cool_down_until": before, "allowed": 0, "sent": 0,
+               "waiting": 7, "reason": "9 of 9 came back."}  # fmt: skip
+    status = {
+        "route": "orders", "paused": False, "held_by": {"run_id": "r", "holder": "h", "until": before},
+        "configuration": {"last_run": None, "next_run": None}, "balance": {"waiting": 7}, "next_due_at": before,
+        "queues": [], "stuck_consumers": [], "destinations": [stopped], "gates": [],
+        "watching": {"not_worked_past": 0, "in_window": 0},
+    }  # fmt: skip
+    screen = Console(record=True, width=80)
+    output.print_status(screen, status, now)
+    shown = " ".join(screen.export_text().split())
+    assert "11:59" not in shown
+    assert "next redelivery due now: the next run sends it" in shown
+    assert "run r (h) held it and is gone: the next run takes over" in shown
+    assert "nothing went to orders for a while; the next run tries it with a few; 7 wait. 9 of 9 came back." in shown
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_status_fits_eighty_columns_and_cuts_no_cause(wide: bool) -> None:
     now = datetime(2026, 11, 20, 12, tzinfo=UTC)

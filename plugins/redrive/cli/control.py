@@ -33,9 +33,10 @@ def status(
     names = [route] if route else list(settings.routes)
     for name in names:
         settings.route(name)
+    now = utc_now()
     with open_ledger(settings) as ledger, ledger.read() as connection:
         found = [
-            inspecting.status(connection, name)
+            inspecting.status(connection, name, now)
             | {"configuration": configurations_of(connection, settings, name)}
             | {"causes": inspecting.causes(connection, name)}
             for name in names
@@ -46,7 +47,7 @@ def status(
     from redrive.cli import output  # noqa: PLC0415
 
     for one in found:
-        output.print_status(console(), one, utc_now(), wide=wide)
+        output.print_status(console(), one, now, wide=wide)
         print_advice(settings, one["route"], one["causes"])
 
 

@@ -87,7 +87,12 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
         console.print(Text(f"  paused: {status['pause_reason']}", style="red"))
     if status["held_by"]:
         held = status["held_by"]
-        console.print(Text(f"  run {held['run_id']} ({held['holder']}) holds it until {str(held['until'])[:19]} UTC"))
+        until = parse_instant(held["until"])
+        if until is not None and until > now:
+            says = f"holds it until {until:%Y-%m-%d %H:%M:%S} UTC"
+        else:
+            says = "held it and is gone: the next run takes over"
+        console.print(Text(f"  run {held['run_id']} ({held['holder']}) {says}"))
     last, following = status["configuration"]["last_run"], status["configuration"]["next_run"]
     if last:
         changed = f"; the file was edited since: the next run begins with {following}" if following != last else ""
@@ -106,7 +111,7 @@ def print_status(console: Console, status: dict[str, Any], now: datetime, *, wid
         who, since = f"{one['consumer']} of {one['queue']}", str(one["last_progress_at"])[:16]
         said = f"  {who} is {one['status']}: it holds {one['unacked']:,} and got nowhere since {since} UTC"
         console.print(Text(_printable(said), style="red"))
-    _print_destinations(console, status["destinations"])
+    _print_destinations(console, status["destinations"], now)
     _print_gates(console, status["gates"], status["watching"], wide=wide)
 
 
@@ -137,11 +142,14 @@ def _ago(moment: datetime | str | None, now: datetime) -> str:
     return f"{seconds} s ago"
 
 
-def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]]) -> None:
+def _print_destinations(console: Console, destinations: Sequence[dict[str, Any]], now: datetime) -> None:
     """The destinations whose breaker lets nothing or only a few through."""
     for one in destinations:
-        if one["stage"] == "tripped":
-            says = f"nothing goes to {one['destination']} until {str(one['cool_down_until'])[:16]} UTC"
+        until = parse_instant(one["cool_down_until"])
+        if one["stage"] == "tripped" and until is not None and until <= now:
+            says = f"nothing went to {one['destination']} for a while; the next run tries it with a few"
+        elif one["stage"] == "tripped":
+            says = f"nothing goes to {one['destination']} until {str(until)[:16]} UTC"
         else:
             says = f"{one['destination']} is tried with {one['allowed']}, {one['sent']} are sent"
         console.print(Text(f"  breaker: {says}; {one['waiting']:,} wait. {one['reason']}", style="red"))

@@ -108,7 +108,7 @@ def _another(settings: "Settings", route: str, report: dict[str, Any], *, watch:
     from redrive.ledger.account import inspecting  # noqa: PLC0415
 
     with open_ledger(settings) as ledger, ledger.read() as connection:
-        left = inspecting.to_do(connection, route)
+        left = inspecting.to_do(connection, route, utc_now())
     for sentence in left.stuck:
         typer.echo(f"redrive: {sentence}", err=True)
     if not watch and not left.messages and not report["drained"]:

@@ -57,13 +57,13 @@ def findings(
                 yield Problem(
                     f"route {row.route}: " + check.text.format(n=row.n, example=row.example, route=row.route), row.route
                 )
-    yield from _stuck(connection, route)
+    yield from _stuck(connection, route, now)
 
 
-def _stuck(connection: Connection, route: str | None) -> Iterator[Problem]:
+def _stuck(connection: Connection, route: str | None, now: datetime) -> Iterator[Problem]:
     routes = [route] if route else connection.execute(sql("select route from route_state order by route")).scalars()
     for one in list(routes):
-        for gate in gate_waits.waits(connection, one):
+        for gate in gate_waits.waits(connection, one, now):
             if gate.stuck:
                 who = gate.destination or f"group {gate.group_id}"
                 yield Problem(

@@ -15,10 +15,10 @@ from redrive.lifecycle import State
 from redrive.message import index_key
 
 
-def status(connection: Connection, route: str) -> dict[str, Any]:
-    """Where a route stands: its balance, gates, lease, pause, newest observations and last runs."""
+def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
+    """Where a route stands: its balance, gates, lease, pause, newest observations and last runs, as seen at ``now``."""
     state = _one(connection, "select * from route_state where route = :route", route=route)
-    waits = {(one.group_id, one.destination): one for one in gate_waits.waits(connection, route)}
+    waits = {(one.group_id, one.destination): one for one in gate_waits.waits(connection, route, now)}
     return {
         "route": route,
         "paused": bool(state and state["paused_at"]),
@@ -155,14 +155,14 @@ class ToDo(NamedTuple):
     stuck: list[str]  # what only a person can end
 
 
-def to_do(connection: Connection, route: str) -> ToDo:
+def to_do(connection: Connection, route: str, now: datetime) -> ToDo:
     """What is left for runs: nothing that waits for people, and nothing behind a gate that only a person can move."""
     places = balance.of_route(connection, route)
     found = {place: places[place] for place in _MOVED_BY_RUNS if places.get(place)}
     awaited = _watching(connection, route)
     if watched := awaited["not_worked_past"] + awaited["in_window"]:
         found["sent"] = watched
-    gates = gate_waits.waits(connection, route)
+    gates = gate_waits.waits(connection, route, now)
     stuck = [one for one in gates if one.stuck or one.stage == "failed"]
     behind = {one.group_id for one in stuck}
     out_of_reach = sum(gate.held for gate in breakers.of_groups(connection, route) if gate.group_id in behind)

@@ -31,9 +31,9 @@ class GateWait:
     stuck: bool = False  # nothing that runs can end it: a person has to do what it says
 
 
-def waits(connection: Connection, route: str) -> list[GateWait]:
-    """What the route's gates wait for; those that are open, and those behind which and before which nothing is, wait
-    for nothing and are left out."""
+def waits(connection: Connection, route: str, now: datetime) -> list[GateWait]:
+    """What the route's gates wait for at ``now``, none of it in the past; those that are open, and those behind which
+    and before which nothing is, wait for nothing and are left out."""
     pending: dict[int, list[Row[Any]]] = defaultdict(list)
     for row in connection.execute(
         sql(
@@ -61,13 +61,13 @@ def waits(connection: Connection, route: str) -> list[GateWait]:
         open_messages[row.group_id][row.state] = row
     found = []
     for gate in breakers.of_groups(connection, route):
-        told = _of_group(connection, route, gate, pending[gate.group_id], open_messages[gate.group_id])
+        told = _of_group(connection, route, now, gate, pending[gate.group_id], open_messages[gate.group_id])
         if told is not None:
             words, until, stuck = told
             found.append(GateWait(gate.group_id, None, gate.stage, words, until, stuck))
     for one in breakers.of_destinations(connection, route):
         if one.stage == "tripped":
-            words = f"its cool-down, until {_at(one.cool_down_until)}"
+            words = _cooling(one.cool_down_until, now)
             found.append(GateWait(None, one.destination, one.stage, words, one.cool_down_until))
         elif one.stage == "half_open":
             known = one.stayed + one.returned
@@ -86,6 +86,7 @@ def waits(connection: Connection, route: str) -> list[GateWait]:
 def _of_group(
     connection: Connection,
     route: str,
+    now: datetime,
     gate: GroupGate,
     pending: Sequence[Row[Any]],
     open_messages: dict[str, Row[Any]],
@@ -94,11 +95,7 @@ def _of_group(
         case "failed":
             return f"a person, who decides what is in review once it is fixed: {_phrase(gate.reason)}", None, False
         case "tripped":
-            return (
-                f"its cool-down, until {_at(gate.cool_down_until)}: {_phrase(gate.reason)}",
-                gate.cool_down_until,
-                False,
-            )
+            return f"{_cooling(gate.cool_down_until, now)}: {_phrase(gate.reason)}", gate.cool_down_until, False
         case "open":
             return None
     for row in pending:
@@ -119,20 +116,36 @@ def _of_group(
                 False,
             )
     if pending:
-        ends = max((at for row in pending if (at := parse_instant(row.window_ends_at)) is not None), default=None)
-        return (
-            f"the observation window of {sum(row.n for row in pending)} sends to end at {_at(ends)} and a run after it"
-            f" to drain every source; {_least_drained(connection, route)}",
-            ends,
-            False,
-        )
+        return _of_window(connection, route, now, pending)
+    return _of_open_messages(now, gate, open_messages)
+
+
+def _of_window(
+    connection: Connection, route: str, now: datetime, pending: Sequence[Row[Any]]
+) -> tuple[str, datetime | None, bool]:
+    """Of sends that their destination has worked past."""
+    ends = max((at for row in pending if (at := parse_instant(row.window_ends_at)) is not None), default=None)
+    window = f"observation window of {sum(row.n for row in pending)} sends"
+    if _is_over(ends, now):
+        words = f"a run to drain every source beyond {_at(ends)}, when the {window} ended"
+    else:
+        words = f"the {window} to end at {_at(ends)} and a run after it to drain every source"
+    return f"{words}; {_least_drained(connection, route)}", ends, False
+
+
+def _of_open_messages(
+    now: datetime, gate: GroupGate, open_messages: dict[str, Row[Any]]
+) -> tuple[str, datetime | None, bool] | None:
+    """Of messages that can be sent, or are being sent."""
     if "unknown" in open_messages:
         return f"{open_messages['unknown'].n} sends of which nobody knows whether they arrived", None, False
     if "sending" in open_messages:
         return f"the end of a delivery of {open_messages['sending'].n}", None, False
     if "waiting" in open_messages:
         row = open_messages["waiting"]
-        return f"{row.n} messages to be sent, the next due at {_at(row.due_at)}", parse_instant(row.due_at), False
+        due = parse_instant(row.due_at)
+        when = "by the next run" if _is_over(due, now) else f"the next due at {_at(due)}"
+        return f"{row.n} messages to be sent, {when}", due, False
     if gate.held:
         return "the next run to let some through; of those with an order key only the first may go", None, False
     return None
@@ -169,6 +182,16 @@ def _least_drained(connection: Connection, route: str) -> str:
         return f"{never[0] if never else 'a source'} was never drained to its end"
     at, source = min((at, source) for at, source in ends if at is not None)
     return f"{source} is drained up to {_at(at)}"
+
+
+def _cooling(until: datetime | None, now: datetime) -> str:
+    if _is_over(until, now):
+        return "the next run, which lets a few through, as its cool-down is over"
+    return f"its cool-down, until {_at(until)}"
+
+
+def _is_over(moment: datetime | None, now: datetime) -> bool:
+    return moment is not None and moment <= now
 
 
 def _phrase(sentence: str | None) -> str:
