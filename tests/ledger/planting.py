@@ -7,7 +7,7 @@ from typing import Any
 
 from redrive.ledger import leases
 from redrive.ledger.delivery import claims, windows
-from redrive.ledger.delivery.claims import Room, Slice, Terms, Wanted
+from redrive.ledger.delivery.claims import ClaimFilter, ClaimTerms, Room, Slice
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
 from redrive.ledger.drain import batches, groups, loading
@@ -129,11 +129,11 @@ class Plant(Probe):
 
     def asking(
         self, limit: int = 1000, *, shard: int = 0, rooms: Sequence[Room] = (), in_order: bool = False, **wanted: Any
-    ) -> tuple[Wanted, Terms]:
+    ) -> tuple[ClaimFilter, ClaimTerms]:
         """What a claim is told; in order with all sources drained by now."""
         turns = InOrder(self.now) if in_order else None
-        terms = Terms(limit, timedelta(minutes=10), shard, rooms)
-        return Wanted(**{"destination": "orders", "in_order": turns} | wanted), terms
+        terms = ClaimTerms(limit, timedelta(minutes=10), shard, rooms)
+        return ClaimFilter(**{"destination": "orders", "in_order": turns} | wanted), terms
 
     def announce(self, claimed: Slice, last: int) -> None:
         """Raise the high-water mark."""

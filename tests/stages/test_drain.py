@@ -110,7 +110,7 @@ def test_a_batch_is_closed_when_half_of_its_lease_is_gone(tmp_path: Path) -> Non
 
 
 def test_leases_are_extended_while_settling_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.stages.drain.SETTLE_AT_ONCE", 2)
+    monkeypatch.setattr("redrive.stages.open_batch.SETTLE_AT_ONCE", 2)
     workshop = a_workshop(tmp_path, lease="60s")
     broker = workshop.broker = SlowBroker(workshop, settle=20)
     workshop.die(*[str(i) for i in range(12)])

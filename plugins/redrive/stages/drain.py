@@ -1,11 +1,9 @@
-"""Drain: broker -> staging. Durable, then recorded, then settled; a crash at any line loses nothing.
+"""Drain: broker -> staging. What is received goes into batches: see :mod:`redrive.stages.open_batch`.
 
 A shard reads a source until the depth that it saw at the start is reached or the source is empty, so a message that
 bounces back can't keep it running. Where the broker can't tell its depth exactly, the moment of the start takes its
 place: the drain ends when a few receives in a row bring nothing from before it. Then it looks whether the source is
-drained to its end: see :mod:`redrive.stages.completeness`. Copies are staged in batches; a batch is closed when it is
-large enough, or when half of the lease of its first copy is gone, so that settling is done in good time. Should writing
-or settling take longer, leases are extended from here, the thread that owns them.
+drained to its end: see :mod:`redrive.stages.completeness`.
 
 Where messages go in order, a source is drained by one shard, so that what it gave out first has the lowest ids.
 
@@ -18,37 +16,28 @@ The source whose messages expire soonest is drained first. When the limit is rea
 expire before the next run may be over, the drain goes on beyond the limit until that is no longer so, and says it.
 """
 
-import logging
 import math
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from redrive.brokers.base import Depth
-from redrive.errors import BrokerError, LedgerError, PathTaken, RedriveError, SettlementFailed
+from redrive.errors import BrokerError, PathTaken
 from redrive.ledger.delivery import expiry as expiry_ledger
 from redrive.ledger.delivery import gate_waits, observations, outcomes
 from redrive.ledger.delivery.expiry import Expiry
 from redrive.ledger.delivery.observations import Observation
-from redrive.ledger.drain import batches, first_looks, repeats
-from redrive.ledger.schema import ledger_id
+from redrive.ledger.drain import first_looks, repeats
 from redrive.message import FIRST_MOMENT, LAST_MOMENT, Micros, Received
 from redrive.settings import Source
-from redrive.stages.ages import first_enqueued
 from redrive.stages.context import Context, instant, micros
 from redrive.stages.failed_sources import Failures
+from redrive.stages.open_batch import OpenBatch
 from redrive.staging.odd_copies import as_far_as_possible
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from redrive.staging.batch_writer import BatchWriter
-
-log = logging.getLogger(__name__)
-
-#: Receipts per settle call: a multiple of every broker's batch size.
-SETTLE_AT_ONCE = 1_000
 #: Messages asked for per receive; adapters split it as their broker needs.
 RECEIVE_AT_ONCE = 1_000
 #: Messages asked for per receive beyond the limit, and for a first look at a source of which nothing is known.
@@ -103,9 +92,9 @@ def drain(context: Context, *, shard: int = 0, shards: int = 1, tries_left: bool
         remaining -= one.drained
         totals["rescued"] += one.rescued
         totals["drained"] += one.drained
-        totals["settled"] += one.settled
-        totals["batches"] += one.batches
-        totals["not_settled"] += one.drained - one.settled
+        totals["settled"] += one.batch.settled
+        totals["batches"] += one.batch.closed
+        totals["not_settled"] += one.drained - one.batch.settled
         for found, name in ((one.complete, COMPLETE), (one.proved, PROVED), (one.nothing_more, NOTHING_MORE)):
             if found:
                 totals[name + source.queue] = 1
@@ -210,17 +199,9 @@ class _SourceDrain:
         self._wait = context.route.drain.wait
         longest = context.broker.capabilities_for(source.queue).max_lease
         self._lease = min(context.route.drain.lease, longest or timedelta.max)
-        with context.ledger.read() as connection:
-            self._mine = ledger_id(connection)
-        self._batch_id: int | None = None
-        self._path = ""
-        self._recorded = False  # the batch is; what is left of it is to settle it
-        self._writer: BatchWriter | None = None
-        self._receipts: list[object] = []
-        self._leased_at: datetime | None = None  # of the oldest receipt, or of the last extension
-        self._oldest: Micros | None = None
+        self.batch = OpenBatch(context, source, shard, self._lease)
         self._lag = context.broker.capabilities_for(source.queue).depth_lag
-        self.drained = self.settled = self.batches = 0
+        self.drained = 0
         self.complete = self.proved = self.nothing_more = False
 
     def run(self, limit: int, *, look_at: int = RESCUE_AT_ONCE) -> None:
@@ -244,15 +225,14 @@ class _SourceDrain:
                 received = self._receive(room, self._wait)
                 now = context.now()
                 if not received:
-                    self._flush()
+                    self.batch.close()
                 else:
                     self._stage(received, now)
-                    self._last = min((one.letter.enqueued_at or micros(now) for one in received), default=None)
                     if self.drained > goal:
                         self.rescued = self.drained - goal
                         context.progress(f"{queue}: beyond the limit, or messages expire unread", self.rescued, None)
-                    if self._is_full(now):
-                        self._flush()
+                    if self.batch.is_full(now):
+                        self.batch.close()
                     context.progress(f"draining {queue}", self.drained, goal)
                 if received and (snapshot is not None or not _all_after(started, received)):
                     quiet = 0
@@ -265,27 +245,32 @@ class _SourceDrain:
                     continue
                 left = context.broker.depth(queue)
                 if left.visible == 0 or quiet >= EMPTY_RECEIVES:
-                    self._judge(depth, left, limit)
+                    self._note_end(depth, left, limit)
                     break
             else:
                 if snapshot is not None:
-                    self._judge(depth, None, limit)
-            self._flush()
+                    self._note_end(depth, None, limit)
+            self.batch.close()
         except BaseException as error:
-            self._give_up(ours=not isinstance(error, PathTaken))
+            self.batch.give_up(ours=not isinstance(error, PathTaken))
             raise
         self._write_age(depth)
         self._note_expiry(started)
 
     def _receive(self, room: int, wait: timedelta) -> list[Received]:
         received = self._context.broker.receive(
-            self._source.queue, limit=min(RECEIVE_AT_ONCE, room, self._room()), wait=wait, lease=self._lease
+            self._source.queue, limit=min(RECEIVE_AT_ONCE, room, self.batch.room()), wait=wait, lease=self._lease
         )
         if all(map(_tells_times, received)):
             return received
         return [one if _tells_times(one) else one._replace(letter=as_far_as_possible(one.letter)) for one in received]
 
-    def _judge(self, first: Depth, left: Depth | None, limit: int) -> None:
+    def _stage(self, received: Sequence[Received], now: datetime) -> None:
+        self.batch.add(received, now)
+        self.drained += len(received)
+        self._last = min((one.letter.enqueued_at or micros(now) for one in received), default=None)
+
+    def _note_end(self, first: Depth, left: Depth | None, limit: int) -> None:
         """Whether the source, which began with ``first``, is drained to its end; ``left`` was seen after receives had
         brought nothing."""
         if left is not None and left.total is not None and left.total == (left.delayed or 0):
@@ -335,7 +320,7 @@ class _SourceDrain:
         brought, asked, quiet = 0, 1, 0
         # What came in since the count is no more than what was counted, or the source fills as fast as it is drained.
         for _ in range(max(EMPTY_RECEIVES, self.drained // RECEIVE_AT_ONCE)):
-            asked = min(RECEIVE_AT_ONCE, limit - self.drained, self._room())
+            asked = min(RECEIVE_AT_ONCE, limit - self.drained, self.batch.room())
             if asked <= 0:
                 return False
             brought = self._take(asked, wait)
@@ -353,7 +338,7 @@ class _SourceDrain:
             return False
         if self._completeness_matters():
             return False
-        self._flush()
+        self.batch.close()
         return self._context.broker.depth(self._source.queue).in_flight == 0
 
     def _nothing_is_left(self, limit: int) -> bool:
@@ -367,7 +352,7 @@ class _SourceDrain:
         """
         broker, queue = self._context.broker, self._source.queue
         for _ in range(EMPTY_RECEIVES):
-            self._flush()
+            self.batch.close()
             left = broker.depth(queue)
             if left.total is None:
                 return False
@@ -377,7 +362,7 @@ class _SourceDrain:
             if left.in_flight or there > limit - self.drained:
                 return False
             short = there
-            while short > 0 and (brought := self._take(min(RECEIVE_AT_ONCE, short, self._room()), timedelta(0))):
+            while short > 0 and (brought := self._take(min(RECEIVE_AT_ONCE, short, self.batch.room()), timedelta(0))):
                 short -= brought
             if short > 0:
                 return False
@@ -390,9 +375,8 @@ class _SourceDrain:
         received, now = self._receive(limit, wait), self._context.now()
         if received:
             self._stage(received, now)
-            self._last = min((one.letter.enqueued_at or micros(now) for one in received), default=None)
-            if self._is_full(now):
-                self._flush()
+            if self.batch.is_full(now):
+                self.batch.close()
         return len(received)
 
     def _completeness_matters(self) -> bool:
@@ -450,156 +434,13 @@ class _SourceDrain:
             found = self._in_doubt(connection)
         return sum(copies for _, copies in found.values())
 
-    def _room(self) -> int:
-        return self._context.route.drain.flush_messages - (self._writer.copies if self._writer else 0)
-
-    def _stage(self, received: Sequence[Received], now: datetime) -> None:
-        context = self._context
-        self._receipts.extend([one.receipt for one in received])  # first: whatever fails below, these are given back
-        if self._writer is None:
-            self._batch_id, self._path = batches.open_batch(
-                context.ledger,
-                context.lease,
-                source=self._source.queue,
-                kind=self._source.kind,
-                shard=self._shard,
-                path_of=context.staging.new_path,
-                now=now,
-                beyond=0 if self.batches else self._newest_staged(),
-            )
-            self._writer = context.staging.writer(
-                self._path,
-                batch_id=self._batch_id,
-                route=context.name,
-                source=self._source.queue,
-                kind=self._source.kind,
-                broker=context.route.broker,
-            )
-            self._leased_at = now
-        letters = [one.letter for one in received]
-        self._writer.add(letters, micros(now))
-        self.drained += len(received)
-        oldest = first_enqueued(context, letters)
-        if oldest is not None:
-            self._oldest = oldest if self._oldest is None else min(self._oldest, oldest)
-
-    def _newest_staged(self) -> int:
-        """The greatest batch id that this ledger gave as far as staging tells, whatever became of the ledger since.
-
-        Only where this source has one that the ledger doesn't know of are all files looked at.
-        """
-        context = self._context
-        found = context.staging.newest_batch(self._mine, context.name, self._source.queue)
-        with context.ledger.read() as connection:
-            known = batches.newest(connection)
-        return context.staging.newest_batch(self._mine) if found > known else found
-
-    def _is_full(self, now: datetime) -> bool:
-        assert self._writer is not None  # noqa: S101 - something was staged
-        drain = self._context.route.drain
-        return (
-            self._writer.copies >= drain.flush_messages
-            or self._writer.bytes >= drain.flush_bytes
-            or self._half_gone(now)
-        )
-
-    def _half_gone(self, now: datetime) -> bool:
-        return self._leased_at is not None and now - self._leased_at >= self._lease / 2
-
-    def _flush(self) -> None:
-        """Close the batch: durable, recorded, settled, in this order."""
-        if self._writer is None or self._batch_id is None:
-            return
-        context, writer, batch_id = self._context, self._writer, self._batch_id
-        began = time.monotonic()
-        written = writer.close()
-        batches.record(
-            context.ledger,
-            context.lease,
-            batch_id,
-            copies=written.copies,
-            size=written.bytes,
-            now=context.now(),
-        )
-        # From here the copies are ours whatever happens: nothing below may remove the file, whatever the ledger says.
-        self._writer = None
-        self._recorded = True
-        self.batches += 1
-        receipts, self._receipts = self._receipts, []
-        settled = 0
-        problem: BrokerError | None = None
-        try:
-            whole = context.broker.capabilities_for(self._source.queue).settles_whole
-            at_once = len(receipts) if whole else SETTLE_AT_ONCE
-            for start in range(0, len(receipts), at_once):
-                self._keep_leases(receipts[start:])
-                settled += context.broker.settle(self._source.queue, receipts[start : start + at_once]).count
-        except BrokerError as error:
-            problem = error  # what was settled is still written down
-        batches.settled(context.ledger, batch_id, count=settled, now=context.now())
-        self.settled += settled
-        log.info(
-            "batch %d of %s: %d copies, %d bytes staged, %d settled in %.2f s",
-            batch_id,
-            self._source.queue,
-            written.copies,
-            written.bytes,
-            settled,
-            time.monotonic() - began,
-        )
-        self._batch_id = None
-        self._recorded = False
-        self._leased_at = None
-        if problem is not None:
-            raise SettlementFailed(
-                f"{self._source.queue}: {len(receipts) - settled} of {len(receipts)} copies of batch {batch_id} are"
-                f" staged but not settled; they will be recognised when they come again: {problem}"
-            ) from problem
-
-    def _keep_leases(self, receipts: Sequence[object]) -> None:
-        now = self._context.now()
-        if self._half_gone(now):
-            self._context.broker.extend(self._source.queue, receipts, self._lease)
-            self._leased_at = now
-
-    def _give_up(self, *, ours: bool) -> None:
-        """After an error: the copies go back to their queue, and the file, if it is ours, goes unless the ledger counts
-        on it."""
-        context, gone = self._context, False
-        try:
-            if self._batch_id is None:  # interrupted before it was known here
-                self._batch_id = batches.open_of(
-                    context.ledger, context.lease, source=self._source.queue, shard=self._shard
-                )
-            # Only a row that is still open may lose its file: a commit can succeed though its answer was lost.
-            if self._batch_id is not None and not self._recorded:
-                gone = batches.abandon_one(context.ledger, self._batch_id)
-        except LedgerError:
-            pass  # the next run looks at the batch and its file
-        if self._writer is not None:
-            self._writer.abort(remove=gone)
-        if gone and self._batch_id is not None:
-            try:
-                if ours:
-                    with context.ledger.read() as connection:
-                        path = batches.paths(connection, {self._batch_id})[self._batch_id]
-                    context.staging.remove(path)
-                batches.removed(context.ledger, [self._batch_id], context.now())
-            except RedriveError:
-                pass  # the next run removes what is left
-        if self._receipts:
-            try:
-                context.broker.release(self._source.queue, self._receipts)
-            except BrokerError:
-                pass  # their lease ends by itself; the error that brought us here is the one to tell
-
     def _write_age(self, depth: Depth) -> None:
         """The true age of the oldest message, from the copies themselves: it doesn't reset and skips nothing."""
-        if self._oldest is None:
+        if self.batch.oldest is None:
             return
         context = self._context
         now = context.now()
-        age = max(0.0, (micros(now) - self._oldest) / 1_000_000)
+        age = max(0.0, (micros(now) - self.batch.oldest) / 1_000_000)
         coverage: float | None = 1.0
         if depth.total:
             coverage = min(1.0, self.drained / depth.total)
@@ -621,7 +462,7 @@ class _SourceDrain:
                     age,
                     "ledger",
                     coverage,
-                    oldest_enqueued_at=instant(self._oldest),
+                    oldest_enqueued_at=instant(self.batch.oldest),
                     oldest_seen_at=now,
                 )
             ],

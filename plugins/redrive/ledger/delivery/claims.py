@@ -53,13 +53,13 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClaimFilter:
     """Which messages a claim is for: selected ones for one destination with ids above ``after``.
 
     ``causes`` limits it to these causes, ``except_causes`` leaves some out: each cause with a rate of its own is
-    claimed apart. With ``ahead`` also those that the broker can keep until they are due. With ``in_order`` a message
-    with an order key goes only when it is the first one of that key that is not finished, and died before everything
-    was staged (:mod:`redrive.ledger.delivery.ordering`).
+    claimed apart. With ``native_delay`` also those that the broker can keep until they are due. With ``in_order`` a
+    message with an order key goes only when it is the first one of that key that is not finished, and died before
+    everything was staged (:mod:`redrive.ledger.delivery.ordering`).
     """
 
     destination: str
@@ -67,12 +67,12 @@ class Wanted:
     causes: Sequence[str] = ()
     except_causes: Sequence[str] = ()
     after: int = -1
-    ahead: NativeDelay | None = None
+    native_delay: NativeDelay | None = None
     in_order: InOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ClaimTerms:
     """How many messages a claim may take, which task's it is, how long it lasts, and what rooms there were for it."""
 
     limit: int
@@ -100,34 +100,34 @@ class Room:
     cause: str | None = None  # only what is claimed of this cause takes of it
 
 
-def claim(ledger: Ledger, lease: RouteLease, wanted: Wanted, terms: Terms, now: datetime) -> Slice | None:
+def claim(ledger: Ledger, lease: RouteLease, asked: ClaimFilter, terms: ClaimTerms, now: datetime) -> Slice | None:
     """Claim due messages; None when there are none, or when the run's tasks have sent and claimed together what the
     selection limits them to. Raises :class:`NoRoom` where tasks that share the room have filled it meanwhile.
     """
-    where, values = wanted.selection.where("due")
-    values |= native_delay_values(wanted.ahead)
-    for prefix, names, verb in (("only", wanted.causes, "in"), ("not", wanted.except_causes, "not in")):
+    where, values = asked.selection.where("due")
+    values |= native_delay_values(asked.native_delay)
+    for prefix, names, verb in (("only", asked.causes, "in"), ("not", asked.except_causes, "not in")):
         if names:
             marks = [f"{prefix}_{i}" for i in range(len(names))]
             where += f" and coalesce(due.cause, '') {verb} ({', '.join(':' + mark for mark in marks)})"
             values.update(zip(marks, names, strict=True))
-    if wanted.in_order:
+    if asked.in_order:
         where += f" and {ordering.may_go('due')}"
-        values |= ordering.values(wanted.in_order.drained_to)
-    early = "null" if wanted.ahead is None else "case when next_attempt_at > :now then next_attempt_at end"
+        values |= ordering.values(asked.in_order.drained_to)
+    early = "null" if asked.native_delay is None else "case when next_attempt_at > :now then next_attempt_at end"
     with ledger.under(lease, now) as tx:
-        limit = _within_all(tx, wanted, terms)
+        limit = _within_all(tx, asked, terms)
         if not limit:
             return None
-        stage_selection(ledger, tx.connection, wanted.selection)
-        slice_id = _open(tx, wanted, terms)
+        stage_selection(ledger, tx.connection, asked.selection)
+        slice_id = _open(tx, asked, terms)
         claimed = tx.execute(
             sql(
                 # WITH comes second: sqlite3 counts the rows only of what begins with INSERT.
                 "insert into redelivery_attempts"
                 " (message_id, attempt, route, group_id, slice_id, mode, destination, claimed_at, due_at)"
                 " with due as (select message_id, attempts, group_id, plan, next_attempt_at from messages due"
-                f" where route = :route and {due(due_by(wanted.ahead), in_id_order=True)}"
+                f" where route = :route and {due(due_by(asked.native_delay), in_id_order=True)}"
                 f" and message_id > :after and destination = :destination and {where}"
                 f" order by message_id limit :limit {ledger.dialect.locked})"
                 " select message_id, attempts + 1, :route, group_id, :slice_id, plan, :destination, :now,"
@@ -135,9 +135,9 @@ def claim(ledger: Ledger, lease: RouteLease, wanted: Wanted, terms: Terms, now: 
                 " where true on conflict (message_id, attempt) do nothing"
             ),
             {
-                "destination": wanted.destination,
+                "destination": asked.destination,
                 "limit": limit,
-                "after": wanted.after,
+                "after": asked.after,
                 "slice_id": slice_id,
                 **values,
             },
@@ -159,14 +159,14 @@ def claim(ledger: Ledger, lease: RouteLease, wanted: Wanted, terms: Terms, now: 
         )
         messages = _claimed(tx, slice_id)
         tx.execute(sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": claimed, "s": slice_id})
-    return Slice(slice_id, wanted.destination, now + terms.lasts, messages)
+    return Slice(slice_id, asked.destination, now + terms.lasts, messages)
 
 
 def claim_resends(
     ledger: Ledger,
     lease: RouteLease,
-    wanted: Wanted,
-    terms: Terms,
+    asked: ClaimFilter,
+    terms: ClaimTerms,
     now: datetime,
     *,
     dedupes_for: timedelta | None = None,
@@ -177,12 +177,12 @@ def claim_resends(
     Those that are repeated only because the broker dedupes are claimed for no longer than ``dedupes_for`` after their
     first claim; None: not at all.
     """
-    where, values = wanted.selection.where()
-    if wanted.in_order:
+    where, values = asked.selection.where()
+    if asked.in_order:
         where += f" and {ordering.first('messages')}"
     with ledger.under(lease, now) as tx:
-        limit = _within_all(tx, wanted, terms)
-        stage_selection(ledger, tx.connection, wanted.selection)
+        limit = _within_all(tx, asked, terms)
+        stage_selection(ledger, tx.connection, asked.selection)
         rows = tx.execute(
             sql(
                 "select message_id, attempts, case when plan = 'repeat' then (select claimed_at"
@@ -195,7 +195,7 @@ def claim_resends(
                 f" order by message_id limit :limit {ledger.dialect.locked}"
             ),
             {
-                "destination": wanted.destination,
+                "destination": asked.destination,
                 "limit": limit,
                 "after_at": now if dedupes_for is None else now - dedupes_for,
                 **values,
@@ -203,7 +203,7 @@ def claim_resends(
         ).all()
         if not rows:
             return None
-        slice_id = _open(tx, wanted, terms)
+        slice_id = _open(tx, asked, terms)
         tx.execute(sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": len(rows), "s": slice_id})
         tx.many(
             "update redelivery_attempts set slice_id = ? where message_id = ? and attempt = ?",
@@ -221,11 +221,11 @@ def claim_resends(
         messages = _claimed(tx, slice_id)
     firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]
     until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
-    return Slice(slice_id, wanted.destination, now + terms.lasts, messages, until)
+    return Slice(slice_id, asked.destination, now + terms.lasts, messages, until)
 
 
-def _open(tx: RunTransaction, wanted: Wanted, terms: Terms) -> int:
-    breakers.add_destination(tx, wanted.destination)
+def _open(tx: RunTransaction, asked: ClaimFilter, terms: ClaimTerms) -> int:
+    breakers.add_destination(tx, asked.destination)
     return int(
         tx.execute(
             sql(
@@ -233,7 +233,7 @@ def _open(tx: RunTransaction, wanted: Wanted, terms: Terms) -> int:
                 " system) values (:route, :run_id, :fence, :shard, :destination, :now, :deadline_at,"
                 f" {HERE}) returning slice_id"
             ),
-            {"shard": terms.shard, "destination": wanted.destination, "deadline_at": tx.now + terms.lasts},
+            {"shard": terms.shard, "destination": asked.destination, "deadline_at": tx.now + terms.lasts},
         ).scalar_one()
     )
 
@@ -277,13 +277,13 @@ def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | 
     return max(0, limit - int(used))
 
 
-def _within_all(tx: RunTransaction, wanted: Wanted, terms: Terms) -> int:
+def _within_all(tx: RunTransaction, asked: ClaimFilter, terms: ClaimTerms) -> int:
     """How many may be claimed. The guard before it made this route's claims wait for each other, so two tasks don't
     take the same room."""
-    limit = _within_quota(tx, wanted.destination, terms.limit)
-    limit = _within_limit(tx, wanted.selection.limit, limit)
+    limit = _within_quota(tx, asked.destination, terms.limit)
+    limit = _within_limit(tx, asked.selection.limit, limit)
     for room in terms.rooms:
-        limit = _within_room(tx, wanted.destination, room, limit)
+        limit = _within_room(tx, asked.destination, room, limit)
     return limit
 
 

@@ -40,16 +40,17 @@ def of_due(
     now: datetime,
     apart: Sequence[str] = (),
     selection: Selection = Selection(),  # noqa: B008 - frozen
-    ahead: NativeDelay | None = None,
+    native_delay: NativeDelay | None = None,
     aims: Aims | None = None,
 ) -> list[Lane]:
-    """Destinations with due messages, fullest first, with the causes ``apart`` in lanes of their own; with ``ahead``
-    also those that a broker may be given early. With ``aims`` as they will be once the messages are aimed anew.
+    """Destinations with due messages, fullest first, with the causes ``apart`` in lanes of their own; with
+    ``native_delay`` also those that a broker may be given early. With ``aims`` as they will be once they
+    are aimed anew.
 
     A message without a destination is not among them.
     """
     where, values = selection.where()
-    values |= native_delay_values(ahead)
+    values |= native_delay_values(native_delay)
     to = "destination"
     if aims is not None:
         to, more = aiming.target(aims)
@@ -57,7 +58,7 @@ def of_due(
     rows = connection.execute(
         sql(
             f"select destination, cause, count(*) as due from (select {to} as destination, cause from messages"
-            f" where route = :route and {due(due_by(ahead))} and {where}) aimed"
+            f" where route = :route and {due(due_by(native_delay))} and {where}) aimed"
             " where destination is not null group by destination, cause"
         ),
         {"route": route, "now": now, **values},
@@ -81,9 +82,9 @@ def of_resends(connection: Connection, route: str) -> list[Lane]:
     return [Lane(row.destination, None, row.due) for row in rows]
 
 
-def due_by(ahead: NativeDelay | None) -> str:
+def due_by(native_delay: NativeDelay | None) -> str:
     """SQL for the moment by which a message has to be due to be sent now."""
-    if ahead is None:
+    if native_delay is None:
         return ":now"
     return (
         "case when plan = 'delay' and coalesce(dead_lettered_at, received_at, :now) <= :settled_at"
@@ -91,9 +92,9 @@ def due_by(ahead: NativeDelay | None) -> str:
     )
 
 
-def native_delay_values(ahead: NativeDelay | None) -> dict[str, datetime]:
+def native_delay_values(native_delay: NativeDelay | None) -> dict[str, datetime]:
     """The parameters of :func:`due_by`, but for ``:now``."""
-    return {} if ahead is None else {"ahead_at": ahead.until, "settled_at": ahead.settled}
+    return {} if native_delay is None else {"ahead_at": native_delay.until, "settled_at": native_delay.settled}
 
 
 def not_drained_past(connection: Connection, route: str, drained_to: datetime | None, now: datetime) -> int:
