@@ -473,6 +473,7 @@ def _overview(connection: Connection, at: RequestContext) -> dict[str, Any]:
         "cut": cut,
         "funnel": _funnel([row for rows in flows.values() for row in rows]),
         "any_inflow": bool(inflow),
+        "left_out": sorted(at.left_out),
     }
 
 

@@ -57,6 +57,7 @@ class RequestContext:
     readable: frozenset[str]
     now: datetime
     known: frozenset[str]  # every route, whoever may read it
+    left_out: frozenset[str]  # routes of which the configuration is wrong: what they mask may be what is wrong
 
     def may_decide(self, route: str) -> bool:
         """Whether this person may decide on ``route``."""
@@ -79,6 +80,8 @@ class RequestContext:
 
     def insist(self, route: str) -> None:
         """Raise :class:`Refused` unless ``route`` is there and may be read; which of both is not told."""
+        if route in self.left_out:
+            raise Refused(503, f"the configuration of route {route!r} is wrong; `redrive doctor {route}` says where")
         if route not in self.readable:
             raise Refused(404, f"there is no route {route!r}, or you may not see it")
 
@@ -135,16 +138,18 @@ def request_context(request: Request, person: Annotated[Person, Depends(person_o
     ledger = app_state.ledger(settings)
     schema.check(ledger)
     with ledger.read() as connection:
-        known = set(settings.routes) | set(reading.routes(connection))
+        known = {*settings.routes, *settings.broken, *reading.routes(connection)}
+    readable = app_state.access.readable(person, known)
     return RequestContext(
         app_state,
         request,
         person,
         settings,
         ledger,
-        app_state.access.readable(person, known),
+        readable - settings.broken.keys(),
         app_state.clock(),
-        frozenset(known),
+        frozenset(known - settings.broken.keys()),
+        readable & settings.broken.keys(),
     )
 
 

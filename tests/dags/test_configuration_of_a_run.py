@@ -133,6 +133,20 @@ def test_an_edit_in_the_middle_counts_from_the_next_run_on(shop: Shop) -> None:
     ]
 
 
+def test_a_run_goes_on_whose_route_is_broken_meanwhile_and_the_next_one_fails_at_once(shop: Shop) -> None:
+    shop.die("a", "b")
+    shop.to_the_drain("first")
+    other = {"broker": "memory", "sources": [{"queue": "other-dlq"}]}
+    shop.edit({"retries": 3}, routes={"orders": dict(ROUTE), "other": other})
+    report = shop.from_the_drain_on()
+    assert report["clean"] is not None
+    assert len(shop.bodies("orders")) == 2
+    assert shop.query("select status from runs") == [("succeeded",)]
+    with pytest.raises(SettingsError, match=r"routes\.orders\.retries: unknown key"):
+        shop.to_the_drain("second")
+    assert isinstance(SettingsError(), tasks.HOPELESS), "so that nothing is tried again"
+
+
 def test_a_source_that_the_file_no_longer_names_is_drained_to_the_end_of_the_run(shop: Shop) -> None:
     shop.die("a")
     shop.dag_run = "first"

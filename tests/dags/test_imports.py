@@ -102,6 +102,7 @@ def all_parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, 
         "two routes": (TWO_ROUTES, ours),
         "two lines": (TWO_ROUTES, folder / "two-lines"),
         "a bad one": (TWO_ROUTES.replace("schedule: null", "schedule: perhaps"), ours),
+        "all bad": (TWO_ROUTES.replace("amazon_sqs", "pigeons"), ours),
         "no routes": ("routes: {}", ours),
     }
     return parse(cases, folder)
@@ -156,10 +157,16 @@ def test_importing_takes_less_than_two_seconds_of_processor_time(parsed: dict[st
 
 
 def test_a_bad_configuration_is_an_import_error_that_names_the_key(all_parsed: dict[str, dict[str, Any]]) -> None:
-    found = all_parsed["a bad one"]
+    found = all_parsed["all bad"]
     assert not {"redrive_orders", "redrive_payments"} & set(found["dags"])
-    (error,) = found["errors"].values()
-    assert "routes.payments.schedule" in error
+    assert all("routes.payments.broker" in error for error in found["errors"].values())
+    assert found["errors"]
+
+
+def test_a_bad_route_leaves_the_others_standing(all_parsed: dict[str, dict[str, Any]]) -> None:
+    found = all_parsed["a bad one"]
+    assert found["errors"] == {}
+    assert found["dags"] == all_parsed["two routes"]["dags"], "also the bad one, which nothing schedules"
 
 
 def test_no_routes_are_no_error(all_parsed: dict[str, dict[str, Any]]) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID
 from airflow.sdk.definitions.retry_policy import RetryAction
 from airflow.sdk.exceptions import AirflowSkipException, ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from redrive import settings as configuration
-from redrive.airflow import tasks
+from redrive.airflow import routes, tasks
 from redrive.errors import (
     BrokerUnavailable,
     IllegalMove,
@@ -63,6 +64,38 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DAG]:
 @pytest.fixture(scope="module")
 def orders(dags: dict[str, DAG]) -> DAG:
     return dags["redrive_orders"]
+
+
+class TestABrokenRoute:
+    @pytest.fixture
+    def both(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, DAG]:
+        file = tmp_path / "redrive.yaml"
+        broken = (
+            CONFIG.replace("routes:", "").replace("orders:", "Mail-2:").replace("{shards: 3}", "{shards: 3, at: 4}")
+        )
+        file.write_text(CONFIG + broken)
+        monkeypatch.setenv("REDRIVE_CONFIG", str(file))
+        return routes.dags()
+
+    def test_stands_beside_the_others_and_says_what_is_wrong(self, both: dict[str, DAG]) -> None:
+        assert set(both) == {"redrive_orders", "redrive_mail_2"}
+        assert "broken" in both["redrive_mail_2"].tags
+        assert "broken" not in both["redrive_orders"].tags
+        assert "routes.Mail-2.drain.at: unknown key" in str(both["redrive_mail_2"].doc_md)
+
+    def test_keeps_its_tasks_for_runs_that_began_before(self, both: dict[str, DAG]) -> None:
+        assert both["redrive_mail_2"].task_ids == both["redrive_orders"].task_ids
+        assert both["redrive_mail_2"].get_task("begin").op_args == ("Mail-2",)
+
+
+def test_a_task_makes_its_own_dag_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "redrive.yaml"
+    file.write_text(CONFIG + CONFIG.replace("routes:", "").replace("orders:", "mail:"))
+    monkeypatch.setenv("REDRIVE_CONFIG", str(file))
+    assert set(routes.dags()) == {"redrive_orders", "redrive_mail"}
+    # As Airflow's task runner says it; its own context manager leaves the variable set.
+    monkeypatch.setenv(_AIRFLOW_PARSING_CONTEXT_DAG_ID, "redrive_mail")
+    assert set(routes.dags()) == {"redrive_mail"}
 
 
 class TestTheLoop:

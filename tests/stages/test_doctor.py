@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+import yaml
 
 from redrive import settings as configuration
 from redrive.brokers import memory
 from redrive.brokers.base import ConsumerStats, QueueInfo
 from redrive.brokers.memory import MemoryBroker
+from redrive.cli.looking import doctor as look_at_everything
 from redrive.spark import session_conf, submit
 from redrive.stages import doctor
 from redrive.stages.doctor import Finding
-from tests.workshop import REFUSED, Workshop
+from tests.workshop import REFUSED, ROUTE, Workshop
 
 PLAIN_SOURCE = {"sources": [{"queue": "orders-dlq"}]}
 
@@ -129,6 +132,22 @@ def test_rights_that_can_not_be_tried_are_named_and_not_called_fine(
     [found] = [one for one in examine(workshop, monkeypatch) if one.level == "untried"]
     assert found.subject == "orders: rights"
     assert "to take and to give" in found.text
+
+
+def test_a_route_that_is_left_out_is_an_error_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workshop = Workshop(tmp_path)
+    file = tmp_path / "redrive.yaml"
+    routes = {"orders": ROUTE, "mail": ROUTE | {"retries": 3}}
+    file.write_text(yaml.safe_dump({"database": workshop.settings.database, "routes": routes}))
+    monkeypatch.setenv("REDRIVE_CONFIG", str(file))
+    monkeypatch.setattr(doctor, "open_broker", lambda *_: workshop.broker)
+    with pytest.raises(typer.Exit):
+        look_at_everything()
+    said = " ".join(capsys.readouterr().out.split())
+    assert "routes.mail.retries: unknown key" in said
+    assert "orders: source" in said
 
 
 def about_spark(folder: Path, text: str) -> Finding:

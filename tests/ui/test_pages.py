@@ -18,6 +18,7 @@ from redrive.errors import BrokerUnavailable, LedgerUnavailable
 from redrive.ledger import leases
 from redrive.ledger.engine import Ledger
 from redrive.message import index_key
+from redrive.settings import Broken
 from redrive.stages import peek
 from redrive_ui.rendering import PREFIX
 from redrive_ui.request_context import Configuration
@@ -498,6 +499,21 @@ def test_links_hold_where_airflow_lives_below_a_path(site: Site) -> None:
     links = set(re.findall(r'(?:href|src|action)="([^"#]+)"', page))
     assert all(link.startswith("/tools/airflow/") for link in links), links
     assert any(link.startswith("/tools/airflow/dags/redrive_orders/runs/") for link in links)
+
+
+def test_of_a_route_that_is_left_out_only_that_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = site.app.state.redrive.load()
+    settings = found.model_copy(update={"routes": {n: one for n, one in found.routes.items() if n != "orders"}})
+    settings._broken = {"orders": Broken("routes.orders.redact.0: what a person wrote", found.route("orders"))}
+    monkeypatch.setattr(site.app.state.redrive, "load", lambda: settings)
+    assert "Route orders is left out" in site.page("/")
+    assert site.get("/messages?status=all").text.count("/routes/orders") == 0
+    for path in ("/routes/orders", f"/messages/{FIRST + 1}", "/groups?route=orders"):
+        answer = site.get(path)
+        assert "what a person wrote" not in answer.text
+        assert "order-1" not in answer.text
+    assert site.get("/routes/orders").status_code == 503
+    assert "redrive doctor orders" in site.get("/routes/orders").text
 
 
 def test_a_changed_configuration_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

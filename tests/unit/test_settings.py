@@ -194,6 +194,72 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         settings.load(tmp_path / "none.yaml", env={})
 
 
+GOOD_AND_BAD = """
+routes:
+  good: {{broker: memory, sources: [{{queue: dead}}]}}
+  {bad}
+"""
+
+
+@pytest.mark.parametrize(
+    ("bad", "name", "said"),
+    [
+        pytest.param(
+            "bad: {broker: memory, sources: [{queue: dead}], retries: 3}", "bad", "routes.bad.retries:", id="key"
+        ),
+        pytest.param("bad: {broker: memory, sources: []}", "bad", "routes.bad.sources:", id="value"),
+        pytest.param(
+            "bad: {broker: memory, sources: [{queue: a}, {queue: a}]}", "bad", "routes.bad.sources.1.queue:", id="both"
+        ),
+        pytest.param("bad: {broker: memory, sources: [{queue: '${NOT_THERE}'}]}", "bad", "NOT_THERE", id="variable"),
+        pytest.param("bad: {broker: memory, broker: memory, sources: [{queue: dead}]}", "bad", "twice", id="twice"),
+        pytest.param("bad: nothing", "bad", "routes.bad:", id="no-mapping"),
+        pytest.param("bad:", "bad", "routes.bad:", id="empty"),
+        pytest.param("So Bad: {broker: memory, sources: [{queue: dead}]}", "So Bad", "routes.So Bad:", id="name"),
+    ],
+)
+def test_a_broken_route_is_left_out_alone(tmp_path: Path, bad: str, name: str, said: str) -> None:
+    file = tmp_path / "redrive.yaml"
+    file.write_text(GOOD_AND_BAD.format(bad=bad))
+    found = settings.load(file, env={})
+    assert list(found.routes) == ["good"]
+    assert list(found.broken) == [name]
+    assert said in found.broken[name].problem
+    with pytest.raises(SettingsError) as refused:
+        found.route(name)
+    assert str(refused.value) == found.broken[name].problem
+    with pytest.raises(SettingsError, match=re.escape(said)):  # what is parsed as a whole is right as a whole
+        settings.parse(file.read_text(), env={}, root=ROOT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("routes: {bad: {broker: memory, sources: []}}", id="no-other-route"),
+        pytest.param(GOOD_AND_BAD.format(bad="bad: {}") + "staging: ''", id="what-all-share"),
+        pytest.param(GOOD_AND_BAD.format(bad="bad: {}") + "defaults: {retries: 3}", id="defaults"),
+        pytest.param("routes: [good]", id="no-routes"),
+    ],
+)
+def test_what_is_wrong_for_every_route_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "redrive.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError):
+        settings.load(file, env={})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "schedule"),
+    [("schedule: '@daily', rate: {per_second: many}", "@daily"), ("schedule: perhaps", None)],
+)
+def test_of_a_broken_route_its_sound_keys_remain(tmp_path: Path, wrong: str, schedule: str | None) -> None:
+    file = tmp_path / "redrive.yaml"
+    sound = "broker: memory, sources: [{queue: dead}], title: Mail, drain: {shards: 3}"
+    file.write_text(GOOD_AND_BAD.format(bad=f"bad: {{{sound}, {wrong}}}"))
+    remains = settings.load(file, env={}).broken["bad"].remains
+    assert (remains.title, remains.drain.shards, remains.schedule) == ("Mail", 3, schedule)
+
+
 def test_relative_places_count_from_home() -> None:
     plain = read("")
     assert plain.database == "sqlite:////home/redrive/var/redrive.db"

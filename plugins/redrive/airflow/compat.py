@@ -1,5 +1,6 @@
 """What Airflow's versions call otherwise, from 3.1 on; nobody else asks which one runs."""
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any, Final
@@ -37,9 +38,15 @@ __all__ = [
 
 def known_to(operator: type, **arguments: Any) -> dict[str, Any]:
     """Those of the arguments that this version of an operator, or of one that it is made from, takes."""
-    made: list[Any] = [kind.__dict__["__init__"] for kind in operator.__mro__ if "__init__" in kind.__dict__]
-    taken = {name for one in made for name in inspect.signature(one).parameters}
+    taken = _taken_by(operator)
     return {name: value for name, value in arguments.items() if name in taken}
+
+
+@functools.cache
+def _taken_by(operator: type) -> frozenset[str]:
+    """Asked once and not for each route: a parse makes thousands of tasks of a few classes."""
+    made: list[Any] = [kind.__dict__["__init__"] for kind in operator.__mro__ if "__init__" in kind.__dict__]
+    return frozenset(name for one in made for name in inspect.signature(one).parameters)
 
 
 def lineage_collector() -> Any:

@@ -7,6 +7,7 @@ clients) are imported inside the functions, because the scheduler imports this m
 """
 
 import functools
+import inspect
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from redrive.errors import (
     UsageError,
 )
 from redrive.message import LARGEST_ID, MOST_MESSAGES
-from redrive.settings import Settings, format_duration
+from redrive.settings import ANY_BROKER, Route, Settings, format_duration
 
 if TYPE_CHECKING:
     from redrive.ledger.selecting import Selection
@@ -50,6 +51,8 @@ START: Final = datetime(2025, 1, 1, tzinfo=UTC)  # any fixed day in the past; no
 REVIEW_SCHEDULE: Final = "*/5 * * * *"
 AUDIT_SCHEDULE: Final = "17 * * * *"  # not at the full hour, when everybody's jobs start
 TAG: Final = "redrive"
+#: The tag of a route of which the configuration is wrong.
+BROKEN: Final = "broken"
 
 
 class MessagesExpiring(RedriveError):
@@ -89,6 +92,9 @@ HOPELESS: Final = (
     ValueError,
 )
 
+#: Asked once: a parse makes thousands of DAGs.
+_NO_BACKFILL: Final = compat.no_backfill()
+
 Counts = dict[str, Any]
 
 
@@ -99,32 +105,51 @@ def load_settings() -> Settings:
     """The configuration, from the one file that a DAG file reads.
 
     A :class:`~redrive.errors.SettingsError` passes through, so that Airflow shows it as the file's import
-    error, with the path of every wrong key.
+    error, with the path of every wrong key; what is wrong with one route alone is on the page of its DAG.
     """
     return configuration.load()
 
 
+def dag_id(route: str) -> str:
+    """The id of the route's DAG."""
+    return f"redrive_{route}"
+
+
 def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
-    """An empty DAG ``redrive_<name>`` with everything but its tasks; ``page`` is what every route's page says."""
+    """A DAG ``redrive_<name>`` without its tasks and their parameters; ``page`` is what every route's page says."""
     route = settings.route(name)
-    # What stands for several is told by the broker, and a parse asks nobody.
-    sources = () if any(registry.kind(route.broker).many(s.queue) for s in route.sources) else route.sources
     return DAG(
-        dag_id=f"redrive_{name}",
-        dag_display_name=route.title or f"redrive_{name}",
+        dag_id=dag_id(name),
+        dag_display_name=route.title or dag_id(name),
         description=f"Brings dead messages of {', '.join(s.queue for s in route.sources)} back",
         doc_md=f"{page or ''}\n{route_page(settings, name)}",
         schedule=schedules.of_route(name, route),
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        **compat.no_backfill(),
+        **_NO_BACKFILL,
         tags=[TAG, route.broker],
-        params=route_params([source.queue for source in sources]),
         dagrun_timeout=route.airflow.run_timeout,
         default_args=default_args() | ({"pool": route.airflow.pool} if route.airflow.pool else {}),
         **({"max_active_tasks": route.airflow.max_active_tasks} if route.airflow.max_active_tasks else {}),
     )
+
+
+def say_broken(dag: DAG, problem: str, *, page: str | None) -> DAG:
+    """``dag``, of a route of which something is wrong in the configuration, with ``problem`` on its ``page``.
+
+    It has every task, so that a run goes on that began before, with the configuration of then. ``begin`` fails at once.
+    """
+    dag.tags = {*dag.tags, BROKEN} - {ANY_BROKER}
+    dag.doc_md = f"## The configuration of this route is wrong\n\n```text\n{problem}\n```\n\n{page or ''}"
+    return dag
+
+
+def known_sources(route: Route) -> list[str]:
+    """The names of its sources; none where one stands for several: the broker tells which, and a parse asks nobody."""
+    many = registry.kind(route.broker).many if route.broker != ANY_BROKER else None
+    names = [source.queue for source in route.sources]
+    return [] if many is None or any(many(name) for name in names) else names
 
 
 def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None) -> DAG:
@@ -137,7 +162,7 @@ def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        **compat.no_backfill(),
+        **_NO_BACKFILL,
         tags=[TAG],
         default_args=default_args(),
     )
@@ -632,6 +657,8 @@ def _telling(function: Callable[..., object]) -> Callable[..., object]:
                 raise told_so from error
             raise
 
+    # Said once: Airflow asks for it several times a task, and a parse makes thousands of them.
+    told.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return told
 
 

@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 
 
 def read_settings() -> "Settings":
-    """The configuration, as `REDRIVE_CONFIG` or the working folder says where it is."""
+    """The configuration, as `REDRIVE_CONFIG` or the working folder says where it is; routes that are left out of it
+    are named on standard error."""
     from redrive import settings  # noqa: PLC0415
 
-    return settings.load()
+    found = settings.load()
+    for name in found.broken:
+        typer.echo(f"redrive: route {name} is left out: `redrive doctor {name}` says what is wrong with it", err=True)
+    return found
 
 
 @contextmanager
@@ -117,6 +121,8 @@ def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None =
 
     for row in rows:
         name = route or row["route"]
+        if name in settings.broken:
+            settings.route(name)  # raises: what it redacts may be what is wrong
         if name not in settings.routes or not (mask := redactor(settings.routes[name])):
             continue
         for name in {"payload", "error_text", "corrected_body", "template", "example"} & row.keys():

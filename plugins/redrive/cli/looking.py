@@ -108,7 +108,7 @@ def doctor(
     from redrive.stages import doctor as examination  # noqa: PLC0415
 
     settings = read_settings()
-    findings = examination.examine(settings, [route] if route else list(settings.routes))
+    findings = examination.examine(settings, [route] if route else [*settings.routes, *settings.broken])
     if as_json:
         typer.echo(json.dumps([finding._asdict() for finding in findings]))
     else:

@@ -7,9 +7,12 @@ named by their Airflow id, and values can come from the environment as ``${VAR}`
 
 from redrive.settings.file import POLICY_KEYS, Written, checkout, config_path, home, load, load_policy, parse, written
 from redrive.settings.models import (
+    ANY_BROKER,
+    LONGEST_LEASE,
     Ages,
     Backoff,
     Breaker,
+    Broken,
     BrokerName,
     Canary,
     CauseOverride,
@@ -31,10 +34,13 @@ from redrive.settings.models import (
 from redrive.settings.words import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [
+    "ANY_BROKER",
+    "LONGEST_LEASE",
     "POLICY_KEYS",
     "Ages",
     "Backoff",
     "Breaker",
+    "Broken",
     "BrokerName",
     "Canary",
     "CauseOverride",

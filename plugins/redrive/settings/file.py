@@ -4,7 +4,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from redrive.classification.causes import Cause
 from redrive.errors import SettingsError
-from redrive.settings.models import ANY_BROKER, Route, Settings, known_keys
+from redrive.settings.models import ANY_BROKER, Broken, Route, Settings, known_keys
 from redrive.settings.words import format_size, nearest, quoted
 
 _MAX_DEPTH = 30
@@ -44,6 +44,18 @@ class Written(NamedTuple):
 
     hash: str  # SHA-256, as hexadecimal digits
     text: str  # YAML that :func:`parse` reads; the environment's values are not in it
+
+
+class _Problem(NamedTuple):
+    """What is wrong at a key, for people."""
+
+    key: _Key
+    line: str
+
+    @property
+    def route(self) -> str | None:
+        """The route that alone has it; None where it is everybody's."""
+        return str(self.key[1]) if self.key[:1] == ("routes",) and len(self.key) > 1 else None
 
 
 def home(env: Mapping[str, str] = os.environ) -> Path:
@@ -75,14 +87,15 @@ def config_path(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def load(path: Path | None = None, env: Mapping[str, str] = os.environ) -> Settings:
-    """Read, expand and check the configuration.
+    """Read, expand and check the configuration. A route that is wrong is left out of it: ``Settings.broken``.
 
-    ``path`` goes before ``$REDRIVE_CONFIG``. Every problem of the file is listed in one
-    :class:`~redrive.errors.SettingsError`, a line each, beginning with the path of the key.
+    ``path`` goes before ``$REDRIVE_CONFIG``. What is wrong outside of the routes, or with all of them, raises
+    :class:`~redrive.errors.SettingsError` with every problem of the file, a line each, beginning with the path of the
+    key.
     """
     file = path or config_path(env)
     text = _read(file, "`redrive init` writes one; or set REDRIVE_CONFIG")
-    return parse(text, env=env, root=home(env), file=file)
+    return parse(text, env=env, root=home(env), file=file, without_broken=True)
 
 
 def written(settings: Settings, route: str) -> Written | None:
@@ -107,7 +120,9 @@ def load_policy(path: Path, route: Route, env: Mapping[str, str] = os.environ) -
 
     Problems are told as by :func:`load`.
     """
-    _, given = _mapping(_read(path, "name a file with the keys of a policy"), env, path)
+    _, given, wrong = _mapping(_read(path, "name a file with the keys of a policy"), env, path)
+    if wrong:
+        raise SettingsError(_lines(wrong))
     problems = [
         f"{key}: is no part of a policy{nearest(key, POLICY_KEYS)}; known: {', '.join(POLICY_KEYS)}"
         for key in given
@@ -143,13 +158,16 @@ def _read(file: Path, otherwise: str) -> str:
         raise SettingsError(f"{file}: is not UTF-8 text") from error
 
 
-def _mapping(text: str, env: Mapping[str, str], file: Path | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys and values of the YAML ``text`` of ``file``, as they are and with the environment's values in them."""
-    problems: list[str] = []
+def _mapping(
+    text: str, env: Mapping[str, str], file: Path | None = None
+) -> tuple[dict[str, Any], dict[str, Any], list[_Problem]]:
+    """The keys and values of the YAML ``text`` of ``file``, as they are and with the environment's values in them;
+    and what is wrong with them so far."""
+    problems: list[_Problem] = []
     where = f"{file}: " if file else ""
     try:
         node = yaml.compose(text, Loader=_Loader)
-        problems += [f"{_dotted(key)}: is there twice" for key in _duplicates(node)]
+        problems += [_Problem(key, f"{_dotted(key)}: is there twice") for key in _duplicates(node)]
         given = yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader, C or not
     except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(f"{where}not YAML: {_one_line(error)}") from None
@@ -160,17 +178,21 @@ def _mapping(text: str, env: Mapping[str, str], file: Path | None = None) -> tup
     if not isinstance(given, dict):
         raise SettingsError(f"{where}not a configuration: the file has to hold keys and values")
     expanded: dict[str, Any] = _Expansion(env, problems).of(given, ())
-    if problems:
-        raise SettingsError("\n".join(problems))
-    return given, expanded
+    return given, expanded, problems
 
 
-def parse(text: str, *, env: Mapping[str, str], root: Path, file: Path | None = None) -> Settings:
+def parse(
+    text: str, *, env: Mapping[str, str], root: Path, file: Path | None = None, without_broken: bool = False
+) -> Settings:
     """The settings that the YAML ``text`` means, :data:`PLACES` of ``env`` first; relative paths count from ``root``.
 
-    No I/O.
+    Raises :class:`~redrive.errors.SettingsError` for what is wrong; ``without_broken`` leaves out a route that is, as
+    long as another one is right. No I/O.
     """
-    (given, expanded), problems = _mapping(text, env, file), list[str]()
+    given, expanded, problems = _mapping(text, env, file)
+    wrong = {problem.route for problem in problems}
+    if problems and (not without_broken or None in wrong):
+        raise SettingsError(_lines(problems))
     expanded |= {key: env[variable] for key, variable in PLACES.items() if env.get(variable)}
     defaults = expanded.get("defaults")
     routes = expanded.get("routes")
@@ -178,7 +200,7 @@ def parse(text: str, *, env: Mapping[str, str], root: Path, file: Path | None = 
     merged["database"] = _sqlite_under(root, expanded.get("database", Settings.model_fields["database"].default))
     merged["staging"] = _path_under(root, expanded.get("staging", Settings.model_fields["staging"].default))
     if isinstance(defaults, dict):
-        problems += _problems_of_defaults(defaults)
+        problems += [_Problem(("defaults",), line) for line in _problems_of_defaults(defaults)]
         if isinstance(routes, dict):
             merged["routes"] = {
                 name: _merge(defaults, route) if isinstance(route, dict) else route for name, route in routes.items()
@@ -190,27 +212,55 @@ def parse(text: str, *, env: Mapping[str, str], root: Path, file: Path | None = 
             else route
             for name, route in merged["routes"].items()
         }
-    settings = None
-    try:
-        settings = Settings.model_validate(merged)
-    except ValidationError as error:
-        for detail in _first_causes(error):
-            line = _line(_where(detail, expanded), detail)
-            key, _, text = line.partition(": ")
-            if env.get(PLACES.get(key, "")):
-                line = f"{PLACES[key]}: {text}"
-            if line not in problems:
-                problems.append(line)
-    if settings is None or problems:
-        raise SettingsError("\n".join(problems))
+    settings, found = _validated(merged, wrong)
+    for detail in found:
+        line = _line(_where(detail, expanded), detail)
+        key, _, said = line.partition(": ")
+        if env.get(PLACES.get(key, "")):
+            line = f"{PLACES[key]}: {said}"
+        problems.append(_Problem(detail["loc"], line))
+    wrong = {problem.route for problem in problems}
+    if settings is None and without_broken and None not in wrong:
+        settings, _ = _validated(merged, wrong)
+    if settings is None or (problems and (not without_broken or None in wrong or not settings.routes)):
+        raise SettingsError(_lines(problems))
     settings._given = given
+    for name in dict.fromkeys(problem.route or "" for problem in problems):
+        mine = [problem for problem in problems if problem.route == name]
+        remains = _remains(merged["routes"].get(name), {problem.key[2] for problem in mine if len(problem.key) > 2})
+        settings._broken[name] = Broken(_lines(mine), remains)
     return settings
+
+
+def _lines(problems: Iterable[_Problem]) -> str:
+    return "\n".join(dict.fromkeys(problem.line for problem in problems))
+
+
+def _validated(merged: dict[str, Any], without: Collection[str | None]) -> tuple[Settings | None, list[ErrorDetails]]:
+    """The settings without these routes; None, and what is wrong, where they are not right."""
+    routes = merged.get("routes")
+    if without and isinstance(routes, dict):
+        merged = merged | {"routes": {name: route for name, route in routes.items() if name not in without}}
+    try:
+        return Settings.model_validate(merged), []
+    except ValidationError as error:
+        return None, _first_causes(error)
+
+
+def _remains(given: Any, wrong: Collection[str | int]) -> Route:
+    """A broken route as far as it can be read; without a schedule, where that can't."""
+    sound = {key: value for key, value in given.items() if key not in wrong} if isinstance(given, dict) else {}
+    no_schedule = {**_LEAST, "schedule": None}
+    try:
+        return Route.model_validate((no_schedule if "schedule" in wrong else _LEAST) | sound, context=_PARTS)
+    except ValidationError:
+        return Route.model_validate(no_schedule, context=_PARTS)
 
 
 class _Expansion:
     """Puts the environment's values into strings, noting what is missing."""
 
-    def __init__(self, env: Mapping[str, str], problems: list[str]) -> None:
+    def __init__(self, env: Mapping[str, str], problems: list[_Problem]) -> None:
         self.env, self.problems, self.nodes = env, problems, 0
 
     def of(self, value: Any, key: _Key) -> Any:
@@ -223,11 +273,14 @@ class _Expansion:
             case dict():
                 for name in value:
                     if not isinstance(name, str):
-                        self.problems.append(f"{_dotted((*key, str(name)))}: keys are text; put it in quotes")
+                        self._note((*key, str(name)), "keys are text; put it in quotes")
                 return {str(name): self.of(item, (*key, str(name))) for name, item in value.items()}
             case list():
                 return [self.of(item, (*key, position)) for position, item in enumerate(value)]
         return value
+
+    def _note(self, key: _Key, text: str) -> None:
+        self.problems.append(_Problem(key, f"{_dotted(key)}: {text}"))
 
     def _text(self, text: str, key: _Key) -> str:
         def put(match: re.Match[str]) -> str:
@@ -235,13 +288,13 @@ class _Expansion:
             if match[0] == "$${":
                 return "${"
             if name is None:
-                self.problems.append(f"{_dotted(key)}: write ${{VAR}} or ${{VAR:-default}} (and $${{ for a plain ${{)")
+                self._note(key, "write ${VAR} or ${VAR:-default} (and $${ for a plain ${)")
                 return ""
             found = self.env.get(name)
             if has_default:
                 return found or default  # as in a shell: :- also replaces an empty value
             if found is None:
-                self.problems.append(f"{_dotted(key)}: the environment variable {name} is not set and has no default")
+                self._note(key, f"the environment variable {name} is not set and has no default")
                 return ""
             return str(found)
 

@@ -6,9 +6,9 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -111,6 +111,8 @@ Expression = Annotated[
 Schedule = Annotated[str, BeforeValidator(lambda v: _checked(v, check_schedule))]
 Redaction = Annotated[str, BeforeValidator(_redaction)]
 
+#: Redrive leases a copy at most this long while its batch is open.
+LONGEST_LEASE = timedelta(hours=12)
 #: Stands for whichever broker where parts of a route are looked at alone; a file can't say it.
 ANY_BROKER = "*"
 
@@ -315,7 +317,7 @@ class Drain(Part):
     flush_bytes: Size = Field(
         default=64 << 20, ge=1 << 10, le=4 << 30, description="A batch is closed at this many bytes of bodies."
     )
-    lease: Annotated[Duration, _at_most(timedelta(hours=12))] = Field(
+    lease: Annotated[Duration, _at_most(LONGEST_LEASE)] = Field(
         default=timedelta(minutes=5),
         description="How long Redrive leases a copy while its batch is open. A batch is closed when half of it is "
         "over.",
@@ -836,6 +838,13 @@ class Route(Part):
         return own or (self.destination.queue if self.destination else None)
 
 
+class Broken(NamedTuple):
+    """A route of the file that is wrong, and so is left out."""
+
+    problem: str  # a line for each wrong key
+    remains: Route  # what can be read of it, to show it by; never to run it
+
+
 RouteName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
 
 
@@ -874,6 +883,7 @@ class Settings(Part):
 
     #: What the file says, without the environment's values and without what is inherited.
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _broken: dict[str, Broken] = PrivateAttr(default_factory=dict)
 
     @field_validator("page")
     @classmethod
@@ -911,11 +921,18 @@ class Settings(Part):
             raise _problem("staging", f"has to be {scheme}…, where runner {self.spark.runner} can read it")
         return self
 
+    @property
+    def broken(self) -> Mapping[str, Broken]:
+        """The routes that are left out, because something in their own section is wrong."""
+        return self._broken
+
     def route(self, name: str) -> Route:
-        """The route of that name; the error lists those there are."""
+        """The route of that name; the error says what is wrong with it, or lists those there are."""
         try:
             return self.routes[name]
         except KeyError:
+            if name in self.broken:
+                raise SettingsError(self.broken[name].problem) from None
             known = ", ".join(sorted(self.routes)) or "none"
             hint = nearest(name, self.routes)
             raise SettingsError(f"routes.{name}: there is no such route{hint}; there are: {known}") from None

@@ -21,7 +21,7 @@ from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
 from redrive.ledger.schema import ledger_id
 from redrive.message import MAX_ROWS, batch_and_row
-from redrive.settings import Route, Settings
+from redrive.settings import LONGEST_LEASE, Route, Settings
 from redrive.stages import adopt
 from redrive.stages.context import Progress, silent
 
@@ -67,7 +67,8 @@ def audit(
     ledger, staging = Ledger(settings.database), storage.staging(settings)
     found = Audited()
     try:
-        longest = max([ABANDON_AFTER, *(one.drain.lease for one in settings.routes.values())])
+        leases = [one.drain.lease for one in settings.routes.values()]
+        longest = max([ABANDON_AFTER, *leases, *([LONGEST_LEASE] if settings.broken else [])])
         with ledger.read() as connection:
             left = batches.left_open(connection, route=route, before_fence=None, opened_before=now - longest)
             left += batches.abandoned(connection, route)
@@ -235,7 +236,7 @@ def tidy(settings: Settings, *, now: datetime) -> dict[str, int]:
             for batch in left:
                 staging.remove(batch.uri)
             retention.drop(ledger, [batch.batch_id for batch in left])
-        if settings.routes:
+        if settings.routes and not settings.broken:  # of a broken route nobody knows how long it keeps
             longest = max(route.retention for route in settings.routes.values())
             configurations.forget(ledger, before=now - longest)
     finally:

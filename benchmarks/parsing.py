@@ -1,0 +1,113 @@
+"""What Airflow pays for many routes: ``python -m benchmarks.parsing [--routes 2000]``.
+
+Seconds of computing, each in a new interpreter: to parse ``dags/redrive_routes.py`` as the DAG processor does, with the
+imports of ours; of that to read the configuration; the same with one route broken, and for a task of one route; and
+what the DAG processor does after a parse, which is to serialize every DAG. The goal is 10 seconds for 2,000 routes.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+#: Seconds for 2,000 routes; the goal grows with the routes, but never below what importing takes.
+GOAL, GOAL_ROUTES = 10.0, 2_000
+
+_ROUTE = """
+  route_{number}:
+    broker: amazon_sqs
+    connection: sqs_{number}
+    sources:
+      - {{queue: queue-{number}-dlq}}
+    destination: {{queue: queue-{number}}}
+    evidence: ["attribute:error"]
+"""
+_BROKEN = "    retries: 3\n"
+
+_PARSE = """
+import json, sys, time
+begun = time.process_time()
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsing_context_manager
+from airflow.serialization.serialized_objects import DagSerialization
+found = {"importing Airflow": time.process_time() - begun}
+with _airflow_parsing_context_manager(dag_id=sys.argv[2] or None, task_id=None):
+    begun = time.process_time()
+    bag = DagBag(sys.argv[1])
+    found["parse"] = time.process_time() - begun
+assert not bag.import_errors, bag.import_errors
+found["dags"] = len(bag.dags)
+from redrive import settings
+begun = time.process_time()
+settings.load()
+found["configuration"] = time.process_time() - begun
+if not sys.argv[2]:
+    begun = time.process_time()
+    for dag in bag.dags.values():
+        DagSerialization.to_dict(dag)
+    found["serialize"] = time.process_time() - begun
+print(json.dumps(found))
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print a table; 1 when a parse takes longer than its goal."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parsing", description=(__doc__ or "").replace("``", ""))
+    parser.add_argument("--routes", type=int, default=GOAL_ROUTES)
+    parser.add_argument("--json", help="a file for the figures")
+    asked = parser.parse_args(arguments)
+    whole = _measured(asked.routes)
+    broken = _measured(asked.routes, broken=True)
+    task = _measured(asked.routes, only=f"redrive_route_{asked.routes // 2}")
+    if (whole["dags"], broken["dags"], task["dags"]) != (asked.routes, asked.routes, 1):
+        raise SystemExit(f"DAGs are missing: {whole['dags']}, {broken['dags']}, {task['dags']}")
+    figures = {
+        "parse": whole["parse"],
+        "of that, the configuration": whole["configuration"],
+        "parse with one route broken": broken["parse"],
+        "parse for a task of one route": task["parse"],
+        "serialize, after a parse": whole["serialize"],
+        "import Airflow, before the first": whole["importing Airflow"],
+    }
+    if asked.json:
+        Path(asked.json).write_text(json.dumps({"routes": asked.routes, "seconds": figures}, indent=1))
+    table = Table("what", f"{asked.routes:,} routes, s", box=box.SIMPLE_HEAD)
+    for name, seconds in figures.items():
+        table.add_row(name, f"{seconds:.2f}")
+    Console().print(table)
+    goal = GOAL * max(1.0, asked.routes / GOAL_ROUTES)
+    return int(max(figures["parse"], figures["parse with one route broken"]) > goal)
+
+
+def _measured(routes: int, *, broken: bool = False, only: str = "") -> dict[str, float]:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
+        text = "routes:" + "".join(_ROUTE.format(number=number) for number in range(routes))
+        file = Path(folder, "redrive.yaml")
+        file.write_text(text + _BROKEN * broken)
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW__")} | {
+            "AIRFLOW_HOME": f"{folder}/airflow",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "600",
+            "REDRIVE_CONFIG": str(file),
+            "PYTHONPATH": str(ROOT / "plugins"),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", _PARSE, str(ROOT / "dags" / "redrive_routes.py"), only],
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
