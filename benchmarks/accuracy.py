@@ -17,7 +17,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from redrive.classification import grouping, undressing
+from redrive.classification import grouping, normalization
 from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
 from redrive.classification.explain import explain
 from redrive.classification.learned_model import shipped
@@ -139,7 +139,7 @@ def _by_model(items: Sequence[dict[str, Any]]) -> list[tuple[float, bool]]:
     model = shipped()
     found = []
     for item in items if model is not None else ():
-        answer = model.find(undressing.template(grouping.mask(item["text"])))  # type: ignore[union-attr]
+        answer = model.find(normalization.template(grouping.mask(item["text"])))  # type: ignore[union-attr]
         if answer is not None:
             found.append((answer.confidence, answer.cause in (item["cause"], *item.get("also", ()))))
     return found

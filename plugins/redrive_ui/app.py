@@ -15,7 +15,7 @@ from starlette.requests import Request
 from redrive.errors import LedgerError, RedriveError, SchemaOutdated, SettingsError
 from redrive.settings import Settings
 from redrive.stages.context import utc_now
-from redrive_ui import decision_api, one_or_two, pages
+from redrive_ui import decision_api, group_rulings, pages
 from redrive_ui.filters import BadFilter
 from redrive_ui.identity import Access, NotLoggedIn
 from redrive_ui.protection import ProtectiveHeaders, Refused
@@ -37,7 +37,7 @@ def create_app(
     app.add_middleware(ProtectiveHeaders, broken=_unforeseen)
     app.include_router(pages.router)
     app.include_router(decision_api.router)
-    app.include_router(one_or_two.router)
+    app.include_router(group_rulings.router)
     for kind, handler in _PROBLEMS.items():
         app.add_exception_handler(kind, handler)
     return app

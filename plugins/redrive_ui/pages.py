@@ -27,13 +27,13 @@ from redrive.stages import peek
 from redrive.stages.preview import preview as plan_of
 from redrive.stages.review import bounds_of
 from redrive_ui import (
+    audit_trail,
     bulk_decisions,
     charts,
     decision_api,
     export,
     filters,
     formatting,
-    looking_back,
     reading,
     searching,
     timeline,
@@ -64,20 +64,20 @@ def overview(at: Requested) -> Response:
     with at.read() as connection:
         context = _overview(connection, at)
         visit = visits.visit_of(connection, at.person.name, at.now)
-        changed = looking_back.changed(connection, at.readable, at.person.name, visit, all_routes=at.reads_all)
+        changed = audit_trail.changed(connection, at.readable, at.person.name, visit, all_routes=at.reads_all)
     return at.render("overview.html", visit=visit, changed=changed, **context)
 
 
 @router.get("/audit", response_class=HTMLResponse)
 def audit_page(at: Requested, before: Word = "") -> Response:
-    asked = looking_back.Audit.read(dict(at.request.query_params))
+    asked = audit_trail.Audit.read(dict(at.request.query_params))
     if asked.route:
         at.insist(asked.route)
     with at.read() as connection:
-        events, following = looking_back.audit(
+        events, following = audit_trail.audit(
             connection, asked, at.readable, at.now, all_routes=at.reads_all, before=_whole_number("before", before)
         )
-        actors = looking_back.actors(connection) if at.reads_all else [at.person.name]
+        actors = audit_trail.actors(connection) if at.reads_all else [at.person.name]
     return at.render(
         "audit.html",
         asked=asked,

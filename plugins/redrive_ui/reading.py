@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from redrive.classification import grouping, undressing
+from redrive.classification import grouping, normalization
 from redrive.ledger.account import balance
 from redrive.ledger.delivery import gate_waits
 from redrive.ledger.dialects import dialect_of
@@ -246,7 +246,7 @@ def templates(
     for route, group_id in sorted(pairs - found.keys()):
         if text := _example(connection, route, group_id):
             masked = grouping.mask(text)
-            found[route, group_id] = undressing.template(masked)
+            found[route, group_id] = normalization.template(masked)
     return found
 
 

@@ -195,7 +195,7 @@ def simulated(world: World, seed: int) -> Iterator[None]:
             deliver_stage.deliver,
             "__kwdefaults__",
             (deliver_stage.deliver.__kwdefaults__ or {})
-            | {"monotonic": clock.monotonic, "sleep": clock.sleep, "beside": contextlib.nullcontext},
+            | {"monotonic": clock.monotonic, "sleep": clock.sleep, "prefetch": contextlib.nullcontext},
         )
         put(deliver_stage, "LOOK_AGAIN", deliver_stage.GIVE_UP / 2)  # meanwhile nobody does anything
         put(sqlite_file, "prepare", _unsynced)

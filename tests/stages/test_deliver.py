@@ -16,8 +16,8 @@ from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline
-from redrive.stages.beside import in_a_thread
 from redrive.stages.context import Context, Run
+from redrive.stages.prefetch import in_a_thread
 from redrive.staging.batch_files import Staging
 from tests.turns import Turns
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Pipelining, Workshop

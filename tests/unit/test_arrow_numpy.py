@@ -46,8 +46,8 @@ def test_a_worker_does_not_wait_for_pandas(tmp_path: Path) -> None:
     writer.close()
     worker = f"""
 import sys
-from redrive.classification.executor import Asked, Batch, write
-asked = Asked.by({{"message_key": "attribute:id", "order_key": "body:$.error"}})
+from redrive.classification.executor import CaseSettings, Batch, write
+asked = CaseSettings.by({{"message_key": "attribute:id", "order_key": "body:$.error"}})
 found = write([Batch(1, {staging.uri("b.parquet")!r})], asked, {str(tmp_path / "out")!r})
 print(found.num_rows, "pandas" in sys.modules)
 """

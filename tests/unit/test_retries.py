@@ -8,10 +8,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from redrive.brokers.rest import NotReady, Rest
-from redrive.brokers.retries import BRIEF, PATIENT, Patience, again, until
+from redrive.brokers.retries import BRIEF, STANDARD, RetryPolicy, again, until
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 
-AT_ONCE = Patience(3, 0, 0)
+AT_ONCE = RetryPolicy(3, 0, 0)
 
 
 class Failing:
@@ -43,18 +43,18 @@ def test_in_the_end_its_own_error_is_raised() -> None:
     waited: list[float] = []
     with pytest.raises(ConnectionError, match="try 8"):
         again(work, when=passes, sleep=waited.append)
-    assert work.tries == PATIENT.tries
-    assert max(waited) <= PATIENT.longest
+    assert work.tries == STANDARD.tries
+    assert max(waited) <= STANDARD.longest
 
 
 def test_a_server_that_is_not_there_is_told_sooner() -> None:
     work = Failing(99)
     with pytest.raises(ConnectionError):
         again(work, when=passes, away=passes, sleep=lambda _: None)
-    assert work.tries == PATIENT.tries_where_away < PATIENT.tries
+    assert work.tries == STANDARD.tries_where_away < STANDARD.tries
     brief = Failing(99)
     with pytest.raises(ConnectionError):
-        again(brief, when=passes, away=passes, patience=BRIEF, sleep=lambda _: None)
+        again(brief, when=passes, away=passes, policy=BRIEF, sleep=lambda _: None)
     assert brief.tries == BRIEF.tries, "it says nothing of servers that are away"
 
 
@@ -144,9 +144,9 @@ def test_what_is_no_answer_is_an_outage(serve: Callable[..., tuple[Rest, list[st
 
 def test_a_server_that_is_starting_is_asked_again(serve: Callable[..., tuple[Rest, list[str]]]) -> None:
     rest, asked = serve((500, ""), (503, ""), (200, "[1]"))
-    assert rest.patiently("queues", "queues", AT_ONCE) == [1]
+    assert rest.retried("queues", "queues", AT_ONCE) == [1]
     assert len(asked) == 3
     rest, asked = serve((500, ""), (500, ""), (500, ""), (500, ""))
     with pytest.raises(NotReady):
-        rest.patiently("queues", "queues", AT_ONCE)
+        rest.retried("queues", "queues", AT_ONCE)
     assert len(asked) == AT_ONCE.tries

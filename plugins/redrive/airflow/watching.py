@@ -75,7 +75,7 @@ def look(route: str) -> int:
     """
     from redrive import settings as configuration  # noqa: PLC0415
     from redrive.brokers import open_broker  # noqa: PLC0415
-    from redrive.stages import many  # noqa: PLC0415
+    from redrive.stages import source_expansion  # noqa: PLC0415
     from redrive.stages.watch import watch  # noqa: PLC0415
 
     settings = configuration.load()
@@ -86,7 +86,7 @@ def look(route: str) -> int:
             watch(settings, route, broker, datetime.now(UTC))
         except RedriveError as error:
             log.warning("route %s: could not look at its consumers: %s: %s", route, type(error).__name__, error)
-        watched = many.as_the_broker_says(watched, lambda: broker)
+        watched = source_expansion.as_the_broker_says(watched, lambda: broker)
         # A delay queue always holds something: that it waits is what it is for.
         return sum(broker.depth(one.queue).visible or 0 for one in watched.sources if one.kind == "dead_letter")
     finally:

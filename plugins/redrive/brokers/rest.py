@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redrive.brokers.retries import Patience, again
+from redrive.brokers.retries import RetryPolicy, again
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 
 
@@ -37,9 +37,9 @@ class Rest:
             handlers.append(urllib.request.HTTPSHandler(context=context))
         self._opener = urllib.request.build_opener(*handlers)
 
-    def patiently(self, path: str, subject: str, patience: Patience) -> Any:
+    def retried(self, path: str, subject: str, policy: RetryPolicy) -> Any:
         """What a GET answers; a server that just started, and answers 500 until it is ready, is asked a few times."""
-        return again(lambda: self.ask(path, subject), when=_is_not_ready, patience=patience)
+        return again(lambda: self.ask(path, subject), when=_is_not_ready, policy=policy)
 
     def ask(self, path: str, subject: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
         """The decoded answer to one request, None where it is empty; ``subject`` begins every error.

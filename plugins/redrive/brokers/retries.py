@@ -13,7 +13,7 @@ import tenacity
 Result = TypeVar("Result")
 
 
-class Patience(NamedTuple):
+class RetryPolicy(NamedTuple):
     """How often, and for how long: no try begins more than ``within`` seconds after the first one did."""
 
     tries: int
@@ -24,16 +24,16 @@ class Patience(NamedTuple):
 
 
 #: 8 tries in 13 s on average, 40 s at most.
-PATIENT: Final = Patience(8, 0.25, 10, within=30, tries_where_away=4)
+STANDARD: Final = RetryPolicy(8, 0.25, 10, within=30, tries_where_away=4)
 #: For links that take their time to fail: 4 tries.
-BRIEF: Final = Patience(4, 0.25, 5)
+BRIEF: Final = RetryPolicy(4, 0.25, 5)
 
 
 def again(
     work: Callable[[], Result],
     *,
     when: Callable[[BaseException], bool],
-    patience: Patience = PATIENT,
+    policy: RetryPolicy = STANDARD,
     away: Callable[[BaseException], bool] = lambda _: False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Result:
@@ -41,32 +41,30 @@ def again(
 
     ``away`` says of an error that the server is not there.
     """
-    return tenacity.Retrying(retry=tenacity.retry_if_exception(when), reraise=True, **_pace(patience, away, sleep))(
-        work
-    )
+    return tenacity.Retrying(retry=tenacity.retry_if_exception(when), reraise=True, **_pace(policy, away, sleep))(work)
 
 
 def until(
     done: Callable[[], bool],
     *,
-    patience: Patience = PATIENT,
+    policy: RetryPolicy = STANDARD,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Ask ``done`` until it says so; False where it did not in the end. Its errors are raised at once."""
     asked: bool = tenacity.Retrying(
         retry=tenacity.retry_if_result(lambda said: not said),
         retry_error_callback=lambda _: False,
-        **_pace(patience, lambda _: False, sleep),
+        **_pace(policy, lambda _: False, sleep),
     )(done)
     return asked
 
 
-def _pace(patience: Patience, away: Callable[[BaseException], bool], sleep: Callable[[float], None]) -> dict[str, Any]:
+def _pace(policy: RetryPolicy, away: Callable[[BaseException], bool], sleep: Callable[[float], None]) -> dict[str, Any]:
     def enough(state: tenacity.RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome else None
-        is_away = error is not None and patience.tries_where_away and away(error)
-        tries = patience.tries_where_away if is_away else patience.tries
-        return state.attempt_number >= tries or (state.seconds_since_start or 0) >= patience.within
+        is_away = error is not None and policy.tries_where_away and away(error)
+        tries = policy.tries_where_away if is_away else policy.tries
+        return state.attempt_number >= tries or (state.seconds_since_start or 0) >= policy.within
 
-    wait = tenacity.wait_random_exponential(multiplier=patience.first, max=patience.longest)
+    wait = tenacity.wait_random_exponential(multiplier=policy.first, max=policy.longest)
     return {"wait": wait, "stop": enough, "sleep": sleep}

@@ -32,7 +32,7 @@ _PAGE = re.compile(r"<(?:!doctype )?html", re.I)
 _LOOKED_AT = 4000
 
 
-def told(text: str, say: Callable[[str], str]) -> str:
+def message_of(text: str, say: Callable[[str], str]) -> str:
     """What the fields of ``text`` say, "" where it has none; ``say`` writes the template of a message."""
     start = text.find("{")
     if 0 <= start < 60 and len(fields := _FIELD.findall(text[:_LOOKED_AT])) > bool(start):

@@ -82,8 +82,8 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a manifest wants to know of each message."""
+class CaseSettings:
+    """What a manifest has read from each message."""
 
     evidence: tuple[Selector, ...] = ()
     message_key: Selector | None = None
@@ -93,8 +93,8 @@ class Asked:
     leases: Mapping[str, float] = field(default_factory=dict)  # seconds, of the sources where time is evidence
 
     @classmethod
-    def by(cls, manifest: Mapping[str, Any]) -> "Asked":
-        """What ``manifest`` asks; what it doesn't name, it doesn't ask."""
+    def by(cls, manifest: Mapping[str, Any]) -> "CaseSettings":
+        """As ``manifest`` names it."""
         sources = manifest.get("sources") or {}
         message_key, order_key = manifest.get("message_key"), manifest.get("order_key")
         return cls(
@@ -122,7 +122,7 @@ class _Found:
 
 
 def write(
-    batches: Iterable[Batch], asked: Asked, output: str, access: filesystems.Access | None = None
+    batches: Iterable[Batch], asked: CaseSettings, output: str, access: filesystems.Access | None = None
 ) -> pa.RecordBatch:
     """Write ``{output}/batch-N.parquet`` (columns :data:`~redrive.staging.file_schemas.MESSAGES`) for each; the cases.
 
@@ -277,7 +277,7 @@ class _Headers:
 class _Look:
     """Looks at row groups, and remembers the cases that it has seen."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: CaseSettings) -> None:
         self._asked = asked
         self._found: dict[tuple[str, str, str], _Found] = {}
         self._delays = 0

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from redrive.classification import failure_text, grouping, likeness, route_rules, undressing
+from redrive.classification import failure_text, grouping, normalization, route_rules, similarity
 from redrive.classification.cases import LEASE_HINT, MAYBE_LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.grouping import Spot
@@ -82,7 +82,7 @@ class Others:
     def explain(self, case: Case) -> Explanation:
         """The explanation of one case."""
         text = case.masked
-        template = undressing.template(text or _nothing_said(case))
+        template = normalization.template(text or _nothing_said(case))
         believed: dict[str, Finding | None] = {}
         if text and not case.hint.startswith(ROUTE_HINT):
             by_rule = find(text)
@@ -203,7 +203,7 @@ def compare(
     left, right = answers
     same = left["group"] == right["group"]
     alone = [next(explain([{"text": text}], model=model))["template"] for text in (one, other)]
-    because = likeness.reasons(*alone)
+    because = similarity.reasons(*alone)
     if left["cause"] != right["cause"]:
         because.insert(0, f"their causes differ: {left['cause']} / {right['cause']}")
     if same and known_groups and len({*alone}) > 1:

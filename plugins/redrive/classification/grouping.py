@@ -1,12 +1,12 @@
-"""Which failures are the same failure: masking, templates, likeness, fingerprints.
+"""Which failures are the same failure: masking, templates, similarity, fingerprints.
 
 A failure text goes through four steps. :func:`mask` blanks what varies from message to message
 (numbers, ids, hosts, paths, times) and keeps what tells failures apart (status codes, SQLSTATE,
-vendor codes, class names). Equal masked texts are then handled once. :mod:`~redrive.classification.undressing` takes
+vendor codes, class names). Equal masked texts are then handled once. :mod:`~redrive.classification.normalization` takes
 off what the same failure is told with or without, which gives a text its template. :func:`spots` finds among the
 distinct templates those that differ only in words that vary (:mod:`~redrive.classification.templates`) or in optional
-parts (:mod:`~redrive.classification.likeness`). The fingerprint of a group is :func:`fingerprint` of its cause and its
-template's parts, so it is the same on every machine and every day.
+parts (:mod:`~redrive.classification.similarity`). The fingerprint of a group is :func:`fingerprint` of its cause and
+its template's parts, so it is the same on every machine and every day.
 
 :data:`MASKS` is the one list of patterns: ASCII classes spelled out, every repetition possessive or bounded so that
 hostile text costs linear time, replacements without groups. What they can see of digits and ids is what
@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from redrive.classification import likeness, undressing
+from redrive.classification import normalization, similarity
 from redrive.classification.stack_traces import FRAME
 from redrive.classification.templates import WILDCARD, KnownGroup, KnownTemplates, Place, mine, tokens_of
 
@@ -232,8 +232,8 @@ VERSION: Final = "v2"
 def fingerprint(cause: str, template: str) -> str:
     """Sixteen characters that name the group of ``cause`` and ``template`` everywhere and for ever: the version, then
     hexadecimal digits. Case, punctuation and quotes of a template don't matter."""
-    told = likeness.told_by(template)
-    named = "\0".join([cause, told.frame, *told.parts])
+    signature = similarity.signature_of(template)
+    named = "\0".join([cause, signature.frame, *signature.parts])
     return VERSION + hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[: 16 - len(VERSION)]
 
 
@@ -285,12 +285,12 @@ def spots(masked_texts: Collection[str], known: Sequence[KnownGroup] = ()) -> di
     A text that fits a ``known`` group belongs to it. The answer depends on the set of texts and ``known`` only, not on
     their order.
     """
-    own = {text: undressing.template(text) for text in masked_texts}
+    own = {text: normalization.template(text) for text in masked_texts}
     old: dict[str, list[KnownGroup]] = {}
     for group in known:
         old.setdefault(_today(group), []).append(group)
     mined = _mined(set(own.values()), old)
-    names = likeness.clusters(sorted({*mined.values(), *old}))
+    names = similarity.clusters(sorted({*mined.values(), *old}))
     members: dict[tuple[str, ...], list[str]] = {}
     for template in old:
         members.setdefault(names[template], []).append(template)
@@ -298,7 +298,7 @@ def spots(masked_texts: Collection[str], known: Sequence[KnownGroup] = ()) -> di
     together: dict[tuple[str, ...], list[str]] = {}
     for template in sorted(set(mined.values())):
         groups: dict[str, KnownGroup] = {}
-        fitting = [other for other in members.get(names[template], ()) if likeness.covers(other, template)]
+        fitting = [other for other in members.get(names[template], ()) if similarity.covers(other, template)]
         for other in [template] * (template in old) + sorted(fitting):
             for group in sorted(old[other]):
                 groups.setdefault(group.cause, group)
@@ -307,14 +307,14 @@ def spots(masked_texts: Collection[str], known: Sequence[KnownGroup] = ()) -> di
         else:
             together.setdefault(names[template], []).append(template)
     for some in together.values():
-        spot = Spot(likeness.fullest(some))
+        spot = Spot(similarity.fullest(some))
         found.update(dict.fromkeys(some, spot))
     return {text: found[mined[template]] for text, template in own.items()}
 
 
 def _today(group: KnownGroup) -> str:
     """The template of a group, as this release would write it."""
-    return group.template if group.fingerprint.startswith(VERSION) else undressing.template(group.template)
+    return group.template if group.fingerprint.startswith(VERSION) else normalization.template(group.template)
 
 
 def _mined(templates: Collection[str], known: Collection[str] = ()) -> dict[str, str]:
@@ -346,17 +346,17 @@ class Known:
 
     def __init__(self, groups: Iterable[KnownGroup]) -> None:
         by_frame: dict[str, list[KnownGroup]] = {}
-        self._by_parts: dict[likeness.Told, KnownGroup] = {}
+        self._by_parts: dict[similarity.Signature, KnownGroup] = {}
         for group in sorted(groups):
             template = _today(group)
             said, _, frame = template.partition(FRAME)
             by_frame.setdefault(frame, []).append(group._replace(template=said))
-            self._by_parts.setdefault(likeness.told_by(template), group)
+            self._by_parts.setdefault(similarity.signature_of(template), group)
         self._by_frame = {frame: KnownTemplates(some) for frame, some in by_frame.items()}
 
     def place(self, template: str) -> Place | None:
         """The place of a text whose template is known, as :func:`spots` would find it; else None."""
-        group = self._by_parts.get(likeness.told_by(template))
+        group = self._by_parts.get(similarity.signature_of(template))
         if group is not None:
             return Place(group.template, group.fingerprint)
         said, _, frame = template.partition(FRAME)
@@ -382,10 +382,10 @@ def merges(groups: Sequence[KnownGroup], same_words: Mapping[str, str] = {}) -> 
         if len(members) == 1:
             continue
         mined = _mined({template for template, _ in members})
-        names = likeness.clusters(sorted(set(mined.values())))
+        names = similarity.clusters(sorted(set(mined.values())))
         earliest: dict[tuple[str, ...], str] = {}
         for template, group in members:
-            name = likeness.with_same_words(names[mined[template]], same_words)
+            name = similarity.with_same_words(names[mined[template]], same_words)
             first = earliest.setdefault(name, group.fingerprint)
             if first != group.fingerprint:
                 found[group.fingerprint] = first

@@ -1,6 +1,6 @@
 """What a stack trace is named by: the exception at its root, and the nearest frame of the application's own code.
 
-The way there is dress: line numbers, frames of libraries and containers, generated names, wrapping exceptions.
+The way there is decoration: line numbers, frames of libraries and containers, generated names, wrapping exceptions.
 """
 
 import re
@@ -167,7 +167,7 @@ class Trace:
         own = not _LIBRARY.match(place) and not _LIBRARY_PATH.search(place)
         self.frames.append((number, frame, own))
 
-    def told(self) -> tuple[str, str]:
+    def root_and_frame(self) -> tuple[str, str]:
         """What the exception at the root says, and the nearest own frame."""
         root, at = self._root()
         frame = self._own_frame(at)

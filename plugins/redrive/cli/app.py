@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from redrive.cli import control, groups, looking, review, runs, upkeep, ways_out
+from redrive.cli import control, groups, inspection, recovery, review, runs, upkeep
 from redrive.errors import RedriveError
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for part in (runs, ways_out, control, looking, upkeep):
+for part in (runs, recovery, control, inspection, upkeep):
     app.add_typer(part.app)
 app.add_typer(review.app, name="review")
 app.add_typer(groups.app, name="groups")

@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from redrive.classification import executor, explain
 from redrive.classification.cases import Case, RouteRule
 from redrive.classification.causes import Cause
-from redrive.classification.executor import Asked, Batch
+from redrive.classification.executor import Batch, CaseSettings
 from redrive.classification.templates import KnownGroup
 from redrive.connections import storage
 from redrive.redaction import as_example
@@ -70,7 +70,7 @@ def run(manifest: Mapping[str, Any], spark: SparkSession, access: filesystems.Ac
     rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
     known = _known_groups(manifest)
     folder_of_messages = f"{output}/{file_schemas.MESSAGES_DIR}"
-    found = distinct_cases(spark, shares(manifest), Asked.by(manifest), folder_of_messages, access)
+    found = distinct_cases(spark, shares(manifest), CaseSettings.by(manifest), folder_of_messages, access)
     first, others = most_frequent(found, of=sum(batch["rows"] for batch in manifest["batches"]))
     rows = sorted(zip(*(column.to_pylist() for column in first.columns), strict=True), key=lambda row: row[2])
     delays = sum(messages for key, messages, *_ in rows if key is None)
@@ -177,7 +177,7 @@ def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:
 def distinct_cases(
     spark: SparkSession,
     some: Sequence[Sequence[Batch]],
-    asked: Asked,
+    asked: CaseSettings,
     output: str,
     access: filesystems.Access | None = None,
 ) -> DataFrame | None:

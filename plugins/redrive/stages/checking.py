@@ -4,8 +4,7 @@ A broker id is a key only where the consumer knew a dead letter by the same one;
 another, it is asked about by every id that it ever had.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from redrive.brokers.base import Capabilities
 from redrive.connections.processed_check import Checker
@@ -14,13 +13,6 @@ from redrive.ledger.drain import broker_ids
 from redrive.selectors import Kind
 from redrive.settings import Route
 from redrive.stages.context import Context
-
-
-class Asked(NamedTuple):
-    """A message and the key that was read from its first copy."""
-
-    message_id: int
-    message_key: str | None
 
 
 class Check:
@@ -35,12 +27,12 @@ class Check:
         self._by_broker_id = check.key.kind is Kind.BROKER_ID
         self._checker = Checker(check)
 
-    def processed(self, messages: Sequence[Asked]) -> set[int]:
-        """Ids of those of ``messages`` that were processed; one without a key isn't asked about.
+    def processed(self, messages: Iterable[tuple[int, str | None]]) -> set[int]:
+        """Ids of those messages that were processed; each comes with its key, and without one isn't asked about.
 
         Raises :class:`~redrive.errors.CheckFailed`; nothing is known of any of them then.
         """
-        keys = {one.message_id: {one.message_key} for one in messages if one.message_key}
+        keys = {message: {key} for message, key in messages if key}
         if self._by_broker_id and keys:
             with self._ledger.read() as connection:
                 known = broker_ids.of_messages(connection, list(keys))

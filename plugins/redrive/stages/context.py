@@ -18,7 +18,7 @@ from redrive.message import Micros
 from redrive.redaction import Redactor, redactor
 from redrive.selectors import Kind
 from redrive.settings import Route, Settings
-from redrive.stages import many
+from redrive.stages import source_expansion
 
 if TYPE_CHECKING:
     from redrive.staging.batch_files import Staging
@@ -135,12 +135,12 @@ class Context:
     @cached_property
     def route(self) -> Route:
         """The route, with every queue that it drains: the broker is asked for those that a source stands for."""
-        return many.as_the_broker_says(self._written, lambda: self.broker)
+        return source_expansion.as_the_broker_says(self._written, lambda: self.broker)
 
     @cached_property
     def selection(self) -> Selection:
         """What the run is limited to."""
-        return many.selected(self.run.selection, self._written, self.route)
+        return source_expansion.selected(self.run.selection, self._written, self.route)
 
     @property
     def name(self) -> str:

@@ -22,8 +22,8 @@ from redrive.ledger.predicates import TO_RESEND, due
 from redrive.ledger.selecting import Selection
 from redrive.policy.next_step import trusted
 from redrive.stages import aiming, attributes, consumers
-from redrive.stages.beside import Beside, in_a_thread
 from redrive.stages.context import Context, instant
+from redrive.stages.prefetch import Prefetch, in_a_thread
 from redrive.stages.rates import Rate, rates
 from redrive.stages.rooms import Rooms
 from redrive.stages.sending import SliceSender, Totals
@@ -56,16 +56,16 @@ def deliver(
     shards: int = 1,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-    beside: Beside = in_a_thread,
+    prefetch: Prefetch = in_a_thread,
 ) -> dict[str, int]:
     """Send what is due, as fast as the budget allows, for at most the route's ``deliver.run_for``.
 
-    ``beside`` has the next window's payloads read while the broker confirms this one.
+    ``prefetch`` has the next window's payloads read while the broker confirms this one.
     """
     # An earlier try of this very task may have died: its claims are ours to recover.
     recovery.recover(context.ledger, context.lease, context.now(), shard=shard)
     aiming.aim(context)
-    one = _Delivery(context, shard, shards, monotonic, sleep, beside)
+    one = _Delivery(context, shard, shards, monotonic, sleep, prefetch)
     try:
         one.run()
     except BaseException:
@@ -99,7 +99,7 @@ class _Delivery:
         shards: int,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
-        beside: Beside,
+        prefetch: Prefetch,
     ) -> None:
         self._context = context
         self._shard = shard
@@ -115,7 +115,7 @@ class _Delivery:
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self.wrong: QueueMissing | None = None  # a configured destination that is missing: told when the rest is sent
         self.totals = Totals()
-        self._sender = SliceSender(context, self.totals, monotonic=monotonic, sleep=sleep, beside=beside)
+        self._sender = SliceSender(context, self.totals, monotonic=monotonic, sleep=sleep, prefetch=prefetch)
         self._rooms = Rooms(context, self._sender.arrived)
 
     def close(self) -> None:

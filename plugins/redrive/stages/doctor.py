@@ -34,7 +34,7 @@ from redrive.ledger.review import escalations
 from redrive.notify import channels
 from redrive.settings import Route, Settings, Source, SparkSettings
 from redrive.spark import session_conf, submit
-from redrive.stages import aiming, checking, many, resolve
+from redrive.stages import aiming, checking, resolve, source_expansion
 
 _CONNECT_PORT = 15_002  # Spark Connect's own default
 _REACH_SECONDS = 3.0
@@ -94,7 +94,7 @@ def _route(settings: Settings, name: str) -> Iterator[Finding]:
     try:
         yield Finding("ok", f"route {name}", f"{route.broker} through connection {route.connection}")
         try:
-            route = many.as_the_broker_says(route, lambda: broker)
+            route = source_expansion.as_the_broker_says(route, lambda: broker)
         except RedriveError as error:
             yield Finding("error", f"{name}: sources", str(error))
             return

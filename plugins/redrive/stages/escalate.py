@@ -15,7 +15,7 @@ from redrive.ledger.review import escalations, restoring, standing
 from redrive.ledger.review.escalations import Candidate, Review
 from redrive.lifecycle import State
 from redrive.message import DeadLetter, Header, batch_and_row, clean_headers, message_id_of
-from redrive.stages.checking import Asked, Check, open_check
+from redrive.stages.checking import Check, open_check
 from redrive.stages.context import FILE_DAMAGED, Context, not_sent_on
 
 PAGE = 500
@@ -85,7 +85,7 @@ def _without_processed(
 ) -> list[Candidate]:
     """Ask about those that are to be looked at for the first time. Of an unknown send it proves that it was one."""
     to_review = [one for one in page if one.state == State.TO_REVIEW]
-    processed = checker.processed([Asked(one.message_id, one.message_key) for one in to_review])
+    processed = checker.processed([(one.message_id, one.message_key) for one in to_review])
     sent = [one.message_id for one in to_review if one.perhaps_sent and one.message_id in processed]
     confirmed = outcomes.confirm(context.ledger, context.lease, sent, context.now())
     if confirmed:

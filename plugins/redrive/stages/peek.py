@@ -20,7 +20,7 @@ from redrive.ledger.selecting import Selection
 from redrive.message import TYPE_ATTRIBUTE, DeadLetter, message_type
 from redrive.redaction import redactor
 from redrive.settings import Settings
-from redrive.stages import many
+from redrive.stages import source_expansion
 
 EVERYTHING = Selection()
 #: Of each source so many messages are looked at, unless told.
@@ -51,7 +51,7 @@ def peek(
     try:
         letters = [
             (source.queue, letter)
-            for source in many.as_the_broker_says(asked, lambda: opened).sources
+            for source in source_expansion.as_the_broker_says(asked, lambda: opened).sources
             if source.kind == "dead_letter" and _is_one_of(source.queue, selection.sources, covers)
             for letter in cast("Peeks", opened).peek(source.queue, selection.limit or LOOKED_AT)
             if _carries(letter, wanted)

@@ -33,7 +33,7 @@ from redrive.stages import deliver as deliver_stage
 from redrive.stages import drain as drain_stage
 from redrive.stages import escalate as escalate_stage
 from redrive.stages import give_up as give_up_stage
-from redrive.stages import many, notify
+from redrive.stages import notify, source_expansion
 from redrive.stages import observe as observe_stage
 from redrive.stages import plan as plan_stage
 from redrive.stages import report as report_stage
@@ -65,7 +65,7 @@ def begin(
     Raises :class:`RouteBusy` or :class:`RoutePaused`; the text says who, and until when or why.
     """
     selection = selection or Selection()
-    many.refuse_unknown_sources(selection, settings.route(route))
+    source_expansion.refuse_unknown_sources(selection, settings.route(route))
     now, system = clock(), settings.route(route).system
     # A task that is tried again must meet its own lease, not somebody else's: its run id is that of the DAG run.
     run_id = f"{route}.{dag_run_id}" if dag_run_id else f"{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:8]}"

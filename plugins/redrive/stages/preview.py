@@ -17,7 +17,7 @@ from redrive.policy.aims import Aims
 from redrive.policy.next_step import Discard, Escalate, Hold, Send
 from redrive.redaction import redactor
 from redrive.settings import Settings
-from redrive.stages import aiming, attributes, many
+from redrive.stages import aiming, attributes, source_expansion
 from redrive.stages.plan import policy_limits
 
 #: What a run still decides about.
@@ -32,13 +32,13 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
     The broker isn't asked: receiving counts a delivery and hides messages from others, so peeking would change it.
     """
     known = settings.route(route)
-    many.refuse_unknown_sources(selection, known)
+    source_expansion.refuse_unknown_sources(selection, known)
     limits = policy_limits(known)
     delays = {source.queue: source.delay or timedelta(0) for source in known.sources if source.kind == "delay"}
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
-        known, selection = many.of_ledger(ledger, route, known, selection)
+        known, selection = source_expansion.of_ledger(ledger, route, known, selection)
         seen = _Seen(aiming.configured(known))
         if selection.attributes:
             staging = storage.staging(settings)

@@ -7,7 +7,7 @@ from redrive.ledger.delivery import expiry, outcomes
 from redrive.ledger.delivery.expiry import Expiry
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, format_duration
-from redrive.stages import many
+from redrive.stages import source_expansion
 
 #: From this share of a source's retention on it is said aloud; there is time left to do something.
 SHARE = 0.5
@@ -50,7 +50,7 @@ def at_risk(settings: Settings, *, now: datetime, only: str | None = None) -> li
             for name in [only] if only else settings.routes:
                 route = settings.routes[name]
                 known = expiry.of_sources(connection, name)
-                for source in many.as_known(route, known).sources:
+                for source in source_expansion.as_known(route, known).sources:
                     emptied = outcomes.drained_to(connection, name, [source.queue])
                     told = known.get(source.queue, Expiry())
                     retention = source.retention or told.retention

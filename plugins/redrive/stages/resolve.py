@@ -11,7 +11,7 @@ from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
 from redrive.policy.worked_past import Consumption
 from redrive.settings import Route, Source
-from redrive.stages.checking import Asked, open_check, vouches_for_unknown
+from redrive.stages.checking import open_check, vouches_for_unknown
 from redrive.stages.context import Context
 
 #: Messages asked about at once.
@@ -99,7 +99,7 @@ def _confirm(context: Context) -> tuple[int, int]:
                 return confirmed, 0
             after = page[-1].message_id
             try:
-                done = checker.processed([Asked(*one) for one in page])
+                done = checker.processed(page)
             except CheckFailed as error:
                 context.progress(str(error), 0, None)
                 return confirmed, len(page)

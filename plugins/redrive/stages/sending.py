@@ -27,10 +27,10 @@ from redrive.ledger.delivery import windows
 from redrive.ledger.delivery.claims import Claimed, Slice
 from redrive.ledger.delivery.windows import Mark
 from redrive.message import Outgoing, body_hash
-from redrive.stages.beside import Beside
-from redrive.stages.checking import Asked, open_check
+from redrive.stages.checking import open_check
 from redrive.stages.context import FILE_DAMAGED, Context
 from redrive.stages.outgoing import outgoing
+from redrive.stages.prefetch import Prefetch
 from redrive.stages.rates import Rate
 
 #: Has a window's results: see :class:`redrive.brokers.base.Pipelines`.
@@ -83,14 +83,14 @@ class SliceSender:
         *,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
-        beside: Beside,
+        prefetch: Prefetch,
     ) -> None:
         self.arrived: Counter[str] = Counter()  # by destination: what was sent, or may have been
         self._context = context
         self._totals = totals
         self._monotonic = monotonic
         self._sleep = sleep
-        self._beside = beside
+        self._prefetch = prefetch
         self._checker = open_check(context)
         self._aside: set[int] = set()  # messages whose file is damaged
 
@@ -164,7 +164,7 @@ class SliceSender:
         """Mark what was sent first when the broker has confirmed it, and announce what was read meanwhile."""
         context, claimed = self._context, one.claimed
         messages, finish = one.on_the_wire.popleft()
-        with self._beside(lambda: [] if one.stopped else self._next_part(one)) as read:
+        with self._prefetch(lambda: [] if one.stopped else self._next_part(one)) as read:
             marks, problem = _published(finish, claimed.destination, messages, one.released)
         one.trouble = one.trouble or problem
         following: list[Outgoing] = []
@@ -217,7 +217,7 @@ class SliceSender:
         if self._checker is None:
             return claimed.messages
         try:
-            done = self._checker.processed([Asked(one.message_id, one.message_key) for one in claimed.messages])
+            done = self._checker.processed([(one.message_id, one.message_key) for one in claimed.messages])
         except CheckFailed as error:
             self._give_back(claimed, [one.message_id for one in claimed.messages])
             context.progress(f"held: {error}", 0, None)

@@ -13,19 +13,19 @@ from redrive.policy import replay
 from redrive.policy.replay import Row, Tally
 from redrive.redaction import redactor
 from redrive.settings import Route, Settings
-from redrive.stages import many
+from redrive.stages import source_expansion
 from redrive.stages.plan import gate_rules, policy_limits
 
 
 def simulate(settings: Settings, route: str, other: Route, selection: Selection) -> dict[str, Any]:
     """Per cause and group what was and what would have been under the policy of ``other``; and what isn't known."""
     known = settings.route(route)
-    many.refuse_unknown_sources(selection, known)
+    source_expansion.refuse_unknown_sources(selection, known)
     mask = redactor(known)
     ledger = Ledger(settings.database)
     try:
         schema.check(ledger)
-        _, selection = many.of_ledger(ledger, route, known, selection)
+        _, selection = source_expansion.of_ledger(ledger, route, known, selection)
         with ledger.read() as connection:
             histories = history.histories(connection, route, selection)
             doubts = history.doubts(connection, route, selection)

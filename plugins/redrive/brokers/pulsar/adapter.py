@@ -41,7 +41,7 @@ from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, MessageRefused, PermissionRefused, QueueMissing
 from redrive.message import Outgoing, Received
 
-#: Patience with a subscription that was just made or was just given something back, and between two messages.
+#: RetryPolicy with a subscription that was just made or was just given something back, and between two messages.
 _FIRST, _NEXT = 0.3, 0.05
 _STEP = 0.5
 #: Acks are sent every 100 ms. Where no answer can be had behind them, a margin takes its place.

@@ -7,13 +7,13 @@ from typing import Any
 from urllib.parse import quote
 
 from redrive.brokers.rest import Rest
-from redrive.brokers.retries import Patience
+from redrive.brokers.retries import RetryPolicy
 from redrive.errors import QueueMissing
 
 #: persistent://tenant/namespace/topic
 _FULL = re.compile(r"persistent://([^/]+)/([^/]+)/(.+)\Z", re.DOTALL)
 #: A broker that just started loads its topics first.
-_WHILE_LOADING = Patience(6, 0.5, 4)
+_WHILE_LOADING = RetryPolicy(6, 0.5, 4)
 
 
 class Admin:
@@ -85,7 +85,7 @@ class Admin:
     def _get(self, path: str, topic: str) -> Any:
         """The decoded answer. A broker that just started answers 500 until the topic is loaded: asked a few times."""
         name = path.partition("?")[0].rpartition("/")[2]
-        return self._api.patiently(path, f"admin API: {name} of topic {topic}", _WHILE_LOADING)
+        return self._api.retried(path, f"admin API: {name} of topic {topic}", _WHILE_LOADING)
 
 
 def _path(topic: str) -> str:

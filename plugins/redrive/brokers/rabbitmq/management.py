@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from redrive.brokers.rest import Rest
-from redrive.brokers.retries import Patience
+from redrive.brokers.retries import RetryPolicy
 from redrive.errors import BrokerUnavailable, QueueMissing
 
 #: A node that just started opens its management database first.
-_WHILE_STARTING = Patience(4, 0.5, 2)
+_WHILE_STARTING = RetryPolicy(4, 0.5, 2)
 
 
 class QueueFacts(NamedTuple):
@@ -155,7 +155,7 @@ class Management:
 
     def _patiently(self, path: str, queue: str, what: str = "") -> Any:
         """The answer; a node that just started is asked a few times, until its management database is there."""
-        return self._api.patiently(path, _subject(path, queue, what), _WHILE_STARTING)
+        return self._api.retried(path, _subject(path, queue, what), _WHILE_STARTING)
 
 
 def _subject(path: str, queue: str, what: str = "") -> str:

@@ -558,7 +558,7 @@ class AzureServiceBus:
     def _again(self, action: str, queue: str, work: Callable[[], Result]) -> Result:
         """Work that may safely be repeated; raises the errors of :mod:`redrive.errors`."""
         try:
-            return again(work, when=_may_pass, patience=BRIEF, sleep=self._sleep)
+            return again(work, when=_may_pass, policy=BRIEF, sleep=self._sleep)
         except (*_SDK_ERRORS, ValueError) as error:
             raise _known_error(action, queue, error, self._client) from error
 

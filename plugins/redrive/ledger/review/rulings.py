@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.classification import explain, grouping, likeness
+from redrive.classification import explain, grouping, similarity
 from redrive.classification.templates import MAX_TEMPLATE
 from redrive.ledger.aliases import Aliases, as_they_are, one_at_a_time
 from redrive.ledger.delivery import breakers
@@ -82,7 +82,7 @@ def in_force(connection: Connection) -> InForce:
     joined: Counter[tuple[str, str]] = Counter()
     parted: set[tuple[str, str]] = set()
     for row in last.values():
-        words = likeness.different_word(row.template, row.other_template)
+        words = similarity.different_word(row.template, row.other_template)
         if words is not None and row.ruling == "merge":
             joined[words] += 1
         elif words is not None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redrive.ledger.review import standing
-from redrive_ui import looking_back
+from redrive_ui import audit_trail
 from tests.ui import seeding
 from tests.ui.conftest import Site
 from tests.ui.test_pages import text_of
@@ -67,9 +67,9 @@ class TestAudit:
         assert len(entries(site.page("/audit?machine=1"))) > 20
 
     def test_goes_back_page_by_page_and_loses_nothing(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(looking_back, "PAGE", 4)
-        monkeypatch.setattr(looking_back, "_PORTION", 7)
-        monkeypatch.setattr(looking_back, "GO_THROUGH", 30)
+        monkeypatch.setattr(audit_trail, "PAGE", 4)
+        monkeypatch.setattr(audit_trail, "_PORTION", 7)
+        monkeypatch.setattr(audit_trail, "GO_THROUGH", 30)
         for number in range(9):
             site.decide("discard", note=f"reason {number}", filter={"route": "orders", "group": str(number % 3 + 1)})
             site.decide("withdraw", note=f"reason {number}", filter={"route": "orders"})

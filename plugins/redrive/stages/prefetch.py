@@ -1,4 +1,4 @@
-"""Work beside other work: what is read while a window of messages is on the wire."""
+"""What is read while a window of messages is on the wire."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -9,8 +9,8 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Beside(Protocol):
-    """Has work done beside the block of the ``with``, which gets what asks for its result, or raises its error.
+class Prefetch(Protocol):
+    """Has ``work`` done during the block of the ``with``, which gets a call for its result or its error.
 
     The work is over when the block is, however that ends.
     """
@@ -20,7 +20,7 @@ class Beside(Protocol):
 
 @contextmanager
 def in_a_thread(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
-    """See :class:`Beside`; the work shares nothing with the block that either of them changes."""
+    """See :class:`Prefetch`; the work shares nothing with the block that either of them changes."""
     done: Future[T] = Future()
 
     def run() -> None:
@@ -29,7 +29,7 @@ def in_a_thread(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
         except BaseException as error:  # it is the block's to raise
             done.set_exception(error)
 
-    thread = Thread(target=run, name="beside", daemon=True)
+    thread = Thread(target=run, name="prefetch", daemon=True)
     thread.start()
     try:
         yield done.result

@@ -6,7 +6,7 @@ import pytest
 from failure_families import FAMILIES, texts
 from failure_samples import SAMPLES
 
-from redrive.classification import grouping, likeness
+from redrive.classification import grouping, similarity
 from redrive.classification.cases import Case
 from redrive.classification.explain import compare, explain, explain_cases
 from redrive.classification.templates import KnownGroup
@@ -155,9 +155,9 @@ def test_families_are_groups_and_no_two_are_one() -> None:
 
 def test_likeness_does_not_depend_on_the_order() -> None:
     templates = [f"sync stopped ({why})" for why in ("pool is closed", "disk is full", "pool is closed twice")]
-    once = likeness.clusters(templates)
+    once = similarity.clusters(templates)
     for some in combinations(templates, 3):
-        assert likeness.clusters(reversed(some)) == once
+        assert similarity.clusters(reversed(some)) == once
 
 
 def test_a_comparison_says_why() -> None:

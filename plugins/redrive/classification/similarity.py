@@ -61,7 +61,7 @@ class Parts(NamedTuple):
     more: str = ""  # further sentences
 
 
-class Told(NamedTuple):
+class Signature(NamedTuple):
     """A template's parts, and the frame where it was raised."""
 
     frame: str
@@ -70,7 +70,7 @@ class Told(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 15)
-def told_by(template: str) -> Told:
+def signature_of(template: str) -> Signature:
     """What a whole template, with its frame, tells."""
     said, _, frame = template.partition(FRAME)
     parts = _parts(said)
@@ -85,7 +85,7 @@ def told_by(template: str) -> Told:
         if frame
         else " ".join(_words(_without_values(said.split(": ")[0].split(" (")[0], [])))
     )
-    return Told(frame.lower(), parts, head)
+    return Signature(frame.lower(), parts, head)
 
 
 def _parts(said: str) -> Parts:
@@ -228,16 +228,16 @@ def _without_values(text: str, labels: list[str] | None = None) -> str:
 
 def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """template -> what names its failure; equal for those that are one."""
-    told = {template: told_by(template) for template in templates}
+    signatures = {template: signature_of(template) for template in templates}
     frames: dict[str, set[str]] = {}
-    for one in told.values():
+    for one in signatures.values():
         frames.setdefault(one.parts.core, set()).add(one.frame)
     by_core: dict[tuple[str, str], list[tuple[str, Parts]]] = {}
-    for template, one in told.items():
+    for template, one in signatures.items():
         by_core.setdefault((_whole(one.frame, frames[one.parts.core]), one.parts.core), []).append(
             (template, one.parts)
         )
-    into = _longer(told, by_core)
+    into = _longer(signatures, by_core)
     for key in sorted(into):
         to = into[key]
         while to in into:
@@ -272,7 +272,7 @@ _CALLED = {
 
 def reasons(one: str, other: str) -> list[str]:
     """Sentences about why two templates are one failure, or are two."""
-    a, b = told_by(one), told_by(other)
+    a, b = signature_of(one), signature_of(other)
     names = clusters([one, other])
     same = names[one] == names[other]
     found = [f"both say: {a.parts.core}"] if a.parts.core == b.parts.core else []
@@ -294,7 +294,7 @@ def reasons(one: str, other: str) -> list[str]:
 
 def different_word(one: str, other: str) -> tuple[str, str] | None:
     """The one word in which two templates differ that are alike otherwise, in both; None where it is more or less."""
-    a, b = told_by(one), told_by(other)
+    a, b = signature_of(one), signature_of(other)
     if (a.frame, a.parts[1:]) != (b.frame, b.parts[1:]):
         return None
     left, right = a.parts.core.split(), b.parts.core.split()
@@ -317,13 +317,13 @@ def with_same_words(name: tuple[str, ...], same_words: Mapping[str, str]) -> tup
 
 def covers(wider: str, template: str) -> bool:
     """Whether ``wider`` says all that ``template`` does."""
-    one, other = told_by(wider).parts, told_by(template).parts
+    one, other = signature_of(wider).parts, signature_of(template).parts
     return all(set(part.split()) <= set(more.split()) for part, more in zip(other[1:], one[1:], strict=True))
 
 
 def fullest(templates: Iterable[str]) -> str:
     """That of ``templates`` which says the most; the same whatever their order."""
-    return min(templates, key=lambda one: (-sum(len(part) for part in told_by(one).parts), one))
+    return min(templates, key=lambda one: (-sum(len(part) for part in signature_of(one).parts), one))
 
 
 def _whole(frame: str, frames: set[str]) -> str:
@@ -335,11 +335,11 @@ def _whole(frame: str, frames: set[str]) -> str:
 
 
 def _longer(
-    told: Mapping[str, Told], by_core: Mapping[tuple[str, str], Sequence[tuple[str, Parts]]]
+    signatures: Mapping[str, Signature], by_core: Mapping[tuple[str, str], Sequence[tuple[str, Parts]]]
 ) -> dict[tuple[str, str], tuple[str, str]]:
     """Cores that are the first clause of one other and of no more: the same failure, told without its cause."""
     longer: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for one in told.values():
+    for one in signatures.values():
         key = (one.frame, one.parts.core)
         shorter = (one.frame, one.head)
         if one.head != one.parts.core and len(one.head.split()) >= 3 and shorter in by_core and key in by_core:

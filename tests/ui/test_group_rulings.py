@@ -10,7 +10,7 @@ import pytest
 
 from redrive.ledger import leases
 from redrive.ledger.review import rulings
-from redrive_ui.one_or_two import distinguishing
+from redrive_ui.group_rulings import distinguishing
 from tests.ui import seeding
 from tests.ui.conftest import Site
 from tests.ui.test_looking_back import text_of

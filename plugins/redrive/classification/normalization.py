@@ -1,10 +1,10 @@
-"""What a failure is called once its dress is off: a masked text becomes the one line that names it, its template.
+"""Normalization: a masked text becomes the one line that names the failure, its template.
 
-Dress is whatever the same failure is told with or without: what a logger puts in front, wrappers, how a driver quotes,
-details and hints, how long a list is. Values are what differs from message to message. What is left, the names of
-what is broken and the words about it, is the template. It is a function of the text alone, so it is the same in every
-batch and on every machine; which templates are one failure all the same is judged in
-:mod:`redrive.classification.likeness`.
+Decoration goes: whatever the same failure is told with or without, such as what a logger puts in front, wrappers, how
+a driver quotes, details and hints, how long a list is. Values go: what differs from message to message. What is left,
+the names of what is broken and the words about it, is the template. It is a function of the text alone, so it is the
+same in every batch and on every machine. Which templates are one failure all the same is decided in
+:mod:`redrive.classification.similarity`.
 
 Every expression is linear or bounded: the texts come from outside.
 """
@@ -79,12 +79,12 @@ _INDEX = re.compile(r"(?<=[a-z\]])[.]<\*>(?=[.]|$)|\[<\*>\](?=[.\[]|$)")
 
 def template(masked: str) -> str:
     """The template of a masked text: what it says, and for a stack trace where, after :data:`FRAME`."""
-    if "panicked at" in masked[:400] and (told := panic(without_front(masked))):
-        return _said(told[0])[:MAX_TEMPLATE] + FRAME + told[1]
+    if "panicked at" in masked[:400] and (found := panic(without_front(masked))):
+        return _said(found[0])[:MAX_TEMPLATE] + FRAME + found[1]
     if "\n" in masked:
         trace = Trace(without_front(masked).split("\n"))
         if trace.frames:
-            root, frame = trace.told()
+            root, frame = trace.root_and_frame()
             words = (_said(root) or root)[:MAX_TEMPLATE]
             return words + FRAME + frame if frame else words
     return (_line(masked) or masked)[:MAX_TEMPLATE]
@@ -106,11 +106,11 @@ def without_front(text: str) -> str:
 def _line(text: str) -> str:
     """The template of a text without frames."""
     text = without_front(text.strip())
-    return error_fields.told(text, _line) or _said(text)
+    return error_fields.message_of(text, _line) or _said(text)
 
 
 def _said(text: str) -> str:
-    """The template of prose: the innermost cause, its dress off."""
+    """The template of prose: the innermost cause, without decoration."""
     text = _one_line(text)
     for match in reversed([*_INNER.finditer(text)][-_MAX_CAUSES:]):
         rest = text[match.end() :].strip()
