@@ -14,7 +14,7 @@ from redrive import settings as configuration
 from redrive.brokers import memory
 from redrive.brokers.base import ConsumerStats, QueueInfo
 from redrive.brokers.memory import MemoryBroker
-from redrive.cli.looking import doctor as look_at_everything
+from redrive.cli.inspection import doctor as look_at_everything
 from redrive.spark import session_conf, submit
 from redrive.stages import doctor
 from redrive.stages.doctor import Finding
