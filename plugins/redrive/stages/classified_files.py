@@ -185,15 +185,14 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
                 "group_id", "fields",
             )
         }  # fmt: skip
-        destinations = [
-            where_to.of(source).at(origin) for source, origin in zip(plain["source"], plain["origin"], strict=True)
-        ]
+        told = list(zip(plain["source"], plain["origin"], strict=True))
+        aimed = {(source, origin): where_to.of(source).at(origin) for source, origin in set(told)}
         yield from zip(
             plain["message_id"],
             plain["batch_id"],
             plain["source"],
             plain["kind"],
-            destinations,
+            map(aimed.__getitem__, told),
             plain["broker_message_id"],
             plain["body_hash"],
             plain["body_bytes"],

@@ -140,21 +140,18 @@ reason = decisions.reason,
 next_attempt_at = case
     when decisions.own_delay is not null then {own_delay_over}
     when decisions.within is null then null
-    when {backed_off} < {settled} then {settled}
-    else {backed_off}
+    else {due}
 end
 """
 
 
 def _planned(dialect: Dialect, settle_after: timedelta) -> str:
     jitter = backoff.dice_sql("messages.message_id", "(messages.attempts + 1)")
-    return _PLANNED.format(
-        own_delay_over=dialect.later(_PUT_THERE, "decisions.own_delay"),
-        backed_off=dialect.later(":now", f"decisions.least + (decisions.within - decisions.least) * {jitter}"),
-        settled=dialect.later(
-            "coalesce(messages.dead_lettered_at, messages.received_at, :now)", str(settle_after.total_seconds())
-        ),
-    )
+    due = dialect.later(":now", f"decisions.least + (decisions.within - decisions.least) * {jitter}")
+    if settle_after:
+        died = "coalesce(messages.dead_lettered_at, messages.received_at, :now)"
+        due = dialect.latest(due, dialect.later(died, str(settle_after.total_seconds())))
+    return _PLANNED.format(own_delay_over=dialect.later(_PUT_THERE, "decisions.own_delay"), due=due)
 
 
 def apply(
@@ -173,8 +170,9 @@ def apply(
 
     ``delays`` gives each delay source its own delay, counted from when the copy was put there. Nothing goes out
     before ``settle_after`` has passed since the copy was dead-lettered (or drained, where the broker doesn't
-    tell): a processed check could not be believed before. What was held can be discarded only by a person.
-    The decisions may be about more messages than the selection takes. ``consumers`` are what :func:`cases` was told.
+    tell): a processed check could not be believed before; zero where there is none. What was held can be discarded
+    only by a person. The decisions may be about more messages than the selection takes. ``consumers`` are what
+    :func:`cases` was told.
     """
     if not decisions:
         return {"planned": 0, "waiting": 0, "held": 0, "to_review": 0, "discarded": 0}

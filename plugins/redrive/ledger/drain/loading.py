@@ -91,10 +91,7 @@ _STAGE_ROWS = 10_000
 #: So many characters of what messages are found by are kept: an index holds them.
 SEARCHED = 200
 # Rows come as plain tuples in the order of Classified: a named one each would cost more than the insert.
-_BATCH_ID, _SOURCE, _BROKER_ID, _BODY_HASH, _ENQUEUED_AT, _REDRIVE_ID = (
-    Classified._fields.index(name)
-    for name in ("batch_id", "source", "broker_message_id", "body_hash", "enqueued_at", "redrive_id")
-)
+_BATCH_ID, _BROKER_ID, _REDRIVE_ID = map(Classified._fields.index, ("batch_id", "broker_message_id", "redrive_id"))
 
 
 def load(
@@ -167,16 +164,21 @@ def _stage(
     repeats: Mapping[int, Repeat] | None,
 ) -> int:
     """Bring the copies into table ``incoming``; the number that carry our headers."""
-    seen: dict[str, list[Classified]] = {}
     tracked = 0
+    seen: set[str] = set()
+    repeated = False
     rows = iter(copies)
     while chunk := list(itertools.islice(rows, _STAGE_ROWS)):
         mine = [copy for copy in chunk if copy[_BATCH_ID] in pending]
-        # Twice in what is loaded now: its lease ran out while a batch was open.
-        doubles = _doubles(mine, seen) if repeats is None else repeats
         tracked += sum([copy[_REDRIVE_ID] is not None for copy in mine])
         tx.bulk("incoming", Classified._fields, mine)
-        repeating = [(*doubles[copy[0]], copy[0]) for copy in mine if copy[0] in doubles] if doubles else []
+        if repeats is None:
+            ids = [str(copy[_BROKER_ID]) for copy in mine if copy[_BROKER_ID]]
+            before = len(seen)
+            seen.update(ids)
+            repeated |= len(seen) < before + len(ids)
+            continue
+        repeating = [(*repeats[copy[0]], copy[0]) for copy in mine if copy[0] in repeats] if repeats else []
         tx.many(
             "update incoming set role = ?, owner = ? where message_id = ?",
             [one for one in repeating if one[0] != "twin"],
@@ -185,30 +187,10 @@ def _stage(
             "update incoming set twin = ? where message_id = ?",
             [(first, copy_id) for role, first, copy_id in repeating if role == "twin"],
         )
+    if repeated:
+        tx.execute(sql("create index incoming_broker_message_id on incoming (broker_message_id, message_id)"))
+        tx.execute(sql(_DUPLICATES_OF_INCOMING))
     return tracked
-
-
-def _doubles(
-    copies: Sequence[Classified], seen: dict[str, list[Classified]]
-) -> dict[int, tuple[str | None, int | None]]:
-    """Copies that repeat an earlier one of this load, with whose they are; ``seen`` grows by those that don't."""
-    found: dict[int, tuple[str | None, int | None]] = {}
-    for copy in copies:
-        broker_id = copy[_BROKER_ID]
-        if not broker_id:
-            continue
-        earlier = seen.setdefault(str(broker_id), [])
-        if earlier:
-            first = next((one for one in earlier if _identity(one) == _identity(copy)), None)
-            if first is not None:
-                found[copy[0]] = ("duplicate", first[0])
-                continue
-        earlier.append(copy)
-    return found
-
-
-def _identity(copy: Classified) -> tuple[Any, ...]:
-    return copy[_SOURCE], copy[_BROKER_ID], copy[_ENQUEUED_AT], copy[_BODY_HASH]
 
 
 def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> None:
@@ -228,6 +210,25 @@ def _refuse_incomplete(connection: Connection, pending: Mapping[int, int]) -> No
 # that begins with the route would fit too, and would read the whole route for each copy.
 
 
+#: The same copy is twice in what is loaded now: its lease ran out while a batch was open. The first counts.
+_DUPLICATES_OF_INCOMING = """
+update incoming set role = 'duplicate', owner = first.message_id
+from (
+    select broker_message_id, source, enqueued_at, body_hash, min(message_id) as message_id
+    from incoming
+    where broker_message_id <> ''
+    group by broker_message_id, source, enqueued_at, body_hash
+    having count(*) > 1
+) first
+where
+    incoming.broker_message_id = first.broker_message_id
+    and incoming.source = first.source and incoming.body_hash = first.body_hash
+    and (
+        incoming.enqueued_at = first.enqueued_at
+        or (incoming.enqueued_at is null and first.enqueued_at is null)
+    )
+    and incoming.message_id <> first.message_id
+"""
 #: The same copy was staged before, and became a message.
 _DUPLICATES_OF_MESSAGES = """
 update incoming set role = 'duplicate', owner = known.message_id
