@@ -13,7 +13,7 @@ from redrive.ledger.review import rulings
 from redrive_ui.group_rulings import distinguishing
 from tests.ui import seeding
 from tests.ui.conftest import Site
-from tests.ui.test_looking_back import text_of
+from tests.ui.test_audit_trail import text_of
 
 MERGE = {"ruling": "merge", "route": "orders", "group": "101", "other": "100", "note": "one fix"}
 SPLIT = {"ruling": "split", "route": "orders", "group": "101", "words": "in hall b", "note": "another team"}
@@ -107,7 +107,7 @@ class TestJoining:
 
     @pytest.mark.parametrize(
         ("other", "why"),
-        [("2", "a group has one cause"), ("100", "a standing decision about group 100")],
+        [("2", "A group has one cause"), ("100", "A standing decision about group 100")],
     )
     def test_what_can_not_hold_is_refused_at_once_and_said_before(self, shop: Site, other: str, why: str) -> None:
         shop.change(
@@ -116,7 +116,8 @@ class TestJoining:
             at=seeding.NOW,
             until=seeding.NOW + seeding.DAY,
         )
-        assert why in shop.page(f"/rulings/new?route=orders&group=101&other={other}")
+        said = text_of(shop.page(f"/rulings/new?route=orders&group=101&other={other}"))
+        assert (f"It can't be said. {why}" in said, ".." in said) == (True, False)
         answer = rule(shop, other=other)
         assert (answer.status_code, why in answer.json()["detail"]) == (409, True)
         assert shop.rows("select * from group_rulings") == []
