@@ -20,7 +20,8 @@ def ranked(totals: Mapping[str, int]) -> list[str]:
 
 
 def stacked_bars(days: Sequence[str], series: Mapping[str, Mapping[str, int]], label: str) -> Markup:
-    """Counts per day, one colour per name of ``series`` (name to day to count), in :func:`ranked` order."""
+    """Counts per UTC day, as the axis says: one colour per name of ``series`` (name to day to count), in the order of
+    :func:`ranked`."""
     names = ranked({name: sum(per_day.values()) for name, per_day in series.items()})
     rest = [name for name in series if name not in names]
     per_day = {
@@ -42,6 +43,7 @@ def stacked_bars(days: Sequence[str], series: Mapping[str, Mapping[str, int]], l
                 left - 6, y + 4, _short(top * line)
             )
         )
+    parts.append(Markup('<text class="tick" x="{}" y="{}" text-anchor="end">UTC</text>').format(left - 6, height - 6))
     for position, day in enumerate(days):
         x, y = left + position * step, float(height - bottom)
         told = ", ".join(f"{name} {number(n)}" for name, n in zip(names, per_day[day], strict=True) if n)
@@ -55,7 +57,9 @@ def stacked_bars(days: Sequence[str], series: Mapping[str, Mapping[str, int]], l
                         colour, x + step * 0.14, y, step * 0.72, max(tall, 0.8)
                     )
                 )
-        parts.append(Markup("<g><title>{}: {}</title>{}</g>").format(day, told or "nothing", Markup("").join(bars)))
+        parts.append(
+            Markup("<g><title>{} (UTC): {}</title>{}</g>").format(day, told or "nothing", Markup("").join(bars))
+        )
         if len(days) <= 8 or position % 2 == (len(days) - 1) % 2:
             parts.append(
                 Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(

@@ -4,7 +4,6 @@ The same filter lists messages, exports them, previews a decision and takes it, 
 seen.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -152,9 +151,9 @@ class Filter:
             values["text"] = "%" + escaped(self.text) + "%"
         if self.header:
             name, _, value = self.header.partition("=")
-            # An element of the JSON is ["name", "type", "value"].
-            values["header_name"], values["header_value"] = f"[{json.dumps(name)},", f"{json.dumps(value)}]"
-            sought.append(dialect.some_header("headers", ":header_name", ":header_value"))
+            condition, named = dialect.some_header("headers", name, value)
+            sought.append(condition)
+            values |= named
         if not sought or self.unmasked is None:
             return sought
         masked, found = self.unmasked

@@ -224,7 +224,7 @@ def group_page(at: Requested, chosen: Chosen, route: str, group: str) -> Respons
         group=found,
         outcome=outcome.get(found["group_id"], {}),
         chart=charts.stacked_bars(
-            days, {formatting.words(found["cause"]) or "messages": per_day}, "New messages per day"
+            days, {formatting.words(found["cause"]) or "messages": per_day}, "New messages per UTC day"
         ),
         advice=_advice(at, route, found["cause"]),
         may_decide=at.may_decide(route),
@@ -559,7 +559,7 @@ def _funnel(rows: list[reading.Row]) -> Any:
 
 def _inflow_chart(days: list[str], inflow: dict[str, dict[str, int]]) -> Any:
     named = {formatting.words(name): per_day for name, per_day in inflow.items()}
-    return charts.stacked_bars(days, named, "New messages per day, by cause")
+    return charts.stacked_bars(days, named, "New messages per UTC day, by cause")
 
 
 def _legend(inflow: dict[str, dict[str, int]]) -> list[tuple[str, int]]:

@@ -79,7 +79,10 @@ class TestOverview:
         page = site.page("/")
         assert page.count('<svg class="chart"') == 2
         assert "missing data" in page
-        assert re.search(r"<title>11-\d\d|<title>2026-11-\d\d: missing data \d+", page)
+        assert re.search(r"<title>2026-11-\d\d \(UTC\): missing data \d+", page)
+        assert ">UTC</text>" in page, "times are in the zone that is chosen in Airflow: days say that they are not"
+        assert "Day (UTC)" in site.page("/routes/orders")
+        assert "New messages per UTC day" in site.page("/groups")
 
     def test_of_an_empty_ledger_is_a_page_too(self, make_site: Callable[..., Site]) -> None:
         site = make_site()

@@ -402,7 +402,7 @@ class TestTextsThatNoDatabaseHas:
     @pytest.mark.parametrize(
         ("wanted", "found"),
         [
-            ("tenant=blue", {0, 1, 2, 3}),
+            ("tenant=blue", {0, 1, 2, 3}),  # nor what only looks like it
             ("x=a", {4}),  # not a, NUL, b
             ("x=a=b", {5}),
             ("größe=漢字 \U0001f642", {6}),
@@ -410,6 +410,8 @@ class TestTextsThatNoDatabaseHas:
             ("x=z", set()),
             ("String=z", set()),
             ("x=\\u0000", {8}),
+            ('x=], ["tenant", "String", "blue"]', {9}),
+            ("a]=green", {11}),
         ],
     )
     def test_in_one_header_hide_no_other_message(self, odd: Site, wanted: str, found: set[int]) -> None:
@@ -441,6 +443,9 @@ ODD_HEADERS = (
     [["größe", "String", "漢字 \U0001f642"]],
     [["x", "String", 'y","z']],
     [["x", "String", "\\u0000"]],
+    [["x", "String", '], ["tenant", "String", "blue"]'], ["y", "[", ""]],
+    [["tenant", "String", "green"], ["y", "String", "blue"]],
+    [["x", "String", '["tenant", "String", "blue"'], ["a]", "]", "green"]],
 )
 
 
