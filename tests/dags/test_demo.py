@@ -16,10 +16,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from tests import servers
+from tests.crawling import follow_links
+from tests.ui.conftest import Doors
 
+from redrive import settings
 from redrive.dev.demo import orders, world
+from redrive.dev.demo.workspace import ROUTE, Workspace
 from redrive.errors import UsageError
+from redrive_ui.app import create_app
+from redrive_ui.rendering import PREFIX
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
 
@@ -170,6 +178,29 @@ def test_the_decision_of_a_person_was_carried_out(demo: Performance) -> None:
 )
 def test_the_end_tells_it_all(words: str, demo: Performance) -> None:
     assert words in demo.output
+
+
+def test_every_link_of_every_page_about_it_leads_somewhere(demo: Performance) -> None:
+    place = Workspace(demo.home)
+    endpoint = json.loads((place.folder / "ministack.json").read_text())["endpoint"]
+    configured = settings.load(env=place.environment(endpoint, place.folder / "shop" / "orders.db", os.environ))
+    airflow = FastAPI()
+    airflow.mount(PREFIX, create_app(Doors(), load=lambda: configured))
+    page = TestClient(airflow, base_url="http://airflow.test")
+
+    def look(address: str) -> tuple[int, str]:
+        if not address.startswith(PREFIX):
+            return 200, ""  # Airflow's own
+        answer = page.get(address)
+        return answer.status_code, answer.text if "text/html" in answer.headers["content-type"] else ""
+
+    known = follow_links(look, alike=1000)
+    unfinished = demo.column(
+        "select distinct group_id from messages where state in ('waiting', 'held', 'escalated')"
+        " and group_id is not null"
+    )
+    assert unfinished
+    assert {f"{PREFIX}/groups/{ROUTE}/{group}" for group in unfinished} <= known
 
 
 def test_the_sql_that_is_shown_decides_a_group(demo: Performance) -> None:

@@ -78,6 +78,13 @@ class Site(Probe):
     def get(self, path: str, **options: Any) -> Any:
         return self.client.get(PREFIX + path, **options)
 
+    def look(self, address: str) -> tuple[int, str]:
+        """Status and text of an address on Airflow's host; nothing but the page is there."""
+        if not address.startswith(PREFIX):
+            return 200, ""
+        answer = self.client.get(address)
+        return answer.status_code, answer.text if "text/html" in answer.headers["content-type"] else ""
+
     def page(self, path: str) -> str:
         """The text of a page that is there."""
         answer = self.get(path)

@@ -4,7 +4,6 @@ The Airflow is that of other tests too. The dead letters are a thousand real one
 is planted around them, so that there is something to see. Screenshots go to ``$REDRIVE_SCREENSHOTS`` where it is set.
 """
 
-import html
 import os
 import re
 import time
@@ -24,6 +23,7 @@ from redrive.notify import channels
 from redrive.notify.channels import Notice
 from redrive.stages import pipeline
 from tests.classifying import classify
+from tests.crawling import follow_links
 from tests.real_airflow import LASTING, VIEWER, Rest, Shop
 from tests.ui import seeding
 
@@ -410,19 +410,13 @@ def test_it_works_with_a_keyboard_and_in_a_narrow_window(page: Page, picture: Ca
 
 
 def test_every_link_of_every_page_leads_somewhere(admin: BrowserContext, airflow: Airflow) -> None:
-    """Also those to Airflow's own pages. Pages of single messages are alike: some of each list are enough."""
-    pending, known, of_messages = ["/redrive/"], {"/redrive/"}, 0
-    while pending:
-        answer = admin.request.get(path := pending.pop())
-        assert answer.status < 400, f"{path} answers {answer.status}"
-        if "text/html" not in answer.headers["content-type"] or not path.startswith("/redrive/"):
-            continue
-        for link in re.findall(r'href="(/[^"]*)"', answer.text()):
-            following = re.sub(r"&?after=[^&]*", "", html.unescape(link))
-            of_messages += (one := following not in known and "/redrive/messages/" in following)
-            if following not in known and not (one and of_messages > 60):
-                pending.append(following)
-            known.add(following)
+    """Also those to Airflow's own pages."""
+
+    def look(address: str) -> tuple[int, str]:
+        answer = admin.request.get(address)
+        return answer.status, answer.text() if "text/html" in answer.headers["content-type"] else ""
+
+    known = follow_links(look)
     assert len([path for path in known if path.startswith("/redrive/") and "/messages/" not in path]) > 60
     assert any(path.startswith("/dags/") for path in known)
 
