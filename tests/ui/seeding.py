@@ -279,3 +279,6 @@ def crowd(ledger: Ledger, count: int, *, groups: int = 40) -> None:
             f" ' is gone', '{'x' * 1000}', 1000, {headers}, 'orders-dlq', 1, {at}, {at} from n",
         ):
             connection.exec_driver_sql(statement.replace("%", "%%") if on_postgresql else statement)
+    with ledger.write() as connection:  # as the stage does that asks so many
+        for table in ("messages", "escalated_messages"):
+            ledger.dialect.look_again(connection, table, count)

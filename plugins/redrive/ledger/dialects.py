@@ -7,7 +7,7 @@ with two implementations.
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: How each file of a view begins its statement.
 CREATE_VIEW = re.compile(r"^create view (\w+)", re.MULTILINE)
-#: A text of JSON, as an expression of PostgreSQL.
-_JSON_TEXT = r'"(?:[^"\\]|\\.)*"'
+#: How brokers call the type of a header that is text: headers of these are found without their JSON being taken apart.
+_TEXT_TYPES = ("String", "longstr")
 _TABLE = re.compile(r"\b(?:insert into|update|copy|delete from)\s+(\w+)", re.IGNORECASE)
 
 
@@ -142,6 +142,11 @@ class Dialect(ABC):
     def comparable(self, instant: Any) -> Any:
         """A stored instant as something that is equal when the instants are."""
 
+    @abstractmethod
+    def look_again(self, connection: Connection, table: str, added: int) -> None:
+        """So many rows were added to ``table``: where that is much beside what the database knew of it, let it look
+        again, for it plans statements by what it knows, and looks by itself a minute later. Harmless at any time."""
+
     # --- the database as a whole ------------------------------------------------------------------------------
 
     @abstractmethod
@@ -207,13 +212,13 @@ class Sqlite(Dialect):
     def some_header(self, headers: str, name: str, value: str) -> tuple[str, dict[str, str]]:
         # A quote inside of a string follows a backslash, so the ends of an element say it all.
         begin, end = ":header_begin", ":header_end"
-        return (
-            # Most are passed over without being taken apart.
-            f"(instr({headers}, substr({end}, 2, length({end}) - 2)) > 0"
-            f" and exists (select 1 from json_each({headers}) as header"  # which leaves the blanks out
+        apart = (
+            f"exists (select 1 from json_each({headers}) as header"  # which leaves the blanks out
             f" where substr(header.value, 1, length({begin})) = {begin}"
-            f" and substr(header.value, length(header.value) - length({end}) + 1) = {end}))"
-        ), {"header_begin": f"[{json.dumps(name)},", "header_end": f",{json.dumps(value)}]"}
+            f" and substr(header.value, length(header.value) - length({end}) + 1) = {end})"
+        )
+        values = {"header_begin": f"[{json.dumps(name)},", "header_end": f",{json.dumps(value)}]"}
+        return _some_header(lambda bind: f"instr({headers}, {bind}) > 0", name, value, apart, values)
 
     def members(self, text: str) -> str:
         return f"json_each({text}) as member"
@@ -264,6 +269,9 @@ class Sqlite(Dialect):
 
     def comparable(self, instant: Any) -> Any:
         return instant
+
+    def look_again(self, connection: Connection, table: str, added: int) -> None:
+        pass  # it plans without looking
 
     def no_longer_than(self, connection: Connection, limit: str) -> None:
         pass  # it has no such limit
@@ -333,15 +341,14 @@ class Postgresql(Dialect):
         return rf"lower({text}) like lower({pattern}) escape '\'"
 
     def some_header(self, headers: str, name: str, value: str) -> tuple[str, dict[str, str]]:
-        # Read from the beginning, so that nothing inside of a string is taken for an element. Ten times faster than
-        # to have the JSON taken apart, and most are passed over by the first look.
-        named, valued = json.dumps(name), json.dumps(value)
-        one = f"{re.escape(named)}, {_JSON_TEXT}, {re.escape(valued)}"
-        another = f"{_JSON_TEXT}, {_JSON_TEXT}, {_JSON_TEXT}"
-        return f"(strpos({headers}, :header_value) > 0 and {headers} ~ :header_pattern)", {
-            "header_value": f"{valued}]",
-            "header_pattern": rf"^\[(?:\[{another}\], )*\[{one}\]",
-        }
+        begin, end = ":header_begin", ":header_end"
+        apart = (
+            f"exists (select 1 from (select cast(json_array_elements(cast({headers} as json)) as text) as value)"
+            f" as header where substr(header.value, 1, length({begin})) = {begin}"
+            f" and substr(header.value, length(header.value) - length({end}) + 1) = {end})"
+        )
+        values = {"header_begin": f"[{json.dumps(name)},", "header_end": f", {json.dumps(value)}]"}
+        return _some_header(lambda bind: f"strpos({headers}, {bind}) > 0", name, value, apart, values)
 
     def members(self, text: str) -> str:
         return f"json_each_text(cast({text} as json)) as member"
@@ -387,6 +394,13 @@ class Postgresql(Dialect):
     def comparable(self, instant: Any) -> Any:
         return None if instant is None else instant.timestamp()
 
+    def look_again(self, connection: Connection, table: str, added: int) -> None:
+        known = connection.execute(
+            sa.text("select max(reltuples) from pg_class where oid = to_regclass(:table)"), {"table": table}
+        ).scalar_one()
+        if known is not None and added > known / 5:
+            connection.exec_driver_sql(f"analyze {table}")
+
     def no_longer_than(self, connection: Connection, limit: str) -> None:
         connection.execute(sa.text(f"set local statement_timeout = '{limit}'"))
 
@@ -420,6 +434,20 @@ class Postgresql(Dialect):
         except ProgrammingError:
             return False  # a view lost or renamed a column
         return True
+
+
+def _some_header(
+    holds: Callable[[str], str], name: str, value: str, apart: str, values: dict[str, str]
+) -> tuple[str, dict[str, str]]:
+    """Most rows are passed over, and most others taken, by looking for what the header is written as; the JSON of the
+    rest is taken ``apart``."""
+    named, valued = json.dumps(name), json.dumps(value)
+    # Where a quote closes a string, a comma or a bracket follows. So what begins like this is a header's beginning and
+    # no text inside of one, but for such names.
+    types = () if name.startswith((",", "]")) else _TEXT_TYPES
+    written = {f"header_{number}": f'[{named}, "{kind}", {valued}]' for number, kind in enumerate(types)}
+    either = " or ".join([*(holds(f":{bind}") for bind in written), apart])
+    return f"({holds(':header_value')} and ({either}))", {**values, **written, "header_value": f"{valued}]"}
 
 
 _ALL: dict[str, Dialect] = {one.name: one for one in (Sqlite(), Postgresql())}

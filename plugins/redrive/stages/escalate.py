@@ -35,6 +35,7 @@ def escalate(context: Context) -> dict[str, int]:
             if not page:
                 _ask_about_suspected(context)
                 ask_again(context)
+                escalations.look_again(context.ledger, context.lease, totals["escalated"], context.now())
                 decided = standing.apply(
                     context.ledger, context.lease, approvals=context.route.approvals, now=context.now()
                 )
