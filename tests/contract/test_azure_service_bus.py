@@ -42,7 +42,7 @@ from redrive.brokers.service_bus.message import Address, message_id_of
 from redrive.connections.lookup import parse
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, Received, clean_headers
-from redrive.settings.models import Route
+from redrive.settings import Route
 from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
 from tests.servers import free_port
 from tests.stand_ins.service_bus import ServiceBusStandIn

@@ -20,7 +20,7 @@ from redrive.brokers import registry
 from redrive.classification.causes import Cause
 from redrive.errors import SourcesFailed
 from redrive.message import DeadLetter, Header
-from redrive.settings.models import Canary
+from redrive.settings import Canary
 from redrive.stages import doctor, pipeline
 from tests.contract.test_google_pubsub import Operator, adapter, connection, subscription, topic
 from tests.stages.loop_contract import LoopContract

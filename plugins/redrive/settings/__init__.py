@@ -6,31 +6,27 @@ named by their Airflow id, and values can come from the environment as ``${VAR}`
 """
 
 from redrive.settings.file import POLICY_KEYS, Written, checkout, config_path, home, load, load_policy, parse, written
-from redrive.settings.models import (
-    ANY_BROKER,
-    LONGEST_LEASE,
+from redrive.settings.models import Broken, Settings
+from redrive.settings.processed_check import CheckAnswer, ProcessedCheck
+from redrive.settings.route import Route
+from redrive.settings.route_parts import (
     Ages,
     Backoff,
     Breaker,
-    Broken,
-    BrokerName,
     Canary,
     CauseOverride,
     CauseRate,
-    CheckAnswer,
     Deliver,
     Destination,
     Drain,
     Isolation,
     Notify,
-    ProcessedCheck,
     Rate,
-    Route,
     Rule,
-    Settings,
     Source,
-    SparkSettings,
 )
+from redrive.settings.spark import SparkSettings
+from redrive.settings.values import ANY_BROKER, LONGEST_LEASE, BrokerName
 from redrive.settings.words import format_duration, format_size, parse_duration, parse_size
 
 __all__ = [

@@ -15,7 +15,9 @@ from pydantic_core import ErrorDetails
 
 from redrive.classification.causes import Cause
 from redrive.errors import SettingsError
-from redrive.settings.models import ANY_BROKER, Broken, Route, Settings, known_keys
+from redrive.settings.models import Broken, Settings, known_keys
+from redrive.settings.route import Route
+from redrive.settings.values import ANY_BROKER
 from redrive.settings.words import format_size, nearest, quoted
 
 _MAX_DEPTH = 30

@@ -9,7 +9,8 @@ from pydantic_core import PydanticUndefined
 from redrive.brokers import registry
 from redrive.classification.causes import Cause, Verdict
 from redrive.selectors import Selector
-from redrive.settings.models import Part, Settings, Size, parts_of
+from redrive.settings.models import Settings, parts_of
+from redrive.settings.values import Part, Size
 from redrive.settings.words import format_duration, format_size
 
 _PAGE_HEAD = """\
@@ -17,11 +18,11 @@ _PAGE_HEAD = """\
 
 <!-- Written by `python -m redrive.settings > docs/configuration.md`; a test holds it to the code. -->
 
-Redrive reads `config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names, once per process and checks it as a
-whole. On an unknown key or a bad value it names the key's path, and nothing runs.
+Redrive reads `config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names. An unknown key or a bad value is refused
+with its path.
 
-- `${VAR}` is the value of an environment variable, and `${VAR:-default}` has a default for one that is unset or empty.
-  A variable that is missing and has no default is an error. `$${` is a plain `${`.
+- `${VAR}` is the value of an environment variable, which has to be there; `${VAR:-default}` has a default for one that is
+  unset or empty. `$${` is a plain `${`.
 - Relative paths, also that of `config/redrive.yaml`, count from `$REDRIVE_HOME`. Without it they count, in a checkout,
   from its root; in an installed package from the folder of `$REDRIVE_CONFIG` (or the one above it, where that is called
   `config`), else from `$AIRFLOW_HOME`, else from the working directory.
@@ -29,8 +30,7 @@ whole. On an unknown key or a bad value it names the key's path, and nothing run
   number of bytes.
 - Selectors: `attribute:NAME` (a header), `body:$.a.b[0].c` (a place in a JSON body), `key` and `message_group` (the
   ordering key), `broker_id`.
-- A connection is named by its Airflow connection id (`AIRFLOW_CONN_…`, a secrets backend, or the UI). Write no secret
-  into this file.
+- A connection is named by its [Airflow connection id](brokers.md#connection). Write no secret into this file.
 - `defaults` is merged into every route: mappings key by key, everything else as a whole.
 
 The second column has the kind of value and its default, or *required*. The keys of a mapping are further below.

@@ -1,0 +1,226 @@
+"""A route: from where dead messages come, and how they go back."""
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from redrive import corrections
+from redrive.brokers import registry
+from redrive.brokers.base import BrokerKind
+from redrive.classification.causes import Cause
+from redrive.settings.processed_check import ProcessedCheck
+from redrive.settings.route_parts import (
+    Ages,
+    Backoff,
+    Breaker,
+    Canary,
+    CauseOverride,
+    Deliver,
+    Destination,
+    Drain,
+    InAirflow,
+    Isolation,
+    Notify,
+    Rate,
+    Rule,
+    Source,
+)
+from redrive.settings.values import (
+    ANY_BROKER,
+    BrokerName,
+    ConnectionId,
+    Duration,
+    EvidenceSelector,
+    OrderSelector,
+    Part,
+    Redaction,
+    Schedule,
+    SearchSelector,
+    problem,
+)
+
+
+def _named_by(kind: BrokerKind, source: object) -> object:
+    if not isinstance(source, dict) or not isinstance(source.get("queue"), str):
+        return source
+    return source | {"queue": kind.source_name(source["queue"], str(source.get("kind", "dead_letter")))}
+
+
+def _canary(value: object) -> object:
+    # YAML reads a bare off as false.
+    if value is False or value == "off":
+        return None
+    if value is None:
+        raise ValueError("write off, or leave the key out for the default")
+    return {} if value is True or value == "on" else value
+
+
+class Route(Part):
+    """From where dead messages come, and how they go back."""
+
+    title: str = Field(default="", max_length=200, description="What people call it; shown in Airflow and reports.")
+    schedule: Schedule | None = Field(
+        default="*/10 * * * *",
+        description="Five cron fields, or `@hourly` and the like, in UTC or `airflow.timezone`. `null`: only by hand.",
+    )
+    broker: BrokerName = Field(description="The adapter: one of Redrive's, or of another package that is installed.")
+    connection: ConnectionId | None = Field(default=None, description="Airflow connection id of the broker.")
+    sources: tuple[Source, ...] = Field(min_length=1, max_length=100, description="The queues that are drained.")
+    destination: Destination | None = Field(
+        default=None, description="Where messages go. Default: back to where each came from."
+    )
+    fan_out: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="Where only a topic with several subscribers can be reached: `allow` sends to all of them, "
+        "`refuse` lets a person decide.",
+    )
+    requeue_attempts: int = Field(
+        default=2,
+        ge=0,
+        le=1000,
+        description="How often a message with an unexpected, passing error goes straight back.",
+    )
+    delay_attempts: int = Field(
+        default=5,
+        ge=0,
+        le=1000,
+        description="How often it then goes back with a growing delay. After that a person decides.",
+    )
+    backoff: Backoff = Field(default=Backoff(), description="How long delayed messages wait.")
+    drain: Drain = Field(default=Drain(), description="How sources are read into staging.")
+    deliver: Deliver = Field(default=Deliver(), description="How messages are sent.")
+    rate: Rate = Field(default=Rate(), description="How fast the destination gets messages.")
+    canary: Annotated[Canary | None, BeforeValidator(_canary)] = Field(
+        default=Canary(), description="How a group is tried; `off`: it isn't."
+    )
+    breaker: Breaker = Field(default=Breaker(), description="When redelivery is stopped.")
+    order_by: OrderSelector | None = Field(
+        default=None,
+        description="Messages with the same value keep their order: `message_group`, `key`, "
+        "`attribute:NAME` or `body:$.path`.",
+    )
+    on_unknown: Literal["auto", "resend", "review"] = Field(
+        default="auto",
+        description="What to do after a crash between send and confirmation. `auto`: resend while the broker "
+        "certainly drops a repeat, or where a `processed_check` says that the key was not processed; else review.",
+    )
+    processed_check: ProcessedCheck | None = Field(
+        default=None, description="How to find out whether a message was processed. It is asked for every cause."
+    )
+    evidence: tuple[EvidenceSelector, ...] = Field(
+        default=(),
+        max_length=20,
+        description="Where failure texts are. These places come before the broker's own and the usual ones.",
+    )
+    rules: tuple[Rule, ...] = Field(
+        default=(), max_length=50, description="Own rules, tried before the built-in ones, in order."
+    )
+    causes: dict[Cause, CauseOverride] = Field(default={}, description="What is done differently for a cause.")
+    ages: Ages = Field(default=Ages(), description="How the true age of a destination's oldest message is found out.")
+    isolation: Isolation = Field(default=Isolation(), description="What is done about stuck consumers.")
+    approvals: Literal[1, 2] = Field(default=1, description="People who have to agree before a decision is applied.")
+    redact: tuple[Redaction, ...] = Field(
+        default=(),
+        max_length=50,
+        description="What is masked where texts of messages are shown, never in staging or what is redelivered: "
+        "`email`, `card`, `credentials`, `attribute:NAME`, or a path such as `$.customer.name`, `$.items[*].phone`, "
+        "`$..iban`.",
+    )
+    search: tuple[SearchSelector, ...] = Field(
+        default=(),
+        max_length=8,
+        description="What finds messages on the review page, in every state, beside ids and the key of the "
+        "`processed_check`: `attribute:NAME`, `body:$.path` or `key`. The ledger keeps the values from the load on, "
+        "but never what `redact` masks.",
+    )
+    body_schema: str | dict[str, Any] | None = Field(
+        default=None,
+        description="A JSON Schema, or the path of a file with one (relative to `$REDRIVE_HOME`), which a body has to "
+        "fit that a person corrected. It may refer only to parts of itself.",
+    )
+    notify: tuple[Notify, ...] = Field(default=(), max_length=20, description="Who is told when people are needed.")
+    airflow: InAirflow = Field(default=InAirflow(), description="How Airflow runs the route's DAG.")
+    slo: Duration = Field(
+        default=timedelta(hours=24),
+        description="How long a message may take from its first enqueue to a confirmed or presumed outcome. `observe` "
+        "counts older messages without one as `late` and notifies.",
+    )
+    most_messages: int | None = Field(
+        default=None,
+        ge=1,
+        description="A source or destination that holds more breaks the SLO too. Default: no limit.",
+    )
+    give_up_after: Duration = Field(
+        default=timedelta(days=14), description="Older messages become `expired` and go to review."
+    )
+    retention: Duration = Field(
+        default=timedelta(days=30),
+        description="How long finished messages stay in the ledger and in staging.",
+    )
+
+    @field_validator("body_schema")
+    @classmethod
+    def _body_schema_is_one(cls, given: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+        if isinstance(given, dict) and (wrong := corrections.schema_problem(given)):
+            raise ValueError(wrong.removeprefix("body_schema "))
+        if isinstance(given, str) and ("://" in given or not given.strip()):
+            raise ValueError("write a schema or the path of a file: nothing is fetched from elsewhere")
+        return given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sources_are_named_as_the_broker_does(cls, value: object) -> object:
+        """What a name means, the broker says; unknown ones are refused later."""
+        sources = value.get("sources") if isinstance(value, dict) else None
+        if not isinstance(value, dict) or value.get("broker") not in registry.names():
+            return value
+        if not isinstance(sources, list | tuple):
+            return value
+        kind = registry.kind(value["broker"])
+        return value | {"sources": [_named_by(kind, source) for source in sources]}
+
+    @model_validator(mode="after")
+    def _keys_fit_each_other(self) -> Self:
+        kind = None if self.broker == ANY_BROKER else registry.kind(self.broker)
+        if self.connection is None and kind is not None and kind.needs_connection:
+            raise problem("connection", f"is required with broker {self.broker}")
+        seen: set[str] = set()
+        for position, source in enumerate(self.sources):
+            if source.queue in seen:
+                raise problem(f"sources.{position}.queue", f"{source.queue!r} is listed twice")
+            seen.add(source.queue)
+            if kind is not None and kind.many(source.queue) and source.kind != "dead_letter":
+                raise problem(f"sources.{position}.queue", f"{source.queue!r}: only dead letters of several at once")
+            target = source.destination or (self.destination.queue if self.destination else None)
+            if source.kind == "delay" and target is None:
+                raise problem(
+                    f"sources.{position}.destination",
+                    "is required for a delay source, because its messages do not say where they go next",
+                )
+            if target == source.queue:
+                raise problem(f"sources.{position}.queue", f"{target!r} is also its destination: a loop")
+        for position, source in enumerate(self.sources):
+            for place, origin in enumerate(source.origins):
+                if origin in seen:
+                    raise problem(
+                        f"sources.{position}.origins.{place}",
+                        f"{origin!r} is a source of this route too: what goes back there from {source.queue!r} is"
+                        " drained again, a loop",
+                    )
+        closes = kind is None or kind.capabilities.closes_connections
+        if self.isolation.action == "close_connection" and not closes:
+            raise problem("isolation.action", f"close_connection is not possible with broker {self.broker}")
+        return self
+
+    @property
+    def system(self) -> str:
+        """Which broker the route's queues are on: a queue's name says nothing of one on another."""
+        return f"{self.broker}:{self.connection or ''}"
+
+    def destination_of(self, source: str) -> str | None:
+        """Where messages of the queue ``source`` go by configuration; None: where each came from."""
+        covers = registry.kind(self.broker).covers
+        lines = sorted((s for s in self.sources if covers(s.queue, source)), key=lambda s: s.queue != source)
+        own = lines[0].destination if lines else None
+        return own or (self.destination.queue if self.destination else None)
