@@ -21,8 +21,8 @@ _PAGE_HEAD = """\
 Redrive reads `config/redrive.yaml`, or the file that `$REDRIVE_CONFIG` names. An unknown key or a bad value is refused
 with its path.
 
-- `${VAR}` is the value of an environment variable, which has to be there; `${VAR:-default}` has a default for one that is
-  unset or empty. `$${` is a plain `${`.
+- `${VAR}` is the value of an environment variable, which has to be there; `${VAR:-default}` has a default for one that
+  is unset or empty. `$${` is a plain `${`.
 - Relative paths, also that of `config/redrive.yaml`, count from `$REDRIVE_HOME`. Without it they count, in a checkout,
   from its root; in an installed package from the folder of `$REDRIVE_CONFIG` (or the one above it, where that is called
   `config`), else from `$AIRFLOW_HOME`, else from the working directory.
