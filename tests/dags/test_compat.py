@@ -33,11 +33,11 @@ def test_an_airflow_that_is_too_old_is_refused_in_a_sentence(tmp_path: Path) -> 
 def test_what_is_hopeless_is_not_tried_again_also_without_retry_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415  imports Airflow
 
-    from redrive.airflow import compat, tasks  # noqa: PLC0415
+    from redrive.airflow import compat, definitions, failures  # noqa: PLC0415
 
-    assert "retry_policy" in tasks.default_args()
+    assert "retry_policy" in definitions.default_args()
     monkeypatch.setattr(compat, "ExceptionRetryPolicy", None)
-    told = tasks.default_args()
+    told = definitions.default_args()
     assert "retry_policy" not in told
     assert told["retry_exponential_backoff"] is True, "its schema knows no number"
 
@@ -45,19 +45,19 @@ def test_what_is_hopeless_is_not_tried_again_also_without_retry_policies(monkeyp
         raise error
 
     with pytest.raises(AirflowFailException, match="QueueMissing: no queue q"):
-        tasks._telling(refuse)(QueueMissing("no queue q"))
+        failures.telling(refuse)(QueueMissing("no queue q"))
     with pytest.raises(BrokerUnavailable):
-        tasks._telling(refuse)(BrokerUnavailable("later"))
+        failures.telling(refuse)(BrokerUnavailable("later"))
 
 
 def test_with_retry_policies_an_error_stays_what_it_is() -> None:
-    from redrive.airflow import tasks  # noqa: PLC0415
+    from redrive.airflow import failures  # noqa: PLC0415
 
     def refuse(error: Exception) -> None:
         raise error
 
     with pytest.raises(QueueMissing):
-        tasks._telling(refuse)(QueueMissing("no queue q"))
+        failures.telling(refuse)(QueueMissing("no queue q"))
 
 
 def test_no_kind_of_run_is_allowed_that_this_airflow_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tests.classifying import classify
 from tests.workshop import ROUTE, Workshop, micros
 
 from redrive import settings as configuration
-from redrive.airflow import spark_operators, tasks
+from redrive.airflow import failures, run_params, spark_operators, tasks
 from redrive.cli.control import status
 from redrive.errors import SettingsError
 from redrive.settings import Settings
@@ -83,7 +83,7 @@ class Shop(Workshop):
         return {run_ids[0]: {"report": "success"}}
 
     def context(self) -> dict[str, Any]:
-        params = {name: param.value for name, param in tasks.route_params().items()}
+        params = {name: param.value for name, param in run_params.route_params().items()}
         dag_run = SimpleNamespace(dag_id="redrive_orders", run_id=self.dag_run, run_type="manual", conf={})
         return {"ti": self, "dag_run": dag_run, "params": params, "outlet_events": defaultdict(MagicMock)}
 
@@ -144,7 +144,7 @@ def test_a_run_goes_on_whose_route_is_broken_meanwhile_and_the_next_one_fails_at
     assert shop.query("select status from runs") == [("succeeded",)]
     with pytest.raises(SettingsError, match=r"routes\.orders\.retries: unknown key"):
         shop.to_the_drain("second")
-    assert isinstance(SettingsError(), tasks.HOPELESS), "so that nothing is tried again"
+    assert isinstance(SettingsError(), failures.HOPELESS), "so that nothing is tried again"
 
 
 def test_a_source_that_the_file_no_longer_names_is_drained_to_the_end_of_the_run(shop: Shop) -> None:

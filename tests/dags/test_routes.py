@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSkipException, ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
 from redrive import settings as configuration
-from redrive.airflow import routes, tasks
+from redrive.airflow import definitions, failures, routes, run_params, tasks
 from redrive.errors import (
     BrokerUnavailable,
     IllegalMove,
@@ -179,7 +179,7 @@ class TestRetries:
         [
             SettingsError, QueueMissing, PermissionRefused, IllegalMove, LeaseLost, RouteBusy, RoutePaused,
             SourcesFailed, ValueError, KeyError, TypeError, FileNotFoundError, ModuleNotFoundError, OverflowError,
-            tasks.RunFailed,
+            failures.RunFailed,
         ],
     )  # fmt: skip
     def test_what_cannot_work_fails_at_once(self, orders: DAG, error: type[Exception]) -> None:
@@ -237,7 +237,7 @@ class TestParams:
     )
     def test_nonsense_is_refused(self, name: str, value: object) -> None:
         with pytest.raises(ParamValidationError):
-            tasks.route_params(["orders-dlq"])[name].resolve(value)
+            run_params.route_params(["orders-dlq"])[name].resolve(value)
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -255,7 +255,7 @@ class TestParams:
         ],
     )
     def test_sense_is_taken(self, name: str, value: object) -> None:
-        assert tasks.route_params(["orders-dlq"])[name].resolve(value) == value
+        assert run_params.route_params(["orders-dlq"])[name].resolve(value) == value
 
     def test_the_form_knows_the_routes_sources(self, orders: DAG) -> None:
         assert orders.params.get_param("sources").schema["items"]["enum"] == ["orders-dlq", "orders-delay"]
@@ -267,11 +267,11 @@ class TestSelection:
     }  # fmt: skip
 
     def test_of_nothing_is_everything(self) -> None:
-        chosen = tasks.selection(self.ALL)
+        chosen = run_params.selection(self.ALL)
         assert (chosen.limit, chosen.causes, chosen.groups, chosen.since, chosen.until) == (None, (), (), None, None)
 
     def test_takes_over_what_was_asked(self) -> None:
-        chosen = tasks.selection(
+        chosen = run_params.selection(
             {
                 "limit": 9,
                 "causes": ["throttled"],
@@ -289,11 +289,11 @@ class TestSelection:
 
     def test_an_empty_span_is_refused(self) -> None:
         with pytest.raises(UsageError, match="since"):
-            tasks.selection(self.ALL | {"since": "2026-11-20", "until": "2026-11-19"})
+            run_params.selection(self.ALL | {"since": "2026-11-20", "until": "2026-11-19"})
 
     def test_a_day_that_does_not_exist_is_refused(self) -> None:
         with pytest.raises(UsageError, match="2026-02-30"):
-            tasks.selection(self.ALL | {"since": "2026-02-30"})
+            run_params.selection(self.ALL | {"since": "2026-02-30"})
 
 
 class TestBegin:
@@ -309,7 +309,7 @@ class TestBegin:
             patience: timedelta = timedelta(0),
             **conf: object,
         ) -> Any:
-            params = {name: param.value for name, param in tasks.route_params().items()} | conf
+            params = {name: param.value for name, param in run_params.route_params().items()} | conf
             dag_run = SimpleNamespace(dag_id="redrive_orders", run_id="r1", run_type=run_type, conf=conf)
             monkeypatch.setattr(tasks, "get_current_context", lambda: {"dag_run": dag_run, "params": params})
             monkeypatch.setattr(tasks, "PATIENCE", patience)
@@ -358,7 +358,7 @@ class TestOptions:
 
     def dag(self, **airflow: object) -> DAG:
         text = CONFIG + f"    airflow: {json.dumps(airflow)}\n"
-        return tasks.route_dag(configuration.parse(text, env={}, root=ROOT), "orders", page=None)
+        return definitions.route_dag(configuration.parse(text, env={}, root=ROOT), "orders", page=None)
 
     def test_reach_its_dag(self) -> None:
         dag = self.dag(pool="brokers", max_active_tasks=3, run_timeout="2h")
@@ -406,7 +406,7 @@ class TestFinish:
             monkeypatch.setattr(pipeline, "finish", lambda _settings, _run, status: told.append(status))
             try:
                 tasks.finish.function(RUN)
-            except tasks.RunFailed as failed:
+            except failures.RunFailed as failed:
                 told.append(str(failed))
             return told
 

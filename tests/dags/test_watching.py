@@ -11,7 +11,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from redrive import brokers
 from redrive import settings as configuration
-from redrive.airflow import tasks, watching
+from redrive.airflow import definitions, watching
 from redrive.airflow.watching import DepthTrigger, Rise
 from redrive.brokers.base import Depth
 from redrive.errors import BrokerUnavailable, SettingsError
@@ -97,7 +97,7 @@ def test_a_look_that_fails_is_told_and_the_next_one_comes(
 )
 def test_the_schedule_stays_beside_what_arrives(schedule: str, watch: str, summary: str, tmp_path: Path) -> None:
     settings = configuration.parse(ROUTE.format(schedule=schedule, watch=watch), env={}, root=tmp_path)
-    dag = tasks.route_dag(settings, "orders", page=None)
+    dag = definitions.route_dag(settings, "orders", page=None)
     there = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
     assert there.timetable.summary == summary
     watched = watch != "null"

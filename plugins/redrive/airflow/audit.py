@@ -12,14 +12,14 @@ By hand: `redrive audit`.
 
 from airflow.sdk import DAG, chain
 
-from redrive.airflow import tasks
+from redrive.airflow import definitions, tasks
 
 
 def dags() -> dict[str, DAG]:
     """The DAG ``redrive_audit``."""
-    with tasks.upkeep_dag(
+    with definitions.upkeep_dag(
         "redrive_audit",
-        schedule=tasks.AUDIT_SCHEDULE,
+        schedule=definitions.AUDIT_SCHEDULE,
         description="Proves that everything adds up, and forgets what is old",
         page=__doc__,
     ) as dag:

@@ -14,14 +14,14 @@ By hand: `redrive review apply`.
 
 from airflow.sdk import DAG
 
-from redrive.airflow import tasks
+from redrive.airflow import definitions, tasks
 
 
 def dags() -> dict[str, DAG]:
     """The DAG ``redrive_review``."""
-    with tasks.upkeep_dag(
+    with definitions.upkeep_dag(
         "redrive_review",
-        schedule=tasks.REVIEW_SCHEDULE,
+        schedule=definitions.REVIEW_SCHEDULE,
         description="Applies reviewers' decisions and sends what they released",
         page=__doc__,
     ) as dag:

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from airflow.sdk import DAG, chain, get_parsing_context
 
-from redrive.airflow import assets, links, tasks
+from redrive.airflow import assets, definitions, links, run_params, tasks
 from redrive.settings import Settings
 
 
@@ -37,25 +37,25 @@ def dags() -> dict[str, DAG]:
 
     Where Airflow parses for one DAG, to run a task of it, that one alone.
     """
-    settings, only = tasks.load_settings(), get_parsing_context().dag_id
+    settings, only = definitions.load_settings(), get_parsing_context().dag_id
     return {dag.dag_id: dag for dag in _dags(settings, only)}
 
 
 def _dags(settings: Settings, only: str | None) -> Iterator[DAG]:
     for name in settings.routes:
-        if only in (None, tasks.dag_id(name)):
+        if only in (None, definitions.dag_id(name)):
             yield _route_dag(settings, name)
     for name, broken in settings.broken.items():
         shown = re.sub(r"[^a-z0-9_]", "_", name.lower())[:40]  # the name may be what is wrong
-        if shown not in settings.routes and only in (None, tasks.dag_id(shown)):
+        if shown not in settings.routes and only in (None, definitions.dag_id(shown)):
             remains = settings.model_copy(update={"routes": {shown: broken.remains}})
-            yield tasks.say_broken(_route_dag(remains, shown, begins=name), broken.problem, page=__doc__)
+            yield definitions.say_broken(_route_dag(remains, shown, begins=name), broken.problem, page=__doc__)
 
 
 def _route_dag(settings: Settings, name: str, *, begins: str | None = None) -> DAG:
     """The DAG of the route ``name``; ``begins`` is what its runs take, where that is another."""
     route = settings.route(name)
-    with tasks.route_dag(settings, name, page=__doc__) as dag:
+    with definitions.route_dag(settings, name, page=__doc__) as dag:
         run = tasks.begin(begins or name)
         drained = tasks.drain.partial(run=run).expand_kwargs(tasks.shards(route.drain.shards))
         loaded = tasks.load()
@@ -75,5 +75,5 @@ def _route_dag(settings: Settings, name: str, *, begins: str | None = None) -> D
         drained >> loaded  # so that a skipped classify does not skip the load
     # Only now: Airflow copies the parameters that a DAG has into each of its tasks, and checks those that it is made
     # with against their schemas, which takes longer than all the rest.
-    dag.params.update(tasks.route_params(tasks.known_sources(route)))
+    dag.params.update(run_params.route_params(definitions.known_sources(route)))
     return dag

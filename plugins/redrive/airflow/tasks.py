@@ -1,4 +1,4 @@
-"""What the DAG files are made of: the DAGs' settings, and one small function per task.
+"""What the DAG files are made of: one small function per task.
 
 A task rebuilds its run from XCom, reads the configuration that the run began with, calls one stage and returns that
 stage's counts.
@@ -6,39 +6,27 @@ XCom carries counts and ids, never a message. The stages (and with them the ledg
 clients) are imported inside the functions, because the scheduler imports this module at every parse.
 """
 
-import functools
-import inspect
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow.sdk import DAG, Param, get_current_context, task
+from airflow.sdk import get_current_context, task
 
 from redrive import settings as configuration
-from redrive.airflow import assets, compat, lineage, metrics, schedules, spark_operators
+from redrive.airflow import assets, lineage, metrics, spark_operators
 from redrive.airflow.compat import AirflowSkipException
-from redrive.brokers import registry
-from redrive.classification.causes import Cause
+from redrive.airflow.failures import MessagesExpiring, RunFailed, telling
+from redrive.airflow.run_params import refuse_unknown, route_params, selection
 from redrive.errors import (
     BalanceBroken,
-    IllegalMove,
-    LeaseLost,
-    PermissionRefused,
-    QueueMissing,
-    RedriveError,
     RouteBusy,
     RoutePaused,
-    SchemaOutdated,
-    SourcesFailed,
-    UsageError,
 )
-from redrive.message import LARGEST_ID, MOST_MESSAGES
-from redrive.settings import ANY_BROKER, Route, Settings, format_duration
+from redrive.settings import Settings
 
 if TYPE_CHECKING:
-    from redrive.ledger.selecting import Selection
     from redrive.stages.context import Run
 
 log = logging.getLogger(__name__)
@@ -47,237 +35,7 @@ log = logging.getLogger(__name__)
 LEASE: Final = timedelta(minutes=15)
 #: How long a run waits for a route that is held.
 PATIENCE: Final = timedelta(seconds=30)
-START: Final = datetime(2025, 1, 1, tzinfo=UTC)  # any fixed day in the past; nothing is caught up
-REVIEW_SCHEDULE: Final = "*/5 * * * *"
-AUDIT_SCHEDULE: Final = "17 * * * *"  # not at the full hour, when everybody's jobs start
-TAG: Final = "redrive"
-#: The tag of a route of which the configuration is wrong.
-BROKEN: Final = "broken"
-
-
-class MessagesExpiring(RedriveError):
-    """Messages are about to expire in a source that nobody drains; the text names it."""
-
-
-class RunFailed(RedriveError):
-    """Not everything of the run was done; the text names the tasks."""
-
-
-#: What the same task can't do better the next time.
-HOPELESS: Final = (
-    UsageError,  # wrong configuration, connection or parameter
-    SchemaOutdated,
-    QueueMissing,
-    PermissionRefused,
-    IllegalMove,
-    LeaseLost,  # another run has the route now
-    RouteBusy,
-    RoutePaused,
-    BalanceBroken,
-    SourcesFailed,
-    MessagesExpiring,
-    RunFailed,
-    # Mistakes of ours, or a program that isn't installed: what is away for a while raises other errors.
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    FileNotFoundError,
-    ImportError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
-
-#: Asked once: a parse makes thousands of DAGs.
-_NO_BACKFILL: Final = compat.no_backfill()
-
 Counts = dict[str, Any]
-
-
-# --- the DAGs -------------------------------------------------------------------------------------------------
-
-
-def load_settings() -> Settings:
-    """The configuration, from the one file that a DAG file reads.
-
-    A :class:`~redrive.errors.SettingsError` passes through, so that Airflow shows it as the file's import
-    error, with the path of every wrong key; what is wrong with one route alone is on the page of its DAG.
-    """
-    return configuration.load()
-
-
-def dag_id(route: str) -> str:
-    """The id of the route's DAG."""
-    return f"redrive_{route}"
-
-
-def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
-    """A DAG ``redrive_<name>`` without its tasks and their parameters; ``page`` is what every route's page says."""
-    route = settings.route(name)
-    return DAG(
-        dag_id=dag_id(name),
-        dag_display_name=route.title or dag_id(name),
-        description=f"Brings dead messages of {', '.join(s.queue for s in route.sources)} back",
-        doc_md=f"{page or ''}\n{route_page(settings, name)}",
-        schedule=schedules.of_route(name, route),
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        **_NO_BACKFILL,
-        tags=[TAG, route.broker],
-        dagrun_timeout=route.airflow.run_timeout,
-        default_args=default_args() | ({"pool": route.airflow.pool} if route.airflow.pool else {}),
-        **({"max_active_tasks": route.airflow.max_active_tasks} if route.airflow.max_active_tasks else {}),
-    )
-
-
-def say_broken(dag: DAG, problem: str, *, page: str | None) -> DAG:
-    """``dag``, of a route of which something is wrong in the configuration, with ``problem`` on its ``page``.
-
-    It has every task, so that a run goes on that began before, with the configuration of then. ``begin`` fails at once.
-    """
-    dag.tags = {*dag.tags, BROKEN} - {ANY_BROKER}
-    dag.doc_md = f"## The configuration of this route is wrong\n\n```text\n{problem}\n```\n\n{page or ''}"
-    return dag
-
-
-def known_sources(route: Route) -> list[str]:
-    """The names of its sources; none where one stands for several: the broker tells which, and a parse asks nobody."""
-    many = registry.kind(route.broker).many if route.broker != ANY_BROKER else None
-    names = [source.queue for source in route.sources]
-    return [] if many is None or any(many(name) for name in names) else names
-
-
-def upkeep_dag(dag_id: str, *, schedule: str, description: str, page: str | None) -> DAG:
-    """An empty DAG that serves all routes."""
-    return DAG(
-        dag_id=dag_id,
-        description=description,
-        doc_md=page,
-        schedule=schedule,
-        start_date=START,
-        catchup=False,
-        max_active_runs=1,
-        **_NO_BACKFILL,
-        tags=[TAG],
-        default_args=default_args(),
-    )
-
-
-def default_args() -> dict[str, Any]:
-    """What every task does about failure: a few growing waits, but none for what can't get better."""
-    return {
-        "owner": "redrive",
-        "retries": 3,
-        "retry_delay": timedelta(seconds=20),
-        "max_retry_delay": timedelta(minutes=5),
-        **compat.retries(HOPELESS),
-        "execution_timeout": timedelta(minutes=30),
-        # No callback for failures: Airflow would send a run's whole `conf` to the dag-processor for it, which does not
-        # survive what may be in there.
-    }
-
-
-#: RFC 3339, or only its date; Airflow's form sends the first, people type the second.
-_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
-
-
-def route_params(sources: Sequence[str] = ()) -> dict[str, Param]:
-    """The parameters of a run of a route with these sources, as in ``redrive run --help``; all may be left out."""
-    return {
-        "limit": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            maximum=MOST_MESSAGES,
-            title="At most",
-            description="Drain at most this many messages. Empty: what the route's `drain.limit` says.",
-        ),
-        "dry_run": Param(
-            False,
-            type="boolean",
-            title="Dry run",
-            description="Change nothing: plan what is staged already and report what would be sent.",
-        ),
-        "causes": Param(
-            [],
-            type="array",
-            items={"type": "string", "enum": [cause.value for cause in Cause]},
-            uniqueItems=True,
-            examples=[cause.value for cause in Cause],
-            title="Causes",
-            description="Redeliver only messages that failed for one of these. Empty: all.",
-        ),
-        "groups": Param(
-            [],
-            type="array",
-            items={"type": "integer", "minimum": 1, "maximum": LARGEST_ID},
-            uniqueItems=True,
-            title="Groups",
-            description="Redeliver only messages of these failure groups, e.g. `[7, 12]`. Empty: all.",
-        ),
-        "since": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            pattern=_TIME,
-            title="Since",
-            description="Only messages dead-lettered at or after this time (UTC unless it says otherwise).",
-        ),
-        "until": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            pattern=_TIME,
-            title="Until",
-            description="Only messages dead-lettered before this time (UTC unless it says otherwise).",
-        ),
-        "sources": Param(
-            [],
-            type="array",
-            items={"type": "string", **({"enum": list(sources)} if sources else {})},
-            uniqueItems=True,
-            examples=list(sources),
-            title="Source queues",
-            description="Drain, plan and redeliver only what comes from these. Empty: all.",
-        ),
-        "attributes": Param(
-            [],
-            type="array",
-            items={"type": "string", "pattern": "^[^=]+="},
-            uniqueItems=True,
-            title="Attributes",
-            description="Redeliver only messages with these headers, each as NAME=VALUE, e.g. `tenant=acme`. "
-            "Of one name any value will do; different names all have to match. The name `type()` is the message's type "
-            "(NServiceBus, MassTransit, Subject). Empty: all.",
-        ),
-    }
-
-
-def route_page(settings: Settings, name: str) -> str:
-    """The facts of one route, for the end of its page."""
-    route = settings.route(name)
-    target = route.destination.queue if route.destination else "where each message came from"
-    rows: list[tuple[str, object]] = [
-        ("broker", f"`{route.broker}`, connection `{route.connection}`"),
-        *(("drained", f"`{source.queue}` ({source.kind})") for source in route.sources),
-        ("sent to", f"`{target}`" if route.destination else target),
-        ("schedule", schedules.in_words(route)),
-        ("straight back", f"at most {route.requeue_attempts} times"),
-        ("with growing delay", f"at most {route.delay_attempts} times, then a person"),
-        ("drained at once", f"{route.drain.limit:,} messages over {route.drain.shards} shards"),
-        ("sent for at most", f"{format_duration(route.deliver.run_for)} a run"),
-        ("Spark", f"`{settings.spark.runner}`"),
-    ]
-    lines = "\n".join(f"| {key} | {value} |" for key, value in rows)
-    return (
-        f"## Route `{name}`\n\n| | |\n|---|---|\n{lines}\n\n"
-        f"On the command line: `redrive status {name}`, `redrive run {name} --dry-run`, `redrive pause {name}`.\n"
-    )
 
 
 # --- the tasks of a route -------------------------------------------------------------------------------------
@@ -507,42 +265,6 @@ def _rescue() -> Counts:
 # --- parts of tasks -------------------------------------------------------------------------------------------
 
 
-def selection(params: Mapping[str, Any]) -> "Selection":
-    """The selection that the parameters of a run mean; :class:`UsageError` names a parameter that is wrong."""
-    from redrive.ledger.selecting import Selection, parse_attributes  # noqa: PLC0415
-
-    since, until = moment("since", params["since"]), moment("until", params["until"])
-    if since and until and since >= until:
-        raise UsageError(f"since: {params['since']} is not before until ({params['until']})")
-    return Selection(
-        limit=None if params["limit"] is None else int(params["limit"]),  # 1e3 is an integer to JSON Schema
-        causes=tuple(params["causes"]),
-        groups=tuple(params["groups"]),
-        since=since,
-        until=until,
-        sources=tuple(params["sources"]),
-        attributes=parse_attributes(params["attributes"]),
-    )
-
-
-def moment(name: str, text: str | None) -> datetime | None:
-    """A time in ISO 8601 as an aware datetime; one without an offset is UTC."""
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{name}: {text!r} is not a time; write 2026-11-20T08:00:00Z or 2026-11-20") from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
-def refuse_unknown(conf: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Refuse parameters that do not exist; Airflow takes them, and a mistyped ``limit`` would drain it all."""
-    names = sorted(known)
-    if unknown := sorted(set(conf) - set(names)):
-        raise UsageError(f"{', '.join(unknown)}: no such parameter; there are {', '.join(names)}")
-
-
 def shards(count: int) -> list[dict[str, int]]:
     """The arguments of each mapped instance of a sharded task."""
     return [{"shard": shard, "shards": count} for shard in range(count)]
@@ -635,36 +357,9 @@ def _preview(run: "Run") -> Counts:
     }
 
 
-def _telling(function: Callable[..., object]) -> Callable[..., object]:
-    """``function``, with one line in the task's log where it fails, for whoever looks there first."""
-
-    @functools.wraps(function)
-    def told(*args: Any, **kwargs: Any) -> object:
-        try:
-            return function(*args, **kwargs)
-        except AirflowSkipException:
-            raise
-        except Exception as error:
-            log.error(
-                "%s failed: %s: %s. Nothing is lost: what was staged and not settled comes back, and the next run"
-                " goes on where this one ended.",
-                function.__name__.lstrip("_"),
-                type(error).__name__,
-                error,
-            )
-            told_so = compat.told_at_once(error, HOPELESS)
-            if told_so is not error:
-                raise told_so from error
-            raise
-
-    # Said once: Airflow asks for it several times a task, and a parse makes thousands of them.
-    told.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    return told
-
-
 def _task(function: Callable[..., object], **options: Any) -> Any:
     """``function`` as a task of its own name; its docstring is the task's documentation."""
-    return task(task_id=function.__name__.lstrip("_"), multiple_outputs=False, **options)(_telling(function))
+    return task(task_id=function.__name__.lstrip("_"), multiple_outputs=False, **options)(telling(function))
 
 
 #: Tried once more and not for minutes: the next run comes anyway, and one that can't begin at all is over soon.
@@ -673,7 +368,7 @@ observe = _task(_observe, execution_timeout=timedelta(minutes=10))
 drain = _task(_drain, execution_timeout=timedelta(hours=6))
 #: Its XCom decides whether ``classify`` runs; what comes after ``classify`` looks after itself.
 prepare = task.short_circuit(task_id="prepare", multiple_outputs=False, ignore_downstream_trigger_rules=False)(
-    _telling(_prepare)
+    telling(_prepare)
 )
 classify = spark_operators.classify
 #: Runs also where ``classify`` was skipped, but not where the whole run is.
