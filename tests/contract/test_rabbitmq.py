@@ -12,7 +12,8 @@ import pytest
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import Publication
-from redrive.brokers.rabbitmq.adapter import STATISTICS_LAG, RabbitMQ, _Sender
+from redrive.brokers.rabbitmq.adapter import STATISTICS_LAG, RabbitMQ
+from redrive.brokers.rabbitmq.confirms import Sender
 from redrive.brokers.rabbitmq.kind import FAILURE_HEADERS
 from redrive.brokers.rabbitmq.management import QueueFacts, _facts, _routes
 from redrive.brokers.rabbitmq.message import Death, deaths_of, decode, encode, letter_of
@@ -717,7 +718,7 @@ def statuses(window: Any) -> list[str]:
 def window_of(count: int, *, returns: int) -> list[str]:
     """What becomes of a window of which so many came back changed, and all were confirmed."""
     channel = Confirming()
-    sender = _Sender(channel)  # type: ignore[arg-type]
+    sender = Sender(channel)  # type: ignore[arg-type]
     window = sender.send([("orders", b"header %d" % n, b"body") for n in range(count)])
     for _ in range(returns):
         channel.back(312, "NO_ROUTE", b"header with a time of arrival", b"body")
@@ -728,7 +729,7 @@ def window_of(count: int, *, returns: int) -> list[str]:
 def two_windows() -> tuple[Confirming, Any, Any]:
     """Tags 1 to 3, and 4 to 6."""
     channel = Confirming()
-    sender = _Sender(channel)  # type: ignore[arg-type]
+    sender = Sender(channel)  # type: ignore[arg-type]
     first, second = (
         sender.send([("orders", b"header %d" % n, b"body") for n in tags]) for tags in ((1, 2, 3), (4, 5, 6))
     )

@@ -5,9 +5,7 @@ acked by one ``multiple`` ack: all of it or nothing. Acks have no answer, so a p
 channel, and only its answer makes a batch settled.
 """
 
-import math
 import os
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +23,8 @@ from redrive.brokers.base import (
     Settled,
     published_at_once,
 )
+from redrive.brokers.rabbitmq.confirms import WINDOW_BYTES, Sender, Window, packs
+from redrive.brokers.rabbitmq.connection import arguments
 from redrive.brokers.rabbitmq.kind import CAPABILITIES, CONSUMER_TIMEOUT, DELAYS, MAX_BYTES, WITH_MANAGEMENT
 from redrive.brokers.rabbitmq.link import (
     ACCESS_REFUSED,
@@ -44,27 +44,14 @@ from redrive.brokers.rabbitmq.message import (
     letter_of,
 )
 from redrive.connections import lookup
-from redrive.connections.lookup import Connection
-from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Micros, Outgoing, Received
 
-#: Messages and bytes of one confirm window; a message of more than a quarter of that goes alone, because RabbitMQ
-#: closes the channel for one that is over its own bound, and then says nothing of the others.
-WINDOW, WINDOW_BYTES = 1_000, 4 * 1024 * 1024
 #: Bytes that a receive may have under way, and messages while their size is not known yet.
 PREFETCH_BYTES, FIRST_PREFETCH = 16 * 1024 * 1024, 100
 #: The management API measures queues every five seconds (collect_statistics_interval).
 STATISTICS_LAG = 6.0
 LONGEST_NAME = 255
-
-_TYPES = ("amqp", "amqps", "rabbitmq")
-_EXTRA = frozenset(
-    {
-        *("vhost", "ssl", "ca_certs", "certfile", "keyfile", "verify", "server_hostname"),
-        *("management_url", "management_port", "heartbeat", "timeout", "confirm_timeout", "blocked_timeout"),
-        *("keep_expiration", "max_message_bytes"),
-    }
-)
 
 
 class Receipt(NamedTuple):
@@ -137,7 +124,7 @@ class RabbitMQ:
         self._link: Link | None = None
         self._ever_connected = False
         self._probe: Channel | None = None
-        self._sender: _Sender | None = None
+        self._sender: Sender | None = None
         self._holders: dict[str, _Holder] = {}
         self._numbers = 0
         self._mean_bytes: dict[str, float] = {}
@@ -149,7 +136,7 @@ class RabbitMQ:
     @classmethod
     def open(cls, connection_id: str, *, env: Mapping[str, str] = os.environ, **options: Any) -> Self:
         """The virtual host that Airflow connection ``connection_id`` names; nothing is asked of it yet."""
-        return cls(**(_arguments(lookup.get(connection_id, env)) | options))
+        return cls(**(arguments(lookup.get(connection_id, env)) | options))
 
     def capabilities_for(self, queue: str) -> Capabilities:
         """See :class:`~redrive.brokers.base.Broker`; that a queue keeps order only the management API can tell."""
@@ -369,7 +356,7 @@ class RabbitMQ:
         if any(one.ordering_key is not None or one.delay_seconds > 0 for one in messages):
             return None
         encoded = [self._encoded(queue, one, link)[0] for one in messages]
-        if not all(encoded) or len(_packs(messages, encoded)) > 1:
+        if not all(encoded) or len(packs(messages, encoded)) > 1:
             return None
         if len(messages[0].body) > WINDOW_BYTES // 4:  # goes alone, so it is the only one
             return None
@@ -395,7 +382,7 @@ class RabbitMQ:
         """Window after window; after an error that concerns the queue, nothing more is sent."""
         errors: list[BrokerError] = []
         blocked: set[str] = set()  # keys of which a message was not sent
-        for together in _packs(messages, encoded):
+        for together in packs(messages, encoded):
             going = []
             for index in together:
                 if encoded[index] is None:
@@ -475,7 +462,7 @@ class RabbitMQ:
                 detail = "RabbitMQ blocks publishers (memory or disk alarm)"
                 return [Publication("retry", detail=detail)] * len(pack), BrokerUnavailable(f"{queue}: {detail}")
             if self._sender is None or not self._sender.channel.is_open:
-                self._sender = _Sender(link.channel())
+                self._sender = Sender(link.channel())
         except BrokerError as error:  # of this window nothing was sent; of an earlier one something may have been
             return [Publication("retry", detail=str(error))] * len(pack), error
         sender = self._sender
@@ -488,8 +475,8 @@ class RabbitMQ:
         self,
         queue: str,
         link: Link,
-        sender: "_Sender",
-        window: "_Window",
+        sender: Sender,
+        window: Window,
         pack: Sequence[tuple[str, bytes, bytes]],
         *,
         fresh: bool,
@@ -517,7 +504,7 @@ class RabbitMQ:
         link.serve()
         return link.wait(lambda: not link.blocked, self._blocked_timeout if link.blocked else 0)
 
-    def _await(self, link: Link, sender: "_Sender", window: "_Window") -> None:
+    def _await(self, link: Link, sender: Sender, window: Window) -> None:
         """Wait for the confirmations; while the broker blocks us their clock stands still."""
         asked = self._monotonic()
         blocked = 0.0
@@ -531,7 +518,7 @@ class RabbitMQ:
                 blocked += self._monotonic() - before
 
     def _after_close(
-        self, queue: str, link: Link, sender: "_Sender", window: "_Window", *, fresh: bool
+        self, queue: str, link: Link, sender: Sender, window: Window, *, fresh: bool
     ) -> tuple[list[Publication], BrokerError | None]:
         """The broker closed the channel or the connection is gone: what that says of the messages without a word."""
         if self._sender is sender:
@@ -767,128 +754,6 @@ class RabbitMQ:
         self._forget_link()
 
 
-class _Window:
-    """Messages that were sent together, and what the broker said of each."""
-
-    def __init__(self, first: int, size: int) -> None:
-        self.first = first
-        self.size = size
-        self.pending = set(range(first, first + size))
-        self.answered = first  # the broker has said something of every tag below
-        self.said: dict[int, Publication] = {}
-        self.returned: set[int] = set()
-        self.nacked: set[int] = set()
-        self.unmatched = 0  # came back, and nobody knows which of them
-        self.shared = False  # another window was on the wire together with it
-        self.words = ""
-        self.places: dict[tuple[bytes, bytes], list[int]] = {}  # tags by content header and body
-
-    def classify_nacks(self, full: Sequence[bool]) -> None:
-        """``full``: of each message, whether a nack of its queue says that it has no room.
-
-        Any other nack tells of a fault within the queue, which may have delivered the message before.
-        """
-        for tag in self.nacked:
-            detail = "RabbitMQ did not take it (nack): the queue is full"
-            if not full[tag - self.first]:
-                detail = "RabbitMQ answers for nothing (nack): a fault in the queue, or it is full"
-            self.said[tag] = Publication("retry" if full[tag - self.first] else "unknown", detail=detail)
-
-    def results(self, otherwise: Callable[[int], Publication]) -> list[Publication]:
-        """One result per message; ``otherwise`` of what the broker said nothing about."""
-        if self.unmatched:
-            sent = [tag for tag, said in self.said.items() if said.status == "sent"]
-            every = self.unmatched >= len(sent) and not self.shared
-            detail = self.words if every else f"a message of its window came back ({self.words}), maybe this one"
-            self.said |= dict.fromkeys(sent, Publication("retry" if every else "unknown", detail=detail))
-        return [self.said.get(tag) or otherwise(tag) for tag in range(self.first, self.first + self.size)]
-
-
-class _Sender:
-    """A channel in confirm mode."""
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.worked = False  # something was confirmed on it
-        self._windows: list[_Window] = []  # of which some messages have no word yet, oldest first
-        channel.confirm(self._word, self._return)
-
-    def unanswered(self) -> list[_Window]:
-        """The windows on the wire."""
-        return list(self._windows)
-
-    def send(self, pack: Sequence[tuple[str, bytes, bytes]]) -> _Window:
-        """Hand the pack (queue, content header, body) to the connection."""
-        window = _Window(self.channel.published + 1, len(pack))
-        for tag, (_, raw, body) in enumerate(pack, window.first):
-            window.places.setdefault((raw, body), []).append(tag)
-        self._windows.append(window)
-        if len(self._windows) > 1:
-            for one in self._windows:
-                one.shared = True
-        self.channel.publish(pack)
-        return window
-
-    def _word(self, tag: int, multiple: bool, taken: bool) -> None:
-        for window in list(self._windows):
-            if tag < window.first:
-                break
-            last = min(tag, window.first + window.size - 1)
-            first = window.answered if multiple else tag
-            if multiple:
-                window.answered = last + 1
-            for one in range(first, last + 1):
-                if one not in window.pending:
-                    continue
-                window.pending.discard(one)
-                if one in window.returned:
-                    window.said[one] = Publication("retry", detail=window.words)
-                elif taken:
-                    window.said[one] = Publication("sent")
-                else:
-                    window.nacked.add(one)
-                    window.said[one] = Publication("unknown", detail="RabbitMQ answers for nothing (nack)")
-            if not window.pending:
-                self._windows.remove(window)
-
-    def _return(self, code: int, text: str, raw: bytes, body: bytes) -> None:
-        """An unroutable message comes back before it is confirmed, and without its tag: it is found by its content."""
-        for window in self._windows:
-            places = window.places.get((raw, body), ())
-            found = next((tag for tag in places if tag in window.pending and tag not in window.returned), None)
-            if found is not None:
-                window.words = f"{code} {text}"
-                window.returned.add(found)
-                return
-        for window in self._windows:  # a plugin of the broker's changed its headers on the way
-            window.words = f"{code} {text}"
-            window.unmatched += 1
-
-
-def _packs(messages: Sequence[Outgoing], encoded: Sequence[bytes | None]) -> list[list[int]]:
-    """Places of the messages window by window; no window holds two messages of one ordering key."""
-    packs: list[list[int]] = []
-    pack: list[int] = []
-    size, keys = 0, set[str]()
-    for index, message in enumerate(messages):
-        raw = encoded[index]
-        own = len(message.body) + len(raw) if raw is not None else 0
-        key = message.ordering_key
-        if pack and (
-            len(pack) >= WINDOW
-            or size + own > WINDOW_BYTES
-            or own > WINDOW_BYTES // 4
-            or (key is not None and key in keys)
-        ):
-            packs.append(pack)
-            pack, size, keys = [], 0, set()
-        pack.append(index)
-        size += own if own <= WINDOW_BYTES // 4 else WINDOW_BYTES
-        if key is not None:
-            keys.add(key)
-    return [*packs, pack] if pack else packs
-
-
 def _warnings(facts: QueueFacts) -> tuple[str, ...]:
     found = []
     if facts.delivery_limit is not None:
@@ -902,89 +767,3 @@ def _warnings(facts: QueueFacts) -> tuple[str, ...]:
     if facts.type == "stream":
         found.append("is a stream: its messages can't be taken out, so it can't be drained")
     return tuple(found)
-
-
-# --- connections -----------------------------------------------------------------------------------------
-
-
-def _arguments(connection: Connection) -> dict[str, Any]:
-    """What the constructor needs, from an Airflow connection."""
-    name, extra = f"connection {connection.conn_id}", connection.extra
-    if connection.conn_type not in _TYPES:
-        raise SettingsError(f"{name}: its type is {connection.conn_type!r}, not one of {', '.join(_TYPES)}")
-    if unknown := sorted(set(extra) - _EXTRA):
-        raise SettingsError(f"{name}: extra.{unknown[0]} is unknown; known are {', '.join(sorted(_EXTRA))}")
-    if not connection.host:
-        raise SettingsError(f"{name}: no host")
-    context = _tls(name, connection)
-    vhost = str(extra.get("vhost") or connection.schema or "/")
-    user, password = connection.login or "guest", connection.password or "guest"
-    port = connection.port or (5671 if context else 5672)
-    server_hostname = extra.get("server_hostname")
-    heartbeat = _number(name, extra, "heartbeat", 180)
-    timeout = _number(name, extra, "timeout", 30)
-    hosts = []
-    for one in connection.host.split(","):
-        host, _, own_port = one.strip().partition(":")
-        hosts.append(
-            pika.ConnectionParameters(
-                host=host,
-                port=int(own_port) if own_port else port,
-                virtual_host=vhost,
-                credentials=pika.PlainCredentials(user, password),
-                ssl_options=pika.SSLOptions(context, server_hostname or host) if context else None,
-                heartbeat=math.ceil(heartbeat),
-                socket_timeout=min(timeout, 10),
-                stack_timeout=timeout,
-                client_properties={"connection_name": "redrive", "product": "Redrive"},
-            )
-        )
-    management = None
-    url = extra.get("management_url")
-    if not url and extra.get("management_port"):
-        url = f"{'https' if context else 'http'}://{hosts[0].host}:{int(_number(name, extra, 'management_port', 0))}"
-    if url and "@" in str(url):  # it would be told in errors
-        raise SettingsError(
-            f"{name}: extra.management_url must not hold user and password; login and password are used"
-        )
-    if url:
-        management = Management(str(url), vhost, user, password, context=context, timeout=min(timeout, 15))
-    return {
-        "hosts": hosts,
-        "subject": name,
-        "management": management,
-        "timeout": timeout,
-        "confirm_timeout": _number(name, extra, "confirm_timeout", 60),
-        "blocked_timeout": _number(name, extra, "blocked_timeout", 120),
-        "keep_expiration": _flag(extra.get("keep_expiration")),
-        "max_message_bytes": int(_number(name, extra, "max_message_bytes", MAX_BYTES)),
-    }
-
-
-def _tls(name: str, connection: Connection) -> ssl.SSLContext | None:
-    extra = connection.extra
-    wanted = extra.get("ssl", connection.conn_type == "amqps" or connection.port == 5671 or "ca_certs" in extra)
-    if not _flag(wanted):
-        return None
-    try:
-        context = ssl.create_default_context(cafile=extra.get("ca_certs"))
-        if extra.get("certfile"):
-            context.load_cert_chain(extra["certfile"], extra.get("keyfile"))
-    except OSError as error:
-        raise SettingsError(f"{name}: TLS: {error}") from error
-    if not _flag(extra.get("verify", True)):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _flag(value: object) -> bool:
-    """A yes or no that may come out of a URI as text."""
-    return str(value).strip().lower() in ("1", "true", "yes", "on")
-
-
-def _number(name: str, extra: Mapping[str, Any], key: str, default: float) -> float:
-    try:
-        return float(extra.get(key) or default)
-    except (TypeError, ValueError):
-        raise SettingsError(f"{name}: extra.{key} is not a number") from None

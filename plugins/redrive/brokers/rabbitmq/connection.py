@@ -1,0 +1,105 @@
+"""What the adapter needs, from an Airflow connection."""
+
+import math
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import pika
+
+from redrive.brokers.rabbitmq.kind import MAX_BYTES
+from redrive.brokers.rabbitmq.management import Management
+from redrive.connections.lookup import Connection
+from redrive.errors import SettingsError
+
+_TYPES = ("amqp", "amqps", "rabbitmq")
+_EXTRA = frozenset(
+    {
+        *("vhost", "ssl", "ca_certs", "certfile", "keyfile", "verify", "server_hostname"),
+        *("management_url", "management_port", "heartbeat", "timeout", "confirm_timeout", "blocked_timeout"),
+        *("keep_expiration", "max_message_bytes"),
+    }
+)
+
+
+def arguments(connection: Connection) -> dict[str, Any]:
+    """What the constructor needs, from an Airflow connection."""
+    name, extra = f"connection {connection.conn_id}", connection.extra
+    if connection.conn_type not in _TYPES:
+        raise SettingsError(f"{name}: its type is {connection.conn_type!r}, not one of {', '.join(_TYPES)}")
+    if unknown := sorted(set(extra) - _EXTRA):
+        raise SettingsError(f"{name}: extra.{unknown[0]} is unknown; known are {', '.join(sorted(_EXTRA))}")
+    if not connection.host:
+        raise SettingsError(f"{name}: no host")
+    context = _tls(name, connection)
+    vhost = str(extra.get("vhost") or connection.schema or "/")
+    user, password = connection.login or "guest", connection.password or "guest"
+    port = connection.port or (5671 if context else 5672)
+    server_hostname = extra.get("server_hostname")
+    heartbeat = _number(name, extra, "heartbeat", 180)
+    timeout = _number(name, extra, "timeout", 30)
+    hosts = []
+    for one in connection.host.split(","):
+        host, _, own_port = one.strip().partition(":")
+        hosts.append(
+            pika.ConnectionParameters(
+                host=host,
+                port=int(own_port) if own_port else port,
+                virtual_host=vhost,
+                credentials=pika.PlainCredentials(user, password),
+                ssl_options=pika.SSLOptions(context, server_hostname or host) if context else None,
+                heartbeat=math.ceil(heartbeat),
+                socket_timeout=min(timeout, 10),
+                stack_timeout=timeout,
+                client_properties={"connection_name": "redrive", "product": "Redrive"},
+            )
+        )
+    management = None
+    url = extra.get("management_url")
+    if not url and extra.get("management_port"):
+        url = f"{'https' if context else 'http'}://{hosts[0].host}:{int(_number(name, extra, 'management_port', 0))}"
+    if url and "@" in str(url):  # it would be told in errors
+        raise SettingsError(
+            f"{name}: extra.management_url must not hold user and password; login and password are used"
+        )
+    if url:
+        management = Management(str(url), vhost, user, password, context=context, timeout=min(timeout, 15))
+    return {
+        "hosts": hosts,
+        "subject": name,
+        "management": management,
+        "timeout": timeout,
+        "confirm_timeout": _number(name, extra, "confirm_timeout", 60),
+        "blocked_timeout": _number(name, extra, "blocked_timeout", 120),
+        "keep_expiration": _flag(extra.get("keep_expiration")),
+        "max_message_bytes": int(_number(name, extra, "max_message_bytes", MAX_BYTES)),
+    }
+
+
+def _tls(name: str, connection: Connection) -> ssl.SSLContext | None:
+    extra = connection.extra
+    wanted = extra.get("ssl", connection.conn_type == "amqps" or connection.port == 5671 or "ca_certs" in extra)
+    if not _flag(wanted):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=extra.get("ca_certs"))
+        if extra.get("certfile"):
+            context.load_cert_chain(extra["certfile"], extra.get("keyfile"))
+    except OSError as error:
+        raise SettingsError(f"{name}: TLS: {error}") from error
+    if not _flag(extra.get("verify", True)):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _flag(value: object) -> bool:
+    """A yes or no that may come out of a URI as text."""
+    return str(value).strip().lower() in ("1", "true", "yes", "on")
+
+
+def _number(name: str, extra: Mapping[str, Any], key: str, default: float) -> float:
+    try:
+        return float(extra.get(key) or default)
+    except (TypeError, ValueError):
+        raise SettingsError(f"{name}: extra.{key} is not a number") from None
