@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -54,8 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--folder", help="where the ledgers are made, and removed again")
     parser.add_argument("--json", help="a file for the figures")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    for hidden in ("--child", "--whole", "--url"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
+    if asked.whole:
+        began = time.process_time()
+        _WHOLE[asked.whole](throughput._settings(Path(asked.child), asked.url))
+        print(json.dumps([time.process_time() - began, _peak()]))
+        return 0
     if asked.child:
         print(json.dumps(_child(Path(asked.child), asked.messages, asked.database)))
         return 0
@@ -108,17 +114,23 @@ def _child(folder: Path, messages: int, database: str) -> dict[str, Any]:
         print(f"{messages:,} messages filled in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
         _work(settings, clock)
         _look(settings, ledger, clock)
-        whole = {}
-        for name, work in {
-            "audit": lambda: _audited(settings),
-            "retention": lambda: pipeline.retention(settings),
-        }.items():
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before = clock.now()
-            work()
-            whole[name] = (clock.now() - before, _peak())
         ledger.close()
+        whole = {name: _whole(folder, url, name, server) for name in _WHOLE}
     return {"messages": messages, "seconds": clock.seconds, "whole": whole}
+
+
+def _whole(folder: Path, url: str, name: str, server: int | None) -> tuple[float, float]:
+    """Seconds and peak memory of what looks at everything, in a process of its own: this one is large by now."""
+    before = _computed(server) if server else 0.0
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.growth", "--child", str(folder), "--whole", name, "--url", url],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    seconds, peak = json.loads(done.stdout.strip().splitlines()[-1])
+    return seconds + ((_computed(server) if server else 0.0) - before), peak
 
 
 @contextmanager
@@ -441,6 +453,10 @@ def _look(settings: Settings, ledger: Ledger, clock: _Clock) -> None:
 def _audited(settings: Settings) -> None:
     problems = pipeline.audit(settings)["problems"]
     assert not problems, problems[:3]
+
+
+#: What looks at everything.
+_WHOLE: Mapping[str, Callable[[Settings], object]] = {"audit": _audited, "retention": pipeline.retention}
 
 
 if __name__ == "__main__":

@@ -751,7 +751,7 @@ def _all_recent(
     """Messages of these batches counted by batch, route and ``what``. A message id begins with its batch's."""
     if not batches:
         return []
-    where, values = routes_in(readable)
+    where, values = routes_in(readable, dialect_of(connection).off_index("route"))
     rows = rows_of(
         connection,
         f"select message_id / 1048576 as batch_id, route, {what} as what, count(*) as n from messages"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.classification.causes import Cause
-from redrive.ledger.dialects import dialect_of
+from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
 from redrive.redaction import Redactor
@@ -117,9 +117,13 @@ class Search:
         """This search as a query string, with these fields changed."""
         return query_of(self, changes)
 
-    def where(self, readable: Collection[str], now: datetime, table: str = "messages") -> tuple[str, dict[str, Any]]:
-        """A condition over ``messages`` of what is counted out, and its parameters."""
-        where, values = reading.routes_in([one for one in readable if self.route in ("", one)], f"{table}.route")
+    def where(
+        self, readable: Collection[str], now: datetime, dialect: Dialect, table: str = "messages"
+    ) -> tuple[str, dict[str, Any]]:
+        """A condition over ``messages`` of what is counted out, and its parameters; not what finds them: a route may
+        have millions."""
+        routes = [one for one in readable if self.route in ("", one)]
+        where, values = reading.routes_in(routes, dialect.off_index(f"{table}.route"))
         parts = [where]
         if self.state:
             parts.append(f"{table}.state in ({', '.join(repr(one) for one in STATES[self.state])})")
@@ -202,9 +206,9 @@ class _Looking:
         self.found: dict[int, str] = {}
         self.told: list[str] = []
         self._connection, self._asked, self._readable, self._redactor = connection, asked, readable, redactor
-        self._where, self._values = asked.where(readable, now)
-        self._here, _ = reading.routes_in([one for one in readable if asked.route in ("", one)])
         self._dialect = dialect_of(connection)
+        self._where, self._values = asked.where(readable, now, self._dialect)
+        self._here, _ = reading.routes_in([one for one in readable if asked.route in ("", one)])
 
     def ways(self) -> Iterator[tuple[str, Iterable[int]]]:
         """How it was found, and the messages, way by way; what an index knows comes first."""
@@ -379,7 +383,7 @@ def _newest(
     connection: Connection, asked: Search, readable: Collection[str], now: datetime, after: int | None
 ) -> Found:
     """The newest messages that are not counted out, a page of them, of a bounded number that is looked at."""
-    where, values = asked.where(readable, now)
+    where, values = asked.where(readable, now, dialect_of(connection))
     told: list[str] = []
     routes = [one for one in sorted(readable) if asked.route in ("", one)]
     before = " and message_id < :after" if after is not None else ""
@@ -423,7 +427,7 @@ def _rows(connection: Connection, ids: Sequence[int], readable: Collection[str])
     """These messages, newest first, each with the beginning of what went wrong where people were asked about it."""
     if not ids:
         return []
-    where, values = reading.routes_in(readable)
+    where, values = reading.routes_in(readable, dialect_of(connection).off_index("route"))
     wanted = ", ".join(map(str, ids))
     rows = rows_of(
         connection,

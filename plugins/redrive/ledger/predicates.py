@@ -16,7 +16,8 @@ IS_SEND = f"messages.plan in {listed(SENDS)}"
 #: An unknown send that is to be made again.
 TO_RESEND = f"state = 'unknown' and plan in {listed(RESENDS)}"
 #: The plan decides about it: for the first time, or again because its destination's consumers were stuck.
-TO_PLAN = "(messages.state = 'classified' or messages.state = 'held' and messages.plan = 'hold')"
+#: Said as a list of states too, which an index knows.
+TO_PLAN = "messages.state in ('classified', 'held') and (messages.state = 'classified' or messages.plan = 'hold')"
 #: Waits for its question to people.
 TO_ASK = f"state in {listed((State.TO_REVIEW, State.EXPIRED))}"
 #: People are asked, or have to be.

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.engine import Ledger, parse_instant, sql
-from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.ledger.schema import ledger_id
-from redrive.lifecycle import FINISHED, State
+from redrive.lifecycle import FINISHED, UNDECIDED, State
 
 #: What was not sent for so long is no news any more.
 GIVE_UP = timedelta(days=1)
@@ -115,12 +114,23 @@ def _unresolved(connection: Connection, route: str, event: str) -> set[str]:
 
 def groups(connection: Connection, route: str) -> dict[str, Facts]:
     """The groups of which messages wait for a decision."""
+    # Status by status: what waits is found by that, among all that was ever decided.
+    suggested = (
+        "(select max(asked.suggested_decision) from escalated_messages asked"
+        " where asked.route = :route and asked.status = '{status}' and asked.group_id {same})"
+    )
+    waiting = " union all ".join(
+        f"select group_id, n, case when group_id is null then {suggested.format(status=status, same='is null')}"
+        f" else {suggested.format(status=status, same='= counted.group_id')} end as suggested from ("
+        f"select group_id, count(*) as n from escalated_messages where route = :route and status = '{status}'"
+        " group by group_id) counted"
+        for status in UNDECIDED
+    )
     rows = connection.execute(
         sql(
-            "select waiting.group_id, waiting.n, waiting.suggested, failure_groups.cause from"
-            " (select group_id, count(*) as n, max(suggested_decision) as suggested from escalated_messages"
-            f"  where route = :route and {UNDECIDED_REVIEW} group by group_id) waiting"
-            " left join failure_groups on failure_groups.group_id = waiting.group_id"
+            "select waiting.group_id, sum(waiting.n) as n, max(waiting.suggested) as suggested, failure_groups.cause"
+            f" from ({waiting}) waiting left join failure_groups on failure_groups.group_id = waiting.group_id"
+            " group by waiting.group_id, failure_groups.cause"
         ),
         {"route": route},
     )
@@ -128,7 +138,7 @@ def groups(connection: Connection, route: str) -> dict[str, Facts]:
         "" if row.group_id is None else str(row.group_id): {
             "group_id": row.group_id,
             "cause": row.cause or "no cause",
-            "messages": row.n,
+            "messages": int(row.n),
             "suggested_decision": row.suggested or "none",
         }
         for row in rows

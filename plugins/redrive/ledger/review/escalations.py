@@ -167,8 +167,9 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
         # for one attempt, so it is asked again, and never carried out a second time by itself.
         reopen(
             tx,
-            of="select messages.message_id from messages inner join chosen on chosen.message_id = messages.message_id"
-            " and chosen.state = messages.state",
+            # From what was chosen, which is little: SQLite would begin with the messages, all of them.
+            of="select message_id from chosen where state = (select messages.state from messages"
+            " where messages.message_id = chosen.message_id)",
             why="(select coalesce(messages.reason, messages.state) from messages"
             " where messages.message_id = escalated_messages.message_id)",
         )
