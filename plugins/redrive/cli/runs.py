@@ -16,24 +16,10 @@ from redrive.cli.context import (
     print_advice,
     print_counts,
     read_settings,
-    selection_of,
     utc_now,
 )
 from redrive.cli.held_run import held
-from redrive.cli.options import (
-    AsJson,
-    Attributes,
-    Causes,
-    DryRun,
-    Groups,
-    Limit,
-    RouteName,
-    Since,
-    Sources,
-    Types,
-    Until,
-    Wait,
-)
+from redrive.cli.options import AsJson, DryRun, RouteName, Wait, choosing
 from redrive.errors import SourcesFailed
 
 if TYPE_CHECKING:
@@ -45,17 +31,12 @@ app = typer.Typer()
 
 
 @app.command()
+@choosing()
 def run(
     route: RouteName,
     dry_run: DryRun = False,
-    limit: Limit = None,
-    cause: Causes = None,
-    group: Groups = None,
-    since: Since = None,
-    until: Until = None,
-    source: Sources = None,
-    attribute: Attributes = None,
-    type: Types = None,
+    *,
+    selection: "Selection",
     until_done: Annotated[
         bool,
         typer.Option("--until-done", help="Run again, as windows and delays allow, until nothing is left for runs."),
@@ -65,7 +46,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run the whole loop for ROUTE: drain, classify, resolve, plan, deliver, escalate, report. Once, unless told."""
-    settings, selection = read_settings(), selection_of(limit, cause, group, since, until, source, attribute, type)
+    settings = read_settings()
     if dry_run:
         _preview(settings, route, selection, as_json)
         return
@@ -141,22 +122,11 @@ def _causes(settings: "Settings", route: str) -> dict[str, int]:
 
 
 def _stage_command(name: str, text: str) -> None:
-    def command(
-        route: RouteName,
-        dry_run: DryRun = False,
-        limit: Limit = None,
-        cause: Causes = None,
-        group: Groups = None,
-        since: Since = None,
-        until: Until = None,
-        source: Sources = None,
-        attribute: Attributes = None,
-        type: Types = None,
-        as_json: AsJson = False,
-    ) -> None:
+    @choosing()
+    def command(route: RouteName, dry_run: DryRun = False, *, selection: "Selection", as_json: AsJson = False) -> None:
         from redrive.stages import failed_sources, pipeline  # noqa: PLC0415
 
-        settings, selection = read_settings(), selection_of(limit, cause, group, since, until, source, attribute, type)
+        settings = read_settings()
         if dry_run:
             _preview(settings, route, selection, as_json)
             return
@@ -189,17 +159,15 @@ for _name, _text in {
 
 
 @app.command()
+@choosing("causes", "groups", "since", "until", "sources")
 def simulate(
     route: RouteName,
     policy: Annotated[
         Path,
         typer.Option(help="YAML with other values of requeue_attempts, delay_attempts, backoff, canary, causes."),
     ],
-    cause: Causes = None,
-    group: Groups = None,
-    since: Since = None,
-    until: Until = None,
-    source: Sources = None,
+    *,
+    selection: "Selection",
     as_json: AsJson = False,
 ) -> None:
     """Replay ROUTE's history against another policy: what would have been redelivered, returned, escalated.
@@ -213,7 +181,7 @@ def simulate(
 
     settings = read_settings()
     other = configuration.load_policy(policy, settings.route(route))
-    found = simulation.simulate(settings, route, other, selection_of(None, cause, group, since, until, source))
+    found = simulation.simulate(settings, route, other, selection)
     if as_json:
         typer.echo(json.dumps(found))
         return
