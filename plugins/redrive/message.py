@@ -4,12 +4,14 @@ Everything here is immutable and byte-exact. Times are microseconds since the ep
 because millions of them go straight into Arrow columns.
 """
 
+import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
+T = TypeVar("T", bound=tuple[Any, ...])
 Micros = int
 
 #: The years 1 to 9999: beyond them there is no datetime, so nothing could read what is stored.
@@ -31,6 +33,12 @@ MAX_ROWS = 1 << ROW_BITS
 #: What people may ask for: no id is larger, in no database, and no run moves more messages.
 LARGEST_ID = (1 << 63) - 1
 MOST_MESSAGES = 1_000_000_000
+
+
+def as_tuples(kind: type[T], rows: Iterable[Sequence[Any]]) -> Iterator[T]:
+    """``rows`` as named tuples of one kind, whose fields they have in order: nobody counts them, so this is several
+    times as fast as their own ``_make``."""
+    return map(functools.partial(tuple.__new__, kind), rows)
 
 
 class Header(NamedTuple):
@@ -105,6 +113,8 @@ def index_key(value: str) -> str:
     """``value`` as it goes into an index: itself, if it is short and a database can hold it, else its beginning and a
     hash. The same value gives the same key wherever it is asked for, and no two give one: what looks like the key of
     another value is hashed too."""
+    if value.isascii() and len(value) <= MAX_INDEXED and "~" not in value and "\0" not in value:
+        return value  # as nearly all are
     raw = value.encode("utf-8", "surrogatepass")
     if len(raw) <= MAX_INDEXED and "\0" not in value and not _UNUSUAL.search(value):
         return value
@@ -237,10 +247,15 @@ def read_tracking(headers: Iterable[Header]) -> Tracking | None:
 def tracking_headers(redrive_id: str, attempt: int, *, room: int | None = None) -> tuple[Header, ...]:
     """The marks of one attempt, in as many headers as there is ``room`` for (None: no limit)."""
     if room is None or room >= 2:
-        return (Header(ID_HEADER, "String", redrive_id), Header(ATTEMPT_HEADER, "Number", str(attempt)))
+        return (Header(ID_HEADER, "String", redrive_id), _attempt_header(attempt))
     if room == 1:
         return (Header(COMPACT_HEADER, "String", f"{redrive_id};{attempt}"),)
     return ()
+
+
+@functools.lru_cache(maxsize=256)
+def _attempt_header(attempt: int) -> Header:
+    return Header(ATTEMPT_HEADER, "Number", str(attempt))
 
 
 def clean_headers(headers: Iterable[Header], strip: frozenset[str]) -> tuple[Header, ...]:

@@ -273,10 +273,10 @@ def _published(
             result.status,
             result.broker_message_id,
             result.detail,
-            tracked=bool(message.headers) and message.headers[-1][0].startswith("x-redrive"),
+            bool(message.headers) and message.headers[-1][0].startswith("x-redrive"),
             # Only a person's release can have another body, and the header that says so has not always room.
-            body_hash=body_hash(message.body) if message.message_id in released else None,
-            delay_seconds=message.delay_seconds,
+            body_hash(message.body) if message.message_id in released else None,
+            message.delay_seconds,
         )
         for message, result in zip(messages, results, strict=True)
     ]

@@ -14,6 +14,7 @@ from redrive.message import (
     DeadLetter,
     Header,
     Micros,
+    as_tuples,
     body_hash,
     message_type,
     read_tracking,
@@ -187,7 +188,7 @@ def to_letters(table: pa.Table) -> Iterator[tuple[int, DeadLetter]]:
         _lists(table.column(name), _LISTS[name]) if name in _LISTS else _column(table, name)
         for name in DeadLetter._fields
     ]
-    yield from zip(table.column("row").to_pylist(), map(DeadLetter._make, zip(*columns, strict=True)), strict=True)
+    yield from zip(table.column("row").to_pylist(), as_tuples(DeadLetter, zip(*columns, strict=True)), strict=True)
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:
@@ -204,8 +205,12 @@ def _lists(column: pa.ChunkedArray, make: Callable[[pa.StructArray], list[Any]])
     flat = make(array.flatten())
     if not flat:
         return [()] * len(array)
+    lengths = array.value_lengths()
+    each = len(flat) // len(array)
+    if not array.null_count and pc.all(pc.equal(lengths, each)).as_py():  # as messages of one producer have
+        return list(zip(*[iter(flat)] * each, strict=True))
     found, start = [], 0
-    for length in array.value_lengths().to_pylist():
+    for length in lengths.to_pylist():
         end = start + (length or 0)
         found.append(tuple(flat[start:end]))
         start = end
@@ -224,7 +229,7 @@ def _headers(struct: pa.StructArray) -> list[Header]:
         if struct.field(3).null_count == len(struct)
         else [text if text is not None else raw for text, raw in zip(texts, data, strict=True)]
     )
-    return list(map(Header._make, zip(names, types, values, strict=True)))
+    return list(as_tuples(Header, zip(names, types, values, strict=True)))
 
 
 def _properties(struct: pa.StructArray) -> list[tuple[str, str]]:

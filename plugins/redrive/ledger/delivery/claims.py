@@ -21,6 +21,7 @@ from redrive.ledger.predicates import HERE, due, listed
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
+from redrive.message import as_tuples
 
 #: SQL: the plans of which attempts count as requeues.
 AT_ONCE = listed((Plan.REQUEUE, Plan.CANARY))
@@ -329,4 +330,4 @@ def _claimed(tx: RunTransaction, slice_id: int) -> list[Claimed]:
         " where slice_id = ? order by messages.message_id",
         (slice_id,),
     )
-    return list(map(Claimed._make, rows))
+    return list(as_tuples(Claimed, rows))
