@@ -78,7 +78,9 @@ def prepare(context: Context) -> str | None:
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
         known = groups.known_groups(connection) if waiting else []
-    most = _most(context) if waiting else 0
+    if not waiting:  # staging isn't even opened: an idle run has no need of Arrow
+        return None
+    most = _most(context)
     asked, through = _asked(context.staging, waiting, most)
     if not asked:
         return None
