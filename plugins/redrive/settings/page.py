@@ -33,7 +33,7 @@ with its path.
 - A connection is named by its [Airflow connection id](brokers.md#connection). Write no secret into this file.
 - `defaults` is merged into every route: mappings key by key, everything else as a whole.
 
-The second column has the kind of value and its default, or *required*. The keys of a mapping are further below.
+The second column has the kind of value and its default, or *required*.
 """
 
 
@@ -46,7 +46,7 @@ def configuration_page() -> str:
         rows = [f"## `{prefix}`" if prefix else "## The file", ""]
         if (purpose := (model.__doc__ or "").strip()) != said:  # where its key stands, it may be said already
             rows += [purpose, ""]
-        rows += ["| key | value, default | what it does |", "|---|---|---|"]
+        rows += ["| key | value | |", "|---|---|---|"]
         for name, field in model.model_fields.items():
             key = field.alias or name
             of_brokers = registry.words(f"{prefix}.{key}".lstrip(".").removeprefix("routes.NAME."))

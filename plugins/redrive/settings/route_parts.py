@@ -92,8 +92,8 @@ class Backoff(Part):
     max: Duration = Field(default=timedelta(hours=6), description="No wait is longer.")
     native: bool = Field(
         default=False,
-        description="Let the broker keep the last 15 minutes of a delay where it can. A message then comes when it is "
-        "due instead of with the next run, but can't be held back any more. Not with `order_by`.",
+        description="Let the broker keep the last 15 minutes of a delay where it can: a message then comes when it is "
+        "due, but can't be held back any more. Not with `order_by`.",
     )
 
     @model_validator(mode="after")
@@ -117,8 +117,8 @@ class Drain(Part):
     limit: int = Field(
         default=100_000,
         ge=1,
-        description="Messages per run, over all shards and sources. While a gate or an ordered message waits only for "
-        "the drain, a run reads up to a hundred times as many.",
+        description="Messages per run, over all shards and sources; up to a hundred times as many while a gate or an "
+        "ordered message waits only for the drain.",
     )
     # A message id has 20 bits for the row of its batch.
     flush_messages: int = Field(
@@ -344,11 +344,10 @@ class InAirflow(Part):
     )
     watch: Annotated[Duration, at_least(timedelta(seconds=5))] | None = Field(
         default=None,
-        description="How often Airflow's triggerer looks at dead-letter sources and the destination's consumers. When "
-        "more has come, it begins a run, beside the schedule. The broker may bill each look. Default: never.",
+        description="How often Airflow's triggerer looks at dead-letter sources and consumers, and begins a run when more "
+        "has come. The broker may bill each look. Default: never.",
     )
     run_timeout: Duration | None = Field(
         default=None,
-        description="Airflow fails a run that takes longer, and ends its tasks. The route is free when the run's "
-        "lease ends, after 15 minutes. Default: never.",
+        description="Airflow fails a run that takes longer, and ends its tasks. Default: never.",
     )
