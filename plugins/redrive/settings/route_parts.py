@@ -344,8 +344,8 @@ class InAirflow(Part):
     )
     watch: Annotated[Duration, at_least(timedelta(seconds=5))] | None = Field(
         default=None,
-        description="How often Airflow's triggerer looks at dead-letter sources and consumers, and begins a run when more "
-        "has come. The broker may bill each look. Default: never.",
+        description="How often Airflow's triggerer looks at dead-letter sources and consumers, and begins a run when "
+        "more has come. The broker may bill each look. Default: never.",
     )
     run_timeout: Duration | None = Field(
         default=None,
