@@ -25,13 +25,14 @@ from redrive_ui.request_context import RequestContext, person_of, request_contex
 
 router = APIRouter()
 _MAX_NOTE = 2_000
-_MIN_NOTE = 3
+#: A reason has so many characters at least.
+MIN_NOTE = 3
 
 
-async def _answered(
+async def answered(
     request: Request, person: Person, work: Callable[[RequestContext, dict[str, Any]], dict[str, Any]]
 ) -> Response:
-    """What ``work`` answers to the JSON that came, beside the loop; what another site has sent is refused first."""
+    """What ``work`` makes of the request's JSON, in a thread; what another site has sent is refused first."""
     refuse_forged(request)
     given = await bounded_json(request)
     return JSONResponse(await run_in_threadpool(lambda: work(request_context(request, person), given)))
@@ -41,11 +42,10 @@ async def _answered(
 async def decide(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Decides what the body says and answers ``{"action", "count", "by"}``; see docs/review-page.md.
 
-    Of what was decided it also answers ``at``, by which all of it is found again: what became of it, and to undo it.
-
-    Who says what a preview showed (``expected``, ``since``) also hears who was ``faster`` where it was not all of it.
+    ``at`` is when it was decided, by which all of it is found again, to see what became of it or to undo it. With what
+    a preview showed (``expected``, ``since``) the answer says who was ``faster``, where less than that was decided.
     """
-    return await _answered(request, person, _decide)
+    return await answered(request, person, _decide)
 
 
 def filter_for(action: str, chosen: Filter) -> Filter:
@@ -55,11 +55,11 @@ def filter_for(action: str, chosen: Filter) -> Filter:
     return chosen if chosen.status in ("undecided", "refused") else replace(chosen, status="undecided")
 
 
-def insist(at: RequestContext, routes: frozenset[str]) -> None:
+def require_decidable(ctx: RequestContext, routes: frozenset[str]) -> None:
     """Raise :class:`Refused` unless this person may decide on all of these routes; hidden ones are not named."""
-    if not routes <= at.readable:
+    if not routes <= ctx.readable:
         raise Refused(403, "it is about routes that you may not see, so it isn't yours to decide")
-    forbidden = sorted(route for route in routes if not at.may_decide(route))
+    forbidden = sorted(route for route in routes if not ctx.may_decide(route))
     if forbidden:
         raise Refused(
             403,
@@ -68,7 +68,7 @@ def insist(at: RequestContext, routes: frozenset[str]) -> None:
         )
 
 
-def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+def _decide(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     """Take the decision that the body of a request describes; what is wrong with it is said before anything is done."""
     unknown = set(given) - {
         "action",
@@ -87,14 +87,14 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     action, up_to = given.get("action"), given.get("up_to")
     if action not in bulk_decisions.ACTIONS:
         raise Refused(400, f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
-    if not _is_count(up_to):
+    if not is_count(up_to):
         raise Refused(400, "up_to: the newest escalation that the preview showed")
     expected, previewed = _previewed(given)
     note = given.get("note", "")
     if not isinstance(note, str) or len(note) > _MAX_NOTE:
         raise Refused(400, f"note: text of at most {_MAX_NOTE} characters")
     note = "".join(c for c in note if c.isprintable() or c in "\n\t").strip()
-    if action != "approve" and len(note) < _MIN_NOTE:
+    if action != "approve" and len(note) < MIN_NOTE:
         raise Refused(400, "note: say why; it is what the next person reads")
     correction = _correction_in(given)
     if (action == "edit") != (correction is not None):
@@ -108,28 +108,28 @@ def _decide(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
         raise Refused(
             400, "routes: name those that the preview showed; or filter: a route, failures, or messages by id"
         )
-    readable = at.readable if named is None else at.readable & named
-    by = at.person.name
-    with at.read() as connection:
-        chosen = at.settle(connection, chosen, up_to=up_to)
+    readable = ctx.readable if named is None else ctx.readable & named
+    by = ctx.person.name
+    with ctx.read() as connection:
+        chosen = ctx.resolve(connection, chosen, up_to=up_to)
         routes = bulk_decisions.routes_of(connection, action, chosen, readable, by, up_to)
         if action == "edit" and bulk_decisions.preview(connection, action, chosen, readable, by).count > 1:
             raise Refused(400, "edit: one message at a time")
-    insist(at, routes)
+    require_decidable(ctx, routes)
     if correction is not None:
-        _, correction = _corrected(at, chosen, routes, correction, up_to, restore=given.get("restore") is True)
+        _, correction = _corrected(ctx, chosen, routes, correction, up_to, restore=given.get("restore") is True)
     count = (
         bulk_decisions.decide(
-            at.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, at=at.now, correction=correction
+            ctx.ledger, action, chosen, routes, by=by, note=note, up_to=up_to, at=ctx.now, correction=correction
         )
         if routes
         else 0
     )
-    found_by = {"at": at.now.isoformat()} if count and action in bulk_decisions.DECISIONS else {}
+    found_by = {"at": ctx.now.isoformat()} if count and action in bulk_decisions.DECISIONS else {}
     told = {"action": action, "count": count, "by": by, **found_by}
     if expected is None or count >= expected or previewed is None:
         return told
-    with at.read() as connection:
+    with ctx.read() as connection:
         others = bulk_decisions.faster(connection, chosen, readable, by=by, up_to=up_to, since=previewed)
     return {**told, "expected": expected, "faster": others}
 
@@ -148,15 +148,15 @@ def _correction_in(given: dict[str, Any]) -> Correction | None:
 
 
 def _corrected(
-    at: RequestContext, chosen: Filter, routes: frozenset[str], given: Correction, up_to: int, *, restore: bool
+    ctx: RequestContext, chosen: Filter, routes: frozenset[str], given: Correction, up_to: int, *, restore: bool
 ) -> tuple[bulk_decisions.Chosen | None, Correction]:
     """The message, and ``given`` as it would be sent; what is wrong with it is refused. With ``restore`` masked values
     come back."""
-    with at.read() as connection:
-        found = bulk_decisions.to_correct(connection, chosen, routes, by=at.person.name, up_to=up_to)
+    with ctx.read() as connection:
+        found = bulk_decisions.to_correct(connection, chosen, routes, by=ctx.person.name, up_to=up_to)
     if found is None:
         return None, given
-    bounds, mask = bounds_of(at.settings.routes.get(found.route)), at.redactor(found.route)
+    bounds, mask = bounds_of(ctx.settings.routes.get(found.route)), ctx.redactor(found.route)
     try:
         return found, bulk_decisions.correction(given, found.original, bounds, mask, restore=restore)
     except ValueError as error:
@@ -166,28 +166,28 @@ def _corrected(
 @router.post("/api/corrections")
 async def check_correction(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Whether a correction could be sent, and what it changes; changes nothing itself."""
-    return await _answered(request, person, _check_correction)
+    return await answered(request, person, _check_correction)
 
 
-def _check_correction(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+def _check_correction(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     narrowed, correction = given.get("filter"), _correction_in(given)
     if correction is None or not isinstance(narrowed, dict):
         raise Refused(400, "corrected_body, a text, or corrected_headers, an object; and filter, an object")
     chosen = filter_for("edit", Filter.read(narrowed))
-    by, up_to = at.person.name, (1 << 63) - 1
-    with at.read() as connection:
-        chosen = at.settle(connection, chosen)
-        routes = bulk_decisions.routes_of(connection, "edit", chosen, at.readable, by, up_to)
-        count = bulk_decisions.preview(connection, "edit", chosen, at.readable, by).count
-    insist(at, routes)
+    by, up_to = ctx.person.name, (1 << 63) - 1
+    with ctx.read() as connection:
+        chosen = ctx.resolve(connection, chosen)
+        routes = bulk_decisions.routes_of(connection, "edit", chosen, ctx.readable, by, up_to)
+        count = bulk_decisions.preview(connection, "edit", chosen, ctx.readable, by).count
+    require_decidable(ctx, routes)
     found = None
     if count == 1:
-        found, _ = _corrected(at, chosen, routes, correction, up_to, restore=given.get("restore") is True)
+        found, _ = _corrected(ctx, chosen, routes, correction, up_to, restore=given.get("restore") is True)
     if found is None:
         raise Refused(409, "it is not one message that waits for a decision: somebody was faster, or it was taken up")
-    mask, original = at.redactor(found.route), found.original
+    mask, original = ctx.redactor(found.route), found.original
     headers = bulk_decisions.header_difference(
-        original, correction, bounds_of(at.settings.routes.get(found.route)), mask
+        original, correction, bounds_of(ctx.settings.routes.get(found.route)), mask
     )
     body = correction.body
     if body is None or original.payload is None:
@@ -208,53 +208,53 @@ def _check_correction(at: RequestContext, given: dict[str, Any]) -> dict[str, An
 @router.post("/api/issues")
 async def change_issues(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Says how far people are with failures; answers ``{"count", "by"}``. See docs/review-page.md."""
-    return await _answered(request, person, _change_issues)
+    return await answered(request, person, _change_issues)
 
 
-def _change_issues(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+def _change_issues(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if unknown := set(given) - {"failures", "status", "owner", "ticket", "ignored_until", "comment"}:
         raise Refused(400, f"unknown: {', '.join(sorted(unknown))[:200]}")
     chosen = Filter.read({"failures": given.get("failures")}).names_failures
     if not chosen:
         raise Refused(400, "failures: route~group, one or more")
     for route, _ in chosen:
-        at.insist(route)
-    insist(at, frozenset(route for route, _ in chosen))
+        ctx.require_readable(route)
+    require_decidable(ctx, frozenset(route for route, _ in chosen))
     changes: dict[str, Any] = {
-        name: _text(name, given[name], 1_000) or None for name in ("owner", "ticket") if name in given
+        name: text_in(name, given[name], 1_000) or None for name in ("owner", "ticket") if name in given
     }
-    until = filters.instant("ignored_until", _text("ignored_until", given.get("ignored_until", ""), 40))
+    until = filters.instant("ignored_until", text_in("ignored_until", given.get("ignored_until", ""), 40))
     if "status" in given:
         if given["status"] not in set(IssueStatus):
             raise Refused(400, f"status: one of {', '.join(IssueStatus)}")
         changes["status"] = given["status"]
         if given["status"] == IssueStatus.IGNORED:
-            if until is None or until <= at.now:
+            if until is None or until <= ctx.now:
                 raise Refused(400, "ignored_until: a moment to come, such as 2026-11-20T06:00 (UTC)")
             changes["ignored_until_at"] = until
-    comment = _text("comment", given.get("comment", ""), _MAX_NOTE)
+    comment = text_in("comment", given.get("comment", ""), _MAX_NOTE)
     if not changes and not comment:
         raise Refused(400, "nothing to say: give a status, an owner, a ticket or a comment")
-    by, count = at.person.name, 0
+    by, count = ctx.person.name, 0
     if changes:
-        count = issues.change(at.ledger, chosen, by=by, now=at.now, changes=changes)
+        count = issues.change(ctx.ledger, chosen, by=by, now=ctx.now, changes=changes)
     if comment:
-        count = issues.comment(at.ledger, chosen, by=by, now=at.now, text=comment)
+        count = issues.comment(ctx.ledger, chosen, by=by, now=ctx.now, text=comment)
     return {"count": count, "by": by}
 
 
 @router.post("/api/visits")
 async def visit(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Notes that somebody looks; with ``seen`` all that has changed until now counts as known. Answers ``since``."""
-    return await _answered(request, person, _visit)
+    return await answered(request, person, _visit)
 
 
-def _visit(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+def _visit(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if set(given) - {"seen"} or not isinstance(given.get("seen", False), bool):
         raise Refused(400, "seen: true or false")
-    if not at.readable:
+    if not ctx.readable:
         raise Refused(403, "there is no route that you may see")
-    since = visits.remember(at.ledger, at.person.name, at.now, seen=given.get("seen", False))
+    since = visits.remember(ctx.ledger, ctx.person.name, ctx.now, seen=given.get("seen", False))
     return {"since": since.isoformat()}
 
 
@@ -263,53 +263,53 @@ async def change_standing(request: Request, person: Annotated[Person, Depends(pe
     """Makes a standing decision (``route``, ``group``, ``decision``, ``until``, ``note``), or does an ``action``
     (``end`` or ``approve``) to ``standing``, the id of one.
     """
-    return await _answered(request, person, _change_standing)
+    return await answered(request, person, _change_standing)
 
 
-def _change_standing(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
-    by = at.person.name
+def _change_standing(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+    by = ctx.person.name
     if set(given) == {"action", "standing"}:
-        if given["action"] not in ("end", "approve") or not _is_count(given["standing"]):
+        if given["action"] not in ("end", "approve") or not is_count(given["standing"]):
             raise Refused(400, "action: end or approve; standing: an id")
-        with at.read() as connection:
+        with ctx.read() as connection:
             found = standing.route_of(connection, given["standing"])
-        if found is None or (found[0] is not None and found[0] not in at.readable):
+        if found is None or (found[0] is not None and found[0] not in ctx.readable):
             raise Refused(404, "there is no such standing decision, or you may not see it")
-        insist(at, frozenset([found[0]]) if found[0] is not None else at.known)
+        require_decidable(ctx, frozenset([found[0]]) if found[0] is not None else ctx.known)
         act = standing.end if given["action"] == "end" else standing.approve
-        if not act(at.ledger, given["standing"], by=by, now=at.now):
+        if not act(ctx.ledger, given["standing"], by=by, now=ctx.now):
             raise Refused(409, "it ended already, or it isn't you who can approve it")
         return {"action": given["action"], "standing": given["standing"], "by": by}
     if set(given) != {"route", "group", "decision", "until", "note"}:
         raise Refused(400, "route, group, decision, until and note; or action and standing")
-    route = _text("route", given["route"], 200)
+    route = text_in("route", given["route"], 200)
     _, group_id = filters.failure_of(f"{route or '*'}~{given['group']}")
-    decision, until = given["decision"], filters.instant("until", _text("until", given["until"], 40))
+    decision, until = given["decision"], filters.instant("until", text_in("until", given["until"], 40))
     if not group_id:
         raise Refused(400, "group: the id of a failure")
     if decision not in (Decision.REDELIVER, Decision.DISCARD):
         raise Refused(400, "decision: redeliver or discard")
-    if until is None or until <= at.now:
+    if until is None or until <= ctx.now:
         raise Refused(400, "until: a moment to come, such as 2026-11-20T06:00 (UTC)")
-    note = _text("note", given["note"], _MAX_NOTE)
-    if len(note) < _MIN_NOTE:
+    note = text_in("note", given["note"], _MAX_NOTE)
+    if len(note) < MIN_NOTE:
         raise Refused(400, "note: say why; it is what the next person reads")
     if route:
-        at.insist(route)
-    insist(at, frozenset([route]) if route else at.known)
-    with at.read() as connection:
-        routes = [route] if route else sorted(at.known)
-        if not any(reading.group(connection, one, group_id, at.readable, at.now) for one in routes):
+        ctx.require_readable(route)
+    require_decidable(ctx, frozenset([route]) if route else ctx.known)
+    with ctx.read() as connection:
+        routes = [route] if route else sorted(ctx.known)
+        if not any(reading.group(connection, one, group_id, ctx.readable, ctx.now) for one in routes):
             raise Refused(404, f"there is no group {group_id} here")
     made = standing.make(
-        at.ledger,
+        ctx.ledger,
         route=route or None,
         group_id=group_id,
         decision=decision,
         until=until,
         note=note,
         by=by,
-        now=at.now,
+        now=ctx.now,
     )
     return {"standing": made, "by": by}
 
@@ -317,57 +317,59 @@ def _change_standing(at: RequestContext, given: dict[str, Any]) -> dict[str, Any
 @router.post("/api/filters")
 async def change_filters(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Gives a filter a name (``name``, ``page``, ``query``), or takes it back (``remove``, its id)."""
-    return await _answered(request, person, _change_filters)
+    return await answered(request, person, _change_filters)
 
 
-def _change_filters(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
-    if not at.readable:
+def _change_filters(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+    if not ctx.readable:
         raise Refused(403, "there is no route that you may see")
     if set(given) == {"remove"}:
-        if not _is_count(given["remove"]):
+        if not is_count(given["remove"]):
             raise Refused(400, "remove: the id of a saved filter")
-        with at.read() as connection:
+        with ctx.read() as connection:
             found = saved_filters.found(connection, given["remove"])
-        if found is not None and not at.may_remove(found.saved_by):
+        if found is not None and not ctx.may_remove(found.saved_by):
             raise Refused(403, f"{found.saved_by} saved it: only they, or who administers Airflow, may remove it")
-        if found is None or not saved_filters.remove(at.ledger, found, by=at.person.name, now=at.now):
+        if found is None or not saved_filters.remove(ctx.ledger, found, by=ctx.person.name, now=ctx.now):
             raise Refused(409, "it is gone already")
-        return {"name": found.name, "by": at.person.name}
+        return {"name": found.name, "by": ctx.person.name}
     if set(given) != {"name", "page", "query"}:
         raise Refused(400, "name, page and query; or remove")
-    name, query = _text("name", given["name"], 80), _text("query", given["query"], 2_000)
+    name, query = text_in("name", given["name"], 80), text_in("query", given["query"], 2_000)
     if not name:
         raise Refused(400, "name: how it is called")
     fields = dict(parse_qsl(query))
     if given["page"] == "messages":
         query = Filter.read(fields).query()
     elif given["page"] == "find":
-        query = searching.Search.read(fields, searching.declared_fields(at.settings, at.readable)).query()
+        query = searching.Search.read(fields, searching.declared_fields(ctx.settings, ctx.readable)).query()
     else:
         raise Refused(400, "page: find or messages")
     if route := fields.get("route"):
-        at.insist(route)
+        ctx.require_readable(route)
     if refusal := saved_filters.save(
-        at.ledger, name=name, page=given["page"], query=query, by=at.person.name, now=at.now
+        ctx.ledger, name=name, page=given["page"], query=query, by=ctx.person.name, now=ctx.now
     ):
         raise Refused(409, refusal)
-    return {"name": name, "by": at.person.name}
+    return {"name": name, "by": ctx.person.name}
 
 
-def _text(name: str, value: object, most: int) -> str:
+def text_in(name: str, value: object, most: int) -> str:
+    """``value`` as text of at most ``most`` characters, without control characters; else :class:`Refused`."""
     if not isinstance(value, str) or len(value) > most:
         raise Refused(400, f"{name}: text of at most {most:,} characters")
     return "".join(c for c in filters.storable(name, value) if c.isprintable() or c in "\n\t").strip()
 
 
-def _is_count(value: object) -> TypeGuard[int]:
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is a whole number that a database can hold."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def _previewed(given: dict[str, Any]) -> tuple[int | None, datetime | None]:
     """How many messages the preview showed, and when it was made."""
     expected, since = given.get("expected"), given.get("since")
-    if expected is not None and not _is_count(expected):
+    if expected is not None and not is_count(expected):
         raise Refused(400, "expected: how many messages the preview showed")
     if since is not None and not isinstance(since, str):
         raise Refused(400, "since: when the preview was made")

@@ -96,8 +96,8 @@ class Filter:
             raise BadFilter("header: write name=value")
         instant("decided_at", self.decided_at)
 
-    def settled(self, now: datetime) -> "Filter":
-        """The same with times that don't move."""
+    def resolved(self, now: datetime) -> "Filter":
+        """The same with relative times made absolute."""
         if not self.past:
             return self
         return replace(self, since=since_of(self.past, now, self.zone).isoformat(), until="", past="", zone="")

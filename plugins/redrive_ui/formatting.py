@@ -21,7 +21,7 @@ _MAX_HEX = 1_024
 
 
 def picker(text: str) -> str:
-    """A time that somebody gave, as a browser's field for times has it; what is none stays out."""
+    """A time as the value of a ``datetime-local`` field, in UTC where it has an offset; "" where it is none."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

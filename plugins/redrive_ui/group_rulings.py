@@ -1,4 +1,4 @@
-"""One failure or two: where people join groups and split them, and see before what that changes.
+"""One failure or two: people join groups or split them, and see before what that changes.
 
 Groups are one over all routes, so it takes the right to decide on every route. What is said here is the same row of
 ``group_rulings`` that SQL and ``redrive groups`` write; the next run carries it out.
@@ -20,7 +20,7 @@ from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.ledger.review import rulings
 from redrive.ledger.review.rulings import Ruling
 from redrive_ui import filters, reading
-from redrive_ui.decision_api import _MIN_NOTE, _answered, _is_count, _text, insist
+from redrive_ui.decision_api import MIN_NOTE, answered, is_count, require_decidable, text_in
 from redrive_ui.identity import Person
 from redrive_ui.pages import Requested, Word
 from redrive_ui.protection import Refused
@@ -38,62 +38,62 @@ _MAX_WORDS = 200
 
 
 @router.get("/rulings", response_class=HTMLResponse)
-def rulings_page(at: Requested) -> Response:
+def rulings_page(ctx: Requested) -> Response:
     """What people said about groups, and what became of it."""
-    if not at.reads_all:
+    if not ctx.reads_all:
         raise Refused(403, "what is said about groups holds for every route, and there are some that you may not see")
-    with at.read() as connection:
-        rows = _told(at, connection, rulings.told(connection, most=500))
-    return at.render("rulings.html", rows=rows, may_rule=all(map(at.may_decide, at.known)))
+    with ctx.read() as connection:
+        rows = _readable(ctx, connection, rulings.listed(connection, most=500))
+    return ctx.render("rulings.html", rows=rows, may_rule=all(map(ctx.may_decide, ctx.known)))
 
 
 @router.get("/rulings/new", response_class=HTMLResponse)
 def new_ruling_page(
-    at: Requested, route: Word, group: Word, other: Word = "", words: Word = "", word: Word = ""
+    ctx: Requested, route: Word, group: Word, other: Word = "", words: Word = "", word: Word = ""
 ) -> Response:
     """What may be said about a group; with ``other`` or ``words`` what saying it changes."""
-    at.insist(route)
-    insist(at, at.known)
+    ctx.require_readable(route)
+    require_decidable(ctx, ctx.known)
     group_id = filters.whole_number("group", group)
     other_id = filters.whole_number("other", other) if other else None
     words = " ".join(words.split())
-    with at.read() as connection:
-        found = reading.group(connection, route, group_id, at.readable, at.now)
+    with ctx.read() as connection:
+        found = reading.group(connection, route, group_id, ctx.readable, ctx.now)
         if not found or not found["group_id"]:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
         aliases = Aliases(connection)
         members = sorted(aliases.members(found["group_id"]) - {found["group_id"]})
-        about = _groups(at, connection, [*members, *([other_id] if other_id else [])])
+        about = _groups(ctx, connection, [*members, *([other_id] if other_id else [])])
         if other_id and other_id not in about:
             raise Refused(404, f"there is no group {other_id}")
         joined, pair, split = other_id in members, None, None
         likely: list[Row] = []
         offered: list[Row] = []
         if other_id:
-            one = Ruling(0, "split" if joined else "merge", found["group_id"], other_id, None, at.person.name, "")
+            one = Ruling(0, "split" if joined else "merge", found["group_id"], other_id, None, ctx.person.name, "")
             pair = {
                 "other": about[other_id],
                 "joined": joined,
-                "objection": rulings.objection(connection, one, aliases, at.now),
-                "routes": [] if joined else _what_moves(at, connection, aliases, found["group_id"], other_id),
+                "objection": rulings.objection(connection, one, aliases, ctx.now),
+                "routes": [] if joined else _what_moves(ctx, connection, aliases, found["group_id"], other_id),
                 "name": min(aliases.root(found["group_id"]), aliases.root(other_id)),
             }
         else:
-            texts = _texts(at, connection, route, found["group_id"])
+            texts = _texts(ctx, connection, route, found["group_id"])
             if words:
-                one = Ruling(0, "split", found["group_id"], None, words, at.person.name, "")
+                one = Ruling(0, "split", found["group_id"], None, words, ctx.person.name, "")
                 split = {
                     "words": words,
-                    "objection": rulings.objection(connection, one, aliases, at.now),
+                    "objection": rulings.objection(connection, one, aliases, ctx.now),
                     "have": sum(n for text, n in texts if grouping.plain_words(words) in text),
                     "of": sum(n for _, n in texts),
                 }
             else:
-                likely = _likely(at, connection, aliases, found, word)
+                likely = _likely(ctx, connection, aliases, found, word)
                 offered = distinguishing(texts)
-        said = rulings.told(connection, of={found["group_id"], *members})
-        rows = _told(at, connection, said)
-    return at.render(
+        said = rulings.listed(connection, of={found["group_id"], *members})
+        rows = _readable(ctx, connection, said)
+    return ctx.render(
         "ruling_new.html",
         group=found,
         members=[about[one] for one in members],
@@ -106,13 +106,13 @@ def new_ruling_page(
     )
 
 
-def _groups(at: RequestContext, connection: Connection, wanted: Iterable[int]) -> dict[int, Row]:
+def _groups(ctx: RequestContext, connection: Connection, wanted: Iterable[int]) -> dict[int, Row]:
     """These groups as people may read them."""
     ids = ", ".join(str(int(one)) for one in wanted)
     if not ids:
         return {}
     return {
-        row["group_id"]: _shown(at, row)
+        row["group_id"]: _shown(ctx, row)
         for row in rows_of(connection, f"select {_COLUMNS} from failure_groups where group_id in ({ids})")
     }
 
@@ -120,14 +120,14 @@ def _groups(at: RequestContext, connection: Connection, wanted: Iterable[int]) -
 _COLUMNS = "group_id, cause, template, first_route, messages, last_seen_at"
 
 
-def _shown(at: RequestContext, row: Row) -> Row:
+def _shown(ctx: RequestContext, row: Row) -> Row:
     """A group with its template masked as on the route whose words these are."""
-    return {**row, "template": at.mask(row["first_route"] or "", row["template"])}
+    return {**row, "template": ctx.mask(row["first_route"] or "", row["template"])}
 
 
-def _told(at: RequestContext, connection: Connection, said: Sequence[Row]) -> list[Row]:
+def _readable(ctx: RequestContext, connection: Connection, said: Sequence[Row]) -> list[Row]:
     ids = {one for row in said for one in (row["group_id"], row["other_group_id"]) if one is not None}
-    about = _groups(at, connection, sorted(ids))
+    about = _groups(ctx, connection, sorted(ids))
     return [
         {
             **row,
@@ -139,7 +139,7 @@ def _told(at: RequestContext, connection: Connection, said: Sequence[Row]) -> li
     ]
 
 
-def _likely(at: RequestContext, connection: Connection, aliases: Aliases, group: Row, word: str) -> list[Row]:
+def _likely(ctx: RequestContext, connection: Connection, aliases: Aliases, group: Row, word: str) -> list[Row]:
     """Groups of the cause that may be the same failure, the likeliest first: those that share most of their words.
     With ``word`` those whose words, or id, have it."""
     rows = rows_of(
@@ -159,7 +159,7 @@ def _likely(at: RequestContext, connection: Connection, aliases: Aliases, group:
         if (
             sought
             and sought != str(row["group_id"])
-            and sought not in grouping.plain_words(_shown(at, row)["template"])
+            and sought not in grouping.plain_words(_shown(ctx, row)["template"])
         ):
             continue
         theirs = _words(row["template"])
@@ -167,7 +167,7 @@ def _likely(at: RequestContext, connection: Connection, aliases: Aliases, group:
         if alike or sought:
             found.append((alike, row))
     found.sort(key=lambda one: -one[0])
-    return [{**_shown(at, row), "alike": alike} for alike, row in found[:LIKELY]]
+    return [{**_shown(ctx, row), "alike": alike} for alike, row in found[:LIKELY]]
 
 
 def _words(template: str) -> frozenset[str]:
@@ -175,7 +175,7 @@ def _words(template: str) -> frozenset[str]:
 
 
 def _what_moves(
-    at: RequestContext, connection: Connection, aliases: Aliases, group_id: int, other_id: int
+    ctx: RequestContext, connection: Connection, aliases: Aliases, group_id: int, other_id: int
 ) -> list[Row]:
     """Of each route what becomes of the group that loses its name: questions, messages that keep it, both gates."""
     older, later = sorted((aliases.root(group_id), aliases.root(other_id)))
@@ -209,10 +209,10 @@ def _what_moves(
                 of(route)["keep"] = row["n"]
     for row in found.values():
         row["anew"] = row["older"] in ("ramp", "open") and row["later"] not in (None, "open")
-    return [row for route, row in sorted(found.items()) if route in at.readable]
+    return [row for route, row in sorted(found.items()) if route in ctx.readable]
 
 
-def _texts(at: RequestContext, connection: Connection, route: str, group_id: int) -> list[tuple[str, int]]:
+def _texts(ctx: RequestContext, connection: Connection, route: str, group_id: int) -> list[tuple[str, int]]:
     """What the newest questions about a group say, as words are looked for in it, and how many say so.
 
     Masked before words are counted: what people may not read can't be asked for either.
@@ -226,7 +226,7 @@ def _texts(at: RequestContext, connection: Connection, route: str, group_id: int
         route=route,
         group_id=group_id,
     ):
-        text = grouping.plain_words(grouping.mask(cut(at.mask(route, row["said"]))))
+        text = grouping.plain_words(grouping.mask(cut(ctx.mask(route, row["said"]))))
         counts[text] = counts.get(text, 0) + row["n"]
     return sorted(counts.items())
 
@@ -263,46 +263,46 @@ def distinguishing(texts: Sequence[tuple[str, int]], most: int = 8) -> list[Row]
 async def rule(request: Request, person: Annotated[Person, Depends(person_of)]) -> Response:
     """Says that two groups are one failure (``ruling`` merge, ``group``, ``other``), or two (split), or that what has
     ``words`` is one of its own; with ``route``, where the group was seen, and ``note``. Or takes back: ``revoke``."""
-    return await _answered(request, person, _rule)
+    return await answered(request, person, _rule)
 
 
-def _rule(at: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
-    by = at.person.name
-    insist(at, at.known)
+def _rule(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
+    by = ctx.person.name
+    require_decidable(ctx, ctx.known)
     if set(given) == {"revoke"}:
-        if not _is_count(given["revoke"]):
+        if not is_count(given["revoke"]):
             raise Refused(400, "revoke: the id of a ruling")
-        if not rulings.revoke(at.ledger, given["revoke"], by=by):
+        if not rulings.revoke(ctx.ledger, given["revoke"], by=by):
             raise Refused(409, "there is no such ruling, or it was taken back already")
         return {"ruling": given["revoke"], "by": by}
     if set(given) not in ({"ruling", "route", "group", "other", "note"}, {"ruling", "route", "group", "words", "note"}):
         raise Refused(400, "ruling, route, group, other or words, and note; or revoke")
-    route = _text("route", given["route"], 200)
-    at.insist(route)
-    group_id = filters.whole_number("group", _text("group", given["group"], 20))
-    other = filters.whole_number("other", _text("other", given["other"], 20)) if "other" in given else None
-    words = " ".join(_text("words", given["words"], _MAX_WORDS).split()) if "words" in given else None
-    note = _text("note", given["note"], 2_000)
+    route = text_in("route", given["route"], 200)
+    ctx.require_readable(route)
+    group_id = filters.whole_number("group", text_in("group", given["group"], 20))
+    other = filters.whole_number("other", text_in("other", given["other"], 20)) if "other" in given else None
+    words = " ".join(text_in("words", given["words"], _MAX_WORDS).split()) if "words" in given else None
+    note = text_in("note", given["note"], 2_000)
     if given["ruling"] not in ("merge", "split") or (words is not None and given["ruling"] != "split"):
         raise Refused(400, "ruling: merge (of two groups) or split")
     if words == "" or other == group_id:
         raise Refused(400, "name two groups, or words")
-    if len(note) < _MIN_NOTE:
+    if len(note) < MIN_NOTE:
         raise Refused(400, "note: say why; it is what the next person reads")
-    with at.read() as connection:
-        if not reading.group(connection, route, group_id, at.readable, at.now):
+    with ctx.read() as connection:
+        if not reading.group(connection, route, group_id, ctx.readable, ctx.now):
             raise Refused(404, f"there is no group {group_id} on route {route!r}")
         if other is not None and rulings.unknown(connection, [other]):
             raise Refused(404, f"there is no group {other}")
         one = Ruling(0, given["ruling"], group_id, other, words, by, note)
-        if problem := rulings.objection(connection, one, Aliases(connection), at.now):
+        if problem := rulings.objection(connection, one, Aliases(connection), ctx.now):
             raise Refused(409, problem)
-        waits = [row for row in rulings.told(connection, of={group_id}) if row["status"] == "waits for a run"]
+        waits = [row for row in rulings.listed(connection, of={group_id}) if row["status"] == "waits for a run"]
         about = {group_id, other} if other is not None else words
         if any(
             about == ({row["group_id"], row["other_group_id"]} if row["words"] is None else row["words"])
             for row in waits
         ):
             raise Refused(409, "somebody said something about that already, and the next run carries it out")
-    made = rulings.make(at.ledger, given["ruling"], group_id, other=other, words=words, by=by, note=note)
+    made = rulings.make(ctx.ledger, given["ruling"], group_id, other=other, words=words, by=by, note=note)
     return {"ruling": made, "by": by}

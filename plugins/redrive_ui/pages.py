@@ -60,25 +60,25 @@ Chosen = Annotated[Filter, Depends(_filter_of)]
 
 
 @router.get("/", response_class=HTMLResponse)
-def overview(at: Requested) -> Response:
-    with at.read() as connection:
-        context = _overview(connection, at)
-        visit = visits.visit_of(connection, at.person.name, at.now)
-        changed = audit_trail.changed(connection, at.readable, at.person.name, visit, all_routes=at.reads_all)
-    return at.render("overview.html", visit=visit, changed=changed, **context)
+def overview(ctx: Requested) -> Response:
+    with ctx.read() as connection:
+        context = _overview(connection, ctx)
+        visit = visits.visit_of(connection, ctx.person.name, ctx.now)
+        changed = audit_trail.changed(connection, ctx.readable, ctx.person.name, visit, all_routes=ctx.reads_all)
+    return ctx.render("overview.html", visit=visit, changed=changed, **context)
 
 
 @router.get("/audit", response_class=HTMLResponse)
-def audit_page(at: Requested, before: Word = "") -> Response:
-    asked = audit_trail.Audit.read(dict(at.request.query_params))
+def audit_page(ctx: Requested, before: Word = "") -> Response:
+    asked = audit_trail.Audit.read(dict(ctx.request.query_params))
     if asked.route:
-        at.insist(asked.route)
-    with at.read() as connection:
+        ctx.require_readable(asked.route)
+    with ctx.read() as connection:
         events, following = audit_trail.audit(
-            connection, asked, at.readable, at.now, all_routes=at.reads_all, before=_whole_number("before", before)
+            connection, asked, ctx.readable, ctx.now, all_routes=ctx.reads_all, before=_whole_number("before", before)
         )
-        actors = audit_trail.actors(connection) if at.reads_all else [at.person.name]
-    return at.render(
+        actors = audit_trail.actors(connection) if ctx.reads_all else [ctx.person.name]
+    return ctx.render(
         "audit.html",
         asked=asked,
         events=events,
@@ -92,73 +92,73 @@ def audit_page(at: Requested, before: Word = "") -> Response:
 
 
 @router.get("/standing", response_class=HTMLResponse)
-def standing_page(at: Requested) -> Response:
-    with at.read() as connection:
-        rows = reading.standing(connection, at.readable, at.now)
-    me = at.person.name.strip().lower()
+def standing_page(ctx: Requested) -> Response:
+    with ctx.read() as connection:
+        rows = reading.standing(connection, ctx.readable, ctx.now)
+    me = ctx.person.name.strip().lower()
     for row in rows:
-        row["may_end"] = row["holds"] and _may_stand(at, row["route"])
+        row["may_end"] = row["holds"] and _may_make_standing(ctx, row["route"])
         wants_two = any(
-            settings.approvals > 1 for name, settings in at.settings.routes.items() if row["route"] in (None, name)
+            settings.approvals > 1 for name, settings in ctx.settings.routes.items() if row["route"] in (None, name)
         )
         row["wants_two"] = wants_two and not row["approved_by"]
         row["may_approve"] = row["may_end"] and row["wants_two"] and row["decided_by"].strip().lower() != me
-    return at.render("standing.html", rows=rows)
+    return ctx.render("standing.html", rows=rows)
 
 
 @router.get("/standing/new", response_class=HTMLResponse)
-def new_standing_page(at: Requested, route: Word, group: Word) -> Response:
-    at.insist(route)
-    decision_api.insist(at, frozenset([route]))
+def new_standing_page(ctx: Requested, route: Word, group: Word) -> Response:
+    ctx.require_readable(route)
+    decision_api.require_decidable(ctx, frozenset([route]))
     group_id = _whole_number("group", group)
-    with at.read() as connection:
-        found = reading.group(connection, route, group_id, at.readable, at.now) if group_id else None
+    with ctx.read() as connection:
+        found = reading.group(connection, route, group_id, ctx.readable, ctx.now) if group_id else None
         if found is None:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
-        coming = reading.standing_preview(connection, at.readable, route, found["group_id"], at.now)
-    return at.render(
+        coming = reading.standing_preview(connection, ctx.readable, route, found["group_id"], ctx.now)
+    return ctx.render(
         "standing_new.html",
         group=found,
         coming=coming,
-        may_all=_may_stand(at, None),
-        known=at.settings.routes.get(route),
+        may_all=_may_make_standing(ctx, None),
+        known=ctx.settings.routes.get(route),
         ends=[
-            (said, f"{at.now + timedelta(days=days):%Y-%m-%dT%H:%M}")
+            (said, f"{ctx.now + timedelta(days=days):%Y-%m-%dT%H:%M}")
             for said, days in (("one day", 1), ("a week", 7), ("thirty days", 30))
         ],
     )
 
 
-def _may_stand(at: RequestContext, route: str | None) -> bool:
+def _may_make_standing(ctx: RequestContext, route: str | None) -> bool:
     """Whether this person may decide for all that comes on ``route``, or on every route."""
-    return all(map(at.may_decide, at.known)) if route is None else at.may_decide(route)
+    return all(map(ctx.may_decide, ctx.known)) if route is None else ctx.may_decide(route)
 
 
 @router.get("/routes/{route}", response_class=HTMLResponse)
-def route_page(at: Requested, route: str) -> Response:
-    at.insist(route)
-    with at.read() as connection:
-        context = _route(connection, at, route)
-    return at.render("route.html", **context)
+def route_page(ctx: Requested, route: str) -> Response:
+    ctx.require_readable(route)
+    with ctx.read() as connection:
+        context = _route(connection, ctx, route)
+    return ctx.render("route.html", **context)
 
 
 @router.get("/plan/{route}", response_class=HTMLResponse)
-def plan_page(at: Requested, route: str, look: Word = "") -> Response:
-    at.insist(route)
-    if route not in at.settings.routes:
+def plan_page(ctx: Requested, route: str, look: Word = "") -> Response:
+    ctx.require_readable(route)
+    if route not in ctx.settings.routes:
         raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
-    found = plan_of(at.settings, route, Selection(), now=at.now)
-    with at.read() as connection:
-        said = reading.templates(connection, at.readable, [(route, row["group"]) for row in found["plan"]])
+    found = plan_of(ctx.settings, route, Selection(), now=ctx.now)
+    with ctx.read() as connection:
+        said = reading.templates(connection, ctx.readable, [(route, row["group"]) for row in found["plan"]])
     for row in found["plan"]:
         row["template"] = said.get((route, row["group"]))
-    peeks, peeked, trouble = peek.can_peek(at.settings, route), None, ""
+    peeks, peeked, trouble = peek.can_peek(ctx.settings, route), None, ""
     if look and peeks:
         try:
-            peeked = peek.peek(at.settings, route)
+            peeked = peek.peek(ctx.settings, route)
         except RedriveError as error:
             trouble = str(error)
-    return at.render(
+    return ctx.render(
         "plan.html",
         route=route,
         plan=found,
@@ -166,33 +166,33 @@ def plan_page(at: Requested, route: str, look: Word = "") -> Response:
         peeked=peeked,
         trouble=trouble,
         total=sum(row["messages"] for row in found["plan"]),
-        when=lambda value: formatting.ago(value, at.now) if isinstance(value, datetime) else value or "",
+        when=lambda value: formatting.ago(value, ctx.now) if isinstance(value, datetime) else value or "",
     )
 
 
 @router.get("/groups", response_class=HTMLResponse)
 def groups_page(
-    at: Requested, tab: Word = "waiting", route: Word = "", cause: Word = "", order: Word = "open", after: Word = ""
+    ctx: Requested, tab: Word = "waiting", route: Word = "", cause: Word = "", order: Word = "open", after: Word = ""
 ) -> Response:
     if route:
-        at.insist(route)
+        ctx.require_readable(route)
     if cause and cause not in set(Cause):
         raise BadFilter("cause: not one of the eighteen")
     if order not in ("open", "oldest"):
         raise BadFilter("order: open or oldest")
     if tab not in reading.TABS:
         raise BadFilter(f"tab: one of {', '.join(reading.TABS)}")
-    with at.read() as connection:
+    with ctx.read() as connection:
         rows, tabs = reading.failures(
-            connection, at.readable, tab=tab, route=route, cause=cause, order=order, after=_group_key(after)
+            connection, ctx.readable, tab=tab, route=route, cause=cause, order=order, after=_group_key(after)
         )
         more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
-        trend = reading.trends(connection, at.readable, {r["group_id"] for r in rows if r["group_id"]}, at.now)
-    days = reading.days(at.now)
+        trend = reading.trends(connection, ctx.readable, {r["group_id"] for r in rows if r["group_id"]}, ctx.now)
+    days = reading.days(ctx.now)
     for row in rows:
         per_day = trend.get((row["route"], row["group_id"]), {})
         row["trend"] = [per_day.get(day, 0) for day in days]
-    return at.render(
+    return ctx.render(
         "groups.html",
         groups=rows,
         tab=tab,
@@ -202,115 +202,117 @@ def groups_page(
         order=order,
         following="~".join(map(str, reading.group_key(rows[-1], order))) if more else "",
         after=after,
-        may_decide={name for name in {row["route"] for row in rows} if at.may_decide(name)},
+        may_decide={name for name in {row["route"] for row in rows} if ctx.may_decide(name)},
     )
 
 
 @router.get("/groups/{route}/{group}", response_class=HTMLResponse)
-def group_page(at: Requested, chosen: Chosen, route: str, group: str) -> Response:
-    at.insist(route)
+def group_page(ctx: Requested, chosen: Chosen, route: str, group: str) -> Response:
+    ctx.require_readable(route)
     here = Filter.read({**chosen.to_json(), "route": route, "group": group})
-    with at.read() as connection:
-        found = reading.group(connection, route, None if group == filters.NO_GROUP else int(group), at.readable, at.now)
+    with ctx.read() as connection:
+        found = reading.group(
+            connection, route, None if group == filters.NO_GROUP else int(group), ctx.readable, ctx.now
+        )
         if found is None:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
-        listing = _listing(connection, at, here)
+        listing = _listing(connection, ctx, here)
         outcome = reading.outcomes(connection, route, [found["group_id"]] if found["group_id"] else [])
-        trend = reading.trends(connection, [route], [found["group_id"]] if found["group_id"] else [], at.now)
-    days = reading.days(at.now)
+        trend = reading.trends(connection, [route], [found["group_id"]] if found["group_id"] else [], ctx.now)
+    days = reading.days(ctx.now)
     per_day = trend.get((route, found["group_id"]), {})
-    return at.render(
+    return ctx.render(
         "group.html",
         group=found,
         outcome=outcome.get(found["group_id"], {}),
         chart=charts.stacked_bars(
             days, {formatting.words(found["cause"]) or "messages": per_day}, "New messages per UTC day"
         ),
-        advice=_advice(at, route, found["cause"]),
-        may_decide=at.may_decide(route),
-        may_approve=_may_approve(at, listing["rows"]),
+        advice=_advice(ctx, route, found["cause"]),
+        may_decide=ctx.may_decide(route),
+        may_approve=_may_approve(ctx, listing["rows"]),
         **listing,
     )
 
 
 @router.get("/messages", response_class=HTMLResponse)
-def messages_page(at: Requested, chosen: Chosen) -> Response:
+def messages_page(ctx: Requested, chosen: Chosen) -> Response:
     if chosen.route:
-        at.insist(chosen.route)
-    with at.read() as connection:
-        listing = _listing(connection, at, chosen)
+        ctx.require_readable(chosen.route)
+    with ctx.read() as connection:
+        listing = _listing(connection, ctx, chosen)
         saved = saved_filters.all_of(connection)
-    decidable = [route for route in {row["route"] for row in listing["rows"]} if at.may_decide(route)]
-    return at.render(
+    decidable = [route for route in {row["route"] for row in listing["rows"]} if ctx.may_decide(route)]
+    return ctx.render(
         "messages.html",
         may_decide=bool(decidable),
-        may_approve=_may_approve(at, listing["rows"]),
-        saved=_shown_filters(at, saved),
+        may_approve=_may_approve(ctx, listing["rows"]),
+        saved=_shown_filters(ctx, saved),
         **listing,
     )
 
 
 @router.get("/messages/{message_id}", response_class=HTMLResponse)
-def message_page(at: Requested, message_id: int) -> Response:
-    with at.read() as connection:
-        found = reading.message(connection, message_id, at.readable) if 0 <= message_id < 1 << 63 else None
+def message_page(ctx: Requested, message_id: int) -> Response:
+    with ctx.read() as connection:
+        found = reading.message(connection, message_id, ctx.readable) if 0 <= message_id < 1 << 63 else None
     if found is None:
         raise Refused(404, f"there is no message {message_id}, or you may not see it")
-    return at.render("message.html", **_message(at, found))
+    return ctx.render("message.html", **_message(ctx, found))
 
 
 @router.get("/find", response_class=HTMLResponse)
-def find_page(at: Requested, word: Sought = "", after: Word = "") -> Response:
-    query = at.request.query_params
-    declared = searching.declared_fields(at.settings, at.readable)
+def find_page(ctx: Requested, word: Sought = "", after: Word = "") -> Response:
+    query = ctx.request.query_params
+    declared = searching.declared_fields(ctx.settings, ctx.readable)
     asked = searching.Search.read({**dict(query), "word": word}, declared)
     if asked.route:
-        at.insist(asked.route)
-    with at.read() as connection:
+        ctx.require_readable(asked.route)
+    with ctx.read() as connection:
         found = searching.search(
-            connection, asked, at.readable, at.redactor, at.now, after=_whole_number("after", after)
+            connection, asked, ctx.readable, ctx.redactor, ctx.now, after=_whole_number("after", after)
         )
         saved = saved_filters.all_of(connection)
     alone = found.rows[0] if len(found.rows) == 1 and not found.more else None
     if alone and alone["found_by"] == "id":
-        return Response(status_code=303, headers={"location": f"{at.root}/messages/{alone['message_id']}"})
-    return at.render(
+        return Response(status_code=303, headers={"location": f"{ctx.root}/messages/{alone['message_id']}"})
+    return ctx.render(
         "find.html",
         asked=asked,
         word=word.strip(),
         found=found,
         after=after,
         declared=declared,
-        suggestions=searching.suggestions(asked, at.settings, at.readable, declared),
-        saved=_shown_filters(at, saved),
+        suggestions=searching.suggestions(asked, ctx.settings, ctx.readable, declared),
+        saved=_shown_filters(ctx, saved),
         states=list(searching.STATES),
-        queue_names=_queue_names(at),
+        queue_names=_queue_names(ctx),
         picker=formatting.picker,
     )
 
 
 @router.get("/decide", response_class=HTMLResponse)
-def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
+def decide_page(ctx: Requested, chosen: Chosen, action: Word = "") -> Response:
     if action not in bulk_decisions.ACTIONS:
         raise BadFilter(f"action: one of {', '.join(bulk_decisions.ACTIONS)}")
     chosen = decision_api.filter_for(action, chosen)
-    with at.read() as connection:
-        chosen = at.settle(connection, chosen)
-        found = bulk_decisions.preview(connection, action, chosen, at.readable, at.person.name)
-        examples = reading.page(connection, chosen, at.readable, size=3)[:3] if found.count else []
-    decision_api.insist(at, found.routes)
+    with ctx.read() as connection:
+        chosen = ctx.resolve(connection, chosen)
+        found = bulk_decisions.preview(connection, action, chosen, ctx.readable, ctx.person.name)
+        examples = reading.page(connection, chosen, ctx.readable, size=3)[:3] if found.count else []
+    decision_api.require_decidable(ctx, found.routes)
     if action == "edit" and found.count > 1:
         raise BadFilter("edit: one message at a time")
     original, fields, binary = None, [], False
     if action == "edit" and examples:
-        with at.read() as connection:
-            one = bulk_decisions.to_correct(connection, chosen, at.readable, by=at.person.name, up_to=found.up_to)
+        with ctx.read() as connection:
+            one = bulk_decisions.to_correct(connection, chosen, ctx.readable, by=ctx.person.name, up_to=found.up_to)
         if one is not None:
-            mask, bounds = at.redactor(one.route), bounds_of(at.settings.routes.get(one.route))
+            mask, bounds = ctx.redactor(one.route), bounds_of(ctx.settings.routes.get(one.route))
             original = lock(one.original.payload, mask) if one.original.payload is not None else None
             binary = one.original.payload is None
             fields = bulk_decisions.header_fields(one.original, bounds, mask)
-    return at.render(
+    return ctx.render(
         "decide.html",
         preview=found,
         filter=chosen,
@@ -319,25 +321,25 @@ def decide_page(at: Requested, chosen: Chosen, action: Word = "") -> Response:
         original=original,
         fields=fields,
         binary=binary,
-        seen_at=at.now.isoformat(),
+        seen_at=ctx.now.isoformat(),
     )
 
 
 @router.get("/results", response_class=HTMLResponse)
-def results_page(at: Requested, decided_by: Word = "", decided_at: Word = "") -> Response:
+def results_page(ctx: Requested, decided_by: Word = "", decided_at: Word = "") -> Response:
     moment = filters.instant("decided_at", decided_at)
     if moment is None or not decided_by:
         raise BadFilter("decided_at and decided_by: which decision")
-    with at.read() as connection:
+    with ctx.read() as connection:
         rows = reading.results(
             connection,
-            at.readable,
+            ctx.readable,
             "decided_at = :then_at and decided_by = :who",
             {"then_at": moment, "who": decided_by},
         )
-        following, _ = reading.failures(connection, at.readable, size=1)
+        following, _ = reading.failures(connection, ctx.readable, size=1)
     routes = sorted({row["route"] for row in rows})
-    return at.render(
+    return ctx.render(
         "results.html",
         results=rows,
         decided_by=decided_by,
@@ -351,27 +353,27 @@ def results_page(at: Requested, decided_by: Word = "", decided_at: Word = "") ->
             "up_to": (1 << 53) - 1,  # all of them, in a number that scripts know exactly
             "note": "taken back",
         },
-        may_undo=all(at.may_decide(route) for route in routes),
+        may_undo=all(ctx.may_decide(route) for route in routes),
         following=following[0] if following else None,
     )
 
 
 @router.get("/messages.csv")
-def messages_as_csv(at: Requested, chosen: Chosen) -> Response:
+def messages_as_csv(ctx: Requested, chosen: Chosen) -> Response:
     if chosen.route:
-        at.insist(chosen.route)
-    exports = at.app_state.exports
+        ctx.require_readable(chosen.route)
+    exports = ctx.app_state.exports
     if not exports.acquire(blocking=False):
         raise Refused(429, "others are exporting already: try again in a minute")
     try:
-        with at.read() as connection:
-            ids = reading.ids(connection, at.settle(connection, chosen), at.readable, export.MAX_ROWS + 1)
-        rows = _rows_of(at, ids[: export.MAX_ROWS])
+        with ctx.read() as connection:
+            ids = reading.ids(connection, ctx.resolve(connection, chosen), ctx.readable, export.MAX_ROWS + 1)
+        rows = _rows_of(ctx, ids[: export.MAX_ROWS])
         return _Export(
-            export.portions(rows, at.mask, cut=len(ids) > export.MAX_ROWS),
+            export.portions(rows, ctx.mask, cut=len(ids) > export.MAX_ROWS),
             done=exports.release,
             media_type="text/csv; charset=utf-8",
-            headers={"content-disposition": f'attachment; filename="redrive-{at.now:%Y%m%d-%H%M%S}.csv"'},
+            headers={"content-disposition": f'attachment; filename="redrive-{ctx.now:%Y%m%d-%H%M%S}.csv"'},
         )
     except BaseException:
         exports.release()
@@ -393,16 +395,16 @@ class _Export(StreamingResponse):
 
 
 @router.get("/messages/{message_id}/payload")
-def payload(at: Requested, message_id: int) -> Response:
+def payload(ctx: Requested, message_id: int) -> Response:
     """The body as a file: byte for byte where its route masks nothing, else with what is masked left out."""
-    with at.read() as connection:
-        found = reading.message(connection, message_id, at.readable) if 0 <= message_id < 1 << 63 else None
+    with ctx.read() as connection:
+        found = reading.message(connection, message_id, ctx.readable) if 0 <= message_id < 1 << 63 else None
     review = found["reviews"][0] if found and found["reviews"] else None
     if found is None or review is None:
         raise Refused(404, f"there is no payload of message {message_id} here, or you may not see it")
     if review["payload"] is not None:
-        body = at.mask(found["route"], review["payload"]).encode()
-    elif at.redactor(found["route"]):
+        body = ctx.mask(found["route"], review["payload"]).encode()
+    elif ctx.redactor(found["route"]):
         raise Refused(403, "it is no text, so what the route's redaction names can't be masked in it")
     else:
         body = bytes(review["payload_bytes"] or b"")
@@ -431,17 +433,17 @@ _RUNNING = ("classified", "waiting", "held", "sending", "sent", "unknown", "to_r
 _DONE = ("presumed", "confirmed", "suppressed")
 
 
-def _overview(connection: Connection, at: RequestContext) -> dict[str, Any]:
-    states = reading.states(connection, at.readable)
-    holders = reading.holders(connection, at.readable)
-    queues = reading.queues(connection, at.readable)
-    gates = reading.gates(connection, at.readable)
-    undecided = reading.undecided(connection, at.readable)
-    alarms = reading.alarms(connection, at.readable)
-    flows = reading.flows(connection, at.readable, at.now - timedelta(days=7))
-    inflow, cut = reading.inflow(connection, at.readable, at.now)
+def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
+    states = reading.states(connection, ctx.readable)
+    holders = reading.holders(connection, ctx.readable)
+    queues = reading.queues(connection, ctx.readable)
+    gates = reading.gates(connection, ctx.readable)
+    undecided = reading.undecided(connection, ctx.readable)
+    alarms = reading.alarms(connection, ctx.readable)
+    flows = reading.flows(connection, ctx.readable, ctx.now - timedelta(days=7))
+    inflow, cut = reading.inflow(connection, ctx.readable, ctx.now)
     cards: list[dict[str, Any]] = []
-    for name in sorted(at.readable):
+    for name in sorted(ctx.readable):
         mine = states.get(name, {})
         sources = [one for one in queues.get(name, []) if one["role"] == "source"]
         old = [one for one in queues.get(name, []) if one["oldest_age_seconds"] is not None]
@@ -449,7 +451,7 @@ def _overview(connection: Connection, at: RequestContext) -> dict[str, Any]:
         cards.append(
             {
                 "name": name,
-                "title": at.settings.routes[name].title if name in at.settings.routes else "not configured any more",
+                "title": ctx.settings.routes[name].title if name in ctx.settings.routes else "not configured any more",
                 "undecided": undecided.get(name, 0),
                 "under_way": sum(mine.get(state, 0) for state in _RUNNING),
                 "done": sum(mine.get(state, 0) for state in _DONE),
@@ -465,7 +467,7 @@ def _overview(connection: Connection, at: RequestContext) -> dict[str, Any]:
             }
         )
     cards.sort(key=lambda card: (-undecided.get(card["name"], 0), card["name"]))
-    days = reading.days(at.now)
+    days = reading.days(ctx.now)
     return {
         "cards": cards,
         "inflow": _inflow_chart(days, inflow),
@@ -473,20 +475,20 @@ def _overview(connection: Connection, at: RequestContext) -> dict[str, Any]:
         "cut": cut,
         "funnel": _funnel([row for rows in flows.values() for row in rows]),
         "any_inflow": bool(inflow),
-        "left_out": sorted(at.left_out),
+        "left_out": sorted(ctx.left_out),
     }
 
 
-def _route(connection: Connection, at: RequestContext, route: str) -> dict[str, Any]:
+def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str, Any]:
     only = [route]
-    inflow, cut = reading.inflow(connection, only, at.now)
-    flows = reading.flows(connection, only, at.now - timedelta(days=7)).get(route, [])
-    times = reading.times_to_outcome(connection, at.ledger, route)
-    settings = at.settings.routes.get(route)
+    inflow, cut = reading.inflow(connection, only, ctx.now)
+    flows = reading.flows(connection, only, ctx.now - timedelta(days=7)).get(route, [])
+    times = reading.times_to_outcome(connection, ctx.ledger, route)
+    settings = ctx.settings.routes.get(route)
     runs = reading.runs(connection, route)
     for run in runs:
         run["dag_run"] = reading.dag_run(run)
-    days = reading.days(at.now)
+    days = reading.days(ctx.now)
     return {
         "route": route,
         "settings": settings,
@@ -496,7 +498,7 @@ def _route(connection: Connection, at: RequestContext, route: str) -> dict[str, 
         "holder": reading.holders(connection, only).get(route),
         "queues": reading.queues(connection, only).get(route, []),
         "stuck": reading.stuck_consumers(connection, route),
-        "gates": reading.gates_of(connection, route, at.readable),
+        "gates": reading.gates_of(connection, route, ctx.readable),
         "runs": runs,
         "flow": flow_of(flows),
         "inflow": _inflow_chart(days, inflow),
@@ -505,7 +507,7 @@ def _route(connection: Connection, at: RequestContext, route: str) -> dict[str, 
         "cut": cut,
         "funnel": _funnel(flows),
         "ages": charts.histogram(
-            [(one["name"], one["n"]) for one in reading.ages(connection, route, at.now)],
+            [(one["name"], one["n"]) for one in reading.ages(connection, route, ctx.now)],
             "Unfinished messages by age since their first enqueue",
         ),
         "times": [(p, _percentile(times, p / 100)) for p in (50, 95, 99)] if times else [],
@@ -573,44 +575,44 @@ def _percentile(ascending: list[float], share: float) -> float:
     return ascending[min(len(ascending), max(1, math.ceil(share * len(ascending)))) - 1]
 
 
-def _listing(connection: Connection, at: RequestContext, chosen: Filter) -> dict[str, Any]:
+def _listing(connection: Connection, ctx: RequestContext, chosen: Filter) -> dict[str, Any]:
     """A page of messages, their number, and the filter form around them."""
-    query = at.request.query_params
+    query = ctx.request.query_params
     after = query.get("after", "")
     _whole_number("after", after)
     oldest_first = query.get("order") == "oldest"
-    settled = at.settle(connection, chosen)
+    settled = ctx.resolve(connection, chosen)
     rows = reading.page(
-        connection, settled, at.readable, after=int(after) if after else None, oldest_first=oldest_first
+        connection, settled, ctx.readable, after=int(after) if after else None, oldest_first=oldest_first
     )
     more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
     return {
         "rows": rows,
-        "total": reading.count(connection, settled, at.readable),
+        "total": reading.count(connection, settled, ctx.readable),
         "filter": chosen,
         "settled": settled,
         "picker": formatting.picker,
         "following": rows[-1]["escalation_id"] if more else None,
         "after": after,
         "order": "oldest" if oldest_first else "newest",
-        "queue_names": _queue_names(at),
+        "queue_names": _queue_names(ctx),
     }
 
 
-def _queue_names(at: RequestContext) -> list[str]:
+def _queue_names(ctx: RequestContext) -> list[str]:
     """The sources of the routes that may be read."""
     return sorted(
-        {s.queue for name in at.readable if name in at.settings.routes for s in at.settings.routes[name].sources}
+        {s.queue for name in ctx.readable if name in ctx.settings.routes for s in ctx.settings.routes[name].sources}
     )
 
 
-def _shown_filters(at: RequestContext, saved: list[reading.Row]) -> list[reading.Row]:
+def _shown_filters(ctx: RequestContext, saved: list[reading.Row]) -> list[reading.Row]:
     """The saved filters that are about nothing that this person may not read."""
     shown = []
     for one in saved:
         route = dict(parse_qsl(one["query"])).get("route", "")
-        if not route or route in at.readable:
-            shown.append({**one, "may_remove": at.may_remove(one["saved_by"])})
+        if not route or route in ctx.readable:
+            shown.append({**one, "may_remove": ctx.may_remove(one["saved_by"])})
     return shown
 
 
@@ -620,33 +622,33 @@ def _whole_number(name: str, text: str) -> int | None:
     return int(text) if text else None
 
 
-def _may_approve(at: RequestContext, rows: list[reading.Row]) -> bool:
+def _may_approve(ctx: RequestContext, rows: list[reading.Row]) -> bool:
     """Whether any of these waits for a second person, and this one can be that."""
-    me = at.person.name.strip().lower()
+    me = ctx.person.name.strip().lower()
     return any(
         row["status"] == "decided"
         and not row["approved_by"]
         and row["decided_by"].strip().lower() != me
-        and row["route"] in at.settings.routes
-        and at.settings.routes[row["route"]].approvals > 1
+        and row["route"] in ctx.settings.routes
+        and ctx.settings.routes[row["route"]].approvals > 1
         for row in rows
     )
 
 
-def _rows_of(at: RequestContext, ids: list[int]) -> Iterator[reading.Row]:
+def _rows_of(ctx: RequestContext, ids: list[int]) -> Iterator[reading.Row]:
     """The rows of these escalations, read in portions, each for itself."""
     for start in range(0, len(ids), 500):
         portion = ids[start : start + 500]
-        with at.read() as connection:
+        with ctx.read() as connection:
             rows = {row["escalation_id"]: row for row in reading.by_ids(connection, portion)}
         yield from (rows[one] for one in portion if one in rows)
 
 
-def _message(at: RequestContext, found: reading.Row) -> dict[str, Any]:
+def _message(ctx: RequestContext, found: reading.Row) -> dict[str, Any]:
     route, review = found["route"], found["reviews"][0] if found["reviews"] else None
     body = None
     if review:
-        masked = at.mask(route, review["payload"]) if review["payload"] is not None else None
+        masked = ctx.mask(route, review["payload"]) if review["payload"] is not None else None
         body = {
             "text": masked,
             "formatted": formatting.formatted(masked),
@@ -655,36 +657,36 @@ def _message(at: RequestContext, found: reading.Row) -> dict[str, Any]:
             if review["payload_bytes"] is not None
             else None,
         }
-    settings = at.settings.routes.get(route)
+    settings = ctx.settings.routes.get(route)
     return {
         "message": found,
         "review": review,
         "body": body,
-        "headers": timeline.headers_of(at.redactor(route).headers(review["headers"])) if review else [],
-        "corrected_headers": _corrected_headers(at, route, review) if review else [],
+        "headers": timeline.headers_of(ctx.redactor(route).headers(review["headers"])) if review else [],
+        "corrected_headers": _corrected_headers(ctx, route, review) if review else [],
         "life": timeline.events_of(found),
-        "advice": _advice(at, route, found["cause"]),
-        "may_decide": at.may_decide(route),
+        "advice": _advice(ctx, route, found["cause"]),
+        "may_decide": ctx.may_decide(route),
         "approvals": settings.approvals if settings else 1,
         "dag_run": reading.dag_run,
     }
 
 
-def _corrected_headers(at: RequestContext, route: str, review: reading.Row) -> list[tuple[str, str | None]]:
+def _corrected_headers(ctx: RequestContext, route: str, review: reading.Row) -> list[tuple[str, str | None]]:
     """By name what a header became, as it may be shown; None: it was left out."""
     try:
         changes = corrections.read_changes(review["corrected_headers"] or "{}")
     except ValueError:
         return []
-    mask = at.redactor(route)
+    mask = ctx.redactor(route)
     return [(name, None if new is None else mask.header(name, new.value)) for name, new in changes.items()]
 
 
-def _advice(at: RequestContext, route: str, cause: str | None) -> tuple[str, str] | None:
+def _advice(ctx: RequestContext, route: str, cause: str | None) -> tuple[str, str] | None:
     """What the cause means, and how to make it not happen again, with the knobs of the route's broker."""
     if cause not in set(Cause):
         return None
-    broker = at.settings.routes[route].broker if route in at.settings.routes else ""
+    broker = ctx.settings.routes[route].broker if route in ctx.settings.routes else ""
     return causes.meaning(Cause(cause)), registry.advice(Cause(cause), broker)
 
 

@@ -70,9 +70,9 @@ class ProtectiveHeaders:
 def refuse_forged(request: Request) -> None:
     """Raise :class:`Refused` unless this write comes from our own page, or from a program with its own token.
 
-    A browser sends the login's cookie with requests that other sites make; it never lets them lie about where they
-    come from (``Sec-Fetch-Site``, ``Origin``), nor send JSON or an ``Authorization`` header without asking first, which
-    is not answered here.
+    A browser sends the login's cookie also with requests that other sites make. But it says truthfully where they come
+    from (``Sec-Fetch-Site``, ``Origin``), and sends JSON or an ``Authorization`` header for another site only after it
+    has asked, which is not answered here.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

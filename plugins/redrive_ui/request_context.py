@@ -28,7 +28,7 @@ _STATEMENT_TIMEOUT = "20s"  # a page that takes longer is given up; the ledger h
 
 @dataclass
 class AppState:
-    """What the application lives on; tests put their own things here."""
+    """What the application needs from outside, for as long as it lives; tests pass their own."""
 
     access: Access
     load: Callable[[], Settings]
@@ -74,11 +74,11 @@ class RequestContext:
             self.person
         )
 
-    def settle(self, connection: Connection, chosen: Filter, *, up_to: int = (1 << 63) - 1) -> Filter:
-        """As :func:`redrive_ui.searching.settle`, for this person at this moment."""
-        return searching.settle(connection, chosen, self.readable, self.redactor, self.now, up_to=up_to)
+    def resolve(self, connection: Connection, chosen: Filter, *, up_to: int = (1 << 63) - 1) -> Filter:
+        """As :func:`redrive_ui.searching.resolve`, for this person at this moment."""
+        return searching.resolve(connection, chosen, self.readable, self.redactor, self.now, up_to=up_to)
 
-    def insist(self, route: str) -> None:
+    def require_readable(self, route: str) -> None:
         """Raise :class:`Refused` unless ``route`` is there and may be read; which of both is not told."""
         if route in self.left_out:
             raise Refused(503, f"the configuration of route {route!r} is wrong; `redrive doctor {route}` says where")
@@ -94,7 +94,7 @@ class RequestContext:
         return _Reading(self.ledger)
 
     def redactor(self, route: str) -> Redactor:
-        """What masks the route's texts. Of a route that is not configured any more, everything that any route masks."""
+        """What masks the route's texts; for a route that is no longer configured, whatever any route masks."""
         if route in self.settings.routes:
             return redaction.redactor(self.settings.routes[route])
         rules = {rule for one in self.settings.routes.values() for rule in one.redact}
@@ -111,7 +111,7 @@ class RequestContext:
 
 
 class _Reading:
-    """``ledger.read()`` with the schema checked and, on PostgreSQL, an end to patience."""
+    """``ledger.read()`` with the schema checked and, on PostgreSQL, a statement timeout."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._block = ledger, ledger.read()

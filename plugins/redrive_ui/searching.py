@@ -178,7 +178,7 @@ def search(
     """What ``asked`` finds on the routes that may be read: messages in every state, newest first."""
     if not asked.seeks:
         return _newest(connection, asked, readable, now, after)
-    looking = _Looking(connection, asked, readable, redactor, now)
+    looking = _SearchRun(connection, asked, readable, redactor, now)
     for found_by, ids in looking.ways():
         for one in ids:
             looking.found.setdefault(one, found_by)
@@ -192,8 +192,8 @@ def search(
     return Found(rows[:PAGE], len(rows) > PAGE, looking.told, None)
 
 
-class _Looking:
-    """One search while it goes on."""
+class _SearchRun:
+    """One search under way: what it has found so far, by which way, and what it has to say about how far it looked."""
 
     def __init__(
         self,
@@ -498,7 +498,7 @@ def suggestions(
 # --- the filter of what people are asked -------------------------------------------------------------------------
 
 
-def settle(
+def resolve(
     connection: Connection,
     chosen: Filter,
     readable: Collection[str],
@@ -507,9 +507,9 @@ def settle(
     *,
     up_to: int = (1 << 63) - 1,
 ) -> Filter:
-    """``chosen`` as it is carried out: with times that don't move, not looking for texts in an endless table, and
-    finding nothing by what its routes mask."""
-    chosen = replace(chosen.settled(now), unmasked=None)
+    """``chosen`` as it is carried out: relative times made absolute, a search for texts bounded to the newest rows, and
+    nothing found by what its routes mask."""
+    chosen = replace(chosen.resolved(now), unmasked=None)
     if not (chosen.text or chosen.header):
         return chosen
     if not (chosen.above or chosen.ids or chosen.failures or chosen.group):

@@ -26,7 +26,7 @@ def clean(route: str) -> Asset:
     return Asset(f"redrive://route/{route}/clean", group="redrive")
 
 
-def tell(context: Mapping[str, Any], route: str, report: Mapping[str, Any]) -> None:
+def emit(context: Mapping[str, Any], route: str, report: Mapping[str, Any]) -> None:
     """The events of a run with this report; its numbers are the event's ``extra``."""
     extra = {name: value for name, value in report.items() if isinstance(value, int | str)}
     events = context["outlet_events"][alias(route)]

@@ -29,9 +29,9 @@ __all__ = [
     "known_to",
     "lineage_collector",
     "no_backfill",
+    "not_tried_again",
     "retries",
     "stats",
-    "told_at_once",
     "user_of",
 ]
 
@@ -104,7 +104,7 @@ def retries(hopeless: Sequence[type[Exception]]) -> dict[str, Any]:
     return {"retry_exponential_backoff": 2.0, "retry_policy": ExceptionRetryPolicy([rule])}
 
 
-def told_at_once(error: Exception, hopeless: tuple[type[Exception], ...]) -> Exception:
+def not_tried_again(error: Exception, hopeless: tuple[type[Exception], ...]) -> Exception:
     """What a task raises for ``error``: itself, or what an Airflow without retry policies doesn't try again."""
     if ExceptionRetryPolicy is None and isinstance(error, hopeless):
         failed: Exception = AirflowFailException(f"{type(error).__name__}: {error}")

@@ -56,7 +56,7 @@ def route_dag(settings: Settings, name: str, *, page: str | None) -> DAG:
     )
 
 
-def say_broken(dag: DAG, problem: str, *, page: str | None) -> DAG:
+def mark_broken(dag: DAG, problem: str, *, page: str | None) -> DAG:
     """``dag``, of a route of which something is wrong in the configuration, with ``problem`` on its ``page``.
 
     It has every task, so that a run goes on that began before, with the configuration of then. ``begin`` fails at once.

@@ -80,9 +80,9 @@ def telling(function: Callable[..., object]) -> Callable[..., object]:
                 type(error).__name__,
                 error,
             )
-            at_once = compat.told_at_once(error, HOPELESS)
-            if at_once is not error:
-                raise at_once from error
+            final = compat.not_tried_again(error, HOPELESS)
+            if final is not error:
+                raise final from error
             raise
 
     # Said once: Airflow asks for it several times a task, and a parse makes thousands of them.

@@ -49,7 +49,7 @@ def _dags(settings: Settings, only: str | None) -> Iterator[DAG]:
         shown = re.sub(r"[^a-z0-9_]", "_", name.lower())[:40]  # the name may be what is wrong
         if shown not in settings.routes and only in (None, definitions.dag_id(shown)):
             remains = settings.model_copy(update={"routes": {shown: broken.remains}})
-            yield definitions.say_broken(_route_dag(remains, shown, begins=name), broken.problem, page=__doc__)
+            yield definitions.mark_broken(_route_dag(remains, shown, begins=name), broken.problem, page=__doc__)
 
 
 def _route_dag(settings: Settings, name: str, *, begins: str | None = None) -> DAG:

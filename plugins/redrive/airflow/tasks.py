@@ -151,7 +151,7 @@ def _report(run: Counts) -> Counts:
 
     found = _stage(run, pipeline.report)
     if not run["dry_run"]:
-        assets.tell(get_current_context(), run["route"], found)
+        assets.emit(get_current_context(), run["route"], found)
     return found
 
 

@@ -89,7 +89,7 @@ def groups_list(as_json: AsJson = False) -> None:
     from redrive.ledger.review import rulings  # noqa: PLC0415
 
     with open_ledger(read_settings()) as ledger, ledger.read() as connection:
-        rows = rulings.told(connection)
+        rows = rulings.listed(connection)
     if as_json:
         typer.echo(json.dumps(rows, default=str))
         return

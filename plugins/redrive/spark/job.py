@@ -1,9 +1,11 @@
-"""Why did each staged message fail? Reads staging batches, writes causes and groups.
+"""The Spark job: why did each staged message fail? Reads staging batches, writes causes and groups.
 
-The executors look at every message once and write what is their own (:mod:`redrive.classification.executor`); Spark
-brings what they found down to distinct cases, and the driver judges those by the rules, up to a limit that bounds its
-memory; what is beyond it the executors explain one by one: see docs/adr/0007-spark-classification.md. Running it again
-overwrites its own output. The file of cases is written last and appears whole, so where it is, all of the answer is.
+1. Executors look at every message once and write an answer beside it (:mod:`redrive.classification.executor`).
+2. Spark reduces what they found to distinct cases.
+3. The driver explains the most frequent cases, up to a limit that bounds its memory; executors explain the others.
+4. The driver writes the file of cases, last and in one step: where it is, the answer is complete.
+
+Running the job again overwrites its own output. Why it is so: docs/adr/0007-spark-classification.md.
 
 ``spark-submit`` is given this file and an archive of the library (:mod:`redrive.spark.submit`);
 ``python -m redrive.spark.job --manifest URI --master local[*,4]`` starts a session of its own.
@@ -36,9 +38,10 @@ from redrive.redaction import as_example
 from redrive.spark import session_conf
 from redrive.staging import file_schemas, filesystems
 
-#: How much a task is given, in messages: enough to be worth its start, few enough that all cores end at about one time.
+#: A task is given at least LEAST messages, to be worth its start, and at most MOST; between these the work is divided
+#: into TASKS shares, so that all cores end at about one time.
 LEAST, MOST, TASKS = 5_000, 50_000, 8
-#: So many bytes of a staging file weigh as much as one message of a usual size: large messages make smaller shares.
+#: So many bytes of a staging file count as one message, so that shares of large messages have fewer.
 WEIGHT = 2_048
 #: Answers that are written at once.
 PORTION = 10_000
@@ -56,9 +59,9 @@ def local_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSe
 
 
 def run(manifest: Mapping[str, Any], spark: SparkSession, access: filesystems.Access | None = None) -> dict[str, Any]:
-    """Classify what ``manifest`` names, which ``access`` opens; counts and seconds.
+    """Classify the batches that ``manifest`` names; ``access`` opens their files.
 
-    The answer has ``messages, delays, groups, cases, causes`` (messages per cause) and ``seconds``.
+    Returns ``messages``, ``delays``, ``groups``, ``cases``, ``causes`` (messages per cause) and ``seconds``.
     """
     started = time.monotonic()
     output = str(manifest["output"]).rstrip("/")
@@ -102,7 +105,7 @@ def run(manifest: Mapping[str, Any], spark: SparkSession, access: filesystems.Ac
 
 
 def _describe(spark: SparkSession, manifest: Mapping[str, Any]) -> str:
-    """Say in Spark's own pages whose jobs these are; the application's id, empty where it is not told."""
+    """Label the jobs in Spark's own pages; returns the application's id, "" where Spark doesn't tell it."""
     label = session_conf.label(manifest)
     spark.addTag(label.replace(",", " "))  # its one forbidden character
     try:
@@ -139,7 +142,7 @@ class _Written:
 def _explained(
     others: DataFrame, rules: Sequence[RouteRule], known: Sequence[KnownGroup], learned: str | None
 ) -> Iterator[tuple[Any, ...]]:
-    """The explanations of cases that are not told apart: made by the executors, and brought here part by part."""
+    """The explanations of the less frequent cases: made by the executors, and brought here part by part."""
 
     def explained(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return executor.explain_others(batches, rules, known, learned)
@@ -160,7 +163,7 @@ def _remove_answers(filesystem: pafs.FileSystem, folder: str) -> None:
 
 
 def shares(manifest: Mapping[str, Any]) -> list[list[Batch]]:
-    """The batches of ``manifest`` in shares of about one weight, one for a task."""
+    """The batches of ``manifest`` divided into shares of about equal weight, one for each task."""
     weights = [max(batch["rows"], batch.get("bytes", 0) // WEIGHT) for batch in manifest["batches"]]
     size = min(MOST, max(LEAST, sum(weights) // TASKS))
     found: list[list[Batch]] = []
@@ -181,7 +184,7 @@ def distinct_cases(
     output: str,
     access: filesystems.Access | None = None,
 ) -> DataFrame | None:
-    """One row of ``executor.FOUND`` per case of all shares, of which every task takes one; None without any."""
+    """The distinct cases of all shares, each a row of ``executor.FOUND``; None where there are no shares."""
 
     def take(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -201,9 +204,9 @@ def distinct_cases(
 
 
 def most_frequent(found: DataFrame | None, of: int) -> tuple[pa.Table, DataFrame | None]:
-    """The cases of ``of`` messages that are told apart, those with the most messages, and what others there are.
+    """The :data:`~redrive.classification.explain.TOLD_APART` cases with the most messages, and a frame of the others.
 
-    Only the former come to this process; the others stay with the executors.
+    ``of`` is how many messages there are. Only the frequent cases come to this process.
     """
     if found is None:
         return executor.FOUND.empty_table(), None

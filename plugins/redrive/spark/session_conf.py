@@ -1,7 +1,6 @@
-"""What a Spark session of ours is told: properties, and options for its JVM.
+"""Properties of Spark sessions that Redrive starts, and options for their JVM.
 
-Plain data for whoever starts one (:mod:`redrive.spark.submit`, :mod:`redrive.dev.local_spark`, the job's script,
-tests and benchmarks), so this imports nothing that a cluster may lack.
+The job's script reads them on a cluster too, so this imports nothing that a cluster may lack.
 """
 
 import os
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 APPLICATION_NAME = "redrive-classify"
-#: What suits the job, for sessions that are started for it on this machine; a cluster keeps its own. Spark hands out
-#: work and brings cases together, some thousand rows of however many messages: compiling code for that, or planning it
-#: anew halfway, takes longer than it saves.
+#: For sessions on this machine; a cluster keeps its own. Spark only hands out work and reduces cases, some thousand
+#: rows: compiling code for that, or planning it anew halfway, takes longer than it saves.
 SESSION: Mapping[str, str] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",

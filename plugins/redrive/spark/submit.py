@@ -1,9 +1,8 @@
-"""How the Spark job that finds causes is started: what it is called with, what code it needs, and where.
+"""Starts the Spark job: with which arguments, code and properties, and where.
 
-Without Airflow, :func:`classify` runs the job to its end: as a process beside this one (``local``), through
-``spark-submit`` (``submit``) or over Spark Connect (``connect``). The DAGs start the same job with Airflow's
-own operators (:mod:`redrive.airflow.spark_operators`), from the same arguments. Neither imports PySpark here: an idle
-run must not pay for it.
+Without Airflow, :func:`classify` runs the job to its end: in a process of its own (``local``), through
+``spark-submit`` (``submit``) or over Spark Connect (``connect``). The DAGs start the same job, with the same arguments,
+by Airflow's operators (:mod:`redrive.airflow.spark_operators`). PySpark is imported only where a job runs.
 """
 
 import hashlib
@@ -95,7 +94,7 @@ def read_manifest(uri: str, access: "Access | None" = None) -> dict[str, Any]:
 
 
 def history_page(settings: Settings, manifest_uri: str) -> str | None:
-    """The page of the job over this manifest in Spark's History Server; None without a server or before it began."""
+    """The job's page in Spark's History Server; None where none is configured, or before the job began."""
     history = settings.spark.history
     if history is None:
         return None
@@ -265,7 +264,7 @@ def classify_over_connect(settings: Settings, manifest_uri: str) -> None:
 
 @contextmanager
 def _remote_session(remote: str, timeout: timedelta) -> Iterator[Any]:
-    """A session of its own on the server; what fails within the block is told as :class:`ClassificationFailed`."""
+    """A new session on the server, stopped after ``timeout``; its errors become :class:`ClassificationFailed`."""
     with needing("connect", "spark.runner: connect"):
         from pyspark.sql import SparkSession  # noqa: PLC0415
         from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415

@@ -51,7 +51,7 @@ class Failures:
         }
 
 
-def told(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def failed(stages: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """By source, why it failed in this run, by what its stages noted.
 
     A look that failed for a moment, at a source that was drained after it, is no failure.

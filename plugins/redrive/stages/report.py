@@ -61,7 +61,7 @@ def report(context: Context) -> dict[str, Any]:
     found["suppressed"] += int(stages.get("escalate", {}).get("suppressed", 0) or 0)
     if problems:
         raise BalanceBroken("; ".join(problems))
-    loaded, failed = stages.get("load", {}), failed_sources.told(stages)
+    loaded, failed = stages.get("load", {}), failed_sources.failed(stages)
     damaged = [batch for batch in unloaded if batch.batch_id in loaded.get("unreadable_batches", ())]
     if damaged:
         raise StagingError(

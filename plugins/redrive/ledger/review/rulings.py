@@ -359,7 +359,7 @@ def revoke(ledger: Ledger, ruling_id: int, *, by: str) -> bool:
         )
 
 
-def told(connection: Connection, *, of: Collection[int] = (), most: int | None = None) -> list[dict[str, Any]]:
+def listed(connection: Connection, *, of: Collection[int] = (), most: int | None = None) -> list[dict[str, Any]]:
     """What people said about groups, the newest first, and what became of it: all, or what is about those ``of``, and
     the ``most`` newest."""
     ids = ", ".join(str(int(one)) for one in of)
