@@ -223,6 +223,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "escalate": lambda p, z, s: escalations.escalate(
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
     ),
+    "look_again": lambda p, z, s: escalations.look_again(p.ledger, z, escalations.MANY, p.now),
     "suppress_escalation": lambda p, z, s: escalations.suppress(p.ledger, z, [1], p.now),
     "apply_decisions": lambda p, z, s: escalations.apply(
         p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now

@@ -71,7 +71,7 @@ def test_nothing_but_its_folder_and_packaging_knows_an_adapter_by_name(name: str
 
 
 def test_the_lists_of_failure_headers_are_where_the_page_says() -> None:
-    assert "The list is `FAILURE_HEADERS` in the folder's `kind.py`" in PAGE
+    assert "`FAILURE_HEADERS` in `kind.py` is" in PAGE
     for name in set(registry.names()) - {"memory"}:
         package = registry.kind(name).adapter.split(".")[2]
         assert "\nFAILURE_HEADERS = " in (ROOT / "plugins/redrive/brokers" / package / "kind.py").read_text()
