@@ -1,5 +1,9 @@
 """What staging holds and Spark found out, as the ledger loads it: groups, and copies column by column from Arrow.
 
+For a portion of batches: :func:`described` reads what staging says, :class:`Answers` what Spark says, and :func:`load`
+brings both together and hands them to :mod:`redrive.ledger.drain.loading`, which decides what each copy is.
+:func:`repeated` comes first, for a broker that gives copies no identity.
+
 Apart from :mod:`redrive.stages.classify`, because Arrow takes longer to import than an idle run may last.
 """
 
@@ -27,6 +31,26 @@ from redrive.stages.context import Context, not_sent_on
 from redrive.staging import file_schemas
 
 
+def described(context: Context, some: Sequence[Batch]) -> list[tuple[Batch, pa.Table]]:
+    """Those batches of the portion whose file can be read, with what the ledger keeps of their copies.
+
+    A file that is damaged, or holds something else than was recorded, stops only its own messages: they wait.
+    """
+    found = []
+    for batch in some:
+        try:
+            table = context.staging.described(batch.uri)
+        except StagingError:
+            if not context.staging.is_damaged(batch.uri):
+                raise
+            continue
+        ids = pc.unique(table.column("batch_id")).to_pylist()
+        if len(table) != batch.copies or ids != [batch.batch_id] * bool(batch.copies):
+            continue
+        found.append((batch, table))
+    return found
+
+
 class Answers:
     """What the job found out, to be looked up by message; its distinct cases are in memory, its messages are not."""
 
@@ -47,7 +71,7 @@ class Answers:
         #: Messages whose failures were too many to tell them apart.
         self.overflowed = int(pc.sum(cases.column("messages").filter(shared)).as_py() or 0)
 
-    def of(self, some: Sequence[Batch], message_ids: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+    def columns(self, some: Sequence[Batch], message_ids: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
         """Keys, ``fields``, ``cause`` and ``group_id`` of a portion's messages, in the ids' order.
 
         Raises :class:`ClassificationFailed` unless the job answered for each of them, once.
@@ -98,57 +122,30 @@ def _make_groups(context: Context, cases: pa.Table) -> dict[str, int]:
     return groups.ensure_groups(context.ledger, context.lease, list(found.values()), context.now())
 
 
-def described(context: Context, some: Sequence[Batch]) -> list[tuple[Batch, pa.Table]]:
-    """Those batches of the portion whose file can be read, with what the ledger keeps of their copies.
-
-    A file that is damaged, or holds something else than was recorded, stops only its own messages: they wait.
-    """
-    found = []
-    for batch in some:
-        try:
-            table = context.staging.described(batch.uri)
-        except StagingError:
-            if not context.staging.is_damaged(batch.uri):
-                raise
-            continue
-        ids = pc.unique(table.column("batch_id")).to_pylist()
-        if len(table) != batch.copies or ids != [batch.batch_id] * bool(batch.copies):
-            continue
-        found.append((batch, table))
-    return found
+def load(
+    context: Context,
+    readable: Sequence[tuple[Batch, pa.Table]],
+    answers: Answers | None,
+    known: Mapping[int, Repeat] | None,
+) -> Loaded:
+    """Take a portion of batches into the ledger, each once; what their copies turned out to be."""
+    return loading.load(
+        context.ledger,
+        context.lease,
+        [batch.batch_id for batch, _ in readable],
+        _copies(context, readable, answers),
+        context.now(),
+        repeats=known,
+        elsewhere=_elsewhere(context, readable),
+    )
 
 
-def elsewhere(context: Context, some: Sequence[tuple[Batch, pa.Table]]) -> set[tuple[str, str]]:
-    """Pairs of a destination of the route and an origin that a copy of the portion tells of, beside our headers, where
-    what failed there can't have been sent there."""
-    tables = [table.select(["origin", "redrive_id"]) for _, table in some]
-    tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
-    origins = _origins(tracked.column("origin")).unique().to_pylist()
-    if not origins:
-        return set()
-    with context.ledger.read() as connection:
-        destinations = lanes.sent_to(connection, context.name)
-    return {(to, origin) for to in destinations for origin in _not_behind(context, to, origins)}
-
-
-def _not_behind(context: Context, destination: str, origins: Sequence[str]) -> list[str]:
-    """Those of ``origins`` at which nothing fails that is sent to ``destination``, as far as the broker knows."""
-    found = [origin for origin in origins if context.broker.leads_to(destination, origin) is False]
-    if not found:
-        return []
-    try:  # a queue in which messages wait before the broker moves them on to where they are worked on
-        onward = context.broker.describe(destination).dead_letter_queue
-    except BrokerError:
-        onward = None
-    return [origin for origin in found if onward is None or context.broker.leads_to(onward, origin) is False]
-
-
-def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: Answers | None) -> Iterator[Classified]:
+def _copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: Answers | None) -> Iterator[Classified]:
     """The portion's copies, in message id order; without ``answers`` with no cause, no group and no keys."""
     table = pa.concat_tables([table for _, table in some])
     message_ids = pc.add(pc.shift_left(table.column("batch_id"), ROW_BITS), pc.cast(table.column("row"), pa.int64()))
     found = (
-        answers.of([batch for batch, _ in some], message_ids)
+        answers.columns([batch for batch, _ in some], message_ids)
         if answers is not None
         else {
             name: pa.chunked_array([pa.nulls(len(table), kind)])
@@ -213,6 +210,26 @@ def copies(context: Context, some: Sequence[tuple[Batch, pa.Table]], answers: An
         )
 
 
+def _headers_hashes(context: Context, some: Sequence[Batch], table: pa.Table) -> dict[int, bytes]:
+    """Of the copies with our headers, by message id, the hash of what else their headers say."""
+    tracked = table.filter(pc.field("redrive_id").is_valid()).column("message_id").to_pylist()
+    rows: dict[int, list[int]] = {}
+    for message_id in tracked:
+        rows.setdefault(message_id >> ROW_BITS, []).append(message_id & (MAX_ROWS - 1))
+    strip = not_sent_on(context.route, context.broker.capabilities)
+    found: dict[int, bytes] = {}
+    for batch in some:
+        if batch.batch_id not in rows:
+            continue
+        try:
+            for row, headers in context.staging.headers(batch.uri, rows[batch.batch_id]):
+                found[message_id_of(batch.batch_id, row)] = headers_hash(headers, strip)
+        except StagingError:
+            if not context.staging.is_damaged(batch.uri):
+                raise
+    return found
+
+
 def _without_nul(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """PostgreSQL has no text with a NUL in it."""
     return pc.replace_substring(texts, "\0", "\ufffd") if any(map(has_nul, texts.chunks)) else texts
@@ -255,42 +272,29 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
 
 
-def _headers_hashes(context: Context, some: Sequence[Batch], table: pa.Table) -> dict[int, bytes]:
-    """Of the copies with our headers, by message id, the hash of what else their headers say."""
-    tracked = table.filter(pc.field("redrive_id").is_valid()).column("message_id").to_pylist()
-    rows: dict[int, list[int]] = {}
-    for message_id in tracked:
-        rows.setdefault(message_id >> ROW_BITS, []).append(message_id & (MAX_ROWS - 1))
-    strip = not_sent_on(context.route, context.broker.capabilities)
-    found: dict[int, bytes] = {}
-    for batch in some:
-        if batch.batch_id not in rows:
-            continue
-        try:
-            for row, headers in context.staging.headers(batch.uri, rows[batch.batch_id]):
-                found[message_id_of(batch.batch_id, row)] = headers_hash(headers, strip)
-        except StagingError:
-            if not context.staging.is_damaged(batch.uri):
-                raise
-    return found
+def _elsewhere(context: Context, some: Sequence[tuple[Batch, pa.Table]]) -> set[tuple[str, str]]:
+    """Pairs of a destination of the route and an origin that a copy of the portion tells of, beside our headers, where
+    what failed there can't have been sent there."""
+    tables = [table.select(["origin", "redrive_id"]) for _, table in some]
+    tracked = pa.concat_tables(tables).filter(pc.field("redrive_id").is_valid() & pc.field("origin").is_valid())
+    origins = _origins(tracked.column("origin")).unique().to_pylist()
+    if not origins:
+        return set()
+    with context.ledger.read() as connection:
+        destinations = lanes.sent_to(connection, context.name)
+    return {(to, origin) for to in destinations for origin in _not_behind(context, to, origins)}
 
 
-def load(
-    context: Context,
-    readable: Sequence[tuple[Batch, pa.Table]],
-    answers: Answers | None,
-    known: Mapping[int, Repeat] | None,
-) -> Loaded:
-    """Take a portion of batches into the ledger, each once; what their copies turned out to be."""
-    return loading.load(
-        context.ledger,
-        context.lease,
-        [batch.batch_id for batch, _ in readable],
-        copies(context, readable, answers),
-        context.now(),
-        repeats=known,
-        elsewhere=elsewhere(context, readable),
-    )
+def _not_behind(context: Context, destination: str, origins: Sequence[str]) -> list[str]:
+    """Those of ``origins`` at which nothing fails that is sent to ``destination``, as far as the broker knows."""
+    found = [origin for origin in origins if context.broker.leads_to(destination, origin) is False]
+    if not found:
+        return []
+    try:  # a queue in which messages wait before the broker moves them on to where they are worked on
+        onward = context.broker.describe(destination).dead_letter_queue
+    except BrokerError:
+        onward = None
+    return [origin for origin in found if onward is None or context.broker.leads_to(onward, origin) is False]
 
 
 def repeated(context: Context, waiting: Sequence[Batch]) -> dict[int, Repeat]:

@@ -1,8 +1,9 @@
-"""Classify: tell Spark what to read, and take in what it found.
+"""Classify: :func:`prepare` writes down what Spark is to read, :func:`load` takes in what it found.
 
-The manifest names the batches; the output path carries the ledger, the run, its fence and its beginning, so that a run
-which was replaced writes where nobody reads, and what a ledger wrote before it was restored from a backup is not taken
-for its answer now. Loading inserts if absent, so doing any of this twice changes nothing.
+In between the Spark job runs, in a process of its own (:mod:`redrive.spark`). The manifest names the batches. The
+output path carries the ledger, the run, its fence and its beginning, so that a run which was replaced writes where
+nobody reads, and what a ledger wrote before it was restored from a backup is not taken for its answer now. Loading
+inserts if absent, so doing any of this twice changes nothing.
 
 A run asks about no more of a backlog than a job can be expected to get through, the oldest first, and loads what it
 asked about; the rest waits for the next runs. After a job that did not end well the next is asked about half as much:
@@ -80,8 +81,8 @@ def prepare(context: Context) -> str | None:
         known = groups.known_groups(connection) if waiting else []
     if not waiting:  # staging isn't even opened: an idle run has no need of Arrow
         return None
-    most = _most(context)
-    asked, through = _asked(context.staging, waiting, most)
+    most = _most_copies(context)
+    asked, through = _to_ask(context.staging, waiting, most)
     if not asked:
         return None
     copies = sum(batch.copies for batch in asked)
@@ -120,7 +121,7 @@ def prepare(context: Context) -> str | None:
     return staging.write_bytes(f"{output}.json", json.dumps(manifest).encode())
 
 
-def _asked(staging: "Staging", waiting: Sequence[Batch], most: int) -> tuple[list[Batch], int]:
+def _to_ask(staging: "Staging", waiting: Sequence[Batch], most: int) -> tuple[list[Batch], int]:
     """Of the waiting batches, oldest first, those to ask about, of ``most`` copies but at least one batch; and the id
     up to which those that are not among them can't be read."""
     asked: list[Batch] = []
@@ -135,7 +136,7 @@ def _asked(staging: "Staging", waiting: Sequence[Batch], most: int) -> tuple[lis
     return asked, through
 
 
-def _most(context: Context) -> int:
+def _most_copies(context: Context) -> int:
     """How many copies this run asks about: half as many as a run whose answers were not loaded, twice as many as one
     whose answers were, within :data:`LEAST` and :data:`MOST`.
 
@@ -187,7 +188,7 @@ def load(context: Context) -> dict[str, int]:
     with context.ledger.read() as connection:
         waiting = batches.unloaded(connection, context.name)
     output = output_path(context) if waiting else ""
-    asked, asked_at = _were_asked(context, waiting, f"{output}.json")
+    asked, asked_at = _asked_about(context, waiting, f"{output}.json")
     loaded = Loaded()
     unreadable: list[Batch] = []
     overflowed = 0
@@ -240,7 +241,7 @@ def load(context: Context) -> dict[str, int]:
     }
 
 
-def _were_asked(context: Context, waiting: Sequence[Batch], manifest: str) -> tuple[list[Batch], datetime | None]:
+def _asked_about(context: Context, waiting: Sequence[Batch], manifest: str) -> tuple[list[Batch], datetime | None]:
     """Of the waiting batches, those that the run's manifest is about, and when it was written.
 
     Without a manifest nothing could be asked, or the answers are loaded already: then those that can't be read.

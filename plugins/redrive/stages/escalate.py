@@ -29,17 +29,7 @@ def escalate(context: Context) -> dict[str, int]:
     totals = {"escalated": 0, "suppressed": 0, "unanswered": 0}
     after = -1
     try:
-        while True:
-            with context.ledger.read() as connection:
-                page = escalations.candidates(connection, context.name, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
-            if not page:
-                _ask_about_suspected(context)
-                ask_again(context)
-                escalations.look_again(context.ledger, context.lease, totals["escalated"], context.now())
-                decided = standing.apply(
-                    context.ledger, context.lease, approvals=context.route.approvals, now=context.now()
-                )
-                return totals | ({"decided_by_standing": decided} if decided else {})
+        while page := _page(context, after):
             after = page[-1].message_id
             if checker is not None:
                 try:
@@ -54,6 +44,17 @@ def escalate(context: Context) -> dict[str, int]:
     finally:
         if checker is not None:
             checker.close()
+    _ask_about_suspected(context)
+    ask_again(context)
+    escalations.look_again(context.ledger, context.lease, totals["escalated"], context.now())
+    decided = standing.apply(context.ledger, context.lease, approvals=context.route.approvals, now=context.now())
+    return totals | ({"decided_by_standing": decided} if decided else {})
+
+
+def _page(context: Context, after: int) -> Sequence[Candidate]:
+    """What is to be asked about next, behind the message ``after``."""
+    with context.ledger.read() as connection:
+        return escalations.candidates(connection, context.name, after=after, limit=PAGE, max_bytes=PAGE_BYTES)
 
 
 def ask_again(context: Context) -> int:

@@ -56,9 +56,9 @@ def plan(context: Context) -> dict[str, Any]:
 
     stopped += _step_destinations(context, rules)
     counting.remember(ledger, lease, gates.REMEMBERED * rules.min_samples, now)
-    let = admit(context)
-    counts["waiting"] += let
-    counts["held"] -= let
+    admitted = admit(context)
+    counts["waiting"] += admitted
+    counts["held"] -= admitted
     _pause_if_sick(context)  # now that what came back is held behind its gate
     return {**counts, "expired": expired, "stopped_groups": stopped, "reopened": reopened}
 
@@ -197,7 +197,7 @@ def admit(context: Context) -> int:
             current = breakers.of_groups(connection, context.name)
     quotas = {gate.group_id: gates.quota(gate) for gate in current if gate.held}
     quotas = {group: allowed for group, allowed in quotas.items() if allowed != 0}
-    return _let_selected(context, quotas) - back - held
+    return _admit_selected(context, quotas) - back - held
 
 
 def _in_order(context: Context) -> InOrder | None:
@@ -208,11 +208,11 @@ def _in_order(context: Context) -> InOrder | None:
         return InOrder(outcomes.drained_to(connection, context.name, [one.queue for one in context.route.sources]))
 
 
-def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
+def _admit_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
     """Let so many selected messages of each group wait for delivery; None lets all."""
     if not quotas:
         return 0
-    ledger, lease, selection, let = context.ledger, context.lease, context.selection, 0
+    ledger, lease, selection, admitted = context.ledger, context.lease, context.selection, 0
     through_gate = partial(holding.admit, ledger, lease, in_order=_in_order(context))
     if not selection.attributes:
         return through_gate(quotas, context.now(), selection)
@@ -220,8 +220,8 @@ def _let_selected(context: Context, quotas: Mapping[int, int | None]) -> int:
         room = quota
         for part in _parts(context, "state = 'held' and group_id = :group", group=group):
             through = through_gate({group: room}, context.now(), part)
-            let += through
+            admitted += through
             room = None if room is None else room - through
             if room == 0:
                 break
-    return let
+    return admitted
