@@ -9,7 +9,7 @@ import pytest
 from redrive.brokers.base import ConsumerStats
 from redrive.brokers.memory import MemoryBroker
 from redrive.errors import BrokerUnavailable
-from redrive.ledger.account import inspecting, notices
+from redrive.ledger.account import inspecting, notifications
 from redrive.ledger.delivery.consumers import Health
 from redrive.ledger.selecting import Selection
 from redrive.notify import channels
@@ -215,7 +215,7 @@ def test_people_are_told_of_stuck_consumers_until_they_get_on(tmp_path: Path) ->
     assert workshop.query(told) == [("consumers_stuck", "orders", True)]
     with workshop.ledger.read() as connection:
         (title, text) = channels._words(
-            Event("1", "consumers_stuck", "orders", "orders", "", notices.stuck(connection, "orders")["orders"])
+            Event("1", "consumers_stuck", "orders", "orders", "", notifications.stuck(connection, "orders")["orders"])
         )
         seen = inspecting.status(connection, "orders", workshop.now())["stuck_consumers"]
     assert title == "orders: 2 consumers of orders hold messages and get nowhere"

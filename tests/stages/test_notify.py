@@ -14,7 +14,7 @@ import yaml
 
 from redrive.errors import BalanceBroken
 from redrive.ledger import leases
-from redrive.ledger.account import notices
+from redrive.ledger.account import notifications
 from redrive.notify import channels
 from redrive.settings import parse
 from redrive.stages import notify, pipeline, rescue
@@ -273,7 +273,7 @@ def test_nothing_that_goes_wrong_with_it_fails_a_run(
         raise ZeroDivisionError
 
     told.die("a", error=KEY_ERROR)
-    monkeypatch.setattr(notices, "reconcile", broken)
+    monkeypatch.setattr(notifications, "reconcile", broken)
     told.cycle()
     monkeypatch.undo()
     monkeypatch.setenv("AIRFLOW_CONN_OPS", inbox.connection)
@@ -289,7 +289,7 @@ def test_a_crash_between_telling_and_marking_tells_twice_with_one_id(
 
     told.die("a", error=KEY_ERROR)
     with monkeypatch.context() as patched:
-        patched.setattr(notices, "sent", killed)
+        patched.setattr(notifications, "sent", killed)
         with pytest.raises(KeyboardInterrupt):
             told.cycle()
     told.advance(minutes=20)
@@ -300,8 +300,10 @@ def test_a_crash_between_telling_and_marking_tells_twice_with_one_id(
 def test_many_that_come_together_are_one_message(told: Workshop, inbox: Inbox) -> None:
     found = {str(n): {"group_id": n, "cause": "application_bug", "messages": n, "suggested_decision": "redeliver"}
              for n in range(1, 8)}  # fmt: skip
-    teller = notify.Teller(told.settings, told.ledger, "orders", told.now())
-    notices.reconcile(told.ledger, "orders", "new_group", found, targets=["connection ops/alerts"], now=told.now())
+    teller = notify.RouteNotifications(told.settings, told.ledger, "orders", told.now())
+    notifications.reconcile(
+        told.ledger, "orders", "new_group", found, targets=["connection ops/alerts"], now=told.now()
+    )
     teller.send()
     (one,) = inbox.got
     assert one["title"] == "orders: 7 times new group"
@@ -370,7 +372,7 @@ def test_what_is_no_news_any_more_is_given_up(told: Workshop, inbox: Inbox) -> N
 def test_words_are_short_and_of_one_line_whatever_the_facts_are() -> None:
     hostile = "x\r\nBcc: everybody@example.org\r\n\r\n" + "y" * 10_000
     event = channels.Event("i", "route_paused", "orders", "", "now", {"by": hostile, "reason": hostile})
-    said = channels.notice([event])
+    said = channels.notification([event])
     assert "\n" not in said.title
     assert "\r" not in said.title
     assert len(said.title) <= 200

@@ -20,7 +20,7 @@ from redrive.dev.local_airflow import Airflow
 from redrive.ledger import tables
 from redrive.ledger.engine import Ledger
 from redrive.notify import channels
-from redrive.notify.channels import Notice
+from redrive.notify.channels import Notification
 from redrive.stages import pipeline
 from tests.classifying import classify
 from tests.crawling import follow_links
@@ -37,13 +37,13 @@ THOUSAND = 1000
 
 
 @pytest.fixture(scope="module")
-def told() -> list[Notice]:
+def told() -> list[Notification]:
     """What people were notified of before Airflow began."""
     return []
 
 
 @pytest.fixture(scope="module")
-def dead(shop: Shop, told: list[Notice]) -> Shop:
+def dead(shop: Shop, told: list[Notification]) -> Shop:
     """The shop with a history, and a thousand orders that just died of a bug and were put before people."""
     file = shop.home / "config" / "redrive.yaml"
     file.write_text(f"page: http://{local_airflow.HOST}:{shop.house.port}\n{file.read_text()}")
@@ -61,7 +61,7 @@ def dead(shop: Shop, told: list[Notice]) -> Shop:
         connection.execute(messages.update().where(messages.c.state == "waiting").values(next_attempt_at=later))
     ledger.close()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(channels, "send", lambda notice, _: told.append(notice))
+        patch.setattr(channels, "send", lambda notification, _: told.append(notification))
         run_the_route()  # people hear of the history
         told.clear()
         shop.fail(THOUSAND, LASTING)
@@ -422,9 +422,9 @@ def test_every_link_of_every_page_leads_somewhere(admin: BrowserContext, airflow
 
 
 def test_a_notification_leads_to_a_decision_on_a_thousand_in_two_minutes_and_an_hour_later_to_what_became_of_it(
-    page: Page, dead: Shop, airflow: Airflow, told: list[Notice], picture: Callable[[Page, str], None]
+    page: Page, dead: Shop, airflow: Airflow, told: list[Notification], picture: Callable[[Page, str], None]
 ) -> None:
-    ((event,),) = [notice.events for notice in told]
+    ((event,),) = [notification.events for notification in told]
     group = event.facts["group_id"]
     loads: list[str] = []
     page.on("request", lambda one: loads.append(one.url) if one.is_navigation_request() else None)

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from redrive.errors import NotificationFailed
 from redrive.notify import channels
-from redrive.notify.channels import Event, NotHere
+from redrive.notify.channels import Event, NeedsAirflow
 from redrive.settings import Notify
 
-PAUSED = channels.notice(
+PAUSED = channels.notification(
     [Event("k3-7", "route_paused", "orders", "", "2026-11-20T12:00+00:00", {"by": "ana", "reason": "<deploy> & more"})]
 )
 
@@ -125,7 +125,7 @@ def test_a_connection_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_an_airflow_notifier_waits_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(__import__("sys").modules, "airflow", raising=False)
-    with pytest.raises(NotHere):
+    with pytest.raises(NeedsAirflow):
         channels.send(PAUSED, to(notifier="airflow.providers.smtp.notifications.smtp.SmtpNotifier"))
 
 

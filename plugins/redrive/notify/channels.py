@@ -30,7 +30,7 @@ _SLACK = "https://hooks.slack.com/services"
 _MAX_TEXT = 2_000
 
 
-class NotHere(Exception):
+class NeedsAirflow(Exception):
     """This target can be told only from within an Airflow task; it waits for one."""
 
 
@@ -47,7 +47,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """What is sent: one event, or several of one kind and route that came together."""
 
     events: tuple[Event, ...]
@@ -71,7 +71,7 @@ class Notice:
         }
 
 
-def notice(events: Sequence[Event]) -> Notice:
+def notification(events: Sequence[Event]) -> Notification:
     """The words for events of one kind and route."""
     said = [_words(one) for one in events]
     title, text = said[0]
@@ -83,7 +83,7 @@ def notice(events: Sequence[Event]) -> Notice:
         )
     elif events[0].link:
         text = f"{text}\n{events[0].link}"
-    return Notice(tuple(events), " ".join(title.split())[:200], text[:_MAX_TEXT])
+    return Notification(tuple(events), " ".join(title.split())[:200], text[:_MAX_TEXT])
 
 
 def _words(one: Event) -> tuple[str, str]:
@@ -140,20 +140,20 @@ def _words(one: Event) -> tuple[str, str]:
 # --- ways -------------------------------------------------------------------------------------------------------
 
 
-def send(notice: Notice, target: Notify) -> None:
-    """Tell ``target``. Raises :class:`NotHere`, or :class:`~redrive.errors.NotificationFailed` with the reason."""
+def send(notification: Notification, target: Notify) -> None:
+    """Tell ``target``. Raises :class:`NeedsAirflow`, or :class:`~redrive.errors.NotificationFailed` with the reason."""
     if target.notifier is not None:
-        _through_airflow(notice, target)
+        _through_airflow(notification, target)
         return
     try:
         connection = lookup.get(target.connection or "")
         match connection.conn_type:
             case "http" | "https":
-                _to_webhook(notice, connection, target.path)
+                _to_webhook(notification, connection, target.path)
             case "slackwebhook":
-                _to_slack(notice, connection)
+                _to_slack(notification, connection)
             case "smtp":
-                _by_mail(notice, connection, target.to)
+                _by_mail(notification, connection, target.to)
             case other:
                 raise SettingsError(
                     f"connection {connection.conn_id} is of type {other!r}; notify knows http, slackwebhook and smtp"
@@ -165,19 +165,19 @@ def send(notice: Notice, target: Notify) -> None:
         raise NotificationFailed(f"{target.name}: {type(error).__name__}") from error
 
 
-def _to_webhook(notice: Notice, connection: Connection, path: str | None) -> None:
+def _to_webhook(notification: Notification, connection: Connection, path: str | None) -> None:
     base = http.base_url(connection, "a webhook")
     where = f"{base.path.rstrip('/')}/{(path or '').lstrip('/')}" if path else base.path or "/"
-    headers = http.headers(connection) | {"Idempotency-Key": notice.events[0].id}
+    headers = http.headers(connection) | {"Idempotency-Key": notification.events[0].id}
     trust = http.trust(connection) if base.scheme == "https" else None
-    _post(connection, base.hostname or "", base.port, trust, where, headers, notice.to_json())
+    _post(connection, base.hostname or "", base.port, trust, where, headers, notification.to_json())
 
 
-def _to_slack(notice: Notice, connection: Connection) -> None:
+def _to_slack(notification: Notification, connection: Connection) -> None:
     token = str(connection.password or connection.extra.get("webhook_token") or "").strip("/")
     host = connection.host or _SLACK
     base = urlsplit(host if "://" in host else f"{connection.schema or 'https'}://{host}")
-    text = f"*{notice.title}*\n{notice.text}"
+    text = f"*{notification.title}*\n{notification.text}"
     for mark, instead in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # Slack's own marks
         text = text.replace(mark, instead)
     trust = http.trust(connection) if base.scheme == "https" else None
@@ -207,16 +207,16 @@ def _post(
             raise NotificationFailed(f"connection {connection.conn_id}: it answered {answer.status}")
 
 
-def _by_mail(notice: Notice, connection: Connection, to: Sequence[str]) -> None:
+def _by_mail(notification: Notification, connection: Connection, to: Sequence[str]) -> None:
     sender = str(connection.extra.get("from_email") or connection.login or "")
     receivers = list(to) or [one for one in str(connection.extra.get("to_email") or "").split(",") if one.strip()]
     if not sender or not receivers:
         raise SettingsError(f"connection {connection.conn_id}: mail needs from_email in its extra, and `to` in notify")
     mail = EmailMessage()
-    mail["Subject"], mail["From"], mail["To"] = notice.title, sender, ", ".join(receivers)
-    mail["Message-ID"] = f"<{notice.events[0].id}@redrive.invalid>"
+    mail["Subject"], mail["From"], mail["To"] = notification.title, sender, ", ".join(receivers)
+    mail["Message-ID"] = f"<{notification.events[0].id}@redrive.invalid>"
     mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(f"{notice.text}\n\nEvents: {', '.join(one.id for one in notice.events)}\n")
+    mail.set_content(f"{notification.text}\n\nEvents: {', '.join(one.id for one in notification.events)}\n")
     # As Airflow's hook has it: TLS from the start unless disable_ssl, and else STARTTLS unless disable_tls.
     secure = not connection.extra.get("disable_ssl", False)
     host, port = connection.host or "localhost", connection.port or (465 if secure else 25)
@@ -233,20 +233,20 @@ def _by_mail(notice: Notice, connection: Connection, to: Sequence[str]) -> None:
         link.send_message(mail)
 
 
-def _through_airflow(notice: Notice, target: Notify) -> None:
+def _through_airflow(notification: Notification, target: Notify) -> None:
     if "airflow" not in sys.modules:  # the command line: loading it would take seconds, and there is no task
-        raise NotHere
+        raise NeedsAirflow
     from airflow.sdk import get_current_context  # noqa: PLC0415 - only within Airflow
 
     try:
         context = get_current_context()
     except RuntimeError:
-        raise NotHere from None
+        raise NeedsAirflow from None
     module, _, name = (target.notifier or "").rpartition(".")
     started = time.monotonic()
     try:
         kind = getattr(importlib.import_module(module), name)
-        kind(**target.arguments)({**context, "redrive": notice.to_json()})
+        kind(**target.arguments)({**context, "redrive": notification.to_json()})
     except Exception as error:  # whatever a notifier of somebody else raises
         took = time.monotonic() - started
         raise NotificationFailed(f"{target.name}: {type(error).__name__} after {took:.0f} s") from error

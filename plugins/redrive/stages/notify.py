@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from redrive.errors import NotificationFailed
-from redrive.ledger.account import notices
+from redrive.ledger.account import notifications
 from redrive.ledger.account.balance import Problem
-from redrive.ledger.account.notices import Facts, Pending
+from redrive.ledger.account.notifications import Facts, Pending
 from redrive.ledger.engine import Ledger
 from redrive.notify import channels
-from redrive.notify.channels import Event, NotHere
+from redrive.notify.channels import Event, NeedsAirflow
 from redrive.redaction import redactor
 from redrive.settings import Notify, Settings, format_duration
 from redrive.stages import rescue
@@ -36,52 +36,53 @@ def after(stage: str, context: Context, counts: Mapping[str, Any]) -> None:
     """What may have changed with this stage of a run, which returned ``counts``; sends what waits."""
     if stage == "observe":
         _look(
-            _teller(context),
-            Teller.paused,
-            Teller.groups,
-            Teller.stuck,
-            partial(Teller.late, found=any(counts.get(one) for one in ("late", "aged", "deep"))),
+            _of_route(context),
+            RouteNotifications.paused,
+            RouteNotifications.groups,
+            RouteNotifications.stuck,
+            partial(RouteNotifications.late, found=any(counts.get(one) for one in ("late", "aged", "deep"))),
         )
     elif looks := _AFTER.get(stage):
-        _look(_teller(context), *looks)
+        _look(_of_route(context), *looks)
 
 
 def balance(context: Context, problem: str | None) -> None:
     """The route adds up, or does not, as its run found."""
-    _look(_teller(context), lambda teller: teller.balance("run", [problem] if problem else []))
+    _look(_of_route(context), lambda one: one.balance("run", [problem] if problem else []))
 
 
 def audited(settings: Settings, problems: Sequence[Problem], route: str | None, now: datetime) -> None:
     """What an audit of one route, or of all, found."""
-    with _tellers(settings, settings.routes if route is None else {route} & set(settings.routes), now) as tellers:
-        for teller in tellers:
-            mine = [one for one in problems if one.route in (teller.name, None)]
-            _look(teller, partial(Teller.balance, who="audit", problems=mine))
+    names = settings.routes if route is None else {route} & set(settings.routes)
+    with _of_routes(settings, names, now) as routes:
+        for each in routes:
+            own = [problem for problem in problems if problem.route in (each.name, None)]
+            _look(each, partial(RouteNotifications.balance, who="audit", problems=own))
 
 
 def expiring(settings: Settings, risks: Sequence[Risk], now: datetime) -> None:
     """Which sources keep messages that may expire, of all routes."""
-    with _tellers(settings, settings.routes, now) as tellers:
-        for teller in tellers:
-            _look(teller, partial(Teller.expiring, risks=[risk for risk in risks if risk.route == teller.name]))
+    with _of_routes(settings, settings.routes, now) as routes:
+        for each in routes:
+            _look(each, partial(RouteNotifications.expiring, risks=[risk for risk in risks if risk.route == each.name]))
 
 
 def paused(settings: Settings, route: str, now: datetime) -> None:
     """Somebody paused the route, or let it go on."""
-    with _tellers(settings, [route], now) as tellers:
-        for teller in tellers:
-            _look(teller, Teller.paused)
+    with _of_routes(settings, [route], now) as routes:
+        for each in routes:
+            _look(each, RouteNotifications.paused)
 
 
 def watched(settings: Settings, route: str, now: datetime) -> None:
     """Somebody looked at the consumers of the route's destinations."""
-    with _tellers(settings, [route], now) as tellers:
-        for teller in tellers:
-            _look(teller, Teller.stuck)
+    with _of_routes(settings, [route], now) as routes:
+        for each in routes:
+            _look(each, RouteNotifications.stuck)
 
 
-class Teller:
-    """Looks at one route, raises and resolves, and sends."""
+class RouteNotifications:
+    """The notifications of one route: looks, raises and resolves them, and sends what waits."""
 
     def __init__(self, settings: Settings, ledger: Ledger, name: str, now: datetime) -> None:
         self.settings, self.ledger, self.name, self.now = settings, ledger, name, now
@@ -90,19 +91,19 @@ class Teller:
     def groups(self) -> None:
         """Groups that wait for a decision."""
         with self.ledger.read() as connection:
-            found = notices.groups(connection, self.name)
+            found = notifications.groups(connection, self.name)
         self._raise("new_group", found)
 
     def paused(self) -> None:
         """Whether the route is paused."""
         with self.ledger.read() as connection:
-            found = notices.pause(connection, self.name)
+            found = notifications.pause(connection, self.name)
         self._raise("route_paused", found)
 
     def stuck(self) -> None:
         """Whether consumers of a destination hold messages and get nowhere."""
         with self.ledger.read() as connection:
-            found = notices.stuck(connection, self.name)
+            found = notifications.stuck(connection, self.name)
         self._raise("consumers_stuck", found)
 
     def late(self, *, found: bool) -> None:
@@ -112,10 +113,10 @@ class Teller:
             self._raise("slo_breach", {})
             return
         with self.ledger.read() as connection:
-            count, oldest = notices.late(connection, self.name, enqueued_before=self.now - self.route.slo)
-            aged = notices.aged(connection, self.name, seconds=self.route.slo.total_seconds())
+            count, oldest = notifications.late(connection, self.name, enqueued_before=self.now - self.route.slo)
+            aged = notifications.aged(connection, self.name, seconds=self.route.slo.total_seconds())
             most = self.route.most_messages
-            deep = {} if most is None else notices.deep(connection, self.name, most=most)
+            deep = {} if most is None else notifications.deep(connection, self.name, most=most)
         slo = format_duration(self.route.slo)
         present: dict[str, Facts] = {"": {"messages": count, "oldest": oldest, "slo": slo}} if count else {}
         self._raise("slo_breach", present | {queue: {**facts, "slo": slo} for queue, facts in aged.items()} | deep)
@@ -144,35 +145,35 @@ class Teller:
         self, event: str, present: dict[str, Facts], of: Iterable[str] | None = None, *, once: bool = False
     ) -> None:
         targets = [target.name for target in self.route.notify if target.wants(event)]
-        notices.reconcile(self.ledger, self.name, event, present, targets=targets, now=self.now, of=of, once=once)
+        notifications.reconcile(self.ledger, self.name, event, present, targets=targets, now=self.now, of=of, once=once)
 
     def send(self) -> None:
         """Tell whom there is to tell, within half a minute."""
         known = {target.name: target for target in self.route.notify}
         started = time.monotonic()
         with self.ledger.read() as connection:
-            waiting = notices.due(connection, self.name, self.now)
+            waiting = notifications.due(connection, self.name, self.now)
         for some in _together(waiting):
             if time.monotonic() - started > PATIENCE:
                 log.warning("route %s: the rest of its notifications waits for the next time", self.name)
                 return
-            mine = notices.claim(self.ledger, some, self.now)
+            mine = notifications.claim(self.ledger, some, self.now)
             if mine:
                 self._tell(mine, known.get(mine[0].target))
 
     def _tell(self, mine: Sequence[Pending], target: Notify | None) -> None:
         if target is None:
-            notices.failed(self.ledger, mine, "the route no longer names it", self.now, for_good=True)
+            notifications.failed(self.ledger, mine, "the route no longer names it", self.now, for_good=True)
             return
         try:
-            channels.send(channels.notice([_event(self.settings, self.name, one) for one in mine]), target)
-        except NotHere:
-            notices.not_here(self.ledger, mine, self.now)
+            channels.send(channels.notification([_event(self.settings, self.name, one) for one in mine]), target)
+        except NeedsAirflow:
+            notifications.needs_airflow(self.ledger, mine, self.now)
         except NotificationFailed as error:
-            notices.failed(self.ledger, mine, str(error), self.now)
+            notifications.failed(self.ledger, mine, str(error), self.now)
             log.warning("route %s: %s was not told of %s: %s", self.name, target.name, mine[0].event, error)
         else:
-            notices.sent(self.ledger, mine, self.now)
+            notifications.sent(self.ledger, mine, self.now)
 
 
 def _event(settings: Settings, name: str, one: Pending) -> Event:
@@ -197,31 +198,31 @@ def _together(waiting: Iterable[Pending]) -> Iterator[list[Pending]]:
             yield from ([one] for one in some)
 
 
-def _teller(context: Context) -> Teller:
-    return Teller(context.settings, context.ledger, context.name, context.now())
+def _of_route(context: Context) -> RouteNotifications:
+    return RouteNotifications(context.settings, context.ledger, context.name, context.now())
 
 
 @contextmanager
-def _tellers(settings: Settings, routes: Iterable[str], now: datetime) -> Iterator[Iterator[Teller]]:
+def _of_routes(settings: Settings, routes: Iterable[str], now: datetime) -> Iterator[Iterator[RouteNotifications]]:
     ledger = Ledger(settings.database)
     try:
-        yield (Teller(settings, ledger, name, now) for name in routes)
+        yield (RouteNotifications(settings, ledger, name, now) for name in routes)
     finally:
         ledger.close()
 
 
-def _look(teller: Teller, *looks: Callable[[Teller], None]) -> None:
+def _look(each: RouteNotifications, *looks: Callable[[RouteNotifications], None]) -> None:
     try:
         for look in looks:
-            look(teller)
-        teller.send()
+            look(each)
+        each.send()
     except Exception:  # whatever it is, the run goes on, and the next one looks again
-        log.warning("route %s: its notifications wait for the next time", teller.name, exc_info=True)
+        log.warning("route %s: its notifications wait for the next time", each.name, exc_info=True)
 
 
-_AFTER: Mapping[str, Sequence[Callable[[Teller], None]]] = {
-    "load": (Teller.expiring,),
-    "plan": (Teller.paused,),
-    "escalate": (Teller.groups,),
-    "review": (Teller.groups,),
+_AFTER: Mapping[str, Sequence[Callable[[RouteNotifications], None]]] = {
+    "load": (RouteNotifications.expiring,),
+    "plan": (RouteNotifications.paused,),
+    "escalate": (RouteNotifications.groups,),
+    "review": (RouteNotifications.groups,),
 }

@@ -6,7 +6,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.brokers.base import Depth
 from redrive.errors import PermissionRefused, QueueMissing
-from redrive.ledger.account import notices
+from redrive.ledger.account import notifications
 from redrive.ledger.delivery import observations
 from redrive.ledger.delivery.observations import Observation
 from redrive.settings import Route
@@ -80,7 +80,7 @@ def _breaches(context: Context, aged: list[float], depths: list[Depth]) -> dict[
     """What is older, or more, than the route wants it."""
     slo, most = context.route.slo, context.route.most_messages
     with context.ledger.read() as connection:
-        late, _ = notices.late(connection, context.name, enqueued_before=context.now() - slo)
+        late, _ = notifications.late(connection, context.name, enqueued_before=context.now() - slo)
     found = {
         "late": late,
         "aged": sum(1 for one in aged if one > slo.total_seconds()),

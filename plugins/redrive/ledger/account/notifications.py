@@ -314,7 +314,7 @@ def failed(ledger: Ledger, pending: Sequence[Pending], problem: str, now: dateti
             )
 
 
-def not_here(ledger: Ledger, pending: Sequence[Pending], now: datetime) -> None:
+def needs_airflow(ledger: Ledger, pending: Sequence[Pending], now: datetime) -> None:
     """They can be told only from elsewhere: as if nobody had tried."""
     with ledger.write() as connection:
         for one in pending:
