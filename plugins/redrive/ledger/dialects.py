@@ -52,6 +52,14 @@ class Dialect(ABC):
         """What connects to the database of ``url``, so that a transaction is durable when it ends."""
 
     @abstractmethod
+    def begin(self, connection: Connection) -> None:
+        """Begin a transaction that writes."""
+
+    @abstractmethod
+    def begin_reading(self, connection: Connection) -> None:
+        """Begin a transaction that only reads."""
+
+    @abstractmethod
     def is_unreadable(self, error: DBAPIError) -> bool:
         """Whether ``error`` says that there is no database, or a damaged one, where the ledger should be."""
 
@@ -184,6 +192,12 @@ class Sqlite(Dialect):
     def open_engine(self, url: sa.URL) -> sa.Engine:
         return sqlite_file.open_engine(url)
 
+    def begin(self, connection: Connection) -> None:
+        connection.exec_driver_sql("begin immediate")  # a writer waits here for its turn
+
+    def begin_reading(self, connection: Connection) -> None:
+        connection.exec_driver_sql("begin deferred")  # and a reader for nobody
+
     def is_unreadable(self, error: DBAPIError) -> bool:
         return type(error) is DatabaseError  # the file is damaged or something else
 
@@ -315,6 +329,12 @@ class Postgresql(Dialect):
                 pool_pre_ping=True,
                 hide_parameters=True,
             )
+
+    def begin(self, connection: Connection) -> None:
+        pass  # its driver does with the first statement
+
+    def begin_reading(self, connection: Connection) -> None:
+        pass
 
     def is_unreadable(self, error: DBAPIError) -> bool:  # noqa: ARG002
         return False  # its server says so itself

@@ -11,9 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import event
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError
 
@@ -47,7 +45,6 @@ class Ledger:
         self.url = parsed
         self.dialect: Dialect = dialects.named(parsed.get_backend_name())
         self.engine = self.dialect.open_engine(parsed)
-        event.listen(self.engine, "begin", _remember)
 
     def __repr__(self) -> str:
         return f"Ledger({self.url.render_as_string(hide_password=True)})"
@@ -57,7 +54,8 @@ class Ledger:
         """One transaction in which nobody is said to act: committed and durable when the block ends, rolled back when
         it raises. What a run or a person does goes through :meth:`under` and :meth:`by`; a test names the few others.
         """
-        with self._reachable(), self.engine.connect() as connection, connection.begin():
+        with self._transaction() as connection:
+            self.dialect.begin(connection)
             yield connection
 
     @contextmanager
@@ -76,15 +74,23 @@ class Ledger:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A consistent snapshot for reading; takes no write lock."""
-        options: dict[str, Any] = {"redrive_read": True}
-        if self.dialect.isolation is not None:
-            options["isolation_level"] = self.dialect.isolation
-        with self._reachable(), self.engine.connect().execution_options(**options) as connection, connection.begin():
+        with self._transaction(self.dialect.isolation) as connection:
+            self.dialect.begin_reading(connection)
             yield connection
 
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
+
+    @contextmanager
+    def _transaction(self, isolation: str | None = None) -> Iterator[Connection]:
+        with self._reachable(), self.engine.connect() as connection:
+            # Said here and not to an event of the engine: as soon as it has any, it looks for them at each statement.
+            _BEGUN[threading.get_ident()].add(connection)
+            if isolation is not None:
+                connection.execution_options(isolation_level=isolation)
+            with connection.begin():
+                yield connection
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
@@ -118,12 +124,8 @@ def _without_values(error: DBAPIError) -> None:
         error.orig.args = (lines[0],)
 
 
-#: Connections with which each thread has begun a transaction, as long as somebody holds them.
+#: Connections with which each thread begins a transaction, as long as somebody holds them.
 _BEGUN: defaultdict[int, weakref.WeakSet[Connection]] = defaultdict(weakref.WeakSet)
-
-
-def _remember(connection: Connection) -> None:
-    _BEGUN[threading.get_ident()].add(connection)
 
 
 def let_go_of_interrupted() -> int:

@@ -7,7 +7,6 @@ from typing import Any
 import sqlalchemy as sa
 import tenacity
 from sqlalchemy import event
-from sqlalchemy.engine import Connection
 
 #: How many seconds SQLite waits for whoever writes.
 _PATIENCE = 60
@@ -21,14 +20,13 @@ def open_engine(url: sa.URL) -> sa.Engine:
         url, connect_args={"timeout": _PATIENCE, "check_same_thread": False}, hide_parameters=True
     )
     event.listen(engine, "connect", prepare)
-    event.listen(engine, "begin", begin)
     return engine
 
 
 def prepare(connection: Any, _record: Any) -> None:
     """Set up a new connection of the driver."""
-    # Autocommit at the driver, so that BEGIN IMMEDIATE below is ours: sqlite3's own begin is deferred, and
-    # a deferred transaction that writes after it has read fails instead of waiting when another one wrote.
+    # Autocommit at the driver, so that the dialect begins: sqlite3's own begin is deferred, and a deferred transaction
+    # that writes after it has read fails instead of waiting when another one wrote.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("pragma page_size = 8192")  # of a new file: fewer, larger writes of the same rows
@@ -39,12 +37,6 @@ def prepare(connection: Any, _record: Any) -> None:
     cursor.execute("pragma temp_store = file")  # what is sorted grows with the messages, memory must not
     cursor.execute("pragma cache_size = -32768")  # 32 MiB
     cursor.close()
-
-
-def begin(connection: Connection) -> None:
-    """Begin a transaction: a writer waits here for its turn, a reader for nobody."""
-    mode = "deferred" if connection.get_execution_options().get("redrive_read") else "immediate"
-    connection.exec_driver_sql(f"begin {mode}")
 
 
 def _write_ahead(cursor: Any) -> None:
