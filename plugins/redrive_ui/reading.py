@@ -273,16 +273,19 @@ def _placed(readable: Collection[str], route: str, cause: str) -> tuple[str, dic
     """
     only = [one for one in readable if one == route] if route else readable
     where, values = routes_in(only)
-    # All of this is in one index. What a row holds beside it is read for the examples alone.
+    # All of this is in one index, in its order. What a row holds beside it is read for the examples alone.
+    each = (
+        "select route, group_id, status, count(*) as n, min(coalesce(first_enqueued_at, escalated_at)) as oldest_at,"
+        " max(escalated_at) as newest_at, min(escalation_id) as first_id, max(escalation_id) as last_id"
+        f" from escalated_messages where {where} group by route, group_id, status"
+    )
     counted = (
-        "select route, group_id, sum(case when status in ('open', 'refused', 'reopened') then 1 else 0 end) as"
-        " open_messages, sum(case when status = 'decided' then 1 else 0 end) as decided_messages,"
-        " sum(case when status = 'applied' then 1 else 0 end) as applied_messages,"
-        " min(case when status <> 'applied' then coalesce(first_enqueued_at, escalated_at) end) as oldest_at,"
-        " max(escalated_at) as newest_at,"
-        " coalesce(min(case when status in ('open', 'refused', 'reopened') then escalation_id end),"
-        " max(escalation_id)) as example_id"
-        f" from escalated_messages where {where} group by route, group_id"
+        "select route, group_id, cast(sum(case when status in ('open', 'refused', 'reopened') then n else 0 end) as"
+        " bigint) as open_messages, cast(sum(case when status = 'decided' then n else 0 end) as bigint) as"
+        " decided_messages, cast(sum(case when status = 'applied' then n else 0 end) as bigint) as applied_messages,"
+        " min(case when status <> 'applied' then oldest_at end) as oldest_at, max(newest_at) as newest_at,"
+        " coalesce(min(case when status in ('open', 'refused', 'reopened') then first_id end),"
+        f" max(last_id)) as example_id from ({each}) as each_status group by route, group_id"
     )
     released = (
         "select route, group_id, count(*) as n from (select route, group_id, releases from messages where"

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from redrive.errors import LeaseLost
 from redrive.ledger.delivery import claims, lanes, recovery, windows
@@ -45,6 +46,26 @@ def test_a_claim_counts_the_attempt_and_names_its_slice(due: Plant) -> None:
     assert (
         due.rows("select slice_id, mode, sent_at from redelivery_attempts") == [(slice_.slice_id, "requeue", None)] * 2
     )
+
+
+def test_a_slice_is_looked_up_whatever_postgresql_believes_of_the_tables(due: Plant) -> None:
+    """It has counted neither what waits since the last load nor the attempts of this slice."""
+    if due.ledger.dialect.name != "postgresql":
+        return
+    plans: dict[str, str] = {}
+
+    def note(connection: Any, _cursor: object, statement: str, values: Any, *_: object) -> None:
+        if statement.startswith("update messages set state") and "redelivery_attempts" in statement:
+            rows = connection.connection.driver_connection.execute(f"explain {statement}", values).fetchall()
+            plans[values["target_state"]] = " ".join(row[0] for row in rows)
+
+    event.listen(due.ledger.engine, "before_cursor_execute", note)
+    try:
+        due.send()
+    finally:
+        event.remove(due.ledger.engine, "before_cursor_execute", note)
+    assert set(plans) == {"sending", "sent"}
+    assert all("InitPlan" in plan and "Join" not in plan and "Loop" not in plan for plan in plans.values()), plans
 
 
 def test_a_claim_of_nothing_writes_nothing(plant: Plant) -> None:

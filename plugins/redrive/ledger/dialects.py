@@ -116,6 +116,11 @@ class Dialect(ABC):
         """Marks for :meth:`many` in the list of a ``select``, by the types that PostgreSQL gives them."""
 
     @abstractmethod
+    def few(self, column: str, chosen: str) -> str:
+        """That ``column`` is among the numbers that ``chosen`` selects, which are few beside all rows, and which the
+        database has not counted yet: it looks each of them up, whatever it believes of the table."""
+
+    @abstractmethod
     def off_index(self, column: str) -> str:
         """``column`` in a condition for which no index is used: what must be looked for in the rows themselves is found
         faster by reading them as they lie than by jumping to each row that an index names."""
@@ -242,6 +247,9 @@ class Sqlite(Dialect):
 
     def marks(self, types: Sequence[str]) -> str:
         return ", ".join("?" for _ in types)
+
+    def few(self, column: str, chosen: str) -> str:
+        return f"{column} in ({chosen})"
 
     def off_index(self, column: str) -> str:
         return f"+{column}"
@@ -379,6 +387,11 @@ class Postgresql(Dialect):
     def marks(self, types: Sequence[str]) -> str:
         # It can't infer the types of bare parameters in the list of a select.
         return ", ".join(f"?::{name}" for name in types)
+
+    def few(self, column: str, chosen: str) -> str:
+        # As a join it is planned by statistics: where nothing was waiting when they were taken, they tell of hardly a
+        # message that waits, and for each that does the whole slice is read.
+        return f"{column} = any(array({chosen}))"
 
     def off_index(self, column: str) -> str:
         return column  # its planner knows

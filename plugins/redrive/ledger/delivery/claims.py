@@ -150,7 +150,7 @@ def claim(ledger: Ledger, lease: RouteLease, asked: ClaimFilter, terms: ClaimTer
             tx,
             State.WAITING,
             State.SENDING,
-            where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
+            where=tx.dialect.few("message_id", "select message_id from redelivery_attempts where slice_id = :slice_id"),
             values={"slice_id": slice_id},
             set_=(
                 f"attempts = attempts + 1, requeues = requeues + case when plan in {AT_ONCE} then 1 else 0 end,"
@@ -214,7 +214,7 @@ def claim_resends(
             tx,
             State.UNKNOWN,
             State.SENDING,
-            where="message_id in (select message_id from redelivery_attempts where slice_id = :slice_id)",
+            where=tx.dialect.few("message_id", "select message_id from redelivery_attempts where slice_id = :slice_id"),
             values={"slice_id": slice_id},
             action=Action.CLAIM_RESEND,
             reason="The broker drops a repeat, or the processed_check does not know the message.",

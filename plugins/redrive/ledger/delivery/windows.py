@@ -330,9 +330,9 @@ def close_slice(tx: RunTransaction, slice_id: int) -> None:
         tx,
         State.SENDING,
         State.SENT,
-        where=(
-            "message_id in (select message_id from redelivery_attempts where slice_id = :slice_id"
-            " and sent_at is not null)"
+        where=tx.dialect.few(
+            "message_id",
+            "select message_id from redelivery_attempts where slice_id = :slice_id and sent_at is not null",
         ),
         values=of_slice,
         action=Action.SEND,
