@@ -143,6 +143,7 @@ def _database(folder: Path, name: str) -> Iterator[tuple[str, int | None]]:
 
     place = folder / "postgres"
     folder.chmod(0o755)
+    place.mkdir()
     with Postgres(place) as server:
         yield server.create_database(), server.process.pid
 
@@ -214,7 +215,10 @@ def _fill(ledger: Ledger, folder: Path, messages: int) -> None:
             ],
         )
         for statement in _statements(ledger, size):
-            connection.exec_driver_sql(statement)
+            ledger.dialect.as_it_is(connection, statement)  # PostgreSQL's driver takes "%" for a parameter
+        for table, column in (("staging_batches", "batch_id"), ("delivery_slices", "slice_id")):
+            ledger.dialect.count_on(connection, table, column, runs)
+        ledger.dialect.count_on(connection, "failure_groups", "group_id", GROUPS)
         for _, statement in indexes:
             connection.exec_driver_sql(statement)
         moves.count_anew(connection)
@@ -259,6 +263,7 @@ def _statements(ledger: Ledger, size: int) -> Iterable[str]:
         if lite
         else ("decode(repeat('00', 16), 'hex')", "false", "md5((h.number * 1048576 + r.n)::text)")
     )
+    stages = "cast(16777216 as bigint)"
     message, kind, group = "(h.number * 1048576 + r.n)", "r.n % 20", f"1 + (h.number + r.n) % {GROUPS}"
     each = f"from hours h cross join {rows} r"
     yield "insert into route_state (route) values ('orders') on conflict do nothing"
@@ -307,7 +312,7 @@ def _statements(ledger: Ledger, size: int) -> Iterable[str]:
             f" destination_stage) select {message}, {attempt}, 'orders', {group}, h.number, 'requeue', 'orders',"
             f" {hashed} || '-{attempt}', h.at, h.at, {outcome}, h.later,"
             + (f" {message} + {size}, 'dead_letter'," if outcome == "'returned'" else " null, null,")
-            + f" ({group}) * 16777216 + h.number / 100, 999 * 16777216 + h.number / 100 {each} where {among}"
+            + f" ({group}) * {stages} + h.number / 100, 999 * {stages} + h.number / 100 {each} where {among}"
         )
     yield (
         "insert into repeat_copies (copy_id, message_id, route, kind, attempt, source, broker_message_id, enqueued_at,"
