@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from redrive.ledger.dialects import Sqlite
-from redrive.stages import drain
+from redrive.stages import open_batch
 from tests.faults.crash import Death, run_child, telling
 from tests.faults.scenario import Scenario
 from tests.servers import Postgres
@@ -118,7 +118,7 @@ def test_a_kill_with_the_ledger_on_postgresql_loses_and_doubles_nothing(
 def test_a_kill_between_the_settle_calls_of_one_batch_doubles_nothing(
     scenario: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "SETTLE_AT_ONCE", 3)
+    monkeypatch.setattr(open_batch, "SETTLE_AT_ONCE", 3)
     points = points_of(scenario, tmp_path / "whole")
     at = [number for number, point in enumerate(points) if point == "drain: after settle"]
     assert len(at) >= 6
