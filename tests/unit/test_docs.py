@@ -270,14 +270,14 @@ def test_the_page_of_states_is_current() -> None:
             assert set(re.findall(r"^\| `(\w+)` \|", where, re.MULTILINE)) >= set(enum), enum
 
 
-def test_every_room_is_explained() -> None:
-    part = ARCHITECTURE.split("\n## The rooms")[1].split("\n### ")[0]
+def test_every_module_is_explained() -> None:
+    part = ARCHITECTURE.split("\n## Modules")[1].split("\n### ")[0]
     named = set(re.findall(r"^\| `(.+?)` \|", part, re.MULTILINE))
     library = ROOT / "plugins" / "redrive"
-    rooms = {f"{path.parent.relative_to(library)}/" for path in library.glob("*/__init__.py")}
-    rooms |= {f"{path.parent.relative_to(library)}/" for path in library.glob("ledger/*/__init__.py")}
+    folders = {f"{path.parent.relative_to(library)}/" for path in library.glob("*/__init__.py")}
+    folders |= {f"{path.parent.relative_to(library)}/" for path in library.glob("ledger/*/__init__.py")}
     files = {path.name for path in library.glob("*.py")} - {"__init__.py", "__main__.py"}
-    assert named == rooms | files
+    assert named == folders | files
 
 
 def test_every_table_of_the_ledger_is_explained() -> None:
