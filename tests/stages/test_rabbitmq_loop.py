@@ -19,7 +19,7 @@ from redrive.cli.app import app
 from redrive.ledger.engine import parse_instant
 from redrive.message import DeadLetter, Header, Outgoing, read_tracking
 from redrive.policy import backoff
-from redrive.stages import doctor, open_batch, pipeline
+from redrive.stages import doctor, drain, open_batch, pipeline
 from tests import servers
 from tests.contract.test_rabbitmq import adapter, eventually
 from tests.stages.loop_contract import Killed, LoopContract
