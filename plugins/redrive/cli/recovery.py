@@ -102,11 +102,11 @@ def forget_batch(
 
     Refused while the file can be read. Bring it back if you can: what was settled may be nowhere else.
     """
-    from redrive.stages import give_up, pipeline  # noqa: PLC0415
+    from redrive.stages import give_up_batch, pipeline  # noqa: PLC0415
 
     settings = read_settings()
     settings.route(route)
-    found = give_up.look(settings, route, batch)
+    found = give_up_batch.look(settings, route, batch)
     if not yes:
         typer.confirm(
             f"Batch {batch} holds {found['copies']} copies, which may be nowhere else. {found['watched']} sends are"

@@ -32,8 +32,7 @@ from redrive.stages import classify as classify_stage
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import drain as drain_stage
 from redrive.stages import escalate as escalate_stage
-from redrive.stages import give_up as give_up_stage
-from redrive.stages import notify, source_expansion
+from redrive.stages import give_up_batch, notify, source_expansion
 from redrive.stages import observe as observe_stage
 from redrive.stages import plan as plan_stage
 from redrive.stages import report as report_stage
@@ -259,7 +258,7 @@ def give_up(settings: Settings, run: Run, batch_id: int, *, by: str, reason: str
         settings,
         run,
         "give_up",
-        lambda context: give_up_stage.give_up(context, batch_id, by=by, reason=reason),
+        lambda context: give_up_batch.give_up(context, batch_id, by=by, reason=reason),
         **options,
     )
 
