@@ -387,6 +387,8 @@ class MemoryWorld:
                 )
                 received.append(Received(letter, receipt))
                 receipts.append(receipt)
+        while queue.leases and in_flight.keys().isdisjoint(queue.leases[0][2]):
+            heapq.heappop(queue.leases)  # all of it is settled
         if receipts:
             heapq.heappush(queue.leases, (until, receipts[0], receipts))
         return received
