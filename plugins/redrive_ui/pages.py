@@ -219,6 +219,8 @@ def group_page(ctx: Requested, chosen: Chosen, route: str, group: str) -> Respon
         listing = _listing(connection, ctx, here)
         outcome = reading.outcomes(connection, route, [found["group_id"]] if found["group_id"] else [])
         trend = reading.trends(connection, [route], [found["group_id"]] if found["group_id"] else [], ctx.now)
+    for row in found["decided"]:
+        row["may_approve"] = row["decided"] and _is_second(ctx, row)
     days = reading.days(ctx.now)
     per_day = trend.get((route, found["group_id"]), {})
     return ctx.render(
@@ -338,6 +340,8 @@ def results_page(ctx: Requested, decided_by: Word = "", decided_at: Word = "") -
             {"then_at": moment, "who": decided_by},
         )
         following, _ = reading.failures(connection, ctx.readable, size=1)
+    for row in rows:
+        row["may_approve"] = row["decided"] and _is_second(ctx, row)
     routes = sorted({row["route"] for row in rows})
     return ctx.render(
         "results.html",
@@ -624,14 +628,17 @@ def _whole_number(name: str, text: str) -> int | None:
 
 def _may_approve(ctx: RequestContext, rows: list[reading.Row]) -> bool:
     """Whether any of these waits for a second person, and this one can be that."""
-    me = ctx.person.name.strip().lower()
-    return any(
-        row["status"] == "decided"
-        and not row["approved_by"]
-        and row["decided_by"].strip().lower() != me
+    return any(row["status"] == "decided" and _is_second(ctx, row) for row in rows)
+
+
+def _is_second(ctx: RequestContext, row: reading.Row) -> bool:
+    """Whether what was decided in ``row`` wants a second person, and this one can be that."""
+    return (
+        not row["approved_by"]
+        and row["decided_by"].strip().lower() != ctx.person.name.strip().lower()
         and row["route"] in ctx.settings.routes
         and ctx.settings.routes[row["route"]].approvals > 1
-        for row in rows
+        and ctx.may_decide(row["route"])
     )
 
 

@@ -217,8 +217,17 @@ def test_a_second_person_approves_and_the_first_does_not(site: Site) -> None:
     site.decide("redeliver", filter={"route": "payments", "group": "1"})
     own = site.decide("approve", filter={"route": "payments", "group": "1"})
     assert own.json()["count"] == 0
+    of_group = "/groups/payments/1"
+    assert "Approve" not in site.page(of_group)
     site.doors.name = "Ben"
-    assert follow(site, "/decide?route=payments&group=1&action=approve").json()["count"] > 0
+    site.doors.read_only.add("payments")
+    assert "Approve" not in site.page(of_group), "who may not decide is offered nothing"
+    site.doors.read_only.clear()
+    (offered,) = re.findall(r'href="/redrive(/decide[^"]*)">Approve', site.page(of_group))
+    (at,) = re.findall(r'href="/redrive(/results[^"]*)"', site.page(of_group))
+    assert offered in site.page(html.unescape(at))
+    assert follow(site, html.unescape(offered)).json()["count"] > 0
+    assert "Approve" not in site.page(of_group)
     assert site.rows(
         "select distinct decided_by, approved_by, note from escalated_messages where status = 'decided'"
     ) == [("Ana Kováč", "Ben", "fixed in 1.4.2")]
