@@ -133,6 +133,15 @@ def audit(
     return shown, at
 
 
+def _until(written: object) -> str:
+    """A moment as an event has it, whose text each database writes in its own way, always of UTC."""
+    try:
+        until = parse_instant(str(written))
+    except ValueError:
+        return str(written)
+    return f"{until:%Y-%m-%d %H:%M} UTC"
+
+
 def _entry(row: Row) -> Row:
     try:
         said = json.loads(row["selection"] or "{}")
@@ -141,7 +150,7 @@ def _entry(row: Row) -> Row:
     said = said if isinstance(said, dict) else {}
     groups = {said["group_id"]} if isinstance(said.get("group_id"), int) else set[int]()
     told = [
-        f"{name.replace('_', ' ')}: {said[name]}"
+        f"{name}: {_until(said[name]) if name == 'until' else said[name]}"
         for name in ("status", "owner", "ticket", "until", "name", "query", "destination")
         if said.get(name)
     ]

@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -178,12 +179,14 @@ def header_difference(original: Original, given: Correction, bounds: Bounds, mas
 
 
 def difference(before: str, after: str) -> list[tuple[str, str]] | None:
-    """Lines that go (``-``), come (``+``) and stand around (a space), of JSON as it is laid out; None if too large."""
+    """Lines that go (``-``), come (``+``) and stand around (a space; ``…`` for those left out), of JSON as it is laid
+    out; None if too large."""
     if max(len(before), len(after)) > _COMPARED:
         return None
     was, will_be = ((formatted(text) or text).splitlines() for text in (before, after))
     found = difflib.unified_diff(was, will_be, lineterm="", n=2)
-    return [(line[:1], line[1:]) for line in found if not line.startswith(("---", "+++"))][:400]
+    lines = list(islice(found, 3, None))  # names of files, and where the first change is
+    return [(" ", "…") if line.startswith("@@") else (line[:1], line[1:]) for line in lines][:400]
 
 
 #: Comparing takes the square of the number of lines.

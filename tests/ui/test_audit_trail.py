@@ -101,8 +101,8 @@ class TestStanding:
     def test_is_made_listed_and_ended_with_a_trail(self, site: Site) -> None:
         preview = text_of(site.page("/standing/new?route=orders&group=1"))
         lately = site.value("select count(*) from escalated_messages where route = 'orders' and group_id = 1")
-        assert f"In the last two weeks that were {lately:,} messages on orders" in preview
-        assert f"The {lately:,} that wait now are left alone" in preview
+        assert f"In the last two weeks that was {lately:,} messages on orders" in preview
+        assert f"What waits now, {lately:,} , is left alone" in preview
         made = stand(site).json()
         assert made["by"] == "Ana Kováč"
         with site.ledger.read() as connection:
@@ -114,6 +114,7 @@ class TestStanding:
         assert site.post("/api/standing", action="end", standing=made["standing"]).status_code == 200
         assert site.post("/api/standing", action="end", standing=made["standing"]).status_code == 409
         assert "ended by Ben" in text_of(site.page("/standing"))
+        assert "until: 2026-11-28 09:00 UTC" in text_of(site.page("/audit"))
         told = site.rows("select actor, action, route from audit_events where action like '%standing%' order by 1")
         assert told == [
             ("Ana Kováč", "make_standing_discard", "orders"),

@@ -6,6 +6,7 @@ import re
 from typing import Any
 from urllib.parse import quote
 
+from redrive_ui import bulk_decisions
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
@@ -186,6 +187,15 @@ def test_masked_values_are_locked_while_a_message_is_edited_and_come_back(site: 
     assert site.value("select corrected_body from escalated_messages where message_id = 7") == payload.replace(
         '"order": 1', '"order": 2'
     )
+
+
+def test_what_changes_is_shown_whatever_its_lines_begin_with() -> None:
+    before = "-- rows\n" + "".join(f"{n}\n" for n in range(9)) + "++ end"
+    assert bulk_decisions.difference(before, before.replace("-- rows", "-- all").replace("++ end", "++ over")) == [
+        ("-", "-- rows"), ("+", "-- all"), (" ", "0"), (" ", "1"), (" ", "…"), (" ", "7"), (" ", "8"),
+        ("-", "++ end"), ("+", "++ over"),
+    ]  # fmt: skip
+    assert bulk_decisions.difference("{}", "{}") == []
 
 
 def test_who_may_not_decide_checks_no_correction(site: Site) -> None:

@@ -32,8 +32,21 @@ pytestmark = [pytest.mark.airflow, pytest.mark.server, pytest.mark.timeout(1200)
 PATIENCE = 60_000  # milliseconds; what is waited for takes one or two where nothing else runs
 expect.set_options(timeout=PATIENCE)  # 5 s unless told
 HOSTILE_ID = 900 << 20
-TEN = 700
+TEN = 700  # failures of one message each, and more for one task each
+ISSUE, IGNORED, EDITED, STANDS, ONE, TWO, APPROVED = range(TEN + 10, TEN + 17)
 THOUSAND = 1000
+
+
+#: Of the route a field by which its messages are found, and another route, where two people decide.
+MORE = """    search: ["body:$.order"]
+  payments:
+    broker: amazon_sqs
+    connection: sqs_test
+    schedule: null
+    approvals: 2
+    sources: [{queue: payments-dlq}]
+    destination: {queue: payments}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +59,7 @@ def told() -> list[Notification]:
 def dead(shop: Shop, told: list[Notification]) -> Shop:
     """The shop with a history, and a thousand orders that just died of a bug and were put before people."""
     file = shop.home / "config" / "redrive.yaml"
-    file.write_text(f"page: http://{local_airflow.HOST}:{shop.house.port}\n{file.read_text()}")
+    file.write_text(f"page: http://{local_airflow.HOST}:{shop.house.port}\n{file.read_text()}{MORE}")
     ledger = Ledger(settings.load().database)
     seeding.seed(ledger, now=datetime.now(UTC))
     for number, text in enumerate(seeding.HOSTILE.values()):
@@ -85,18 +98,33 @@ def run_the_route(now: datetime | None = None) -> None:
 
 
 def _plant_failures(ledger: Ledger) -> None:
-    """Ten failures of one message each."""
+    """Ten failures of one message each, and those that one task each is about."""
     now = datetime.now(UTC)
-    for number in range(10):
+    for group in range(TEN, APPROVED + 1):
         with ledger.write() as connection:
             connection.execute(
                 tables.failure_groups.insert(),
-                {"group_id": TEN + number, "fingerprint": f"ten-{number}", "cause": "application_bug",
-                 "template": f"ZeroDivisionError: in step {number}", "first_seen_at": now, "last_seen_at": now,
-                 "first_route": "orders"},
+                {"group_id": group, "fingerprint": f"planted-{group}", "cause": "application_bug",
+                 "template": f"ZeroDivisionError: in step {group}", "first_seen_at": now, "last_seen_at": now,
+                 "first_route": "payments" if group == APPROVED else "orders"},
             )  # fmt: skip
-        error = f"Traceback (most recent call last):\n  File 'shop.py', line {number}\nZeroDivisionError: step {number}"
-        seeding.escalate(ledger, HOSTILE_ID + 100 + number, error, "{}", group_id=TEN + number)
+        for number, where in enumerate(("of billing", "of mail") if group == TWO else ("",)):
+            plant(ledger, group, 2 * group + number, f"step {group} {where}".strip())
+    with ledger.write() as connection:
+        connection.exec_driver_sql(
+            f"update escalated_messages set decision = 'discard', decided_by = 'ben' where group_id = {APPROVED}"
+        )
+
+
+def plant(ledger: Ledger, group: int, number: int, said: str) -> None:
+    """One more message of a planted failure, and the question about it."""
+    error = f"Traceback (most recent call last):\n  File 'shop.py', line {group}\nZeroDivisionError: {said}"
+    route = "payments" if group == APPROVED else "orders"
+    now, message = datetime.now(UTC), HOSTILE_ID + number
+    seeding.escalate(ledger, message, error, "{}", group_id=group, route=route, escalated_at=now)
+    with ledger.write() as connection:
+        died = tables.messages.update().where(tables.messages.c.message_id == message).values(dead_lettered_at=now)
+        connection.execute(died)
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +194,67 @@ def within(tab: Page) -> FrameLocator:
     return tab.frame_locator("iframe[title=Redrive]")
 
 
+DISCARDED_BY_US = "select count(*) from escalated_messages where decision = 'discard' and decided_by <> 'ben'"
+
+
+class Hand:
+    """What a person does at a tab, from the first page of Redrive in Airflow on: clicks, which are counted, and keys.
+
+    No page is reached but by what is on the one before.
+    """
+
+    def __init__(self, tab: Page) -> None:
+        self.tab = tab
+        self.clicks = 0
+        tab.goto("/plugin/redrive")
+        self.page = within(tab)
+
+    def click(self, what: Locator) -> None:
+        what.click()
+        self.clicks += 1
+
+    def follow(self, words: str) -> None:
+        """Click the link, or the button, that says so."""
+        found = self.page.get_by_role("link", name=words, exact=True)
+        for other in (
+            self.page.get_by_role("button", name=words, exact=True),
+            self.page.locator("summary", has_text=words),
+        ):
+            found = found.or_(other)
+        self.click(found.first)
+
+    def choose(self, label: str, option: str) -> None:
+        """Open a list, and pick."""
+        self.page.locator("label", has_text=re.compile(f"^{label}")).locator("select").first.select_option(option)
+        self.clicks += 2
+
+    def write(self, text: str, *, into: str | None = None) -> None:
+        """Type, where the cursor is or into a field that is clicked."""
+        if into is not None:
+            self.click(self.page.get_by_label(into, exact=True))
+        self.tab.keyboard.type(text)
+
+    def explain(self, why: str) -> None:
+        """Type into the field that asks for it, which has the cursor without a click, also within Airflow's frame."""
+        expect(self.page.get_by_label("Why?")).to_be_focused()
+        self.write(why)
+
+    def press(self, key: str) -> None:
+        self.tab.keyboard.press(key)
+
+    def open_failure(self, group: int, *, route: str = "orders") -> None:
+        """From the table of failures."""
+        self.click(self.page.locator(f'[data-row]:has([aria-label="Pick failure {group} on {route}"]) .what a'))
+
+    def find(self, words: str) -> None:
+        """Search in every state, by the box in the corner."""
+        self.write(words, into="Find a message")
+        self.press("Enter")
+
+    def sees(self, text: str | re.Pattern[str]) -> None:
+        expect(self.page.get_by_text(text).first).to_be_visible()
+
+
 def test_nobody_sees_anything_before_the_login(browser: Browser, airflow: Airflow) -> None:
     context = browser.new_context(base_url=airflow.url)
     tab = context.new_page()
@@ -178,10 +267,12 @@ def test_nobody_sees_anything_before_the_login(browser: Browser, airflow: Airflo
 
 
 def test_the_page_is_in_airflows_navigation(page: Page, picture: Callable[[Page, str], None]) -> None:
-    page.goto("/plugin/redrive")
+    page.goto("/")
+    page.get_by_role("button", name="Browse").click()
+    page.get_by_role("menuitem", name="Redrive").click()
     frame = within(page)
     expect(frame.get_by_role("heading", name="Routes")).to_be_visible()
-    expect(frame.get_by_text("wait for a person")).to_be_visible()
+    expect(frame.get_by_text("wait for a person").first).to_be_visible()
     expect(frame.locator(".who")).to_have_text(local_airflow.USER)
     picture(page, "routes")
     frame.get_by_role("link", name="Failures", exact=True).first.click()
@@ -194,99 +285,224 @@ def test_ten_failures_are_decided_with_one_reason_in_thirteen_clicks_and_taken_b
     page: Page, dead: Shop, picture: Callable[[Page, str], None]
 ) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.goto("/plugin/redrive/redrive/groups")
-    frame, clicks = within(page), 0
-    rows = frame.locator("[data-row]")
-    expect(rows.nth(9)).to_be_in_viewport()
+    hand = Hand(page)
+    hand.follow("Failures")
+    expect(hand.page.locator("[data-row]").nth(9)).to_be_in_viewport()
     for number in range(10):
-        frame.get_by_label(f"Pick failure {TEN + number} on orders").click()
-        clicks += 1
+        hand.click(hand.page.get_by_label(f"Pick failure {TEN + number} on orders"))
     picture(page, "triage")
-    frame.get_by_role("button", name="Discard …").click()
-    expect(frame.get_by_role("heading", name="Discard 10 messages?")).to_be_visible()
-    expect(frame.get_by_label("Why?")).to_be_focused()  # also within Airflow's frame
-    page.keyboard.type("test orders")
-    frame.get_by_role("button", name="Discard 10 messages").click()
-    clicks += 2
-    expect(frame.get_by_role("heading", name="10 messages decided by you")).to_be_visible()
-    assert clicks <= 13
-    frame.get_by_role("button", name="Undo for 10").click()
-    expect(frame.get_by_text("Nothing of it stands")).to_be_visible()
-    assert dead.query("select count(*) from escalated_messages where decision = 'discard'") == [(0,)]
+    hand.follow("Discard …")
+    expect(hand.page.get_by_role("heading", name="Discard 10 messages?")).to_be_visible()
+    hand.explain("test orders")
+    hand.follow("Discard 10 messages")
+    expect(hand.page.get_by_role("heading", name="10 messages decided by you")).to_be_visible()
+    assert hand.clicks == 13, "the way to the table is one of them"
+    hand.follow("Undo for 10")
+    hand.sees("Nothing of it stands")
+    assert dead.query(DISCARDED_BY_US) == [(0,)]
 
 
-def test_how_far_people_are_is_said_from_the_table_and_on_the_failure(
+def test_a_failure_gets_an_owner_a_ticket_and_a_comment_and_says_when_it_is_back(
     page: Page, dead: Shop, picture: Callable[[Page, str], None]
 ) -> None:
-    page.goto("/redrive/groups")
-    for number in range(2):
-        page.get_by_label(f"Pick failure {TEN + number} on orders").check()
-    page.get_by_label("How far").select_option("in progress")
-    expect(page.get_by_label(f"Pick failure {TEN} on orders")).to_have_count(0)  # it waits no more
-    page.get_by_role("link", name="In progress").click()
-    for number in range(2):
-        expect(page.get_by_label(f"Pick failure {TEN + number} on orders")).to_be_visible()
-    for _ in range(page.locator("[data-row]").count()):  # what was decided is in progress, too
-        page.keyboard.press("j")
-        if str(page.evaluate("document.activeElement.href")).endswith(f"/groups/orders/{TEN + 1}"):
+    hand = Hand(page)
+    hand.follow("Failures")
+    hand.click(hand.page.get_by_label(f"Pick failure {ISSUE} on orders"))
+    hand.choose("How far", "in progress")
+    expect(hand.page.get_by_label(f"Pick failure {ISSUE} on orders")).to_have_count(0)  # it waits no more
+    hand.click(hand.page.get_by_role("link", name=re.compile("^In progress")))
+    row = hand.page.locator(f'[data-row]:has([aria-label="Pick failure {ISSUE} on orders"])')
+    expect(row).to_be_visible()
+    for _ in range(hand.page.locator("[data-row]").count()):  # what was decided is in progress, too
+        hand.press("j")
+        if row.evaluate("row => row.classList.contains('here')"):
             break
-    page.keyboard.press("x")
-    expect(page.locator("[data-picked-count]").first).to_have_text("1")
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"**/groups/orders/{TEN + 1}")
-    page.get_by_text("Change it, or say something").click()
-    page.get_by_label("Owner").fill("ana")
-    page.get_by_label("Ticket").fill("https://tickets.example.org/SHOP-412")
-    page.get_by_label("Comment").fill("asked the team of billing")
-    page.get_by_role("button", name="Write it down").click()
-    expect(page.get_by_text("asked the team of billing")).to_be_visible()
-    expect(page.get_by_role("link", name="https://tickets.example.org/SHOP-412")).to_be_visible()
+    hand.press("x")
+    expect(hand.page.locator("[data-picked-count]").first).to_have_text("1")
+    hand.press("Enter")
+    hand.follow("Change it, or say something")
+    hand.write("ana", into="Owner")
+    hand.press("Tab")
+    hand.write("https://tickets.example.org/SHOP-412")
+    hand.press("Tab")
+    hand.write("asked the team of billing")
+    hand.press("Enter")
+    hand.sees("asked the team of billing")
+    expect(hand.page.get_by_role("link", name="https://tickets.example.org/SHOP-412")).to_be_visible()
+    assert hand.clicks == 7, "six and the field"
     picture(page, "issue")
-    assert dead.query(f"select status, owner, written_by from issue_state where group_id = {TEN + 1}") == [
+    assert dead.query(f"select status, owner, written_by from issue_state where group_id = {ISSUE}") == [
         ("in_progress", "ana", local_airflow.USER)
     ]
+    hand.clicks = 0
+    hand.follow("Change it, or say something")
+    hand.choose("How far", "resolved")
+    hand.follow("Write it down")
+    expect(hand.page.locator("h2 .pill.good")).to_have_text("resolved")
+    assert hand.clicks == 4
+    plant(dead.ledger, ISSUE, 100 + ISSUE * 2, f"step {ISSUE}")
+    hand.follow("Routes")
+    hand.sees("came back after they were resolved")
+    back = hand.page.locator(".changed li", has_text=f"in step {ISSUE}")
+    expect(back.locator(".pill")).to_have_text("regressed")
+    hand.click(back.get_by_role("link"))
+    expect(hand.page.locator("h2 .pill.bad")).to_have_text("regressed")
+    assert hand.clicks == 6, "two to see what has changed since one looked last, and to open it"
 
 
-def test_a_message_is_found_a_decision_stands_and_both_are_told(
+def test_a_failure_is_ignored_until_a_day_by_six_clicks(page: Page, dead: Shop) -> None:
+    hand = Hand(page)
+    hand.follow("Failures")
+    hand.open_failure(IGNORED)
+    hand.follow("Change it, or say something")
+    hand.choose("How far", "ignored")
+    for _ in range(2):  # from the words that were clicked by the list to the day
+        hand.press("Tab")
+    for part in ("12312030", "1000AM"):
+        hand.write(part)
+        hand.press("Tab")
+    hand.follow("Write it down")
+    hand.sees(re.compile("Ignored until 2030-12-31 10:00"))
+    assert hand.clicks == 6
+    assert dead.query(f"select status from issue_state where group_id = {IGNORED}") == [("ignored",)]
+
+
+def test_a_message_is_looked_at_taken_as_a_file_corrected_and_taken_back(page: Page, dead: Shop) -> None:
+    hand = Hand(page)
+    hand.follow("Failures")
+    hand.open_failure(EDITED)
+    hand.follow(str(HOSTILE_ID + 2 * EDITED))
+    assert hand.clicks == 3
+    with page.expect_download() as taken:
+        hand.follow("as a file")
+    assert taken.value.path().read_text() == "{}"
+    hand.follow("Edit …")
+    hand.explain("the order is known")
+    hand.click(hand.page.get_by_label("Corrected payload"))
+    hand.press("Control+a")
+    hand.write('{"order": 1')
+    hand.follow("Send corrected 1 message")
+    hand.sees(re.compile("It can't be sent so: corrected_body is not JSON"))
+    hand.click(hand.page.get_by_label("Corrected payload"))
+    hand.press("Control+End")
+    hand.write("}")
+    hand.follow("Send corrected 1 message")
+    expect(hand.page.locator("[data-difference] .comes").nth(1)).to_have_text('+   "order": 1')
+    hand.follow("Send corrected 1 message")
+    expect(hand.page.get_by_role("heading", name="1 message decided by you")).to_be_visible()
+    assert hand.clicks == 10, "seven without the file, the mistake and what mends it"
+    assert dead.query(f"select decision, corrected_body from escalated_messages where group_id = {EDITED}") == [
+        ("edit", '{"order": 1}')
+    ]
+    hand.follow("Undo for 1")
+    hand.sees("Nothing of it stands")
+    assert dead.query(f"select decision from escalated_messages where group_id = {EDITED}") == [(None,)]
+
+
+def test_messages_are_found_by_parts_fields_and_headers_and_the_filter_is_kept(
     page: Page, dead: Shop, picture: Callable[[Page, str], None]
 ) -> None:
-    page.goto("/plugin/redrive")
-    frame = within(page)
-    expect(frame.get_by_role("heading", name=re.compile("The last 24 hours|Since you looked last"))).to_be_visible()
-    frame.get_by_label("Find a message").fill("typ:confirmed order-1")
-    page.keyboard.press("Enter")
-    expect(frame.get_by_role("heading", name="Search")).to_be_visible()
-    frame.get_by_role("link", name="state:confirmed").click()
-    expect(frame.locator("table.found .pill").first).to_have_text("confirmed")
-    frame.get_by_text("Save this filter").click()
-    frame.get_by_label("Name").fill("confirmed orders")
-    frame.get_by_role("button", name="Save", exact=True).click()
-    expect(frame.get_by_role("link", name="confirmed orders")).to_be_visible()
+    hand = Hand(page)
+    found = hand.page.locator("table.found tbody tr")
+    for clicks, (words, by) in enumerate(
+        {
+            "rder-10": "key",
+            "order:77": "order",
+            "header:tenant=blue": "header",
+            "text:KeyError": "what went wrong",
+        }.items(),
+        start=1,
+    ):
+        hand.find(words)
+        expect(hand.page.get_by_label("Id, key, or part of a text")).to_have_value(words)
+        expect(found.first.locator("td").last).to_contain_text(by)
+        assert hand.clicks == clicks, words
+    hand.find("typ:confirmed order-1")
+    hand.follow("state:confirmed")
+    expect(found.first.locator(".pill")).to_have_text("confirmed")
+    hand.follow("Save this filter")
+    hand.write("confirmed orders", into="Name")
+    hand.press("Enter")
+    expect(hand.page.get_by_role("link", name="confirmed orders")).to_be_visible()
+    assert hand.clicks == 8, "an unknown word, what it may mean, and two to keep it"
     picture(page, "search")
-    frame.get_by_role("link", name="Messages", exact=True).first.click()
-    expect(frame.get_by_role("heading", name="Messages in review")).to_be_visible()
-    expect(frame.get_by_role("link", name="confirmed orders")).to_be_visible()
-    frame.get_by_role("button", name="Remove filter confirmed orders").click()
-    expect(frame.get_by_role("link", name="confirmed orders")).to_have_count(0)
+    hand.follow("Messages")
+    expect(hand.page.get_by_role("heading", name="Messages in review")).to_be_visible()
+    hand.follow("confirmed orders")
+    expect(found.first.locator(".pill")).to_have_text("confirmed")
+    hand.follow("Remove filter confirmed orders")
+    expect(hand.page.get_by_role("link", name="confirmed orders")).to_have_count(0)
+    assert hand.clicks == 11
 
-    page.goto(f"/plugin/redrive/redrive/groups/orders/{TEN + 5}")
-    frame.get_by_role("link", name="Decide what comes …").click()
-    frame.get_by_label("Why?").fill("test orders of the load test")
-    frame.get_by_role("button", name="Let it stand").click()
-    expect(frame.get_by_text("test orders of the load test")).to_be_visible()
+
+def test_a_decision_stands_and_ends_and_who_did_it_is_told(
+    page: Page, dead: Shop, picture: Callable[[Page, str], None]
+) -> None:
+    hand = Hand(page)
+    hand.follow("Failures")
+    hand.open_failure(STANDS)
+    hand.follow("Decide what comes …")
+    hand.explain("test orders of the load test")
+    hand.follow("Let it stand")
+    hand.sees("test orders of the load test")
+    assert hand.clicks == 4
     picture(page, "standing")
     assert dead.query("select decided_by, route, group_id from standing_decisions") == [
-        (local_airflow.USER, "orders", TEN + 5)
+        (local_airflow.USER, "orders", STANDS)
     ]
-    frame.get_by_role("button", name="End").click()
-    expect(frame.get_by_text(f"ended by {local_airflow.USER}")).to_be_visible()
-    frame.get_by_role("link", name="Audit", exact=True).click()
-    expect(frame.get_by_role("cell", name="revoke standing redeliver")).to_be_visible()
-    expect(frame.get_by_role("cell", name="remove filter")).to_be_visible()
+    hand.follow("End")
+    hand.sees(f"ended by {local_airflow.USER}")
+    hand.follow("Audit")
+    hand.choose("What", "revoke standing redeliver")
+    hand.follow("Filter")
+    expect(hand.page.get_by_role("cell", name="revoke standing redeliver")).to_be_visible()
+    expect(hand.page.locator("table.audit tbody tr")).to_have_count(1)
     picture(page, "audit")
-    frame.get_by_role("link", name="Routes", exact=True).click()
-    frame.get_by_role("button", name="Mark as seen").click()
-    expect(frame.get_by_text("Nothing has changed for people.")).to_be_visible()
+    assert hand.clicks == 9
+    hand.follow("Routes")
+    expect(hand.page.get_by_role("heading", name=re.compile("The last 24 hours|Since you looked last"))).to_be_visible()
+    hand.follow("Mark as seen")
+    hand.sees("Nothing has changed for people.")
+    assert hand.clicks == 11
+
+
+def test_failures_are_joined_and_split_and_both_are_taken_back(page: Page, dead: Shop) -> None:
+    hand = Hand(page)
+    for group, offered, button in (
+        (ONE, "ZeroDivisionError: in step", "They are one failure"),
+        (TWO, "of billing", "It is a failure of its own"),
+    ):
+        hand.clicks = 0
+        hand.follow("Failures")
+        hand.open_failure(group)
+        hand.follow("One failure or two? …")
+        expect(hand.page.get_by_role("heading", name="One failure or two?")).to_be_visible()
+        hand.click(hand.page.get_by_role("link").filter(has_text=offered).first)
+        expect(hand.page.get_by_role("heading", name="What will happen")).to_be_visible()
+        hand.explain("the same line of code" if group == ONE else "two programs")
+        hand.follow(button)
+        hand.sees("waits for a run")
+        assert hand.clicks == 5
+        hand.follow("Take back")
+        hand.sees(f"revoked by {local_airflow.USER}")
+    assert dead.query("select ruling, revoked_by from group_rulings order by ruling_id") == [
+        ("merge", local_airflow.USER), ("split", local_airflow.USER)
+    ]  # fmt: skip
+
+
+def test_a_second_person_approves_by_five_clicks(page: Page, dead: Shop) -> None:
+    hand = Hand(page)
+    hand.follow("Failures")
+    hand.click(hand.page.get_by_role("link", name=re.compile("^In progress")))
+    hand.open_failure(APPROVED, route="payments")
+    hand.sees("wait for a second person")
+    hand.follow("Approve 1 …")
+    hand.follow("Approve 1 message")
+    hand.sees(re.compile("Done: approve, 1 message|decided by"))
+    assert hand.clicks == 5
+    assert dead.query(f"select decided_by, approved_by from escalated_messages where group_id = {APPROVED}") == [
+        ("ben", local_airflow.USER)
+    ]
 
 
 def test_a_viewer_reads_and_does_not_decide(viewer: BrowserContext, dead: Shop) -> None:
@@ -305,7 +521,7 @@ def test_a_viewer_reads_and_does_not_decide(viewer: BrowserContext, dead: Shop) 
         filter: {route: "orders"}})})).status"""
     )
     assert status == 403
-    assert dead.query("select count(*) from escalated_messages where decision = 'discard'") == [(0,)]
+    assert dead.query(DISCARDED_BY_US) == [(0,)]
     tab.close()
 
 
@@ -331,7 +547,7 @@ def test_another_site_can_not_decide(browser: Browser, admin: BrowserContext, ai
         f"{airflow.url}/redrive/api/decisions",
     )
     assert said in ("opaque", "failed")
-    assert dead.query("select count(*) from escalated_messages where decision = 'discard'") == [(0,)]
+    assert dead.query(DISCARDED_BY_US) == [(0,)]
     tab.close()
 
 
@@ -444,7 +660,7 @@ def test_a_notification_leads_to_a_decision_on_a_thousand_in_two_minutes_and_an_
     expect(frame.get_by_role("heading", name="Redeliver 1,000 messages?")).to_be_visible()
     button = frame.get_by_role("button", name="Redeliver 1,000 messages")
     click(button)  # the reason is missing: the browser itself says so
-    assert dead.query("select count(*) from escalated_messages where status = 'decided'") == [(0,)]
+    assert dead.query("select count(*) from escalated_messages where status = 'decided' and route = 'orders'") == [(0,)]
     expect(frame.get_by_label("Why?")).to_be_focused()
     page.keyboard.type("fixed in 1.4.2")
     picture(page, "deciding")
