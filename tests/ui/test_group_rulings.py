@@ -131,7 +131,7 @@ class TestJoining:
 class TestSplitting:
     def test_words_that_tell_its_questions_apart_are_offered(self, shop: Site) -> None:
         page = text_of(shop.page("/rulings/new?route=orders&group=101"))
-        assert "bare in hall a near 1 of 2" in page
+        assert "“ bare in hall a near ” 1 of 2" in page
         assert "all say the same" in shop.page("/rulings/new?route=orders&group=100")
 
     def test_what_it_splits_off_is_shown_before_and_happens_then(self, shop: Site) -> None:
