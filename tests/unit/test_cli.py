@@ -531,6 +531,36 @@ def test_what_was_looked_at_is_told_in_whole_words_on_a_narrow_terminal(capsys: 
     assert "verdict" not in said, "a plan for nothing has no table"
 
 
+def test_a_plan_cuts_no_cause_and_no_time_on_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    row = {"group": 12345, "cause": "dependency_unavailable", "messages": 1234, "verdict": "escalate",
+           "template": "HTTPError: HTTP Error 503: Down for Maintenance at consumer.py in _post",
+           "why": "2 of 2 came back."}  # fmt: skip
+    plan = [row | {"when": now}, row | {"when": "after 0:00:30 to 0:05:00"},
+            row | {"when": "2026-11-20 12:00:00.000000", "until": now + timedelta(minutes=5)}]  # fmt: skip
+    unseen = {"staged_but_not_classified": 0, "in_the_sources": "looked at, and not touched"}
+    output.print_preview(Console(width=80), {"route": "orders", "plan": plan, "due_now": [], "not_seen": unseen})
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:3] == [
+        "1,234  escalate  dependency_unavailable, group 12345", "2026-11-20 12:00:00 UTC: 2 of 2 came back."
+    ]  # fmt: skip
+    assert "after 0:00:30 to 0:05:00: 2 of 2 came back." in lines
+    assert "2026-11-20 12:00:00 - 12:05:00 UTC: 2 of 2 came back." in lines
+    assert row["template"] in " ".join(lines)
+
+
+def test_what_waits_for_a_decision_is_two_lines_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"group_id": 12345, "open_messages": 100_000, "cause": "dependency_unavailable", "route": "orders",
+           "oldest": datetime(2026, 11, 20, 12, tzinfo=UTC), "redelivered": 50, "returned": 2, "why": None,
+           "suggested_decision": "redeliver", "template": "503 Service Unavailable: " + "inventory " * 20}  # fmt: skip
+    output.print_review_groups(Console(width=80), [row, row | {"group_id": None}])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert all(word in lines[1] for word in ("12345", "100,000", "dependency_unavailable", "50/2", "redeliver"))
+    assert lines[2].strip().startswith("orders: 503 Service Unavailable: inventory")
+    assert max(map(len, lines)) <= 80
+
+
 def test_what_a_run_left_alone_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     report = {"route": "orders", "run_id": "r", "drained": 13, "redelivered": 4, "escalated": 0, "classified": 13,
               "untouched": 9, "seconds": {}}  # fmt: skip

@@ -200,21 +200,16 @@ def _print_gates(console: Console, gates: Sequence[dict[str, Any]], watching: di
 
 
 def print_preview(console: Console, plan: dict[str, Any]) -> None:
-    """The plan of a dry run."""
-    table = Table("messages", "verdict", "cause", "group", "when", "why", "template", box=box.SIMPLE_HEAD,
-                  title=f"{plan['route']}: what the next run would do", title_justify="left")  # fmt: skip
-    for row in plan["plan"]:
-        table.add_row(
-            f"{row['messages']:,}",
-            row["verdict"],
-            row["cause"] or "",
-            "" if row["group"] is None else str(row["group"]),
-            _span(row["when"], row.get("until")),
-            Text(row["why"]),
-            Text((row["template"] or "")[:60]),
-        )
+    """The plan of a dry run, a group in three lines: side by side its words fit no terminal."""
     if plan["plan"]:
-        console.print(table)
+        console.print(Text(f"{plan['route']}: what the next run would do", style="bold"))
+    for row in plan["plan"]:
+        group = "" if row["group"] is None else f"group {row['group']}"
+        told = filter(None, (row["cause"], group))
+        why = ": ".join(filter(None, (_span(row["when"], row.get("until")), row["why"])))
+        console.print(Text(f"{row['messages']:>9,}  {row['verdict']:<8}  {', '.join(told)}"))
+        template = _printable(" ".join((row["template"] or "").split()))[:120]
+        console.print(Padding(Text("\n".join(filter(None, (why, template))), style="dim"), (0, 0, 0, 11)))
     if plan.get("peeked"):
         _print_peeked(console, plan["route"], plan["peeked"])
     for due in plan["due_now"]:
@@ -236,9 +231,19 @@ def _print_peeked(console: Console, route: str, peeked: Sequence[dict[str, Any]]
 
 
 def _span(first: object, last: object) -> str:
-    """When, or from when until when."""
-    begin, end = (str(at)[:19] if at else "" for at in (first, last))
-    return f"{begin} - {end[11:] if end[:10] == begin[:10] else end}" if end and end != begin else begin
+    """When, or from when until when; words as they are."""
+    begin, end = _moment(first), _moment(last)
+    if not end or end == begin:
+        return begin
+    return f"{begin.removesuffix(' UTC')} - {end[11:] if end[:10] == begin[:10] else end}"
+
+
+def _moment(told: object) -> str:
+    try:
+        at = parse_instant(told) if isinstance(told, str) else told
+    except ValueError:
+        return str(told)
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if isinstance(at, datetime) else ""
 
 
 _SIMULATED = ("redelivered", "returns", "stayed", "escalated", "given_up", "held", "not_known")
@@ -280,19 +285,15 @@ def print_review_groups(console: Console, rows: Sequence[dict[str, Any]]) -> Non
     if not rows:
         console.print(Text("nothing waits for a decision", style="dim"))
         return
-    table = Table("group", "open", "cause", "oldest", "sent/back", "suggested", box=box.SIMPLE_HEAD)
+    columns = "{:>7}  {:>7}  {:<23}  {:<11}  {:>9}  {}"
+    console.print(Text(columns.format("group", "open", "cause", "oldest", "sent/back", "suggested"), style="bold"))
     for row in rows:
-        table.add_row(
-            str(row["group_id"]),
-            f"{row['open_messages']:,}",
-            row["cause"] or "",
-            str(row["oldest"])[5:16],
-            f"{row['redelivered']}/{row['returned']}",
-            row["suggested_decision"],
-        )
+        went = f"{row['redelivered']}/{row['returned']}"
+        told = (row["open_messages"], row["cause"] or "", str(row["oldest"])[5:16], went, row["suggested_decision"])
+        console.print(Text(columns.format(row["group_id"] or "none", f"{told[0]:,}", *told[1:])))
         about = f"{row['route']}: {row['template'] or row['why'] or ''}"
-        table.add_row("", "", Text(_printable(" ".join(about.split()))[:120], style="dim"))
-    console.print(table)
+        about = " " * 9 + _printable(" ".join(about.split()))
+        console.print(Text(about, style="dim"), no_wrap=True, overflow="ellipsis")
 
 
 def print_escalations(console: Console, rows: Sequence[dict[str, Any]]) -> None:
