@@ -12,6 +12,7 @@ BENCHMARKS = {
     "grouping": "Accuracy of groups",
     "classification": "Speed of causes and groups, beside Drain3 (two cores)",
     "growth": "What a year of finished messages costs (SQLite)",
+    "memory": "What memory each stage takes (SQLite)",
     "parsing": "What Airflow pays for 2,000 routes",
     "shovel": "The loop on a real RabbitMQ node, beside a shovel",
     "small_batches": "A small batch, with a Spark that is started for it and with one that is there",

@@ -1,0 +1,169 @@
+"""What memory each stage takes: ``python -m benchmarks.memory [--messages 1000000] [--database sqlite|postgresql]``.
+
+Three runs of a route on a broker in memory, an hour apart, each stage in a process of its own: the first drains and
+sends so many messages, one in five goes to people; the second sees that the destination is worked off, the third
+concludes what became of them. Then audit and retention of all of it. The peak of each process, imports and all, is held
+against that with 10,000 messages. The goal is 1.2.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import growth, throughput
+from redrive.brokers.memory import MemoryBroker, MemoryWorld
+from redrive.ledger import schema
+from redrive.ledger.engine import Ledger
+from redrive.settings import Settings
+from redrive.stages import pipeline
+from redrive.stages.context import Run, utc_now
+
+GOAL = 1.2
+FEW = 10_000
+#: What a process of its own does, of which run; ``classified`` is what Spark would write, and is not measured.
+FIRST = (
+    "begin",
+    "observe",
+    "drain",
+    "classified",
+    "load",
+    "resolve",
+    "plan",
+    "deliver",
+    "escalate",
+    "review",
+    "report",
+)
+LATER_ON = ("begin", "observe", "drain", "load", "resolve", "plan", "deliver", "escalate", "review", "report")
+RUNS = (FIRST, LATER_ON, LATER_ON)
+NOT_MEASURED = frozenset({"begin", "classified"})
+#: A month and more later all is finished and old, but for what people have not decided.
+OLD = timedelta(days=40)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print a table; 1 when a stage takes more than its goal."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=(__doc__ or "").replace("``", ""))
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--json", help="a file for the figures")
+    for hidden in ("--child", "--url", "--stage", "--run"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.child:
+        print(json.dumps(_child(Path(asked.child), asked.url, asked.stage, asked.messages, asked.run)))
+        return 0
+    few, many = (_measured(asked.database, messages) for messages in (FEW, asked.messages))
+    if asked.json:
+        Path(asked.json).write_text(json.dumps({"few": few, "many": many}, indent=1))
+    table = Table("stage", f"{FEW:,}, MiB", f"{asked.messages:,}, MiB", "ratio", box=box.SIMPLE_HEAD)
+    for name, peak in many.items():
+        table.add_row(name, f"{few[name]:.0f}", f"{peak:.0f}", f"{peak / few[name]:.2f}")
+    Console().print(table)
+    return int(any(peak > GOAL * few[name] for name, peak in many.items()))
+
+
+def _measured(database: str, messages: int) -> dict[str, float]:
+    """The peak of each stage's process in MiB, by its name and the run's number."""
+    peaks: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, growth._database(Path(folder), database) as (url, _):
+        for number, stages in enumerate(RUNS):
+            run = ""
+            for stage in stages:
+                found = _in_a_process(folder, url, stage, messages, json.dumps([number, run]))
+                run = found["run"] or run
+                if stage not in NOT_MEASURED:
+                    peaks[f"{stage}, run {number + 1}"] = found["peak"]
+        for stage in _WHOLE:
+            peaks[stage] = _in_a_process(folder, url, stage, messages, json.dumps([2, ""]))["peak"]
+    return peaks
+
+
+def _in_a_process(folder: str, url: str, stage: str, messages: int, run: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "benchmarks.memory", "--child", folder, "--url", url),
+            *("--stage", stage, "--messages", str(messages), "--run", run),
+        ],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
+
+
+# --- in the measured process --------------------------------------------------------------------------------
+
+
+def _child(folder: Path, url: str, stage: str, messages: int, of: str) -> dict[str, Any]:
+    number, given = json.loads(of)
+    settings = throughput._settings(folder, url)
+    if stage in _WHOLE:
+        _WHOLE[stage](settings)
+        return {"run": "", "peak": growth._peak()}
+
+    def now() -> datetime:
+        return utc_now() + timedelta(hours=number)
+
+    if stage == "begin":
+        ledger = Ledger(settings.database)
+        schema.upgrade(ledger, now())
+        ledger.close()
+        run = pipeline.begin(settings, "orders", trigger="bench", holder="bench", lease=timedelta(hours=4), clock=now)
+        return {"run": run.to_json(), "peak": 0.0}
+    run = Run.from_json(given)
+    world = MemoryWorld(patience=timedelta(0))
+    world.create("orders-dlq", lease=timedelta(minutes=10))
+    world.create("orders", sink=True)
+    if number == 0 and stage in ("observe", "drain"):
+        throughput._letters(world, messages)
+    broker = MemoryBroker(world)
+    if stage == "classified":
+        throughput._classified(settings, broker, run, for_people=throughput.GROUPS // 5)
+    else:
+        counts = getattr(pipeline, stage)(settings, run, broker=broker, clock=now)
+        expected = _EXPECTED.get((number, stage))
+        if expected:
+            name, share = expected
+            assert counts[name] == messages * share // 5, counts
+    if stage == "report":
+        pipeline.finish(settings, run, "succeeded", clock=now)
+    return {"run": "", "peak": growth._peak()}
+
+
+#: Fifths of the messages, by the name under which a stage counts them.
+_EXPECTED: Mapping[tuple[int, str], tuple[str, int]] = {
+    (0, "drain"): ("settled", 5),
+    (0, "load"): ("new", 5),
+    (0, "plan"): ("planned", 5),
+    (0, "deliver"): ("redelivered", 4),
+    (0, "escalate"): ("escalated", 1),
+    (2, "resolve"): ("presumed", 4),
+}
+
+
+def _audited(settings: Settings) -> None:
+    problems = pipeline.audit(settings)["problems"]
+    assert not problems, problems[:3]
+
+
+def _forgotten(settings: Settings) -> None:
+    pipeline.retention(settings, now=utc_now() + OLD)
+
+
+_WHOLE: Mapping[str, Callable[[Settings], object]] = {"audit": _audited, "retention": _forgotten}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
