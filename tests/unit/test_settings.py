@@ -194,6 +194,13 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         settings.load(tmp_path / "none.yaml", env={})
 
 
+@pytest.mark.slow
+def test_two_thousand_routes_may_say_much() -> None:
+    keys = f"broker: memory, sources: [{{queue: dead}}], redact: [{', '.join(['email'] * 50)}]"
+    found = read("routes:\n" + "".join(f"  r{number}: {{{keys}}}\n" for number in range(2_000)))
+    assert len(found.routes) == 2_000
+
+
 GOOD_AND_BAD = """
 routes:
   good: {{broker: memory, sources: [{{queue: dead}}]}}

@@ -21,7 +21,7 @@ from redrive.settings.values import ANY_BROKER
 from redrive.settings.words import format_size, nearest, quoted
 
 _MAX_DEPTH = 30
-_MAX_NODES = 100_000  # a page of nested aliases must not become a billion values
+_MAX_NODES = 400_000  # as many as such a file can say; a page of nested aliases must not become a billion
 _MAX_FILE_BYTES = 4 << 20
 _VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?:(:-)([^}]*))?\}|\$\{")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
