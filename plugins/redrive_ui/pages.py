@@ -166,8 +166,15 @@ def plan_page(ctx: Requested, route: str, look: Word = "") -> Response:
         peeked=peeked,
         trouble=trouble,
         total=sum(row["messages"] for row in found["plan"]),
-        when=lambda value: formatting.ago(value, ctx.now) if isinstance(value, datetime) else value or "",
+        when=lambda value: _when(value, ctx.now),
     )
+
+
+def _when(planned: object, now: datetime) -> str:
+    """When something is due; what has been for a while is due now."""
+    if not isinstance(planned, datetime):
+        return str(planned or "")
+    return formatting.ago(planned, now) if planned > now else "now"
 
 
 @router.get("/groups", response_class=HTMLResponse)

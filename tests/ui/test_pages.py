@@ -361,6 +361,15 @@ class TestPlan:
         page = text_of(site.page("/plan/orders"))
         assert f"{expected} send later It backs off, with full jitter." in page
 
+    def test_tells_nothing_as_due_in_the_past(self, site: Site) -> None:
+        before = "'2026-11-20 09:00:00.000000'"
+        site.change(f"update messages set next_attempt_at = {before} where state = 'waiting'")
+        site.change(f"update breakers set cool_down_until = {before} where stage = 'tripped'")
+        page = text_of(site.page("/plan/orders"))
+        assert "It is planned already. now" in page
+        assert " ago" not in page
+        assert re.search(r"tripped \S+ 0 / 0 the next run", text_of(site.page("/routes/orders")))
+
     def test_shows_what_lies_in_the_dead_letter_queues_where_the_broker_lets_it_be_looked_at(
         self, site: Site, monkeypatch: pytest.MonkeyPatch
     ) -> None:
