@@ -346,7 +346,7 @@ def results_page(ctx: Requested, decided_by: Word = "", decided_at: Word = "") -
             "decided_at = :then_at and decided_by = :who",
             {"then_at": moment, "who": decided_by},
         )
-        following, _ = reading.failures(connection, ctx.readable, size=1)
+        following = reading.next_failure(connection, ctx.readable)
     for row in rows:
         row["may_approve"] = row["decided"] and _is_second(ctx, row)
     routes = sorted({row["route"] for row in rows})
@@ -365,7 +365,7 @@ def results_page(ctx: Requested, decided_by: Word = "", decided_at: Word = "") -
             "note": "taken back",
         },
         may_undo=all(ctx.may_decide(route) for route in routes),
-        following=following[0] if following else None,
+        following=following,
     )
 
 

@@ -16,7 +16,7 @@ from redrive.ledger.delivery import gate_waits
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.predicates import UNDECIDED_REVIEW
-from redrive.lifecycle import FINISHED, State
+from redrive.lifecycle import FINISHED, UNDECIDED, State
 from redrive_ui.filters import Filter
 
 Row = dict[str, Any]
@@ -362,6 +362,25 @@ def failures(
         row["shown"] = examples[row["example_id"]]
         row["template"] = said.get((row["route"], row["group_id"]))
     return rows, tabs
+
+
+def next_failure(connection: Connection, readable: Collection[str]) -> Row | None:
+    """The failure that is first in the list of those that wait: its route and group."""
+    where, values = routes_in(readable)
+    # Status by status: what waits is found by that, among all that was ever decided.
+    waiting = " union all ".join(
+        f"select route, group_id, count(*) as n from escalated_messages where {where} and status = '{status}'"
+        " group by route, group_id"
+        for status in UNDECIDED
+    )
+    return _first(
+        connection,
+        f"select waiting.route, waiting.group_id from ({waiting}) as waiting left join issue_state on issue_state.route"
+        " = waiting.route and issue_state.group_id = waiting.group_id where coalesce(issue_state.status, 'open')"
+        " not in ('ignored', 'in_progress') group by waiting.route, waiting.group_id order by sum(n) desc,"
+        " waiting.route, coalesce(waiting.group_id, 0) limit 1",
+        **values,
+    )
 
 
 #: What is counted at each place: what waits, what is on its way, all that there was.

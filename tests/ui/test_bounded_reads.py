@@ -12,6 +12,7 @@ from tests.ui.conftest import Site
 PAGES = (
     *("/", "/routes/orders", "/plan/orders", "/groups", "/groups?tab=done", "/groups/orders/1"),
     *("/messages", "/messages?status=all", "/messages?text=nothing", "/standing", "/audit", "/audit?machine=1"),
+    "/results?decided_by=ana&decided_at=2026-01-01T00:00:00",
     *("/find", "/find?state=finished", "/find?state=confirmed", "/find?past=hour", "/find?route=orders&queue=orders"),
     *("/find?word=nothing", "/find?word=order-1", "/find?key=order-1", "/find?header=tenant%3Dblue", "/find?text=gone"),
 )

@@ -19,6 +19,7 @@ from redrive.ledger.engine import Ledger
 from redrive.message import index_key
 from redrive.settings import Broken
 from redrive.stages import peek
+from redrive_ui import reading
 from redrive_ui.rendering import PREFIX
 from redrive_ui.request_context import Configuration
 from tests import blank
@@ -92,6 +93,20 @@ class TestOverview:
 
 
 class TestFailures:
+    def test_the_next_one_is_the_first_of_those_that_wait(self, site: Site) -> None:
+        seen = set()
+        for _ in range(4):
+            with site.ledger.read() as connection:
+                (first, *_), _ = reading.failures(connection, ["orders", "payments"], size=1)
+                found = reading.next_failure(connection, ["orders", "payments"])
+            assert found is not None
+            assert (found["route"], found["group_id"]) == (first["route"], first["group_id"])
+            seen.add((found["route"], found["group_id"]))
+            same = "is null" if found["group_id"] is None else f"= {found['group_id']}"
+            site.change(f"update escalated_messages set status = 'decided' where route = :route and group_id {same}",
+                        route=found["route"])  # fmt: skip
+        assert len(seen) == 4
+
     def test_come_with_cause_example_and_number_the_largest_first(self, site: Site) -> None:
         expected = site.rows(
             "select count(*) from escalated_messages group by route, group_id order by count(*) desc, route, group_id"
