@@ -24,7 +24,7 @@ from redrive.ledger.transactions import MACHINE, ActorTransaction, RouteLease, R
 __all__ = ["CHUNK_ROWS", "Instant", "Ledger", "instant_text", "let_go_of_interrupted", "parse_instant", "sql"]
 
 #: Rows per bulk statement: large enough to amortise the call, small enough to stay flat in memory.
-CHUNK_ROWS = 50_000
+CHUNK_ROWS = 10_000
 
 
 class Ledger:

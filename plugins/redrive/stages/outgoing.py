@@ -20,6 +20,7 @@ from redrive.message import (
     Outgoing,
     batch_and_row,
     clean_headers,
+    maker,
     tracking_headers,
 )
 from redrive.stages.context import Context, micros, not_sent_on
@@ -39,7 +40,7 @@ def outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged:
             edits = escalations.corrected(connection, released)
     strip = not_sent_on(context.route, capabilities)
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
-    make = Outgoing._make  # by position: names would cost as much as everything else here
+    make = maker(Outgoing)
     for one, letter in _letters(context, todo, paths, damaged):
         headers = clean_headers(letter.headers, strip)
         body = letter.body

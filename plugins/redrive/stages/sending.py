@@ -26,7 +26,7 @@ from redrive.errors import (
 from redrive.ledger.delivery import windows
 from redrive.ledger.delivery.claims import Claimed, Slice
 from redrive.ledger.delivery.windows import Mark
-from redrive.message import Outgoing, body_hash
+from redrive.message import Outgoing, as_tuples, body_hash
 from redrive.stages.checking import open_check
 from redrive.stages.context import FILE_DAMAGED, Context
 from redrive.stages.outgoing import outgoing
@@ -266,18 +266,18 @@ def _published(
     if trouble is None and all(result.status in ("retry", "unknown") for result in results):
         # Nothing arrived for certain: one more window would only leave more in doubt.
         trouble = BrokerUnavailable(f"{destination}: {results[0].detail}")
-    marks = [
-        Mark(
+    rows = [
+        (
             message.message_id,
             message.attempt,
             result.status,
             result.broker_message_id,
             result.detail,
-            bool(message.headers) and message.headers[-1][0].startswith("x-redrive"),
+            bool(message.headers) and message.headers[-1][0].startswith("x-redrive"),  # tracked
             # Only a person's release can have another body, and the header that says so has not always room.
             body_hash(message.body) if message.message_id in released else None,
             message.delay_seconds,
         )
         for message, result in zip(messages, results, strict=True)
     ]
-    return marks, trouble
+    return list(as_tuples(Mark, rows)), trouble
