@@ -756,7 +756,7 @@ def test_silence_of_a_server_that_is_gone_is_not_taken_for_an_empty_subscription
     broker = make_adapter(timeout=1)
     queue = Operator(broker).queue()
     assert broker.receive(queue, limit=1, wait=SECOND / 5, lease=LEASE) == []
-    world.faults.hang["Pull"] = 1
+    world.faults.hang["Pull"] = 100  # also for a pull of before that is only now begun
     world.faults.refuse["GetSubscription"] = [Refusal("UNAVAILABLE", "away")] * 100
     with pytest.raises(BrokerUnavailable, match=queue):
         broker.receive(queue, limit=1, wait=SECOND / 5, lease=LEASE)
