@@ -11,9 +11,9 @@ from sqlalchemy.engine import Connection
 from redrive.audit_actions import Action
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.review.visits import Visit
-from redrive_ui import reading
+from redrive_ui.failure_queries import templates
 from redrive_ui.filters import BadFilter, check_times, instant, query_of, since_of, storable, whole_number
-from redrive_ui.reading import PAGE, Row, rows_of, templates
+from redrive_ui.rows import PAGE, Row, routes_in, rows_of
 
 #: So many events are looked at for one page.
 LOOK = 20_000
@@ -54,7 +54,7 @@ class Audit:
 
     def where(self, readable: Collection[str], now: datetime, *, all_routes: bool) -> tuple[str, dict[str, Any]]:
         """A condition over ``audit_events`` as ``event``; what is of no route is for who may read every route."""
-        where, values = reading.routes_in([one for one in readable if self.route in ("", one)], "event.route")
+        where, values = routes_in([one for one in readable if self.route in ("", one)], "event.route")
         parts = [f"({where} or event.route is null)" if all_routes and not self.route else where]
         if not self.machine:
             parts.append("event.actor <> 'redrive'")
@@ -182,7 +182,7 @@ def changed(
 ) -> Row:
     """What has changed for people since ``visit.since``: failures that are ``new``, ``regressed`` or ``grown``, each
     list with the largest first and at most ``most`` rows, how many there are of each, and what ``others`` did."""
-    where, values = reading.routes_in(readable)
+    where, values = routes_in(readable)
     rows = rows_of(
         connection,
         "select route, group_id, min(escalated_at) as first_at, sum(case when escalated_at > :since_at then 1 else 0"

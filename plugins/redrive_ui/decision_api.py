@@ -17,7 +17,7 @@ from redrive.ledger.review import issues, saved_filters, standing, visits
 from redrive.lifecycle import Decision, IssueStatus
 from redrive.restored_values import lock
 from redrive.stages.review import bounds_of
-from redrive_ui import bulk_decisions, filters, reading, searching
+from redrive_ui import bulk_decisions, failure_queries, filters, searching
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
@@ -299,7 +299,7 @@ def _change_standing(ctx: RequestContext, given: dict[str, Any]) -> dict[str, An
     require_decidable(ctx, frozenset([route]) if route else ctx.known)
     with ctx.read() as connection:
         routes = [route] if route else sorted(ctx.known)
-        if not any(reading.group(connection, one, group_id, ctx.readable, ctx.now) for one in routes):
+        if not any(failure_queries.group(connection, one, group_id, ctx.readable, ctx.now) for one in routes):
             raise Refused(404, f"there is no group {group_id} here")
     made = standing.make(
         ctx.ledger,

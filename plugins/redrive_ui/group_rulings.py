@@ -19,13 +19,13 @@ from redrive.ledger.engine import parse_instant
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive.ledger.review import rulings
 from redrive.ledger.review.rulings import Ruling
-from redrive_ui import filters, reading
+from redrive_ui import failure_queries, filters
 from redrive_ui.decision_api import MIN_NOTE, answered, is_count, require_decidable, text_in
 from redrive_ui.identity import Person
 from redrive_ui.pages import Requested, Word
 from redrive_ui.protection import Refused
-from redrive_ui.reading import Row, rows_of
 from redrive_ui.request_context import RequestContext, person_of
+from redrive_ui.rows import Row, rows_of
 
 router = APIRouter()
 #: So many groups of the cause, those that were seen last, are compared; so many of the likeliest are shown.
@@ -58,7 +58,7 @@ def new_ruling_page(
     other_id = filters.whole_number("other", other) if other else None
     words = " ".join(words.split())
     with ctx.read() as connection:
-        found = reading.group(connection, route, group_id, ctx.readable, ctx.now)
+        found = failure_queries.group(connection, route, group_id, ctx.readable, ctx.now)
         if not found or not found["group_id"]:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
         aliases = Aliases(connection)
@@ -290,7 +290,7 @@ def _rule(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any]:
     if len(note) < MIN_NOTE:
         raise Refused(400, "note: say why; it is what the next person reads")
     with ctx.read() as connection:
-        if not reading.group(connection, route, group_id, ctx.readable, ctx.now):
+        if not failure_queries.group(connection, route, group_id, ctx.readable, ctx.now):
             raise Refused(404, f"there is no group {group_id} on route {route!r}")
         if other is not None and rulings.unknown(connection, [other]):
             raise Refused(404, f"there is no group {other}")

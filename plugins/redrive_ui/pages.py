@@ -32,9 +32,12 @@ from redrive_ui import (
     charts,
     decision_api,
     export,
+    failure_queries,
     filters,
     formatting,
-    reading,
+    message_queries,
+    recent,
+    route_queries,
     searching,
     timeline,
 )
@@ -43,6 +46,7 @@ from redrive_ui.identity import Person
 from redrive_ui.protection import Refused
 from redrive_ui.rendering import FILE_TYPES
 from redrive_ui.request_context import RequestContext, person_of, request_context
+from redrive_ui.rows import PAGE, Row
 
 router = APIRouter()
 Word = Annotated[str, Query(max_length=300), AfterValidator(lambda text: filters.storable("text", text))]
@@ -94,7 +98,7 @@ def audit_page(ctx: Requested, before: Word = "") -> Response:
 @router.get("/standing", response_class=HTMLResponse)
 def standing_page(ctx: Requested) -> Response:
     with ctx.read() as connection:
-        rows = reading.standing(connection, ctx.readable, ctx.now)
+        rows = failure_queries.standing(connection, ctx.readable, ctx.now)
     me = ctx.person.name.strip().lower()
     for row in rows:
         row["may_end"] = row["holds"] and _may_make_standing(ctx, row["route"])
@@ -112,10 +116,10 @@ def new_standing_page(ctx: Requested, route: Word, group: Word) -> Response:
     decision_api.require_decidable(ctx, frozenset([route]))
     group_id = _whole_number("group", group)
     with ctx.read() as connection:
-        found = reading.group(connection, route, group_id, ctx.readable, ctx.now) if group_id else None
+        found = failure_queries.group(connection, route, group_id, ctx.readable, ctx.now) if group_id else None
         if found is None:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
-        coming = reading.standing_preview(connection, ctx.readable, route, found["group_id"], ctx.now)
+        coming = failure_queries.standing_preview(connection, ctx.readable, route, found["group_id"], ctx.now)
     return ctx.render(
         "standing_new.html",
         group=found,
@@ -149,7 +153,7 @@ def plan_page(ctx: Requested, route: str, look: Word = "") -> Response:
         raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
     found = plan_of(ctx.settings, route, Selection(), now=ctx.now)
     with ctx.read() as connection:
-        said = reading.templates(connection, ctx.readable, [(route, row["group"]) for row in found["plan"]])
+        said = failure_queries.templates(connection, ctx.readable, [(route, row["group"]) for row in found["plan"]])
     for row in found["plan"]:
         row["template"] = said.get((route, row["group"]))
     peeks, peeked, trouble = peek.can_peek(ctx.settings, route), None, ""
@@ -187,15 +191,17 @@ def groups_page(
         raise BadFilter("cause: not one of the eighteen")
     if order not in ("open", "oldest"):
         raise BadFilter("order: open or oldest")
-    if tab not in reading.TABS:
-        raise BadFilter(f"tab: one of {', '.join(reading.TABS)}")
+    if tab not in failure_queries.TABS:
+        raise BadFilter(f"tab: one of {', '.join(failure_queries.TABS)}")
     with ctx.read() as connection:
-        rows, tabs = reading.failures(
+        rows, tabs = failure_queries.failures(
             connection, ctx.readable, tab=tab, route=route, cause=cause, order=order, after=_group_key(after)
         )
-        more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
-        trend = reading.trends(connection, ctx.readable, {r["group_id"] for r in rows if r["group_id"]}, ctx.now)
-    days = reading.days(ctx.now)
+        more, rows = len(rows) > PAGE, rows[:PAGE]
+        trend = failure_queries.trends(
+            connection, ctx.readable, {r["group_id"] for r in rows if r["group_id"]}, ctx.now
+        )
+    days = recent.days(ctx.now)
     for row in rows:
         per_day = trend.get((row["route"], row["group_id"]), {})
         row["trend"] = [per_day.get(day, 0) for day in days]
@@ -207,7 +213,7 @@ def groups_page(
         route=route,
         cause=cause,
         order=order,
-        following="~".join(map(str, reading.group_key(rows[-1], order))) if more else "",
+        following="~".join(map(str, failure_queries.group_key(rows[-1], order))) if more else "",
         after=after,
         may_decide={name for name in {row["route"] for row in rows} if ctx.may_decide(name)},
     )
@@ -218,17 +224,17 @@ def group_page(ctx: Requested, chosen: Chosen, route: str, group: str) -> Respon
     ctx.require_readable(route)
     here = Filter.read({**chosen.to_json(), "route": route, "group": group})
     with ctx.read() as connection:
-        found = reading.group(
+        found = failure_queries.group(
             connection, route, None if group == filters.NO_GROUP else int(group), ctx.readable, ctx.now
         )
         if found is None:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
         listing = _listing(connection, ctx, here)
-        outcome = reading.outcomes(connection, route, [found["group_id"]] if found["group_id"] else [])
-        trend = reading.trends(connection, [route], [found["group_id"]] if found["group_id"] else [], ctx.now)
+        outcome = failure_queries.outcomes(connection, route, [found["group_id"]] if found["group_id"] else [])
+        trend = failure_queries.trends(connection, [route], [found["group_id"]] if found["group_id"] else [], ctx.now)
     for row in found["decided"]:
         row["may_approve"] = row["decided"] and _is_second(ctx, row)
-    days = reading.days(ctx.now)
+    days = recent.days(ctx.now)
     per_day = trend.get((route, found["group_id"]), {})
     return ctx.render(
         "group.html",
@@ -264,7 +270,7 @@ def messages_page(ctx: Requested, chosen: Chosen) -> Response:
 @router.get("/messages/{message_id}", response_class=HTMLResponse)
 def message_page(ctx: Requested, message_id: int) -> Response:
     with ctx.read() as connection:
-        found = reading.message(connection, message_id, ctx.readable) if 0 <= message_id < 1 << 63 else None
+        found = message_queries.message(connection, message_id, ctx.readable) if 0 <= message_id < 1 << 63 else None
     if found is None:
         raise Refused(404, f"there is no message {message_id}, or you may not see it")
     return ctx.render("message.html", **_message(ctx, found))
@@ -308,7 +314,7 @@ def decide_page(ctx: Requested, chosen: Chosen, action: Word = "") -> Response:
     with ctx.read() as connection:
         chosen = ctx.resolve(connection, chosen)
         found = bulk_decisions.preview(connection, action, chosen, ctx.readable, ctx.person.name)
-        examples = reading.page(connection, chosen, ctx.readable, size=3)[:3] if found.count else []
+        examples = message_queries.page(connection, chosen, ctx.readable, size=3)[:3] if found.count else []
     decision_api.require_decidable(ctx, found.routes)
     if action == "edit" and found.count > 1:
         raise BadFilter("edit: one message at a time")
@@ -340,13 +346,13 @@ def results_page(ctx: Requested, decided_by: Word = "", decided_at: Word = "") -
     if moment is None or not decided_by:
         raise BadFilter("decided_at and decided_by: which decision")
     with ctx.read() as connection:
-        rows = reading.results(
+        rows = failure_queries.results(
             connection,
             ctx.readable,
             "decided_at = :then_at and decided_by = :who",
             {"then_at": moment, "who": decided_by},
         )
-        following = reading.next_failure(connection, ctx.readable)
+        following = failure_queries.next_failure(connection, ctx.readable)
     for row in rows:
         row["may_approve"] = row["decided"] and _is_second(ctx, row)
     routes = sorted({row["route"] for row in rows})
@@ -378,7 +384,7 @@ def messages_as_csv(ctx: Requested, chosen: Chosen) -> Response:
         raise Refused(429, "others are exporting already: try again in a minute")
     try:
         with ctx.read() as connection:
-            ids = reading.ids(connection, ctx.resolve(connection, chosen), ctx.readable, export.MAX_ROWS + 1)
+            ids = message_queries.ids(connection, ctx.resolve(connection, chosen), ctx.readable, export.MAX_ROWS + 1)
         rows = _rows_of(ctx, ids[: export.MAX_ROWS])
         return _Export(
             export.portions(rows, ctx.mask, cut=len(ids) > export.MAX_ROWS),
@@ -409,7 +415,7 @@ class _Export(StreamingResponse):
 def payload(ctx: Requested, message_id: int) -> Response:
     """The body as a file: byte for byte where its route masks nothing, else with what is masked left out."""
     with ctx.read() as connection:
-        found = reading.message(connection, message_id, ctx.readable) if 0 <= message_id < 1 << 63 else None
+        found = message_queries.message(connection, message_id, ctx.readable) if 0 <= message_id < 1 << 63 else None
     review = found["reviews"][0] if found and found["reviews"] else None
     if found is None or review is None:
         raise Refused(404, f"there is no payload of message {message_id} here, or you may not see it")
@@ -445,14 +451,14 @@ _DONE = ("presumed", "confirmed", "suppressed")
 
 
 def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
-    states = reading.states(connection, ctx.readable)
-    holders = reading.holders(connection, ctx.readable)
-    queues = reading.queues(connection, ctx.readable)
-    gates = reading.gates(connection, ctx.readable)
-    undecided = reading.undecided(connection, ctx.readable)
-    alarms = reading.alarms(connection, ctx.readable)
-    flows = reading.flows(connection, ctx.readable, ctx.now - timedelta(days=7))
-    inflow, cut = reading.inflow(connection, ctx.readable, ctx.now)
+    states = route_queries.states(connection, ctx.readable)
+    holders = route_queries.holders(connection, ctx.readable)
+    queues = route_queries.queues(connection, ctx.readable)
+    gates = route_queries.gates(connection, ctx.readable)
+    undecided = route_queries.undecided(connection, ctx.readable)
+    alarms = route_queries.alarms(connection, ctx.readable)
+    flows = route_queries.flows(connection, ctx.readable, ctx.now - timedelta(days=7))
+    inflow, cut = route_queries.inflow(connection, ctx.readable, ctx.now)
     cards: list[dict[str, Any]] = []
     for name in sorted(ctx.readable):
         mine = states.get(name, {})
@@ -467,7 +473,7 @@ def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
                 "under_way": sum(mine.get(state, 0) for state in _RUNNING),
                 "done": sum(mine.get(state, 0) for state in _DONE),
                 "holder": holders.get(name),
-                "run": reading.dag_run({**holders[name], "route": name}) if name in holders else None,
+                "run": route_queries.dag_run({**holders[name], "route": name}) if name in holders else None,
                 "paused": bool(holders.get(name, {}).get("paused_at")),
                 "depth": sum(one["visible"] or 0 for one in sources) if sources else None,
                 "observed_at": max((one["observed_at"] for one in sources), default=None),
@@ -478,7 +484,7 @@ def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
             }
         )
     cards.sort(key=lambda card: (-undecided.get(card["name"], 0), card["name"]))
-    days = reading.days(ctx.now)
+    days = recent.days(ctx.now)
     return {
         "cards": cards,
         "inflow": _inflow_chart(days, inflow),
@@ -492,24 +498,24 @@ def _overview(connection: Connection, ctx: RequestContext) -> dict[str, Any]:
 
 def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str, Any]:
     only = [route]
-    inflow, cut = reading.inflow(connection, only, ctx.now)
-    flows = reading.flows(connection, only, ctx.now - timedelta(days=7)).get(route, [])
-    times = reading.times_to_outcome(connection, ctx.ledger, route)
+    inflow, cut = route_queries.inflow(connection, only, ctx.now)
+    flows = route_queries.flows(connection, only, ctx.now - timedelta(days=7)).get(route, [])
+    times = route_queries.times_to_outcome(connection, ctx.ledger, route)
     settings = ctx.settings.routes.get(route)
-    runs = reading.runs(connection, route)
+    runs = route_queries.runs(connection, route)
     for run in runs:
-        run["dag_run"] = reading.dag_run(run)
-    days = reading.days(ctx.now)
+        run["dag_run"] = route_queries.dag_run(run)
+    days = recent.days(ctx.now)
     return {
         "route": route,
         "settings": settings,
-        "states": reading.states(connection, only).get(route, {}),
-        "undecided": reading.undecided(connection, only).get(route, 0),
-        "alarms": sorted(reading.alarms(connection, only).get(route, {})),
-        "holder": reading.holders(connection, only).get(route),
-        "queues": reading.queues(connection, only).get(route, []),
-        "stuck": reading.stuck_consumers(connection, route),
-        "gates": reading.gates_of(connection, route, ctx.readable),
+        "states": route_queries.states(connection, only).get(route, {}),
+        "undecided": route_queries.undecided(connection, only).get(route, 0),
+        "alarms": sorted(route_queries.alarms(connection, only).get(route, {})),
+        "holder": route_queries.holders(connection, only).get(route),
+        "queues": route_queries.queues(connection, only).get(route, []),
+        "stuck": route_queries.stuck_consumers(connection, route),
+        "gates": route_queries.gates_of(connection, route, ctx.readable),
         "runs": runs,
         "flow": flow_of(flows),
         "inflow": _inflow_chart(days, inflow),
@@ -518,7 +524,7 @@ def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str,
         "cut": cut,
         "funnel": _funnel(flows),
         "ages": charts.histogram(
-            [(one["name"], one["n"]) for one in reading.ages(connection, route, ctx.now)],
+            [(one["name"], one["n"]) for one in route_queries.ages(connection, route, ctx.now)],
             "Unfinished messages by age since their first enqueue",
         ),
         "times": [(p, _percentile(times, p / 100)) for p in (50, 95, 99)] if times else [],
@@ -531,7 +537,7 @@ def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str,
     }
 
 
-def flow_of(rows: list[reading.Row]) -> dict[str, int]:
+def flow_of(rows: list[Row]) -> dict[str, int]:
     """What moved: in, sent again, stayed away, proved, returned, to people, discarded.
 
     A message that stayed away and came back after all counts as returned, not as both.
@@ -557,7 +563,7 @@ def flow_of(rows: list[reading.Row]) -> dict[str, int]:
     return {name: max(0, n) for name, n in found.items()}
 
 
-def _funnel(rows: list[reading.Row]) -> Any:
+def _funnel(rows: list[Row]) -> Any:
     flow = flow_of(rows)
     steps = [
         ("came in", flow["new"]),
@@ -593,13 +599,13 @@ def _listing(connection: Connection, ctx: RequestContext, chosen: Filter) -> dic
     _whole_number("after", after)
     oldest_first = query.get("order") == "oldest"
     settled = ctx.resolve(connection, chosen)
-    rows = reading.page(
+    rows = message_queries.page(
         connection, settled, ctx.readable, after=int(after) if after else None, oldest_first=oldest_first
     )
-    more, rows = len(rows) > reading.PAGE, rows[: reading.PAGE]
+    more, rows = len(rows) > PAGE, rows[:PAGE]
     return {
         "rows": rows,
-        "total": reading.count(connection, settled, ctx.readable),
+        "total": message_queries.count(connection, settled, ctx.readable),
         "filter": chosen,
         "settled": settled,
         "picker": formatting.picker,
@@ -617,7 +623,7 @@ def _queue_names(ctx: RequestContext) -> list[str]:
     )
 
 
-def _shown_filters(ctx: RequestContext, saved: list[reading.Row]) -> list[reading.Row]:
+def _shown_filters(ctx: RequestContext, saved: list[Row]) -> list[Row]:
     """The saved filters that are about nothing that this person may not read."""
     shown = []
     for one in saved:
@@ -633,12 +639,12 @@ def _whole_number(name: str, text: str) -> int | None:
     return int(text) if text else None
 
 
-def _may_approve(ctx: RequestContext, rows: list[reading.Row]) -> bool:
+def _may_approve(ctx: RequestContext, rows: list[Row]) -> bool:
     """Whether any of these waits for a second person, and this one can be that."""
     return any(row["status"] == "decided" and _is_second(ctx, row) for row in rows)
 
 
-def _is_second(ctx: RequestContext, row: reading.Row) -> bool:
+def _is_second(ctx: RequestContext, row: Row) -> bool:
     """Whether what was decided in ``row`` wants a second person, and this one can be that."""
     return (
         not row["approved_by"]
@@ -649,16 +655,16 @@ def _is_second(ctx: RequestContext, row: reading.Row) -> bool:
     )
 
 
-def _rows_of(ctx: RequestContext, ids: list[int]) -> Iterator[reading.Row]:
+def _rows_of(ctx: RequestContext, ids: list[int]) -> Iterator[Row]:
     """The rows of these escalations, read in portions, each for itself."""
     for start in range(0, len(ids), 500):
         portion = ids[start : start + 500]
         with ctx.read() as connection:
-            rows = {row["escalation_id"]: row for row in reading.by_ids(connection, portion)}
+            rows = {row["escalation_id"]: row for row in message_queries.by_ids(connection, portion)}
         yield from (rows[one] for one in portion if one in rows)
 
 
-def _message(ctx: RequestContext, found: reading.Row) -> dict[str, Any]:
+def _message(ctx: RequestContext, found: Row) -> dict[str, Any]:
     route, review = found["route"], found["reviews"][0] if found["reviews"] else None
     body = None
     if review:
@@ -682,11 +688,11 @@ def _message(ctx: RequestContext, found: reading.Row) -> dict[str, Any]:
         "advice": _advice(ctx, route, found["cause"]),
         "may_decide": ctx.may_decide(route),
         "approvals": settings.approvals if settings else 1,
-        "dag_run": reading.dag_run,
+        "dag_run": route_queries.dag_run,
     }
 
 
-def _corrected_headers(ctx: RequestContext, route: str, review: reading.Row) -> list[tuple[str, str | None]]:
+def _corrected_headers(ctx: RequestContext, route: str, review: Row) -> list[tuple[str, str | None]]:
     """By name what a header became, as it may be shown; None: it was left out."""
     try:
         changes = corrections.read_changes(review["corrected_headers"] or "{}")

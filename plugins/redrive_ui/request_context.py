@@ -17,7 +17,7 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.redaction import Redactor
 from redrive.settings import Settings
-from redrive_ui import reading, searching
+from redrive_ui import route_queries, searching
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Access, Person
 from redrive_ui.protection import Refused
@@ -138,7 +138,7 @@ def request_context(request: Request, person: Annotated[Person, Depends(person_o
     ledger = app_state.ledger(settings)
     schema.check(ledger)
     with ledger.read() as connection:
-        known = {*settings.routes, *settings.broken, *reading.routes(connection)}
+        known = {*settings.routes, *settings.broken, *route_queries.routes(connection)}
     readable = app_state.access.readable(person, known)
     return RequestContext(
         app_state,

@@ -21,7 +21,7 @@ from redrive.lifecycle import FINISHED, State
 from redrive.message import index_key
 from redrive.redaction import Redactor
 from redrive.settings import Settings
-from redrive_ui import reading
+from redrive_ui import message_queries, recent
 from redrive_ui.filters import (
     BadFilter,
     Filter,
@@ -33,7 +33,7 @@ from redrive_ui.filters import (
     storable,
     whole_number,
 )
-from redrive_ui.reading import PAGE, Row, rows_of
+from redrive_ui.rows import PAGE, Row, routes_in, rows_of
 
 #: So many of the newest messages are looked at for what no index knows.
 LOOK = 100_000
@@ -123,7 +123,7 @@ class Search:
         """A condition over ``messages`` of what is counted out, and its parameters; not what finds them: a route may
         have millions."""
         routes = [one for one in readable if self.route in ("", one)]
-        where, values = reading.routes_in(routes, dialect.off_index(f"{table}.route"))
+        where, values = routes_in(routes, dialect.off_index(f"{table}.route"))
         parts = [where]
         if self.state:
             parts.append(f"{table}.state in ({', '.join(repr(one) for one in STATES[self.state])})")
@@ -208,7 +208,7 @@ class _SearchRun:
         self._connection, self._asked, self._readable, self._redactor = connection, asked, readable, redactor
         self._dialect = dialect_of(connection)
         self._where, self._values = asked.where(readable, now, self._dialect)
-        self._here, _ = reading.routes_in([one for one in readable if asked.route in ("", one)])
+        self._here, _ = routes_in([one for one in readable if asked.route in ("", one)])
 
     def ways(self) -> Iterator[tuple[str, Iterable[int]]]:
         """How it was found, and the messages, way by way; what an index knows comes first."""
@@ -253,7 +253,7 @@ class _SearchRun:
             word=word,
             id_key=index_key(word),
             number=number,
-            first_slice=reading.first_recent_slice(self._connection, self._readable),
+            first_slice=recent.first_recent_slice(self._connection, self._readable),
         )
 
     def _keys(self, word: str) -> list[int]:
@@ -300,7 +300,7 @@ class _SearchRun:
 
     def _parts(self, word: str) -> list[int]:
         """Of the newest messages those with ``word`` anywhere in their key or fields."""
-        floor, since = reading.floor_of(self._connection, self._readable, LOOK)
+        floor, since = message_queries.floor_of(self._connection, self._readable, LOOK)
         like = "%" + escaped(word) + "%"
         by_key = self._of(
             "select message_id from messages where message_id >= :floor and message_key is not null and"
@@ -323,7 +323,7 @@ class _SearchRun:
 
     def _in_texts(self, *, text: str = "", header: str = "", any_header: str = "") -> list[int]:
         """Of the newest questions to people those that show it in what went wrong, or in a header."""
-        newest = reading.newest_question(self._connection)
+        newest = message_queries.newest_question(self._connection)
         name, _, named = header.rpartition("=")
         likes, values = [], dict[str, Any]()
         if text:
@@ -402,7 +402,7 @@ def _newest(
         )
         inner, values = f"({each}) as looked", {**values, **named}
     else:
-        floor, since = reading.floor_of(connection, readable, LOOK, before=after)
+        floor, since = message_queries.floor_of(connection, readable, LOOK, before=after)
         inner = f"(select message_id from messages where message_id >= :floor{before}) as looked"
         values["floor"] = floor
         following = floor if since else None
@@ -427,7 +427,7 @@ def _rows(connection: Connection, ids: Sequence[int], readable: Collection[str])
     """These messages, newest first, each with the beginning of what went wrong where people were asked about it."""
     if not ids:
         return []
-    where, values = reading.routes_in(readable, dialect_of(connection).off_index("route"))
+    where, values = routes_in(readable, dialect_of(connection).off_index("route"))
     wanted = ", ".join(map(str, ids))
     rows = rows_of(
         connection,
@@ -513,7 +513,7 @@ def resolve(
     if not (chosen.text or chosen.header):
         return chosen
     if not (chosen.above or chosen.ids or chosen.failures or chosen.group):
-        newest = reading.newest_question(connection)
+        newest = message_queries.newest_question(connection)
         if newest > LOOK:
             chosen = replace(chosen, above=str(newest - LOOK))
     name, _, value = chosen.header.partition("=")

@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from redrive.audit_actions import Action, decision_of
-from redrive_ui.reading import Row, dag_run
+from redrive_ui.route_queries import dag_run
+from redrive_ui.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Event:
 
 
 def events_of(message: Row) -> list[Event]:
-    """The events of a row of :func:`redrive_ui.reading.message`, oldest first."""
+    """The events of a row of :func:`redrive_ui.message_queries.message`, oldest first."""
     runs, batch = message["runs"], message["batch"]
     found: list[Event] = []
 

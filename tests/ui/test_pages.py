@@ -19,7 +19,7 @@ from redrive.ledger.engine import Ledger
 from redrive.message import index_key
 from redrive.settings import Broken
 from redrive.stages import peek
-from redrive_ui import reading
+from redrive_ui import failure_queries
 from redrive_ui.rendering import PREFIX
 from redrive_ui.request_context import Configuration
 from tests import blank
@@ -97,8 +97,8 @@ class TestFailures:
         seen = set()
         for _ in range(4):
             with site.ledger.read() as connection:
-                (first, *_), _ = reading.failures(connection, ["orders", "payments"], size=1)
-                found = reading.next_failure(connection, ["orders", "payments"])
+                (first, *_), _ = failure_queries.failures(connection, ["orders", "payments"], size=1)
+                found = failure_queries.next_failure(connection, ["orders", "payments"])
             assert found is not None
             assert (found["route"], found["group_id"]) == (first["route"], first["group_id"])
             seen.add((found["route"], found["group_id"]))
@@ -124,7 +124,8 @@ class TestFailures:
         assert "KeyError" in page
 
     def test_page_by_key_and_lose_none(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("redrive_ui.reading.PAGE", 3)
+        for module in ("failure_queries", "pages"):
+            monkeypatch.setattr(f"redrive_ui.{module}.PAGE", 3)
         for order in ("open", "oldest"):
             seen: list[str] = []
             path: str | None = f"/groups?order={order}"
@@ -562,7 +563,7 @@ def test_what_went_wrong_inside_stays_in_the_log(site: Site, monkeypatch: pytest
         def fail(*_: object, problem: Exception = error) -> None:
             raise problem
 
-        monkeypatch.setattr("redrive_ui.reading.states", fail)
+        monkeypatch.setattr("redrive_ui.route_queries.states", fail)
         answer = site.get("/")
         assert answer.status_code == status
         assert "db.internal" not in answer.text
