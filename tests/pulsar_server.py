@@ -129,6 +129,16 @@ class Pulsar(Server):
             return False
         return True
 
+    def freeze(self) -> None:
+        """Let it answer no more: the signal was sent before the last of its many threads has stopped."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        threads = Path(f"/proc/{self.process.pid}/task")
+        patience = time.monotonic() + 10
+        while {(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads.iterdir()} != {"T"}:
+            assert time.monotonic() < patience, "it goes on"
+            time.sleep(0.001)
+
     def kill(self) -> None:
         """Let it die as in a power cut, as far as a process can."""
         assert self.process is not None

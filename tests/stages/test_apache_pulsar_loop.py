@@ -1,7 +1,5 @@
 """The whole loop on a real Pulsar: dead-lettered by the client library, drained, classified, sent back, recognised."""
 
-import os
-import signal
 import threading
 import time
 import uuid
@@ -270,8 +268,7 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
 
     def publish(queue: str, messages: list[Outgoing]) -> Any:
         if len(answers) == 1:  # it no longer answers; then it dies
-            assert server.process is not None
-            os.killpg(server.process.pid, signal.SIGSTOP)
+            server.freeze()
             under_way.update(message.body.decode() for message in messages)
             threading.Timer(0.3, server.kill).start()
         results = real(queue, messages)
