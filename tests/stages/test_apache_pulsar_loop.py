@@ -265,12 +265,13 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
     real, server = workshop.broker.publish, workshop.server
     answers: list[list[str]] = []
     under_way: set[str] = set()
+    death = threading.Timer(0.3, server.kill)
 
     def publish(queue: str, messages: list[Outgoing]) -> Any:
         if len(answers) == 1:  # it no longer answers; then it dies
             server.freeze()
             under_way.update(message.body.decode() for message in messages)
-            threading.Timer(0.3, server.kill).start()
+            death.start()
         results = real(queue, messages)
         answers.append([result.status for result in results])
         return results
@@ -283,6 +284,7 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
                 pass
         except RedriveError:
             pass  # the destination is gone: the run may end there
+    death.join()  # or it would take the next server for its own
     pipeline.finish(workshop.settings, run, "failed", workshop.now)
     assert answers[:2] == [["sent"] * 5, ["unknown"] * 5]
     assert {status for window in answers[2:] for status in window} <= {"retry"}
