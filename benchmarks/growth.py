@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import throughput
+from benchmarks.processes import in_a_process
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import moves, schema
 from redrive.ledger.account import inspecting
@@ -87,17 +87,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _measured(asked: argparse.Namespace, messages: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=asked.folder or os.environ.get("REDRIVE_BENCH_DIR")) as folder:
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "benchmarks.growth", "--child", folder),
-                *("--messages", str(messages), "--database", asked.database),
-            ],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[1],
+        return in_a_process(  # type: ignore[no-any-return]
+            *("-m", "benchmarks.growth", "--child", folder),
+            *("--messages", str(messages), "--database", asked.database),
         )
-    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
 
 
 # --- in the measured process --------------------------------------------------------------------------------
@@ -122,14 +115,7 @@ def _child(folder: Path, messages: int, database: str) -> dict[str, Any]:
 def _whole(folder: Path, url: str, name: str, server: int | None) -> tuple[float, float]:
     """Seconds and peak memory of what looks at everything, in a process of its own: this one is large by now."""
     before = _computed(server) if server else 0.0
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.growth", "--child", str(folder), "--whole", name, "--url", url],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
-    seconds, peak = json.loads(done.stdout.strip().splitlines()[-1])
+    seconds, peak = in_a_process(*("-m", "benchmarks.growth", "--child", str(folder), "--whole", name, "--url", url))
     return seconds + ((_computed(server) if server else 0.0) - before), peak
 
 

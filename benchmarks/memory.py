@@ -8,7 +8,6 @@ against that with 10,000 messages. The goal is 1.2.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import growth, throughput
+from benchmarks.processes import in_a_process
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
@@ -80,27 +80,20 @@ def _measured(database: str, messages: int) -> dict[str, float]:
         for number, stages in enumerate(RUNS):
             run = ""
             for stage in stages:
-                found = _in_a_process(folder, url, stage, messages, json.dumps([number, run]))
+                found = _stage(folder, url, stage, messages, json.dumps([number, run]))
                 run = found["run"] or run
                 if stage not in NOT_MEASURED:
                     peaks[f"{stage}, run {number + 1}"] = found["peak"]
         for stage in _WHOLE:
-            peaks[stage] = _in_a_process(folder, url, stage, messages, json.dumps([2, ""]))["peak"]
+            peaks[stage] = _stage(folder, url, stage, messages, json.dumps([2, ""]))["peak"]
     return peaks
 
 
-def _in_a_process(folder: str, url: str, stage: str, messages: int, run: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "benchmarks.memory", "--child", folder, "--url", url),
-            *("--stage", stage, "--messages", str(messages), "--run", run),
-        ],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
+def _stage(folder: str, url: str, stage: str, messages: int, run: str) -> dict[str, Any]:
+    return in_a_process(  # type: ignore[no-any-return]
+        *("-m", "benchmarks.memory", "--child", folder, "--url", url),
+        *("--stage", stage, "--messages", str(messages), "--run", run),
     )
-    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
 
 
 # --- in the measured process --------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ what the DAG processor does after a parse, which is to serialize every DAG. The 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +15,8 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.processes import in_a_process
 
 ROOT = Path(__file__).parents[1]
 #: Seconds for 2,000 routes; the goal grows with the routes, but never below what importing takes.
@@ -99,14 +100,9 @@ def _measured(routes: int, *, broken: bool = False, only: str = "") -> dict[str,
             "REDRIVE_CONFIG": str(file),
             "PYTHONPATH": str(ROOT / "plugins"),
         }
-        done = subprocess.run(
-            [sys.executable, "-c", _PARSE, str(ROOT / "dags" / "redrive_routes.py"), only],
-            env=environment,
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
+        return in_a_process(  # type: ignore[no-any-return]
+            *("-c", _PARSE, str(ROOT / "dags" / "redrive_routes.py"), only), env=environment
         )
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ for its own) count too. The server is started here and has seen some cycles befo
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.processes import in_a_process
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.dev import local_spark
 from redrive.ledger import schema
@@ -70,15 +70,9 @@ def _measure(home: Path, environment: Mapping[str, str], processes: int) -> list
         with tempfile.TemporaryDirectory(dir=home) as folder:
             _make_ledger(Path(folder))
             started = time.time()
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.small_batches", folder],
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=Path(__file__).parents[1],
-                env=os.environ | {"REDRIVE_HOME": folder} | environment,
+            first, second = in_a_process(
+                "-m", "benchmarks.small_batches", folder, env=os.environ | {"REDRIVE_HOME": folder} | environment
             )
-        first, second = json.loads(done.stdout.strip().splitlines()[-1])
         found.append({"new": first - started, "running": second - first})
     return found
 

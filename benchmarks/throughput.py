@@ -9,7 +9,6 @@ import json
 import os
 import random
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.processes import in_a_process
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
@@ -63,14 +63,7 @@ def main() -> int:
 
 
 def _measure(stage: str, size: int) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.throughput", stage, str(size)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
-    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
+    return in_a_process("-m", "benchmarks.throughput", stage, str(size))  # type: ignore[no-any-return]
 
 
 # --- in the measured process --------------------------------------------------------------------------------
