@@ -337,7 +337,7 @@ class TestBegin:
 
     def test_a_route_that_is_held_for_a_blink_costs_no_run(self, begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         answers: list[Exception | None] = [RouteBusy("held by a review"), None]
-        monkeypatch.setattr(tasks.time, "sleep", lambda _seconds: None)
+        monkeypatch.setattr(tasks, "BETWEEN_TRIES", timedelta(0))
         given = begin("manual", lambda: answers.pop(0), patience=timedelta(seconds=30))
         assert given["dag_run_id"] == "r1"
         assert answers == []

@@ -410,26 +410,28 @@ def test_a_release_lets_as_many_go_first_as_it_is_told(folder: Path, ledger: Led
 
 
 def test_a_run_until_done_waits_for_what_is_due_and_ends_when_nothing_is_left(
-    folder: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(runs.time, "sleep", slept.append)
     settings = load(folder / "redrive.yaml")
-    assert not runs._another(settings, "orders", {"drained": 0}, watch=False)
+
+    def pause(drained: int, *, watch: bool = False) -> float | None:
+        found = runs._before_next(settings, "orders", {"drained": drained}, watch=watch)
+        return None if found is None else found.total_seconds()
+
+    assert pause(0) is None
     assert "done: nothing is left on orders that a run could do" in capsys.readouterr().err
-    assert runs._another(settings, "orders", {"drained": 3}, watch=False), "there may be more in the queue"
-    assert runs._another(settings, "orders", {"drained": 0}, watch=True)
+    assert pause(3) == 2, "there may be more in the queue"
+    assert pause(0, watch=True) == 60
     workshop = Workshop(folder)
     workshop.die("later", error=THROTTLED)
     workshop.cycle()
-    assert runs._another(settings, "orders", {"drained": 0}, watch=False)
+    assert pause(0) == 2
     assert "left: 1 waiting; the next run in 2 s" in capsys.readouterr().err, "it has been due for long"
     with ledger.write() as connection:
         connection.execute(
             sql("update messages set next_attempt_at = :due_at"), {"due_at": datetime.now(UTC) + timedelta(hours=1)}
         )
-    assert runs._another(settings, "orders", {"drained": 0}, watch=False)
-    assert slept == [2, 60, 2, 60]
+    assert pause(0) == 60
 
 
 def test_a_report_keeps_this_run_and_all_apart_and_says_why_people_are_asked() -> None:

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 LEASE: Final = timedelta(minutes=15)
 #: How long a run waits for a route that is held.
 PATIENCE: Final = timedelta(seconds=30)
+#: And how long between two tries.
+BETWEEN_TRIES: Final = timedelta(seconds=2)
 Counts = dict[str, Any]
 
 
@@ -298,7 +300,7 @@ def _take(route: str, **options: Any) -> "Run":
         except RouteBusy:
             if time.monotonic() >= deadline:
                 raise
-        time.sleep(2)
+        time.sleep(BETWEEN_TRIES.total_seconds())
 
 
 def _decided(settings: Settings) -> list[str]:

@@ -52,8 +52,10 @@ def run(
         return
     while True:
         report = _run_once(settings, route, selection, as_json, wait=wait or until_done or watch)
-        if not (until_done or watch) or not _another(settings, route, report, watch=watch):
+        pause = _before_next(settings, route, report, watch=watch) if until_done or watch else None
+        if pause is None:
             break
+        time.sleep(pause.total_seconds())
     if not as_json:
         print_advice(settings, route, report.get("causes", {}))
 
@@ -84,8 +86,8 @@ def _run_once(settings: "Settings", route: str, selection: "Selection", as_json:
 PAUSES = (timedelta(seconds=2), timedelta(seconds=60))
 
 
-def _another(settings: "Settings", route: str, report: dict[str, Any], *, watch: bool) -> bool:
-    """Wait until the next run has something to do; False where nothing is left for it."""
+def _before_next(settings: "Settings", route: str, report: dict[str, Any], *, watch: bool) -> timedelta | None:
+    """How long to wait until the next run has something to do; None where nothing is left for it. Tells it too."""
     from redrive.ledger.account import inspecting  # noqa: PLC0415
 
     with open_ledger(settings) as ledger, ledger.read() as connection:
@@ -94,7 +96,7 @@ def _another(settings: "Settings", route: str, report: dict[str, Any], *, watch:
         typer.echo(f"redrive: {sentence}", err=True)
     if not watch and not left.messages and not report["drained"]:
         typer.echo(f"done: nothing is left on {route} that a run could do", err=True)
-        return False
+        return None
     shortest, pause = PAUSES
     if report["drained"]:
         pause = shortest  # there may be more of it
@@ -103,8 +105,7 @@ def _another(settings: "Settings", route: str, report: dict[str, Any], *, watch:
     typer.echo(
         f"left: {left.words or 'nothing'}; the next run in {pause.total_seconds():.0f} s (Ctrl-C ends it)", err=True
     )
-    time.sleep(pause.total_seconds())
-    return True
+    return pause
 
 
 def _tell(report: dict[str, Any], as_json: bool) -> None:
