@@ -364,6 +364,65 @@ def test_never_more_is_taken_than_one_batch(rabbitmq: servers.RabbitMQ, create: 
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_is_wanted_next_comes_while_this_is_worked_on_and_never_more(
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str], kind: str
+) -> None:
+    queue = create(x_queue_type=kind)
+    one, other = adapter(rabbitmq), adapter(rabbitmq)
+    fill(one, queue, 3001)
+    one.settle(queue, drain_all(one, queue, 1))  # what a message takes is known now
+    first = one.receive_ahead(queue, limit=1000, ahead=1500, wait=NO_WAIT, lease=LEASE)
+
+    assert [each.letter.body for each in first] == [b"%d" % number for number in range(1, 1001)]
+    assert eventually(lambda: other.depth(queue).visible == 500)
+    assert one.settle(queue, [each.receipt for each in first]).count == 1000
+    later = [
+        one.receive_ahead(queue, limit=limit, ahead=ahead, wait=NO_WAIT, lease=LEASE)
+        for limit, ahead in ((1000, 500), (500, 0))
+    ]
+    assert [each.letter.body for part in later for each in part] == [b"%d" % number for number in range(1001, 2501)]
+    assert other.depth(queue).visible == 500, "an ack let more come"
+    assert one.settle(queue, [each.receipt for part in later for each in part]).count == 1500
+    assert one.depth(queue).total == 500
+    one.close()
+    other.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.parametrize("way", ["release", "close", "fail"])
+def test_what_came_and_was_not_wanted_goes_back_to_its_place(
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str], kind: str, way: str
+) -> None:
+    queue = create(x_queue_type=kind)
+    one, other = adapter(rabbitmq), adapter(rabbitmq)
+    fill(one, queue, 3001)
+    one.settle(queue, drain_all(one, queue, 1))
+    first = one.receive_ahead(queue, limit=1000, ahead=1500, wait=NO_WAIT, lease=LEASE)
+    assert eventually(lambda: other.depth(queue).visible == 500)
+    if way == "release":
+        one.release(queue, ())
+    elif way == "close":
+        assert one.depth(queue)[:3] == (2000, 1000, 0), "what comes next is visible to us"
+        assert other.depth(queue).visible == 500
+        one.close()
+    else:
+        one.release(queue, [each.receipt for each in first])
+
+    left = 2000 if way == "release" else 3000
+    assert eventually(lambda: other.depth(queue).visible == left)
+    again = drain_all(one, queue, left)
+    assert len(again) == left
+    assert one.settle(queue, again).count == left
+    if way == "release":
+        assert one.settle(queue, [each.receipt for each in first]).count == 1000
+    assert one.depth(queue).total == 0
+    one.close()
+    other.close()
+
+
+@pytest.mark.server
 def test_large_messages_are_taken_a_few_at_a_time(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
     queue = create()
     rabbit.publish(queue, [outgoing(b"x" * 2_000_000, n) for n in range(12)])

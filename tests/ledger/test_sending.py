@@ -206,7 +206,7 @@ def test_messages_and_their_group_follow_when_the_slice_is_closed_and_only_once(
     due.announce(slice_, slice_.messages[-1].message_id)
     windows.mark(
         due.ledger, due.lease, slice_.slice_id, [sent(m) for m in slice_.messages[:4]], tries=3, now=due.now,
-        next_mark=slice_.messages[-1].message_id,
+        following=(slice_.slice_id, slice_.messages[-1].message_id),
     )  # fmt: skip
     assert due.states() == {"sending": 6}, "what was sent is durable in the attempts"
     assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 4
@@ -283,7 +283,7 @@ def test_after_its_deadline_a_window_is_still_marked_but_no_next_one_announced(d
     late = due.now + timedelta(minutes=10)
     announced = windows.mark(
         due.ledger, due.lease, slice_.slice_id, [sent(slice_.messages[0])], tries=3, now=late,
-        next_mark=slice_.messages[1].message_id,
+        following=(slice_.slice_id, slice_.messages[1].message_id),
     )  # fmt: skip
     assert not announced
     assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 1
@@ -318,7 +318,7 @@ def crash_after_two_of_three_windows(plant: Plant) -> Slice:
     plant.announce(slice_, slice_.messages[1].message_id)
     windows.mark(
         plant.ledger, plant.lease, slice_.slice_id, [sent(m) for m in slice_.messages[:2]], tries=3, now=plant.now,
-        next_mark=slice_.messages[3].message_id,
+        following=(slice_.slice_id, slice_.messages[3].message_id),
     )  # fmt: skip
     return slice_
 

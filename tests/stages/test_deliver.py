@@ -11,7 +11,7 @@ import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth
 from redrive.brokers.memory import MemoryBroker
-from redrive.errors import QueueMissing, StagingError
+from redrive.errors import BrokerUnavailable, LeaseLost, QueueMissing, StagingError
 from redrive.ledger import leases
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
@@ -465,10 +465,97 @@ def test_half_a_window_is_marked_while_the_other_is_on_the_wire_and_no_more_is_e
     run = planned(workshop)
     broker = workshop.broker = OnTheWire(workshop)
     assert deliver(workshop, run)["redelivered"] == 26
-    assert broker.unmarked == [2, *[4] * 9, 2, 4, 4], "of two slices: what a crash would leave unknown"
-    assert broker.together == [1, *[2] * 9, 1, 2, 2]
+    assert broker.unmarked == [2, *[4] * 12], "of two slices: what a crash would leave unknown"
+    assert broker.together == [1, *[2] * 12]
     assert workshop.bodies("orders") == [body.encode() for body in bodies(26)]
     assert workshop.query("select count(*) from delivery_slices where closed_at is null") == [(0,)]
+
+
+class NextSlice(OnTheWire):
+    """Does something when the depth is asked for while windows are on the wire: as the next slice is about to be
+    claimed."""
+
+    def __init__(self, workshop: Workshop, then: Any) -> None:
+        super().__init__(workshop)
+        self._then = then
+
+    def depth(self, queue: str) -> Depth:
+        if queue == "orders" and self._windows > self._over:
+            self._then()
+        return super().depth(queue)
+
+
+def test_an_error_between_slices_leaves_nothing_of_the_last_one_in_doubt(tmp_path: Path) -> None:
+    def away() -> None:
+        raise BrokerUnavailable("orders: the management API is away")
+
+    workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
+    workshop.die(*bodies(20))
+    run = planned(workshop)
+    workshop.broker = NextSlice(workshop, away)
+    with pytest.raises(BrokerUnavailable, match="is away"):
+        deliver(workshop, run)
+    assert workshop.states() == {"sent": 8, "waiting": 12}
+
+
+def test_a_claim_that_is_lost_between_slices_leaves_half_a_window_in_doubt(tmp_path: Path) -> None:
+    """As a crash there would."""
+    workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
+    workshop.die(*bodies(20))
+    run = planned(workshop)
+
+    def replaced() -> None:
+        workshop.advance(hours=5)
+        workshop.begin()
+
+    workshop.broker = NextSlice(workshop, replaced)
+    with pytest.raises(LeaseLost):
+        deliver(workshop, run)
+    workshop.advance(hours=5)
+    workshop.broker = MemoryBroker(workshop.world)
+    workshop.cycle()
+    assert workshop.query("select count(*) from redelivery_attempts where unknown_at is not null") == [(2,)]
+    assert workshop.bodies("orders") == [body.encode() for body in bodies(20)], "and nothing went twice"
+
+
+def test_when_the_end_of_a_slice_fails_the_next_one_stays(tmp_path: Path) -> None:
+    workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
+    workshop.die(*bodies(20))
+    run = planned(workshop)
+    workshop.world.faults.publishes.extend(["sent"] * 6 + ["retry"] * 14)
+    broker = workshop.broker = OnTheWire(workshop)
+    assert deliver(workshop, run)["redelivered"] == 6
+    assert workshop.states() == {"sent": 6, "waiting": 14}
+    assert len(broker.together) == 5, "one more part was on the wire by then"
+    assert workshop.query("select count(*) from delivery_slices where closed_at is null") == [(0,)]
+
+
+def test_who_waits_for_his_turn_leaves_nothing_on_the_wire(tmp_path: Path) -> None:
+    workshop = Pipelining(tmp_path, rate={"per_second": 8}, deliver={"slice": 8, "confirm_window": 4})
+    workshop.die(*bodies(24))
+    run = planned(workshop)
+    broker = workshop.broker = OnTheWire(workshop)
+    left: list[int] = []
+    assert deliver(workshop, run, on_sleep=lambda: left.append(broker._windows - broker._over))["redelivered"] == 24
+    assert left
+    assert set(left) == {0}
+
+
+def test_a_full_destination_is_never_overfilled_by_what_is_on_the_wire(tmp_path: Path) -> None:
+    workshop = Pipelining(tmp_path, rate={"max_in_flight": 10}, deliver={"slice": 8, "confirm_window": 4})
+    workshop.die(*bodies(40))
+    run = planned(workshop)
+    fullest: list[int | None] = []
+
+    class Looking(OnTheWire):
+        def begin(self, queue: str, messages: Any) -> Any:
+            finish = super().begin(queue, messages)
+            fullest.append(self.depth(queue).total)
+            return finish
+
+    workshop.broker = Looking(workshop)
+    assert deliver(workshop, run, on_sleep=workshop.consume)["redelivered"] == 40
+    assert max(each or 0 for each in fullest) == 10
 
 
 def test_of_a_window_of_one_only_one_is_on_the_wire(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from redrive.brokers.base import Capabilities, Settled
-from redrive.brokers.memory import MemoryBroker
+from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
+from redrive.stages import drain as drain_stage
 from redrive.stages import pipeline
 from tests.workshop import REFUSED, Workshop
 
@@ -132,6 +133,55 @@ def test_what_could_not_be_settled_is_recognised_when_it_comes_again(tmp_path: P
     assert (report["new"], report["duplicates"], report["redelivered"]) == (3, 2, 3)
     assert sorted(workshop.bodies("orders")) == [b"a", b"b", b"c"]
     assert workshop.audit() == []
+
+
+class Ahead(MemoryBroker):
+    """Brings up to three more than it was asked for, and remembers what was wanted at most."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        super().__init__(workshop.world)
+        self.came: list[Any] = []
+        self.wanted: list[int] = []
+        self.given_back = 0
+
+    def receive_ahead(self, queue: str, *, limit: int, ahead: int, **options: Any) -> list[Any]:
+        self.wanted.append(limit + ahead)
+        if len(self.came) < limit:
+            self.came += self.receive(queue, limit=limit - len(self.came) + min(ahead, 3), **options)
+        taken, self.came = self.came[:limit], self.came[limit:]
+        return taken
+
+    def depth(self, queue: str) -> Any:
+        found, came = super().depth(queue), len(self.came) if queue == "orders-dlq" else 0
+        return found._replace(visible=found.visible + came, in_flight=found.in_flight - came)
+
+    def release(self, queue: str, receipts: Any) -> None:
+        self.given_back += 1
+        super().release(queue, [*receipts, *(one.receipt for one in self.came)])
+        self.came = []
+
+
+class Forward(Workshop):
+    """Whose broker lets come what is wanted next."""
+
+    capabilities = replace(MEMORY_CAPABILITIES, reads_ahead=True)
+
+
+@pytest.mark.parametrize(("limit", "drained"), [(100, 25), (17, 17)])
+def test_what_comes_ahead_is_never_more_than_is_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, drained: int
+) -> None:
+    monkeypatch.setattr(drain_stage, "RECEIVE_AT_ONCE", 4)
+    workshop = Forward(tmp_path, drain={"wait": "0s", "flush_messages": 10, "limit": limit})
+    workshop.die(*(f"{number:04}" for number in range(25)))
+    broker = workshop.broker = Ahead(workshop)
+    assert drain(workshop)["drained"] == drained
+    assert sum(batches(workshop)) == drained
+    assert max(batches(workshop)) == 10
+    assert broker.wanted[0] == drained
+    assert broker.wanted == sorted(broker.wanted, reverse=True), "as much as is left, and no more"
+    assert broker.given_back
+    assert broker.depth("orders-dlq")[:2] == (25 - drained, 0), "nothing is held when a drain is over"
 
 
 def test_a_limit_bounds_the_drain(tmp_path: Path) -> None:

@@ -112,6 +112,8 @@ class Capabilities:
     ids_of_sends: bool = False
     #: It fills Pipelines too: a publish can begin while another is on the wire.
     pipelines: bool = False
+    #: It fills ReadsAhead too: what is wanted next can come while this is worked on.
+    reads_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +363,17 @@ class Peeks(Protocol):
 
     def peek(self, queue: str, limit: int) -> list[DeadLetter]:
         """Up to ``limit`` messages of ``queue``, oldest first, which stay as they are."""
+        ...
+
+
+class ReadsAhead(Protocol):
+    """What a broker has besides where its capabilities say ``reads_ahead``."""
+
+    def receive_ahead(self, queue: str, *, limit: int, ahead: int, wait: timedelta, lease: timedelta) -> list[Received]:
+        """As :meth:`Broker.receive`; of up to ``ahead`` more, which will be asked for next, some may come meanwhile.
+
+        To us these are visible in a depth, to others in flight. A release, even of nothing, gives them back.
+        """
         ...
 
 

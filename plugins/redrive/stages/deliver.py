@@ -5,7 +5,6 @@ This module says what goes next, and how much of it. Before each slice the budge
 some of the destination's consumers are stuck. :mod:`~redrive.stages.sending` then sends the slice.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -24,11 +23,9 @@ from redrive.policy.next_step import trusted
 from redrive.stages import aiming, attributes, consumers
 from redrive.stages.context import Context, instant
 from redrive.stages.prefetch import Prefetch, in_a_thread
-from redrive.stages.rates import Rate, rates
+from redrive.stages.rates import rates
 from redrive.stages.rooms import Rooms
 from redrive.stages.sending import SliceSender, Totals
-
-log = logging.getLogger(__name__)
 
 #: With a full destination: how often its depth is looked at again, and when a task gives up waiting.
 LOOK_AGAIN = 1.0
@@ -69,6 +66,7 @@ def deliver(
     try:
         one.run()
     except BaseException:
+        one.salvage()
         # As after a crash, only sooner: what was not handed to the broker waits again, the rest is unknown.
         try:
             recovery.recover(context.ledger, context.lease, context.now(), shard=shard)
@@ -115,8 +113,13 @@ class _Delivery:
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self.wrong: QueueMissing | None = None  # a configured destination that is missing: told when the rest is sent
         self.totals = Totals()
-        self._sender = SliceSender(context, self.totals, monotonic=monotonic, sleep=sleep, prefetch=prefetch)
+        self._sender = SliceSender(
+            context, self.totals, self._blocked, monotonic=monotonic, sleep=sleep, prefetch=prefetch
+        )
         self._rooms = Rooms(context, self._sender.arrived)
+
+    def salvage(self) -> None:
+        self._sender.salvage()
 
     def close(self) -> None:
         self._sender.close()
@@ -152,6 +155,7 @@ class _Delivery:
                     else None,
                 )
             moved, wait = self._work_off(lane for lane in due if lane.destination not in self._blocked)
+            self._sender.finish()
             if moved:
                 waited = 0.0
             elif wait is None or waited >= GIVE_UP:
@@ -200,9 +204,18 @@ class _Delivery:
             return leases.pause_of(connection, self._context.name) is not None
 
     def _slice(self, destination: str, cause: str | None, after: int) -> tuple[Slice | None, float | None]:
-        """Claim and send one slice of a lane; without one, in how many seconds to look again (None: never)."""
+        """Claim and send one slice of a lane; without one, in how many seconds to look again (None: never).
+
+        The end of the slice before may still be on the wire. Where that stands in the way it is waited for.
+        """
+        claimed, wait = self._next_slice(destination, cause, after)
+        if claimed is None and self._sender.finish():
+            claimed, wait = self._next_slice(destination, cause, after)
+        return claimed, wait
+
+    def _next_slice(self, destination: str, cause: str | None, after: int) -> tuple[Slice | None, float | None]:
         context, rate = self._context, self._rates[cause]
-        if self._stopped(destination):
+        if destination in self._blocked or self._stopped(destination):
             return None, None
         size = context.route.deliver.slice
         if self._limit is not None:
@@ -214,18 +227,8 @@ class _Delivery:
         if ready < least:
             return None, rate.wait(least, now)
         size = min(size, ready)
-        seen = self._seen()
-        try:
-            depth = context.broker.depth(destination)
-            objection = self._fan_out_objection(destination)
-        except QueueMissing:
-            if wrong := aiming.missing(context, destination):
-                self._blocked.add(destination)
-                self.wrong = self.wrong or wrong
-                return None, None
-            objection = f"the destination {destination!r} does not exist"
-        if objection is not None:
-            self._escalate_all(destination, objection)
+        seen, depth = self._seen(), self._depth(destination)
+        if depth is None:
             return None, None
         room = int(rate.max_in_flight * self._share(destination))
         if room == 0 and self._shares[destination] == 0:
@@ -236,6 +239,8 @@ class _Delivery:
             # Nobody sees what consumers hold of what the others sent: each task has its own part of the room.
             room = room // self._shards + (self._shard < room % self._shards)
         free = room - self._rooms.in_flight(destination, depth)
+        if free < size and self._sender.finish():
+            return self._next_slice(destination, cause, after)
         least = max(1, room // 10)
         if free < min(size, least):
             return None, self._full(destination, depth)
@@ -249,28 +254,27 @@ class _Delivery:
             return None, self._full(destination, depth)
         if claimed is None:
             return None, None
-        self._send(claimed, rate)
+        self.totals.slices += 1
+        self._sender.send(claimed, rate, self._share(destination))
+        context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
         return claimed, 0.0
 
-    def _send(self, claimed: Slice, rate: Rate) -> None:
-        destination = claimed.destination
-        self.totals.slices += 1
-        before, began = replace(self.totals), time.monotonic()
-        if not self._sender.send(claimed, rate, self._share(destination)):
-            self._blocked.add(destination)
-        log.info(
-            "slice %d to %s: %d messages, %d sent, %d unknown, %d refused, %d put back, %d suppressed in %.2f s",
-            claimed.slice_id,
-            destination,
-            len(claimed.messages),
-            self.totals.redelivered - before.redelivered,
-            self.totals.unknown - before.unknown,
-            self.totals.refused - before.refused,
-            self.totals.put_back - before.put_back,
-            self.totals.suppressed - before.suppressed,
-            time.monotonic() - began,
-        )
-        self._context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
+    def _depth(self, destination: str) -> Depth | None:
+        """How much lies there; None where nothing may be sent there at all."""
+        context = self._context
+        try:
+            depth = context.broker.depth(destination)
+            objection = self._fan_out_objection(destination)
+        except QueueMissing:
+            if wrong := aiming.missing(context, destination):
+                self._blocked.add(destination)
+                self.wrong = self.wrong or wrong
+                return None
+            objection = f"the destination {destination!r} does not exist"
+        if objection is not None:
+            self._escalate_all(destination, objection)
+            return None
+        return depth
 
     def _seen(self, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
         with self._context.ledger.read() as connection:

@@ -19,9 +19,9 @@ expire before the next run may be over, the drain goes on beyond the limit until
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from redrive.brokers.base import Depth
+from redrive.brokers.base import Depth, ReadsAhead
 from redrive.errors import BrokerError, PathTaken
 from redrive.ledger.delivery import expiry as expiry_ledger
 from redrive.ledger.delivery import gate_waits, observations, outcomes
@@ -201,6 +201,7 @@ class _SourceDrain:
         self._lease = min(context.route.drain.lease, longest or timedelta.max)
         self.batch = OpenBatch(context, source, shard, self._lease)
         self._lag = context.broker.capabilities_for(source.queue).depth_lag
+        self._reads_ahead = context.broker.capabilities_for(source.queue).reads_ahead
         self.drained = 0
         self.complete = self.proved = self.nothing_more = False
 
@@ -251,6 +252,7 @@ class _SourceDrain:
                 if snapshot is not None:
                     self._note_end(depth, None, limit)
             self.batch.close()
+            self._let_nothing_more_come()
         except BaseException as error:
             self.batch.give_up(ours=not isinstance(error, PathTaken))
             raise
@@ -258,12 +260,20 @@ class _SourceDrain:
         self._note_expiry(started)
 
     def _receive(self, room: int, wait: timedelta) -> list[Received]:
-        received = self._context.broker.receive(
-            self._source.queue, limit=min(RECEIVE_AT_ONCE, room, self.batch.room()), wait=wait, lease=self._lease
-        )
+        broker, queue = self._context.broker, self._source.queue
+        limit = min(RECEIVE_AT_ONCE, room, self.batch.room())
+        if self._reads_ahead:
+            reading = cast("ReadsAhead", broker)
+            received = reading.receive_ahead(queue, limit=limit, ahead=room - limit, wait=wait, lease=self._lease)
+        else:
+            received = broker.receive(queue, limit=limit, wait=wait, lease=self._lease)
         if all(map(_tells_times, received)):
             return received
         return [one if _tells_times(one) else one._replace(letter=as_far_as_possible(one.letter)) for one in received]
+
+    def _let_nothing_more_come(self) -> None:
+        if self._reads_ahead:
+            self._context.broker.release(self._source.queue, ())
 
     def _stage(self, received: Sequence[Received], now: datetime) -> None:
         self.batch.add(received, now)

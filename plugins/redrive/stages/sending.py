@@ -1,17 +1,20 @@
-"""Sends a claimed slice: window by window announced, sent, confirmed, marked.
+"""Sends claimed slices: window by window announced, sent, confirmed, marked.
 
 Only one confirm window at a time is in the broker's hands or not yet marked, so a crash leaves at most that window
 unknown. Where the broker pipelines, the window goes in two halves: one is with the broker while the other is marked,
-and the next half is read and announced.
+and the next half is read and announced; the last half of a slice while the next slice is claimed.
 """
 
 import itertools
+import logging
 import math
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
+from typing import NamedTuple, cast
 
 from redrive.brokers.base import Pipelines, Publication
 from redrive.errors import (
@@ -33,8 +36,16 @@ from redrive.stages.outgoing import outgoing
 from redrive.stages.prefetch import Prefetch
 from redrive.stages.rates import Rate
 
+log = logging.getLogger(__name__)
+
 #: Has a window's results: see :class:`redrive.brokers.base.Pipelines`.
 Finish = Callable[[], list[Publication]]
+
+
+#: Nothing is left on the wire by who waits longer than this for its turn, in seconds.
+AT_ONCE = 0.1
+#: How a message ended, in the log's words; by ``Publication.status``.
+_ENDED = {"sent": "sent", "unknown": "unknown", "refused": "refused", "retry": "put back"}
 
 
 @dataclass(slots=True)
@@ -61,167 +72,268 @@ class _SliceUnderWay:
     released: AbstractSet[int]
     outgoing: Iterator[Outgoing]
     damaged: list[Claimed]  # found since they were last set aside
-    parts: int = 1  # of a confirm window, which are sent and marked one after the other
+    began: float
     announced: deque[list[Outgoing]] = field(default_factory=deque)
-    on_the_wire: deque[tuple[list[Outgoing], Finish]] = field(default_factory=deque)
+    on_the_wire: int = 0  # parts
     mark: int = 0  # the last message that was announced
     stopped: bool = False  # nothing more of it is announced; what is on the wire is still marked
     trouble: RedriveError | None = None
+    ended: Counter[str] = field(default_factory=Counter)  # how its messages ended
 
     def behind_the_mark(self) -> list[int]:
         """What was not announced yet."""
         return self.ids[self.ids.index(self.mark) + 1 :]
 
 
+class _Part(NamedTuple):
+    """A part of a confirm window that is with the broker, or is published when its results are asked for."""
+
+    of: _SliceUnderWay
+    messages: list[Outgoing]
+    finish: Finish
+    begun: bool
+
+
 class SliceSender:
-    """Sends the slices of one delivery task."""
+    """Sends the slices of one delivery task; destinations to which nothing more may go are added to ``blocked``."""
 
     def __init__(
         self,
         context: Context,
         totals: Totals,
+        blocked: set[str],
         *,
         monotonic: Callable[[], float],
         sleep: Callable[[float], None],
         prefetch: Prefetch,
     ) -> None:
-        self.arrived: Counter[str] = Counter()  # by destination: what was sent, or may have been
+        self.arrived: Counter[str] = Counter()  # by destination: what was sent, or may have been, or is on the wire
         self._context = context
         self._totals = totals
+        self._blocked = blocked
         self._monotonic = monotonic
         self._sleep = sleep
         self._prefetch = prefetch
         self._checker = open_check(context)
         self._aside: set[int] = set()  # messages whose file is damaged
+        self._wire: deque[_Part] = deque()  # oldest first; they belong to two slices at most
+        self._fatal: RedriveError | None = None  # what a person has to mend
 
     def close(self) -> None:
         """Close the processed check."""
         if self._checker is not None:
             self._checker.close()
 
-    def send(self, claimed: Slice, rate: Rate, share: float) -> bool:
+    def send(self, claimed: Slice, rate: Rate, share: float) -> None:
         """Send what the processed check doesn't know at ``rate``, slower where only a ``share`` of consumers works.
 
-        Returns whether more may go to the destination in this task. Raises what a person has to mend: a missing queue,
-        a missing permission, a staging that can't be read.
+        Where the broker pipelines, the last part of it may still be on the wire when this returns: see :meth:`finish`.
+        Raises what a person has to mend: a missing queue, a missing permission, a staging that can't be read.
         """
-        context, deliver = self._context, self._context.route.deliver
-        todo = self._without_processed(claimed)
-        if todo is None:
-            windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
-            return False
-        if not todo:
-            windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
-            return True
-        damaged: list[Claimed] = []
+        one, parts = self._under_way(claimed, rate, share), self._parts(claimed.destination)
+        if one is None:
+            return
+        if len(self._wire) >= parts:
+            self._finish_all()
+        try:
+            # What is announced has its payloads at hand: what can't be read never was in the broker's hands.
+            free = parts - len(self._wire)
+            one.announced.extend(part for _ in range(free) if (part := self._next_part(one, parts)))
+        except StagingError as error:
+            self._note(one, error)
+        self._set_aside(one)
+        if not one.announced or claimed.destination in self._blocked:
+            self._give_back(one, [each for each in one.ids if each not in self._aside])
+            self._close(one)
+            if self._fatal is not None:
+                self.finish()
+            return
+        one.mark = one.announced[-1][-1].message_id
+        windows.raise_mark(self._context.ledger, self._context.lease, claimed.slice_id, one.mark, self._context.now())
+        while True:
+            while one.announced:
+                self._begin(one)
+            if not self._wire or (len(self._wire) < parts and self._is_all_begun(one)):
+                break
+            self._finish_oldest(one, parts)
+        if one.stopped and not one.on_the_wire:
+            self._close(one)
+        if self._fatal is not None:
+            self.finish()
+
+    def finish(self) -> bool:
+        """Mark what is still on the wire when the broker has confirmed it; whether there was any. Raises as
+        :meth:`send`."""
+        found = self._finish_all()
+        if self._fatal is not None:
+            raise self._fatal
+        return found
+
+    def salvage(self) -> None:
+        """After an error: mark what is with the broker and can still be marked, and send nothing more."""
+        self._wire = deque(part for part in self._wire if part.begun)
+        with suppress(Exception):
+            self._finish_all()
+
+    def _finish_all(self) -> bool:
+        found = bool(self._wire)
+        while self._wire:
+            self._finish_oldest()
+        return found
+
+    def _parts(self, destination: str) -> int:
+        """In how many parts a confirm window goes, which are sent and marked one after the other."""
+        pipelines = self._context.broker.capabilities_for(destination).pipelines
+        return 2 if pipelines and self._context.route.deliver.confirm_window > 1 else 1
+
+    def _under_way(self, claimed: Slice, rate: Rate, share: float) -> _SliceUnderWay | None:
+        """The slice, as far as it is to be sent; None where it isn't."""
+        began = time.monotonic()
+        todo, damaged = self._without_processed(claimed), list[Claimed]()
         one = _SliceUnderWay(
             claimed,
             rate,
             share,
             [each.message_id for each in todo],
             {each.message_id for each in todo if each.mode == "release"},
-            outgoing(context, todo, claimed, damaged),
+            outgoing(self._context, todo, claimed, damaged),
             damaged,
+            began,
         )
-        if deliver.confirm_window > 1 and context.broker.capabilities_for(claimed.destination).pipelines:
-            one.parts = 2
-        # What is announced has its payloads at hand: what can't be read never was in the broker's hands.
-        one.announced.extend(part for _ in range(one.parts) if (part := self._next_part(one)))
-        self._set_aside(one.damaged, claimed)
-        if not one.announced:
-            windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
-            return True
-        one.mark = one.announced[-1][-1].message_id
-        windows.raise_mark(context.ledger, context.lease, claimed.slice_id, one.mark, context.now())
-        while one.announced or one.on_the_wire:
-            while one.announced:
-                self._begin(one)
-            if one.on_the_wire:
-                self._finish(one)
-        if isinstance(one.trouble, QueueMissing | PermissionRefused | StagingError):
-            raise one.trouble
-        if one.stopped:
-            windows.close(context.ledger, context.lease, claimed.slice_id, context.now())
-        return one.trouble is None
+        if todo:
+            return one
+        self._close(one)
+        return None
 
-    def _next_part(self, one: _SliceUnderWay) -> list[Outgoing]:
-        return list(itertools.islice(one.outgoing, self._context.route.deliver.confirm_window // one.parts))
+    def _next_part(self, one: _SliceUnderWay, parts: int) -> list[Outgoing]:
+        if one.stopped:
+            return []
+        return list(itertools.islice(one.outgoing, self._context.route.deliver.confirm_window // parts))
+
+    def _rest(self, one: _SliceUnderWay) -> list[int]:
+        """What was not announced yet and can be."""
+        return [] if one.stopped else [each for each in one.behind_the_mark() if each not in self._aside]
+
+    def _is_all_begun(self, one: _SliceUnderWay) -> bool:
+        """All of it is on the wire or marked, and nothing speaks against the next slice."""
+        return one.trouble is None and not one.stopped and not self._rest(one)
 
     def _begin(self, one: _SliceUnderWay) -> None:
-        """Send what was announced first when its turn comes, unless it is too late for it and all behind it."""
+        """Send what was announced first when its turn comes, unless something speaks against it and all behind it."""
         context, messages, to = self._context, one.announced.popleft(), one.claimed.destination
         self._pace(one.rate, len(messages), one.share)
-        if one.claimed.repeat_until is not None and context.now() >= one.claimed.repeat_until:
+        too_late = one.claimed.repeat_until is not None and context.now() >= one.claimed.repeat_until
+        if too_late or to in self._blocked:
             one.announced.clear()
             one.stopped = True
-            self._give_back(one.claimed, one.ids[one.ids.index(messages[0].message_id) :])
-        elif one.parts > 1:
-            one.on_the_wire.append((messages, cast("Pipelines", context.broker).begin(to, messages)))
+            self._give_back(one, one.ids[one.ids.index(messages[0].message_id) :])
+            return
+        self.arrived[to] += len(messages)
+        one.on_the_wire += 1
+        if self._parts(to) > 1:
+            self._wire.append(_Part(one, messages, cast("Pipelines", context.broker).begin(to, messages), begun=True))
         else:
-            one.on_the_wire.append((messages, lambda: context.broker.publish(to, messages)))
+            self._wire.append(_Part(one, messages, lambda: context.broker.publish(to, messages), begun=False))
 
-    def _finish(self, one: _SliceUnderWay) -> None:
-        """Mark what was sent first when the broker has confirmed it, and announce what was read meanwhile."""
-        context, claimed = self._context, one.claimed
-        messages, finish = one.on_the_wire.popleft()
-        with self._prefetch(lambda: [] if one.stopped else self._next_part(one)) as read:
-            marks, problem = _published(finish, claimed.destination, messages, one.released)
-        one.trouble = one.trouble or problem
+    def _finish_oldest(self, current: _SliceUnderWay | None = None, parts: int = 1) -> None:
+        """Mark what was sent first when the broker has confirmed it. With a ``current`` slice, which is its own or the
+        next one, the next part of that is read meanwhile, and announced."""
+        context = self._context
+        one, messages, finish, _ = self._wire.popleft()
+        with self._prefetch(lambda: self._next_part(current, parts) if current else []) as read:
+            marks, problem = _published(finish, one.claimed.destination, messages, one.released)
+        one.on_the_wire -= 1
+        self._note(one, problem)
+        if current and one.claimed.destination == current.claimed.destination:
+            current.trouble = current.trouble or problem
         following: list[Outgoing] = []
-        if one.trouble is None and not one.stopped:
+        if current and current.trouble is None and not current.stopped:
             try:
                 following = read()
             except StagingError as error:
-                one.trouble = error
-            self._set_aside(one.damaged, claimed)
-        rest = [] if one.stopped else [each for each in one.behind_the_mark() if each not in self._aside]
+                self._note(current, error)
+            self._set_aside(current)
+        rest = self._rest(current) if current else []
+        last = not (self._rest(one) or one.on_the_wire or one.stopped)
         announced = windows.mark(
             context.ledger,
             context.lease,
-            claimed.slice_id,
+            one.claimed.slice_id,
             marks,
             tries=context.route.deliver.tries,
             now=context.now(),
-            next_mark=following[-1].message_id if following else None,
-            last_window=not (rest or one.on_the_wire or one.stopped),
+            following=(current.claimed.slice_id, following[-1].message_id) if current and following else None,
+            last_window=last,
         )
-        self._count(marks)
-        self.arrived[claimed.destination] += sum(1 for each in marks if each.status in ("sent", "unknown"))
-        if announced:
-            one.announced.append(following)
-            one.mark = following[-1].message_id
-        elif rest:
-            one.stopped = True
-            self._give_back(claimed, rest)
+        self._count(one, marks)
+        if last:
+            self._tell(one)
+        if current and announced:
+            current.announced.append(following)
+            current.mark = following[-1].message_id
+        elif current and rest:
+            current.stopped = True
+            self._give_back(current, rest)
 
-    def _give_back(self, claimed: Slice, message_ids: Sequence[int]) -> None:
-        context = self._context
-        self._totals.put_back += windows.give_back(
-            context.ledger, context.lease, claimed.slice_id, message_ids, context.now()
-        )
-
-    def _set_aside(self, damaged: list[Claimed], claimed: Slice) -> None:
-        """Leave the messages whose file is damaged to people."""
-        if not damaged:
+    def _note(self, one: _SliceUnderWay, problem: RedriveError | None) -> None:
+        """What keeps a slice's destination from getting more in this task."""
+        if problem is None:
             return
-        context, ids = self._context, [one.message_id for one in damaged]
-        windows.set_aside(context.ledger, context.lease, claimed.slice_id, ids, FILE_DAMAGED, context.now())
+        one.trouble = one.trouble or problem
+        self._blocked.add(one.claimed.destination)
+        if isinstance(problem, QueueMissing | PermissionRefused | StagingError):
+            self._fatal = self._fatal or problem
+
+    def _give_back(self, one: _SliceUnderWay, message_ids: Sequence[int]) -> None:
+        if not message_ids:
+            return
+        context, slice_id = self._context, one.claimed.slice_id
+        back = windows.give_back(context.ledger, context.lease, slice_id, message_ids, context.now())
+        self._totals.put_back += back
+        one.ended["put back"] += back
+
+    def _close(self, one: _SliceUnderWay) -> None:
+        windows.close(self._context.ledger, self._context.lease, one.claimed.slice_id, self._context.now())
+        self._tell(one)
+
+    def _tell(self, one: _SliceUnderWay) -> None:
+        """Log what became of a slice that is closed."""
+        ended = ", ".join(f"{count} {how}" for how, count in sorted(one.ended.items()))
+        log.info(
+            "slice %d to %s: %d messages: %s; in %.2f s",
+            one.claimed.slice_id,
+            one.claimed.destination,
+            len(one.claimed.messages),
+            ended or "none sent",
+            time.monotonic() - one.began,
+        )
+
+    def _set_aside(self, one: _SliceUnderWay) -> None:
+        """Leave the messages whose file is damaged to people."""
+        if not one.damaged:
+            return
+        context, ids, slice_id = self._context, [each.message_id for each in one.damaged], one.claimed.slice_id
+        windows.set_aside(context.ledger, context.lease, slice_id, ids, FILE_DAMAGED, context.now())
         context.progress("set aside, as their staging file is damaged or missing", len(ids), None)
         self._totals.unreadable += len(ids)
+        one.ended["set aside"] += len(ids)
         self._aside.update(ids)
-        damaged.clear()
+        one.damaged.clear()
 
-    def _without_processed(self, claimed: Slice) -> Sequence[Claimed] | None:
-        """The claimed messages that the processed check doesn't know; None where it gives no answer, and they wait."""
+    def _without_processed(self, claimed: Slice) -> Sequence[Claimed]:
+        """The claimed messages that the processed check doesn't know; none where it gives no answer, and they wait."""
         context = self._context
         if self._checker is None:
             return claimed.messages
+        ids = [one.message_id for one in claimed.messages]
         try:
             done = self._checker.processed([(one.message_id, one.message_key) for one in claimed.messages])
         except CheckFailed as error:
-            self._give_back(claimed, [one.message_id for one in claimed.messages])
+            back = windows.give_back(context.ledger, context.lease, claimed.slice_id, ids, context.now())
+            self._totals.put_back += back
+            self._blocked.add(claimed.destination)
             context.progress(f"held: {error}", 0, None)
-            return None
+            return []
         if not done:
             return claimed.messages
         self._totals.suppressed += windows.suppress(
@@ -232,21 +344,22 @@ class SliceSender:
     def _pace(self, rate: Rate, count: int, share: float) -> None:
         """Wait until ``count`` messages may go; each costs more where only a share of the consumers works."""
         wait = rate.wait(count, self._monotonic())
+        if wait > AT_ONCE:
+            self._finish_all()  # else a crash meanwhile would leave it unknown
+            wait = rate.wait(count, self._monotonic())
         if wait > 0:
             self._sleep(wait)
         rate.available(self._monotonic())
         rate.take(math.ceil(count / (share or 1)))
 
-    def _count(self, marks: Sequence[Mark]) -> None:
-        for one in marks:
-            if one.status == "sent":
-                self._totals.redelivered += 1
-            elif one.status == "unknown":
-                self._totals.unknown += 1
-            elif one.status == "refused":
-                self._totals.refused += 1
-            else:
-                self._totals.put_back += 1
+    def _count(self, one: _SliceUnderWay, marks: Sequence[Mark]) -> None:
+        ended = Counter([_ENDED[each.status] for each in marks])
+        one.ended += ended
+        self._totals.redelivered += ended["sent"]
+        self._totals.unknown += ended["unknown"]
+        self._totals.refused += ended["refused"]
+        self._totals.put_back += ended["put back"]
+        self.arrived[one.claimed.destination] -= ended["refused"] + ended["put back"]
 
 
 def _published(

@@ -30,6 +30,7 @@ from redrive.brokers.rabbitmq.link import (
     ACCESS_REFUSED,
     PRECONDITION_FAILED,
     Channel,
+    Consumption,
     Delivery,
     Link,
     channel_error,
@@ -49,6 +50,8 @@ from redrive.message import Micros, Outgoing, Received
 
 #: Bytes that a receive may have under way, and messages while their size is not known yet.
 PREFETCH_BYTES, FIRST_PREFETCH = 16 * 1024 * 1024, 100
+#: Messages that may be under way or held by one consumer: a batch, and as many again that come while it is settled.
+MOST_PREFETCH = 10_000
 #: The management API measures queues every five seconds (collect_statistics_interval).
 STATISTICS_LAG = 6.0
 LONGEST_NAME = 255
@@ -85,6 +88,21 @@ class _Holder:
         self.held: dict[int, None] = {}  # unacked tags in rising order
         self.released: set[int] = set()
         self.last = 0
+        self.coming: Consumption | None = None  # what comes while what was returned is worked on
+
+
+def _held_of(receipts: Sequence[object], holder: _Holder) -> tuple[set[int], list[tuple[object, str]]]:
+    """The tags of receipts that are held, and those that never can be again, with why."""
+    tags: set[int] = set()
+    failures: list[tuple[object, str]] = []
+    for receipt in receipts:
+        if not isinstance(receipt, Receipt) or not 0 < receipt.tag <= holder.last or receipt.channel != holder.number:
+            failures.append((receipt, "its channel was lost, so the message went back to its queue"))
+        elif receipt.tag in holder.released:
+            failures.append((receipt, "it was given back"))
+        elif receipt.tag in holder.held:
+            tags.add(receipt.tag)
+    return tags, failures
 
 
 class RabbitMQ:
@@ -148,12 +166,24 @@ class RabbitMQ:
 
     # --- receiving ------------------------------------------------------------------------------------
 
-    def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:  # noqa: ARG002
+    def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
         """See :class:`~redrive.brokers.base.Broker`; there is no lease, messages are ours while the channel lives.
 
-        Each receive is a consumer of its own with a prefetch of what it may return, so the broker never sends more
-        than is wanted. Fewer than ``limit`` come where messages are large.
+        A receive is a consumer with a prefetch of what it may return, so the broker never sends more than is wanted.
+        Fewer than ``limit`` come where messages are large.
         """
+        return self.receive_ahead(queue, limit=limit, ahead=0, wait=wait, lease=lease)
+
+    def receive_ahead(
+        self,
+        queue: str,
+        *,
+        limit: int,
+        ahead: int,
+        wait: timedelta,
+        lease: timedelta,  # noqa: ARG002
+    ) -> list[Received]:
+        """See :class:`~redrive.brokers.base.ReadsAhead`; the consumer stays, so a part of its prefetch comes."""
         if limit < 1:
             return []
         lost = self._holders.get(queue)
@@ -165,25 +195,19 @@ class RabbitMQ:
                 " they went back to the queue"
             )
         holder = self._holder(queue, f"basic.consume on queue {queue}")
-        ready, _ = self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
-        patience = wait.total_seconds()
-        if ready == 0 and patience <= 0:
-            return []
-        if queue not in self._others:  # while we hold some, nobody can tell what others do
-            self._measured(queue)
-        mean = self._mean_bytes.get(queue)
-        affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, 1)))
-        deliveries = self._on(
-            queue,
-            lambda: holder.channel.consume(
-                queue,
-                prefetch=min(limit, affordable, 65_535),
-                expected=max(ready, 1),
-                # What is ready comes at once, unless another consumer was quicker.
-                first=max(patience, 0.5 if ready else 0),
-                idle=0.25,
-            ),
-        )
+        patience, ready = wait.total_seconds(), 1
+        if holder.coming is None or holder.coming.is_spent:
+            ready, _ = self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
+            if ready == 0 and patience <= 0:
+                return []
+            if queue not in self._others:  # while we hold some, nobody can tell what others do
+                self._measured(queue)
+            holder.coming = self._on(queue, lambda: self._consume(holder.channel, queue, limit + ahead, ready))
+        coming = holder.coming
+        coming.want(limit + ahead)
+        # What is ready comes at once, unless another consumer was quicker.
+        first = max(patience, 0.5 if ready else 0)
+        deliveries = self._on(queue, lambda: coming.take(limit, first=first, idle=0.25))
         if not deliveries:
             return []
         self._touched[queue] = self._monotonic()
@@ -191,8 +215,14 @@ class RabbitMQ:
             holder.held[delivery.tag] = None
         holder.last = max(holder.last, deliveries[-1].tag)
         size = sum(len(delivery.body) + len(delivery.raw) for delivery in deliveries) / len(deliveries)
-        self._mean_bytes[queue] = max(size, (mean or 0) / 2)
+        self._mean_bytes[queue] = max(size, (self._mean_bytes.get(queue) or 0) / 2)
         return [Received(self._letter(queue, one), Receipt(holder.number, one.tag)) for one in deliveries]
+
+    def _consume(self, channel: Channel, queue: str, wanted: int, ready: int) -> Consumption:
+        mean = self._mean_bytes.get(queue)
+        affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, 1)))
+        prefetch = min(wanted, affordable, MOST_PREFETCH)
+        return Consumption(channel, queue, prefetch=prefetch, wanted=wanted, expected=max(ready, 1))
 
     def _letter(self, queue: str, delivery: Delivery) -> Any:
         return letter_of(
@@ -221,6 +251,7 @@ class RabbitMQ:
         self._finish(
             queue, receipts, "basic.nack", lambda channel, tag, multiple: channel.requeue(tag, multiple=multiple)
         )
+        self._give_back(queue)
 
     def extend(self, queue: str, receipts: Sequence[object], lease: timedelta) -> None:  # noqa: ARG002
         """Nothing to extend: asks whether the channel lives.
@@ -248,19 +279,10 @@ class RabbitMQ:
         if not receipts:
             return Settled(0)
         holder = self._holder(queue, f"{action} on queue {queue}")
-        failures: list[tuple[object, str]] = []
-        tags: set[int] = set()
-        for receipt in receipts:
-            if (
-                not isinstance(receipt, Receipt)
-                or not 0 < receipt.tag <= holder.last
-                or receipt.channel != holder.number
-            ):
-                failures.append((receipt, "its channel was lost, so the message went back to its queue"))
-            elif receipt.tag in holder.released:
-                failures.append((receipt, "it was given back"))
-            elif receipt.tag in holder.held:
-                tags.add(receipt.tag)
+        tags, failures = _held_of(receipts, holder)
+        coming = holder.coming
+        if coming is not None:
+            self._on(queue, lambda: coming.before_ack(tags) if action == "basic.ack" else coming.cancel())
         # As many as possible of the oldest in one: that is all of them, when a batch is settled as a whole.
         oldest = 0
         for tag in holder.held if not one_by_one else ():
@@ -286,6 +308,17 @@ class RabbitMQ:
             self._numbers += 1
             holder = self._holders[queue] = _Holder(self._numbers, link.channel())
         return holder
+
+    def _give_back(self, queue: str) -> None:
+        """Let nothing more come from ``queue``, and give back what came and was not returned."""
+        holder = self._holders.get(queue)
+        if holder is None or holder.coming is None:
+            return
+        self._on(queue, holder.coming.cancel)
+        for tag in holder.coming.drop():
+            holder.channel.requeue(tag, multiple=False)
+        holder.coming = None
+        self._on(queue, lambda: holder.channel.count(queue, "basic.nack"))
 
     def _on(self, queue: str, call: Callable[[], Any]) -> Any:
         """``call``; when it fails, the queue's channel is not used again."""
@@ -579,22 +612,31 @@ class RabbitMQ:
     def depth(self, queue: str) -> Depth:
         """See :class:`~redrive.brokers.base.Broker`.
 
-        Ready messages are counted now. What consumers hold is exact for ourselves; for others it comes from the
-        management API, seconds late, and without one it is not known. The depth is as old as its oldest part. Where
-        others receive, the two don't belong together: what they took since would be in neither. Then both are those
-        that the node measured at one moment. What waits in a delay queue is ready there; delayed is what waits where
-        this instance made messages wait.
+        Ready messages are counted now, with those that came ahead. What consumers hold is exact for ourselves; for
+        others it comes from the management API, seconds late, and without one it is not known. The depth is as old as
+        its oldest part. Where others receive, the two don't belong together: what they took since would be in neither.
+        Then both are those that the node measured at one moment. What waits in a delay queue is ready there; delayed is
+        what waits where this instance made messages wait.
         """
+        came = self._came(queue)
         ready, consumers = self._probed(queue, "queue.declare")
         delayed = self._delayed(queue)
         if self._management is None:
-            return Depth(ready, None, delayed, consumers)
+            return Depth(came + ready, None, delayed, consumers)
         ours, others = self._held(queue), self._measured(queue)
         if others is None:
-            return Depth(ready, None, delayed, consumers)
+            return Depth(came + ready, None, delayed, consumers)
         if others.ready is not None and not self._just_touched(queue) and (consumers or ready < others.ready):
             ready = others.ready
-        return Depth(ready, ours + others.held, delayed, consumers, others.as_of)
+        return Depth(came + ready, ours + others.held, delayed, consumers, others.as_of)
+
+    def _came(self, queue: str) -> int:
+        """What came and was not returned yet; nothing more comes."""
+        holder = self._holders.get(queue)
+        if holder is None or holder.coming is None:
+            return 0
+        self._on(queue, holder.coming.cancel)
+        return holder.coming.waiting
 
     def _held(self, queue: str) -> int:
         holder = self._holders.get(queue)

@@ -45,6 +45,7 @@ CAPABILITIES = Capabilities(
     untried_rights="read on sources; write on the default exchange",
     consumer_ids="kept",  # the property message_id, where the producer set one
     pipelines=True,
+    reads_ahead=True,
 )
 #: With the management API the messages in flight are known too, and who holds them.
 WITH_MANAGEMENT = replace(CAPABILITIES, knows_empty=True, consumer_statistics=True, closes_connections=True)

@@ -8,7 +8,7 @@ so frames with content headers are handed on undecoded. Deliveries, of which the
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import pika
@@ -266,10 +266,11 @@ class Channel:
         self.link = link
         self.reason: BaseException | None = None
         self.published = 0  # tags of the messages that were sent in confirm mode count from 1
-        self._cancelled = False
+        self.cancelled: set[str] = set()  # consumers that the broker cancelled
         opened: list[bool] = []
         self._channel = self._quietly(lambda: link._connection.channel(on_open_callback=lambda _: opened.append(True)))
         self._channel.add_on_close_callback(lambda _, reason: self._closed(reason))
+        self._channel.add_on_cancel_callback(lambda answer: self.cancelled.add(answer.method.consumer_tag))
         self._answer(lambda: bool(opened), "channel.open", "")
 
     def _closed(self, reason: BaseException) -> None:
@@ -295,57 +296,6 @@ class Channel:
             "queue.declare",
             queue,
         )
-
-    def consume(self, queue: str, *, prefetch: int, first: float, idle: float, expected: int) -> list[Delivery]:
-        """Up to ``prefetch`` deliveries, unacked.
-
-        Ends when ``expected`` are here, when none came for ``idle`` seconds after one did, or when the first did not
-        come within ``first`` seconds. The consumer is cancelled; what had been under way to it goes back at once.
-        """
-        found: list[Delivery] = []
-        self._cancelled = False
-
-        def deliver(_: object, method: Any, properties: Any, body: bytes) -> None:
-            found.append(
-                Delivery(
-                    method.delivery_tag, method.redelivered, method.exchange, method.routing_key, properties.raw, body
-                )
-            )
-
-        def gone(_: object) -> None:
-            self._cancelled = True
-
-        self._ask(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
-        tags: list[str] = []
-        # The tag is known before the answer, so that deliveries that overtake it find their consumer.
-        self._channel.add_on_cancel_callback(gone)
-        tag = self._quietly(
-            lambda: self._channel.basic_consume(
-                queue, deliver, callback=lambda answer: tags.append(answer.method.consumer_tag)
-            )
-        )
-        takers = self.link._connection.takers
-        if tag is not None:
-            takers[self._channel.channel_number] = _Taker(tag, found)
-        try:
-            self._answer(lambda: bool(tags), "basic.consume", queue)
-            self.link.wait(lambda: bool(found) or self._stopped(), first)
-            while found and len(found) < min(expected, prefetch) and not self._stopped():
-                before = len(found)
-                if not self.link.wait(lambda before=before: len(found) > before or self._stopped(), idle):  # type: ignore[misc]
-                    break
-        finally:  # what comes now is pika's to give back
-            takers.pop(self._channel.channel_number, None)
-        if self.is_open and not self._cancelled:
-            self._ask(lambda done: self._channel.basic_cancel(tag, callback=done), "basic.cancel", queue)
-        if not self.link.is_open:
-            raise connection_error(self.link.error, f"basic.consume on queue {queue}")
-        if self.reason is not None:
-            raise channel_error(self.reason, "basic.consume", queue)
-        return found
-
-    def _stopped(self) -> bool:
-        return self._cancelled or not self.is_open
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         """Ack; there is no answer: ask for the :meth:`count` afterwards."""
@@ -439,6 +389,121 @@ class Channel:
             if self.reason is None:
                 self.reason = error
             return None
+
+
+class Consumption:
+    """A consumer to which messages come, also while nobody waits for them, until its prefetch is used up.
+
+    ``wanted`` is how many may be taken at all: no more ever come. ``expected`` of them are there now.
+    """
+
+    def __init__(self, channel: Channel, queue: str, *, prefetch: int, wanted: int, expected: int) -> None:
+        self._channel = channel
+        self._queue = queue
+        self._came: list[Delivery] = []  # and was not taken yet
+        self._prefetch = prefetch
+        self._wanted = wanted
+        self._expected = min(expected, wanted)  # so many are still to be taken
+        self._taken = 0
+        self._first = 0  # the tag of the first that was taken
+        self._acked = 0  # of what was taken: for each the broker may send one more
+        self._ended = False  # nothing comes any more
+        amqp = channel._channel
+        channel._ask(lambda done: amqp.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
+        tags: list[str] = []
+        # The tag is known before the answer, so that deliveries that overtake it find their consumer.
+        self._tag = channel._quietly(
+            lambda: amqp.basic_consume(
+                queue, self._deliver, callback=lambda answer: tags.append(answer.method.consumer_tag)
+            )
+        )
+        if self._tag is not None:
+            channel.link._connection.takers[amqp.channel_number] = _Taker(self._tag, self._came)
+        try:
+            channel._answer(lambda: bool(tags), "basic.consume", queue)
+        except BrokerError:
+            self._end()
+            raise
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing is to be taken any more."""
+        return self._ended and not self._came
+
+    @property
+    def waiting(self) -> int:
+        """So many came and were not taken yet."""
+        return len(self._came)
+
+    def want(self, wanted: int) -> None:
+        """From now on no more than these are wanted."""
+        self._wanted = self._taken + wanted
+        if self._acked + self._prefetch > self._wanted:
+            self.cancel()
+
+    def before_ack(self, tags: Collection[int]) -> None:
+        """What was taken, here or before, is acked now: for what came to this consumer more comes."""
+        count = sum(1 for tag in tags if tag >= self._first) if self._first else 0
+        if self._acked + count + self._prefetch > self._wanted:
+            self.cancel()
+        self._acked += count
+
+    def take(self, limit: int, *, first: float, idle: float) -> list[Delivery]:
+        """Up to ``limit`` deliveries, unacked.
+
+        Ends when they are here, or all that were expected; when none came for ``idle`` seconds after one did, or when
+        the first did not come within ``first`` seconds: then, as when all are here, the consumer is cancelled.
+        """
+        link, came = self._channel.link, self._came
+        # Of what it has under way unacked no more comes.
+        enough = min(limit, self._expected, self._prefetch + self._acked - self._taken)
+        link.wait(lambda: bool(came) or self._stopped(), first)
+        while came and len(came) < enough and not self._stopped():
+            before = len(came)
+            if not link.wait(lambda before=before: len(came) > before or self._stopped(), idle):  # type: ignore[misc]
+                break
+        if len(came) < enough or enough < limit or enough == self._expected:
+            self.cancel()
+        if not link.is_open:
+            raise connection_error(link.error, f"basic.consume on queue {self._queue}")
+        if self._channel.reason is not None:
+            raise channel_error(self._channel.reason, "basic.consume", self._queue)
+        taken = came[:limit]
+        del came[:limit]
+        if taken and not self._first:
+            self._first = taken[0].tag
+        self._expected -= len(taken)
+        self._taken += len(taken)
+        return taken
+
+    def cancel(self) -> None:
+        """Let nothing more come."""
+        channel = self._channel
+        if not self._stopped():
+            channel._ask(
+                lambda done: channel._channel.basic_cancel(self._tag, callback=done), "basic.cancel", self._queue
+            )
+        self._end()
+
+    def drop(self) -> list[int]:
+        """Forget what came and was not taken; returns its tags."""
+        tags = [delivery.tag for delivery in self._came]
+        self._came.clear()
+        return tags
+
+    def _deliver(self, _: object, method: Any, properties: Any, body: bytes) -> None:
+        """What comes by pika's own way."""
+        self._came.append(
+            Delivery(method.delivery_tag, method.redelivered, method.exchange, method.routing_key, properties.raw, body)
+        )
+
+    def _stopped(self) -> bool:
+        return self._ended or not self._channel.is_open or self._tag in self._channel.cancelled
+
+    def _end(self) -> None:
+        """What comes now is pika's to give back."""
+        self._ended = True
+        self._channel.link._connection.takers.pop(self._channel._channel.channel_number, None)
 
 
 def connection_error(error: BaseException | None, subject: str) -> BrokerError:

@@ -180,12 +180,12 @@ def mark(
     *,
     tries: int,
     now: datetime,
-    next_mark: int | None = None,
+    following: tuple[int, int] | None = None,
     last_window: bool = False,
 ) -> bool:
-    """Record how a window ended, in one transaction; with ``next_mark`` also announce the next window, after the
-    ``last_window`` also close the slice. What was sent is recorded in the attempts; the messages follow when the slice
-    is closed, or recovered.
+    """Record how a window ended, in one transaction; with ``following`` (slice, last message) also announce the next
+    window, of this slice or the next one; after the ``last_window`` also close the slice. What was sent is recorded in
+    the attempts; the messages follow when the slice is closed, or recovered.
 
     Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
     for a reason of its own is tried ``tries`` times, then goes to people.
@@ -244,7 +244,7 @@ def mark(
         )
         if last_window:
             close_slice(tx, slice_id)
-        return next_mark is not None and _announce(tx, slice_id, next_mark)
+        return following is not None and _announce(tx, *following)
 
 
 def _mark_not_sent(
