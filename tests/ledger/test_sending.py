@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import event
 
 from redrive.errors import LeaseLost
+from redrive.ledger import leases
 from redrive.ledger.delivery import claims, lanes, recovery, windows
 from redrive.ledger.delivery.claims import Slice
 from redrive.ledger.delivery.windows import Mark
@@ -420,6 +421,20 @@ def test_what_is_repeated_because_the_broker_dedupes_is_claimed_only_while_it_do
     assert again is not None
     assert len(again.messages) == 2
     assert again.repeat_until == plant.now + timedelta(minutes=4), "nor is any of it sent later"
+
+
+def test_nothing_is_claimed_once_a_route_is_paused(plant: Plant) -> None:
+    """Whatever its task saw before."""
+    unknown_to_resend(plant)
+    plant.messages(2)
+    plant.make_due()
+    leases.pause(plant.ledger, "orders", by="ana", reason="a deployment", now=plant.now)
+    with unchanged(plant):
+        assert plant.claim() is None
+        assert claim_resends(plant) is None
+    leases.resume(plant.ledger, "orders", by="ana", now=plant.now)
+    assert len(claimed(plant).messages) == 2
+    assert len(resend(plant).messages) == 2
 
 
 def test_only_selected_sends_are_repeated(plant: Plant) -> None:

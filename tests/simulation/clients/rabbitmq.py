@@ -8,7 +8,7 @@ seconds ago. A client whose messages went to others finds its connection closed.
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pika
 
@@ -132,6 +132,8 @@ class Link:
             self.words.pop(0)()
         if not until() and self.error is None:
             self.system.world.clock.sleep(seconds)
+            for channel in self.channels:
+                channel.bring()
         return until()
 
     def serve(self) -> None:
@@ -154,6 +156,15 @@ class Link:
             channel.give_back()
 
 
+class Consumer(NamedTuple):
+    """Who gets deliveries."""
+
+    queue: str
+    prefetch: int
+    came: list[Delivery]
+    first: int  # tag
+
+
 class Channel:
     """See :class:`redrive.brokers.rabbitmq.link.Channel`."""
 
@@ -162,7 +173,9 @@ class Channel:
         self.reason: BaseException | None = None
         self.published = 0
         self._tag = 0
+        self.cancelled: set[str] = set()
         self._held: dict[int, tuple[str, int]] = {}  # tag -> queue, receipt
+        self._consumer: Consumer | None = None
         self._word: Callable[[int, bool, bool], None] | None = None
         self._return: Callable[[int, str, bytes, bytes], None] | None = None
 
@@ -183,24 +196,33 @@ class Channel:
     def declare(self, queue: str, arguments: dict[str, object]) -> None:
         self._alive(f"queue.declare on queue {queue}")
 
-    def consume(self, queue: str, *, prefetch: int, first: float, idle: float, expected: int) -> list[Delivery]:
+    def subscribe(self, queue: str, prefetch: int, came: list[Delivery]) -> str:
         system, subject = self.link.system, f"basic.consume on queue {queue}"
         self._alive(subject)
         self._exists(queue, "basic.consume")
         fate = system.fate("receive")
         if fate in ("down", "error", "retry"):
             self._break(subject)
-        taken = system.receive(queue, prefetch, HEARTBEAT, by="redrive")
-        found = []
-        for copy, receipt in taken:
-            self._tag += 1
-            self._held[self._tag] = (queue, receipt)
-            found.append(Delivery(self._tag, copy.redelivered, "", queue, content_header(copy), copy.body))
+        self._consumer = Consumer(queue, prefetch, came, self._tag + 1)
+        self.bring()
         if fate == "lost":
             self._break(subject)
-        if not found:
-            system.world.clock.sleep(first)
-        return found
+        return "consumer"
+
+    def unsubscribe(self, queue: str, tag: str | None) -> None:
+        self._alive(f"basic.cancel on queue {queue}")
+        self._consumer = None
+
+    def bring(self) -> None:
+        """What may be unacked at the consumer comes to it."""
+        one = self._consumer
+        if one is None or not self.is_open or not self.link.system.exists(one.queue):
+            return
+        unacked = sum(1 for tag in self._held if tag >= one.first)
+        for copy, receipt in self.link.system.receive(one.queue, one.prefetch - unacked, HEARTBEAT, by="redrive"):
+            self._tag += 1
+            self._held[self._tag] = (one.queue, receipt)
+            one.came.append(Delivery(self._tag, copy.redelivered, "", one.queue, content_header(copy), copy.body))
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         self._finish(tag, multiple, "settle")
@@ -296,6 +318,7 @@ class Channel:
                 system.release(queue, [receipt], by="redrive")
         if fate == "lost" or late:
             self.link.abort()
+        self.bring()
 
     def _alive(self, subject: str) -> None:
         if not self.is_open:

@@ -297,6 +297,31 @@ class Channel:
             queue,
         )
 
+    def subscribe(self, queue: str, prefetch: int, came: list[Delivery]) -> str | None:
+        """Let deliveries be added to ``came``, of which ``prefetch`` may be unacked; returns the consumer's tag."""
+
+        def deliver(_: object, method: Any, properties: Any, body: bytes) -> None:  # by pika's own way
+            name, key = method.exchange, method.routing_key
+            came.append(Delivery(method.delivery_tag, method.redelivered, name, key, properties.raw, body))
+
+        self._ask(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
+        tags: list[str] = []
+        # The tag is known before the answer, so that deliveries that overtake it find their consumer.
+        tag: str | None = self._quietly(
+            lambda: self._channel.basic_consume(
+                queue, deliver, callback=lambda answer: tags.append(answer.method.consumer_tag)
+            )
+        )
+        if tag is not None:
+            self.link._connection.takers[self._channel.channel_number] = _Taker(tag, came)
+        self._answer(lambda: bool(tags), "basic.consume", queue)
+        return tag
+
+    def unsubscribe(self, queue: str, tag: str | None) -> None:
+        """Cancel the consumer: what comes after this is pika's to give back."""
+        self._ask(lambda done: self._channel.basic_cancel(tag, callback=done), "basic.cancel", queue)
+        self.link._connection.takers.pop(self._channel.channel_number, None)
+
     def ack(self, tag: int, *, multiple: bool) -> None:
         """Ack; there is no answer: ask for the :meth:`count` afterwards."""
         self._quietly(lambda: self._channel.basic_ack(tag, multiple))
@@ -408,22 +433,7 @@ class Consumption:
         self._first = 0  # the tag of the first that was taken
         self._acked = 0  # of what was taken: for each the broker may send one more
         self._ended = False  # nothing comes any more
-        amqp = channel._channel
-        channel._ask(lambda done: amqp.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
-        tags: list[str] = []
-        # The tag is known before the answer, so that deliveries that overtake it find their consumer.
-        self._tag = channel._quietly(
-            lambda: amqp.basic_consume(
-                queue, self._deliver, callback=lambda answer: tags.append(answer.method.consumer_tag)
-            )
-        )
-        if self._tag is not None:
-            channel.link._connection.takers[amqp.channel_number] = _Taker(self._tag, self._came)
-        try:
-            channel._answer(lambda: bool(tags), "basic.consume", queue)
-        except BrokerError:
-            self._end()
-            raise
+        self._tag = channel.subscribe(queue, prefetch, self._came)
 
     @property
     def is_spent(self) -> bool:
@@ -478,12 +488,9 @@ class Consumption:
 
     def cancel(self) -> None:
         """Let nothing more come."""
-        channel = self._channel
         if not self._stopped():
-            channel._ask(
-                lambda done: channel._channel.basic_cancel(self._tag, callback=done), "basic.cancel", self._queue
-            )
-        self._end()
+            self._channel.unsubscribe(self._queue, self._tag)
+        self._ended = True
 
     def drop(self) -> list[int]:
         """Forget what came and was not taken; returns its tags."""
@@ -491,19 +498,8 @@ class Consumption:
         self._came.clear()
         return tags
 
-    def _deliver(self, _: object, method: Any, properties: Any, body: bytes) -> None:
-        """What comes by pika's own way."""
-        self._came.append(
-            Delivery(method.delivery_tag, method.redelivered, method.exchange, method.routing_key, properties.raw, body)
-        )
-
     def _stopped(self) -> bool:
         return self._ended or not self._channel.is_open or self._tag in self._channel.cancelled
-
-    def _end(self) -> None:
-        """What comes now is pika's to give back."""
-        self._ended = True
-        self._channel.link._connection.takers.pop(self._channel._channel.channel_number, None)
 
 
 def connection_error(error: BaseException | None, subject: str) -> BrokerError:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.ledger import leases
 from redrive.ledger.delivery import breakers, ordering
 from redrive.ledger.delivery.lanes import NativeDelay, due_by, native_delay_values
 from redrive.ledger.delivery.ordering import InOrder
@@ -183,6 +184,8 @@ def claim_resends(
         where += f" and {ordering.first('messages')}"
     with ledger.under(lease, now) as tx:
         limit = _within_all(tx, asked, terms)
+        if not limit:
+            return None
         stage_selection(ledger, tx.connection, asked.selection)
         rows = tx.execute(
             sql(
@@ -279,8 +282,10 @@ def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | 
 
 
 def _within_all(tx: RunTransaction, asked: ClaimFilter, terms: ClaimTerms) -> int:
-    """How many may be claimed. The guard before it made this route's claims wait for each other, so two tasks don't
-    take the same room."""
+    """How many may be claimed: none on a paused route. The guard before it made this route's claims, and who pauses it,
+    wait for each other, so two tasks don't take the same room."""
+    if leases.pause_of(tx.connection, tx.route) is not None:
+        return 0
     limit = _within_quota(tx, asked.destination, terms.limit)
     limit = _within_limit(tx, asked.selection.limit, limit)
     for room in terms.rooms:
