@@ -244,13 +244,14 @@ def _statements(ledger: Ledger, size: int) -> Iterable[str]:
         if lite
         else f"(select n from generate_series(0, {size - 1}) n)"
     )
+    message = "(h.number * 1048576 + r.n)"
     blob, no, hashed = (
-        ("zeroblob(16)", "0", "printf('%016x', (h.number * 1048576 + r.n) * 2654435761 & 9223372036854775807)")
+        ("zeroblob(16)", "0", f"printf('%08x%010x', {message} * 40503 % 4294967291, {message})")
         if lite
-        else ("decode(repeat('00', 16), 'hex')", "false", "md5((h.number * 1048576 + r.n)::text)")
+        else ("decode(repeat('00', 16), 'hex')", "false", f"md5({message}::text)")
     )
     stages = "cast(16777216 as bigint)"
-    message, kind, group = "(h.number * 1048576 + r.n)", "r.n % 20", f"1 + (h.number + r.n) % {GROUPS}"
+    kind, group = "r.n % 20", f"1 + (h.number + r.n) % {GROUPS}"
     each = f"from hours h cross join {rows} r"
     yield "insert into route_state (route) values ('orders') on conflict do nothing"
     yield (

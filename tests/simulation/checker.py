@@ -367,9 +367,10 @@ class Checker:
         digest = body_hash(body)
         literal = f"x'{digest.hex()}'" if sql.sqlite else f"'\\x{digest.hex()}'::bytea"
         tries = Counter(one.mark for one in self.book.arrivals if one.body == body and one.copy is not None)
-        # Each try of an attempt whose fate nobody knows is one; no_attempt_arrives_twice bounds them.
+        # Each try of an attempt whose fate nobody knows is one; no_attempt_arrives_twice bounds them. Where there was
+        # no room for our headers, the body tells which.
         unknown = sum(
-            max(1, tries[row[0], row[1]] - 1)
+            max(1, (tries[row[0], row[1]] or tries[None]) - 1)
             for row in sql.rows(
                 "select m.redrive_id, a.attempt from redelivery_attempts a inner join messages m"
                 f" on m.message_id = a.message_id where a.unknown_at is not null and m.body_hash = {literal}"

@@ -27,7 +27,7 @@ from sqlalchemy.engine import make_url
 from redrive.brokers.rabbitmq import adapter as rabbitmq
 from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
 from redrive.ledger import leases, schema, sqlite_file
-from redrive.ledger.delivery import breakers
+from redrive.ledger.delivery import breakers, in_flight
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, parse
 from redrive.stages import deliver as deliver_stage
@@ -483,6 +483,10 @@ class Product:
 
     def release_destination(self, route: str, queue: str) -> None:
         self._with_ledger(lambda ledger: breakers.release_destination(ledger, route, queue, by="ana", now=self.now()))
+
+    def vouch(self, route: str, queue: str) -> None:
+        """Somebody says that the destination has worked off what was sent to it."""
+        self._with_ledger(lambda ledger: in_flight.vouch(ledger, route, queue, by="ana", now=self.now()))
 
     def backup(self) -> None:
         """A copy of the ledger as it is, for later."""

@@ -107,7 +107,7 @@ def test_what_a_record_behind_http_has_is_not_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
 ) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Records) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         where = {"conn_type": "http", "host": "127.0.0.1", "port": server.server_port}
         monkeypatch.setenv("AIRFLOW_CONN_RECORD", json.dumps(where))
         check = {"connection": "record", "key": "attribute:message_id", "settle_after": "0s", **asked}

@@ -349,7 +349,10 @@ def test_a_busy_route_does_not_keep_the_review_from_the_others(folder: Path, led
     assert redrive(folder, "review", "apply", "--route", "orders").returncode == 3
 
 
-def test_a_route_that_a_dead_process_holds_is_told_so_and_waited_for(folder: Path, ledger: Ledger) -> None:
+def test_a_route_that_a_dead_process_holds_is_told_so_and_waited_for(
+    folder: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_run, "LOOK_AGAIN", 0.2)
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     holder = f"ana@{socket.gethostname()} process {child.pid}"

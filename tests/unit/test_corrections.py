@@ -189,7 +189,7 @@ def test_nothing_is_fetched_for_a_schema() -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Anything)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         for place in (f"http://127.0.0.1:{server.server_port}/schema.json", "file:///etc/hostname"):

@@ -46,7 +46,7 @@ def web() -> Iterator[Wire]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield Wire(server, got)
     server.shutdown()
     server.server_close()
@@ -68,7 +68,7 @@ def mail() -> Iterator[Wire]:
                 self.wfile.write(b"221 bye\r\n" if line.upper().startswith("QUIT") else b"250 ok\r\n")
 
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield Wire(server, got)
     server.shutdown()
     server.server_close()

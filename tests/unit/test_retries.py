@@ -104,7 +104,7 @@ def serve() -> Iterator[Callable[..., tuple[Rest, list[str]]]]:
 
         server = HTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/api/"
         return Rest(url, headers=lambda: {"Authorization": "me"}, context=None, timeout=5), asked
 

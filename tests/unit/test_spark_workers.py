@@ -33,6 +33,7 @@ def test_it_ends_when_nobody_wants_a_worker(forker: subprocess.Popen[bytes]) -> 
     assert forker.wait(timeout=60) == 0
 
 
+@pytest.mark.slow
 def test_it_stays_as_long_as_it_has_a_worker(forker: subprocess.Popen[bytes]) -> None:
     assert forker.stdout
     with socket.create_connection(("127.0.0.1", number(forker.stdout.read(4)))) as wanted:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: How long a run of the command line holds a route between two signs of life.
 LEASE = timedelta(seconds=60)
+#: Seconds between two looks at a route that another run holds.
+LOOK_AGAIN = 5.0
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def held(
             if not wait:
                 raise RouteBusy(f"{why}; --wait waits") from busy
             typer.echo(f"redrive: {why}; waiting", err=True)
-            time.sleep(5)
+            time.sleep(LOOK_AGAIN)
     status = "failed"
     try:
         with heartbeat.beating(settings, current), progress_shown(quiet) as progress:
