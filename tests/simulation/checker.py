@@ -492,6 +492,8 @@ class Checker:
             return
         rate = self.routes[route]["rate"]["per_second"]
         burst = max(rate, shards)  # each shard has its part, and at least one at a time
+        if self.world.systems[self.routes[route]["connection"]].traits.client != "plain":
+            burst += self.routes[route]["deliver"]["confirm_window"]  # a real adapter repeats what was throttled
         times = [one.at for one in self.book.arrivals[self.sends_before :]]
         for first, begun in enumerate(times):
             for last in range(first + 1, len(times)):
