@@ -9,11 +9,13 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
+from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.review.visits import Visit
+from redrive.lifecycle import UNDECIDED, ReviewStatus
 from redrive_ui.failure_queries import templates
 from redrive_ui.filters import BadFilter, check_times, instant, query_of, since_of, storable, whole_number
-from redrive_ui.rows import PAGE, Row, routes_in, rows_of
+from redrive_ui.rows import PAGE, Row, quoted, routes_in, rows_of
 
 #: So many events are looked at for one page.
 LOOK = 20_000
@@ -52,9 +54,14 @@ class Audit:
         """This as a query string, with these fields changed; others are appended."""
         return query_of(self, changes)
 
-    def where(self, readable: Collection[str], now: datetime, *, all_routes: bool) -> tuple[str, dict[str, Any]]:
+    def where(
+        self, readable: Collection[str], now: datetime, dialect: Dialect, *, all_routes: bool
+    ) -> tuple[str, dict[str, Any]]:
         """A condition over ``audit_events`` as ``event``; what is of no route is for who may read every route."""
-        where, values = routes_in([one for one in readable if self.route in ("", one)], "event.route")
+        timed = self.past or self.since or self.until
+        # Without a time the newest events are looked through; by its index all of a route's would be sorted.
+        route = "event.route" if timed else dialect.off_index("event.route")
+        where, values = routes_in([one for one in readable if self.route in ("", one)], route)
         parts = [f"({where} or event.route is null)" if all_routes and not self.route else where]
         if not self.machine:
             parts.append("event.actor <> 'redrive'")
@@ -94,7 +101,7 @@ def audit(
 
     What somebody did to many messages at once is one row: ``n`` messages, ``groups``, and one of the messages.
     """
-    where, values = asked.where(readable, now, all_routes=all_routes)
+    where, values = asked.where(readable, now, dialect_of(connection), all_routes=all_routes)
     shown: list[Row] = []
     at, looked = before if before is not None else (1 << 63) - 1, 0
     people = "" if asked.machine else " and actor <> 'redrive'"
@@ -183,12 +190,23 @@ def changed(
     """What has changed for people since ``visit.since``: failures that are ``new``, ``regressed`` or ``grown``, each
     list with the largest first and at most ``most`` rows, how many there are of each, and what ``others`` did."""
     where, values = routes_in(readable)
+    earlier = "from escalated_messages earlier where earlier.route = since.route and {} and status in ({})"
+    known, open_ = (
+        [
+            what.format(f"{earlier.format(same, quoted(statuses))}{when}")
+            for same in ("earlier.group_id = since.group_id", "earlier.group_id is null")
+        ]
+        for what, statuses, when in (
+            ("exists (select 1 {})", ReviewStatus, " and escalated_at <= :since_at"),
+            ("(select count(*) {})", UNDECIDED, ""),
+        )
+    )
     rows = rows_of(
         connection,
-        "select route, group_id, min(escalated_at) as first_at, sum(case when escalated_at > :since_at then 1 else 0"
-        " end) as more, sum(case when status in ('open', 'refused', 'reopened') then 1 else 0 end) as open_messages"
-        f" from escalated_messages where {where} group by route, group_id having max(escalated_at) > :since_at"
-        " order by 4 desc, route, group_id",
+        f"select since.*, case when group_id is not null then {known[0]} else {known[1]} end as known,"
+        f" case when group_id is not null then {open_[0]} else {open_[1]} end as open_messages from (select route,"
+        f" group_id, count(*) as more from escalated_messages where {where} and escalated_at > :since_at"
+        " group by route, group_id) as since order by more desc, route, group_id",
         since_at=visit.since,
         **values,
     )
@@ -200,7 +218,7 @@ def changed(
     }
     lists: dict[str, list[Row]] = {"regressed": [], "new": [], "grown": []}
     for row in rows:
-        kind = "new" if row["first_at"] > visit.since else "grown"
+        kind = "grown" if row["known"] else "new"
         lists["regressed" if (row["route"], row["group_id"]) in back else kind].append(row)
     shown = {kind: some[:most] for kind, some in lists.items()}
     said = templates(connection, readable, [(one["route"], one["group_id"]) for some in shown.values() for one in some])

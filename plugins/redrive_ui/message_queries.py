@@ -18,7 +18,7 @@ COUNT_TO = 100_000
 def page(connection: Connection, chosen: Filter, readable: Collection[str], *, after: int | None = None,
          oldest_first: bool = False, size: int = PAGE) -> list[Row]:  # fmt: skip
     """A page of escalated messages, newest first; one row more than ``size`` where there is more."""
-    where, values = chosen.where(readable, dialect_of(connection))
+    where, values = chosen.where(readable, dialect_of(connection), newest=True)
     if after is not None:
         where += f" and escalation_id {'>' if oldest_first else '<'} :after"
         values["after"] = after

@@ -1,6 +1,5 @@
 """The pages: what is shown at which address. All of them are GET requests that change nothing."""
 
-import math
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -500,8 +499,8 @@ def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str,
     only = [route]
     inflow, cut = route_queries.inflow(connection, only, ctx.now)
     flows = route_queries.flows(connection, only, ctx.now - timedelta(days=7)).get(route, [])
-    times = route_queries.times_to_outcome(connection, ctx.ledger, route)
     settings = ctx.settings.routes.get(route)
+    times = route_queries.times_to_outcome(connection, ctx.ledger, route, settings.slo if settings else None)
     runs = route_queries.runs(connection, route)
     for run in runs:
         run["dag_run"] = route_queries.dag_run(run)
@@ -527,10 +526,7 @@ def _route(connection: Connection, ctx: RequestContext, route: str) -> dict[str,
             [(one["name"], one["n"]) for one in route_queries.ages(connection, route, ctx.now)],
             "Unfinished messages by age since their first enqueue",
         ),
-        "times": [(p, _percentile(times, p / 100)) for p in (50, 95, 99)] if times else [],
-        "within_slo": (
-            sum(1 for one in times if one <= settings.slo.total_seconds()) / len(times) if times and settings else None
-        ),
+        "times": times,
         "per_day": [
             {"day": day, **flow_of([row for row in flows if row["day"] == day])} for day in reversed(days[-7:])
         ],
@@ -586,10 +582,6 @@ def _legend(inflow: dict[str, dict[str, int]]) -> list[tuple[str, int]]:
     names = charts.ranked(totals)
     rest = sum(n for name, n in totals.items() if name not in names)
     return [(name, totals.get(name, rest)) for name in names]
-
-
-def _percentile(ascending: list[float], share: float) -> float:
-    return ascending[min(len(ascending), max(1, math.ceil(share * len(ascending)))) - 1]
 
 
 def _listing(connection: Connection, ctx: RequestContext, chosen: Filter) -> dict[str, Any]:

@@ -59,8 +59,8 @@ def all_recent(
     return [row for row in rows if row["batch_id"] in batches]
 
 
-def first_recent_slice(connection: Connection, readable: Collection[str]) -> int:
-    """The first of the slices in which the newest :data:`RECENT` messages were sent."""
+def first_recent_slice(connection: Connection, readable: Collection[str], most: int = RECENT) -> int:
+    """The first of the slices in which the newest messages were sent, ``most`` of them."""
     where, values = routes_in(readable)
     rows = rows_of(
         connection,
@@ -70,6 +70,6 @@ def first_recent_slice(connection: Connection, readable: Collection[str]) -> int
     total = 0
     for row in rows:
         total += row["sent"]
-        if total > RECENT:
+        if total > most:
             return int(row["slice_id"])
     return int(rows[-1]["slice_id"]) if rows else 0

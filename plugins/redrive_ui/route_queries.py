@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
@@ -12,8 +12,11 @@ from redrive.ledger.engine import Ledger
 from redrive.ledger.predicates import UNDECIDED_REVIEW
 from redrive_ui.failure_queries import templates
 from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
-from redrive_ui.rows import Row, quoted, routes_in, rows_of
+from redrive_ui.rows import Row, first_of, quoted, routes_in, rows_of
 
+#: So many of the newest sends tell how long sends take; and which shares of them are told.
+TIMED = 50_000
+PERCENTS = (50, 95, 99)
 _OPEN_STATES = ("classified", "waiting", "held", "sending", "unknown", "to_review", "escalated", "restoring",
                 "restore_unknown", "expired")  # fmt: skip
 
@@ -150,21 +153,37 @@ def ages(connection: Connection, route: str, now: datetime) -> list[Row]:
     return [{"name": name, "n": counted.get(i, 0)} for i, name in enumerate(names)]
 
 
-def times_to_outcome(connection: Connection, ledger: Ledger, route: str) -> list[float]:
-    """Seconds from first enqueue to a presumed or confirmed outcome, ascending, of the newest sends."""
-    first = first_recent_slice(connection, [route])
+class Times(NamedTuple):
+    """How long sends took from their first enqueue to a presumed or confirmed outcome."""
+
+    sends: int
+    within: dict[int, float]  # by percent, in seconds: so many of them took no longer
+    within_slo: float | None  # a share of all
+
+
+def times_to_outcome(connection: Connection, ledger: Ledger, route: str, slo: timedelta | None) -> Times | None:
+    """Of the newest :data:`TIMED` sends of a route; None where no outcome is known. Percentiles by nearest rank."""
     seconds = ledger.dialect.seconds_between("messages.first_enqueued_at", "redelivery_attempts.outcome_at")
-    return [
-        row["seconds"]
-        for row in rows_of(
-            connection,
-            f"select {seconds} as seconds from redelivery_attempts inner join messages on messages.message_id ="
-            " redelivery_attempts.message_id where slice_id >= :first and redelivery_attempts.route = :route"
-            " and outcome in ('presumed', 'confirmed') and messages.first_enqueued_at is not null order by 1",
-            first=first,
-            route=route,
-        )
-    ]
+    rank = "(sends * {percent} + 99) / 100"
+    columns = ", ".join(
+        f"min(case when place >= {rank.format(percent=percent)} then seconds end) as within_{percent}"
+        for percent in PERCENTS
+    )
+    row = first_of(
+        connection,
+        f"select max(sends) as sends, {columns}, sum(case when seconds <= :slo then 1 else 0 end) as in_time from"
+        " (select seconds, row_number() over (order by seconds) as place, count(*) over () as sends from"
+        f" (select {seconds} as seconds from redelivery_attempts inner join messages on messages.message_id ="
+        " redelivery_attempts.message_id where slice_id >= :first and redelivery_attempts.route = :route"
+        " and outcome in ('presumed', 'confirmed') and messages.first_enqueued_at is not null) as taken) as placed",
+        first=first_recent_slice(connection, [route], TIMED),
+        route=route,
+        slo=slo.total_seconds() if slo else 0.0,
+    )
+    if row is None or not row["sends"]:
+        return None
+    within = {percent: row[f"within_{percent}"] for percent in PERCENTS}
+    return Times(row["sends"], within, row["in_time"] / row["sends"] if slo else None)
 
 
 def runs(connection: Connection, route: str, limit: int = 10) -> list[Row]:

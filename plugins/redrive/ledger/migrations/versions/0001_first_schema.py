@@ -204,6 +204,9 @@ def upgrade() -> None:
     )
     op.create_index("ix_escalated_messages_message_id", "escalated_messages", ["message_id"], unique=False)
     op.create_index(
+        "ix_escalated_messages_route_escalated_at", "escalated_messages", ["route", "escalated_at"], unique=False
+    )
+    op.create_index(
         "ix_escalated_messages_review",
         "escalated_messages",
         ["route", "group_id", "status", "escalated_at", "first_enqueued_at", "suggested_decision"],
