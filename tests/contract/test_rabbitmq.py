@@ -365,26 +365,44 @@ def test_never_more_is_taken_than_one_batch(rabbitmq: servers.RabbitMQ, create: 
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.parametrize(("mean_bytes", "first_left"), [(None, 1000), (1000.0, 500)])
 def test_what_is_wanted_next_comes_while_this_is_worked_on_and_never_more(
-    rabbitmq: servers.RabbitMQ, create: Callable[..., str], kind: str
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str], kind: str, mean_bytes: float | None, first_left: int
 ) -> None:
+    """More at once where the node has told how large they are."""
     queue = create(x_queue_type=kind)
     one, other = adapter(rabbitmq), adapter(rabbitmq)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))  # what a message takes is known now
+    one._backlog_bytes[queue] = mean_bytes
     first = one.receive_ahead(queue, limit=1000, ahead=1500, wait=NO_WAIT, lease=LEASE)
 
     assert [each.letter.body for each in first] == [b"%d" % number for number in range(1, 1001)]
-    assert eventually(lambda: other.depth(queue).visible == 500)
+    assert eventually(lambda: other.depth(queue).visible == first_left)
     assert one.settle(queue, [each.receipt for each in first]).count == 1000
+    assert other.depth(queue).visible == first_left, "an ack let more come"
     later = [
         one.receive_ahead(queue, limit=limit, ahead=ahead, wait=NO_WAIT, lease=LEASE)
         for limit, ahead in ((1000, 500), (500, 0))
     ]
     assert [each.letter.body for part in later for each in part] == [b"%d" % number for number in range(1001, 2501)]
-    assert other.depth(queue).visible == 500, "an ack let more come"
+    assert other.depth(queue).visible == 500
     assert one.settle(queue, [each.receipt for part in later for each in part]).count == 1500
     assert one.depth(queue).total == 500
+    one.close()
+    other.close()
+
+
+@pytest.mark.server
+def test_of_large_messages_fewer_come_ahead(rabbitmq: servers.RabbitMQ, create: Callable[..., str]) -> None:
+    """Those behind are, though what came was small."""
+    queue = create()
+    one, other = adapter(rabbitmq), adapter(rabbitmq)
+    fill(one, queue, 3001)
+    one.settle(queue, drain_all(one, queue, 1))
+    one._backlog_bytes[queue] = 16 * 1024 * 1024 / 1500
+    assert len(one.receive_ahead(queue, limit=1000, ahead=2000, wait=NO_WAIT, lease=LEASE)) == 1000
+    assert eventually(lambda: other.depth(queue).visible == 1500)
     one.close()
     other.close()
 
@@ -399,13 +417,14 @@ def test_what_came_and_was_not_wanted_goes_back_to_its_place(
     one, other = adapter(rabbitmq), adapter(rabbitmq)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))
+    one._backlog_bytes[queue] = None
     first = one.receive_ahead(queue, limit=1000, ahead=1500, wait=NO_WAIT, lease=LEASE)
-    assert eventually(lambda: other.depth(queue).visible == 500)
+    assert eventually(lambda: other.depth(queue).visible == 1000)
     if way == "release":
         one.release(queue, ())
     elif way == "close":
         assert one.depth(queue)[:3] == (2000, 1000, 0), "what comes next is visible to us"
-        assert other.depth(queue).visible == 500
+        assert other.depth(queue).visible == 1000
         one.close()
     else:
         one.release(queue, [each.receipt for each in first])
@@ -1065,6 +1084,15 @@ def test_a_description_follows_exchanges(
     assert (told.dead_letter_queue, told.max_deliveries, told.ordered) == (dead, 5, False)
     assert rabbit.describe(dead).max_deliveries == 5, "of the queue that feeds it"
     assert rabbit.describe(create(x_message_ttl=90_000)).retention == timedelta(seconds=90)
+
+
+def test_how_large_messages_are_is_told_where_some_are_ready() -> None:
+    def mean(**told: object) -> float | None:
+        return _facts({"name": "q", **told}).mean_bytes
+
+    assert mean(messages_ready=4, message_bytes_ready=4096) == 1024
+    assert mean(messages_ready=0, message_bytes_ready=0) is None
+    assert mean() is None
 
 
 def test_a_policy_counts_as_much_as_an_argument() -> None:

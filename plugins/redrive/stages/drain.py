@@ -18,6 +18,7 @@ expire before the next run may be over, the drain goes on beyond the limit until
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -273,7 +274,8 @@ class _SourceDrain:
 
     def _let_nothing_more_come(self) -> None:
         if self._reads_ahead:
-            self._context.broker.release(self._source.queue, ())
+            with suppress(BrokerError):  # then what came goes back by itself
+                self._context.broker.release(self._source.queue, ())
 
     def _stage(self, received: Sequence[Received], now: datetime) -> None:
         self.batch.add(received, now)

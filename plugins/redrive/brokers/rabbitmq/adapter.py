@@ -50,8 +50,8 @@ from redrive.message import Micros, Outgoing, Received
 
 #: Bytes that a receive may have under way, and messages while their size is not known yet.
 PREFETCH_BYTES, FIRST_PREFETCH = 16 * 1024 * 1024, 100
-#: Messages that may be under way or held by one consumer: a batch, and as many again that come while it is settled.
-MOST_PREFETCH = 10_000
+#: And messages at most.
+MOST_PREFETCH = 5_000
 #: The management API measures queues every five seconds (collect_statistics_interval).
 STATISTICS_LAG = 6.0
 LONGEST_NAME = 255
@@ -89,6 +89,7 @@ class _Holder:
         self.released: set[int] = set()
         self.last = 0
         self.coming: Consumption | None = None  # what comes while what was returned is worked on
+        self.expected = 0  # so many of those that were counted have not come yet
 
 
 def _held_of(receipts: Sequence[object], holder: _Holder) -> tuple[set[int], list[tuple[object, str]]]:
@@ -145,7 +146,8 @@ class RabbitMQ:
         self._sender: Sender | None = None
         self._holders: dict[str, _Holder] = {}
         self._numbers = 0
-        self._mean_bytes: dict[str, float] = {}
+        self._mean_bytes: dict[str, float] = {}  # of what came
+        self._backlog_bytes: dict[str, float | None] = {}  # and of all that lay there when the node measured it last
         self._touched: dict[str, float] = {}  # when a queue's unacked messages last changed through us
         self._others: dict[str, _Others] = {}  # what they held when it was last known apart from what we hold
         self._facts: dict[str, _Known] = {}  # see _known
@@ -183,7 +185,7 @@ class RabbitMQ:
         wait: timedelta,
         lease: timedelta,  # noqa: ARG002
     ) -> list[Received]:
-        """See :class:`~redrive.brokers.base.ReadsAhead`; the consumer stays, so a part of its prefetch comes."""
+        """See :class:`~redrive.brokers.base.ReadsAhead`: another consumer is there at once, for as many again."""
         if limit < 1:
             return []
         lost = self._holders.get(queue)
@@ -202,27 +204,38 @@ class RabbitMQ:
                 return []
             if queue not in self._others:  # while we hold some, nobody can tell what others do
                 self._measured(queue)
-            holder.coming = self._on(queue, lambda: self._consume(holder.channel, queue, limit + ahead, ready))
+            holder.expected = max(ready, 1)
+            self._consume(holder, queue, limit, ahead)
         coming = holder.coming
-        coming.want(limit + ahead)
         # What is ready comes at once, unless another consumer was quicker.
         first = max(patience, 0.5 if ready else 0)
-        deliveries = self._on(queue, lambda: coming.take(limit, first=first, idle=0.25))
+        deliveries = self._on(queue, lambda: coming.take(limit, first=first, idle=0.25)) if coming else []
         if not deliveries:
             return []
         self._touched[queue] = self._monotonic()
         for delivery in deliveries:
             holder.held[delivery.tag] = None
         holder.last = max(holder.last, deliveries[-1].tag)
+        holder.expected -= len(deliveries)
         size = sum(len(delivery.body) + len(delivery.raw) for delivery in deliveries) / len(deliveries)
         self._mean_bytes[queue] = max(size, (self._mean_bytes.get(queue) or 0) / 2)
+        if ahead > 0 and holder.expected > 0 and holder.coming is not None and holder.coming.is_spent:
+            self._consume(holder, queue, min(limit, ahead), max(ahead - limit, 0))
         return [Received(self._letter(queue, one), Receipt(holder.number, one.tag)) for one in deliveries]
 
-    def _consume(self, channel: Channel, queue: str, wanted: int, ready: int) -> Consumption:
-        mean = self._mean_bytes.get(queue)
-        affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, 1)))
-        prefetch = min(wanted, affordable, MOST_PREFETCH)
-        return Consumption(channel, queue, prefetch=prefetch, wanted=wanted, expected=max(ready, 1))
+    def _consume(self, holder: _Holder, queue: str, limit: int, ahead: int) -> None:
+        """Let some of ``limit`` and ``ahead`` come, of those that are expected to be there; fewer where they are large.
+
+        What is under way has to be read before anything else is heard. So more than ``limit`` come only where the node
+        tells how large all of them are: those behind may be larger than those that came.
+        """
+        mean, whole = self._mean_bytes.get(queue), self._backlog_bytes.get(queue)
+        affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, whole or 0, 1)))
+        prefetch = min(limit + ahead, affordable, limit if whole is None else max(limit, MOST_PREFETCH))
+        expected = holder.expected
+        holder.coming = self._on(
+            queue, lambda: Consumption(holder.channel, queue, prefetch=prefetch, expected=expected)
+        )
 
     def _letter(self, queue: str, delivery: Delivery) -> Any:
         return letter_of(
@@ -280,9 +293,8 @@ class RabbitMQ:
             return Settled(0)
         holder = self._holder(queue, f"{action} on queue {queue}")
         tags, failures = _held_of(receipts, holder)
-        coming = holder.coming
-        if coming is not None:
-            self._on(queue, lambda: coming.before_ack(tags) if action == "basic.ack" else coming.cancel())
+        if holder.coming is not None:
+            self._on(queue, holder.coming.cancel)
         # As many as possible of the oldest in one: that is all of them, when a batch is settled as a whole.
         oldest = 0
         for tag in holder.held if not one_by_one else ():
@@ -315,10 +327,12 @@ class RabbitMQ:
         if holder is None or holder.coming is None:
             return
         self._on(queue, holder.coming.cancel)
-        for tag in holder.coming.drop():
-            holder.channel.requeue(tag, multiple=False)
+        tags = holder.coming.drop()
         holder.coming = None
-        self._on(queue, lambda: holder.channel.count(queue, "basic.nack"))
+        for tag in tags:
+            holder.channel.requeue(tag, multiple=False)
+        if tags and holder.channel.is_open:
+            self._on(queue, lambda: holder.channel.count(queue, "basic.nack"))
 
     def _on(self, queue: str, call: Callable[[], Any]) -> Any:
         """``call``; when it fails, the queue's channel is not used again."""
@@ -657,6 +671,7 @@ class RabbitMQ:
                 facts = self._management.queue(queue)
             except (BrokerUnavailable, PermissionRefused):
                 return None
+            self._backlog_bytes[queue] = facts.mean_bytes
             if not facts.statistics:
                 return None
             as_of = round((time.time() - STATISTICS_LAG) * 1_000_000)

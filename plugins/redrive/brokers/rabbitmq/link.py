@@ -8,7 +8,7 @@ so frames with content headers are handed on undecoded. Deliveries, of which the
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pika
@@ -417,21 +417,16 @@ class Channel:
 
 
 class Consumption:
-    """A consumer to which messages come, also while nobody waits for them, until its prefetch is used up.
+    """A consumer to which up to ``prefetch`` messages come, also while nobody waits for them; ``expected`` are there.
 
-    ``wanted`` is how many may be taken at all: no more ever come. ``expected`` of them are there now.
+    It is cancelled before anything is acked on its channel: for what is acked the broker would send more.
     """
 
-    def __init__(self, channel: Channel, queue: str, *, prefetch: int, wanted: int, expected: int) -> None:
+    def __init__(self, channel: Channel, queue: str, *, prefetch: int, expected: int) -> None:
         self._channel = channel
         self._queue = queue
         self._came: list[Delivery] = []  # and was not taken yet
-        self._prefetch = prefetch
-        self._wanted = wanted
-        self._expected = min(expected, wanted)  # so many are still to be taken
-        self._taken = 0
-        self._first = 0  # the tag of the first that was taken
-        self._acked = 0  # of what was taken: for each the broker may send one more
+        self._left = min(expected, prefetch)  # so many are still to be taken
         self._ended = False  # nothing comes any more
         self._tag = channel.subscribe(queue, prefetch, self._came)
 
@@ -445,34 +440,19 @@ class Consumption:
         """So many came and were not taken yet."""
         return len(self._came)
 
-    def want(self, wanted: int) -> None:
-        """From now on no more than these are wanted."""
-        self._wanted = self._taken + wanted
-        if self._acked + self._prefetch > self._wanted:
-            self.cancel()
-
-    def before_ack(self, tags: Collection[int]) -> None:
-        """What was taken, here or before, is acked now: for what came to this consumer more comes."""
-        count = sum(1 for tag in tags if tag >= self._first) if self._first else 0
-        if self._acked + count + self._prefetch > self._wanted:
-            self.cancel()
-        self._acked += count
-
     def take(self, limit: int, *, first: float, idle: float) -> list[Delivery]:
         """Up to ``limit`` deliveries, unacked.
 
         Ends when they are here, or all that were expected; when none came for ``idle`` seconds after one did, or when
         the first did not come within ``first`` seconds: then, as when all are here, the consumer is cancelled.
         """
-        link, came = self._channel.link, self._came
-        # Of what it has under way unacked no more comes.
-        enough = min(limit, self._expected, self._prefetch + self._acked - self._taken)
+        link, came, enough = self._channel.link, self._came, min(limit, self._left)
         link.wait(lambda: bool(came) or self._stopped(), first)
         while came and len(came) < enough and not self._stopped():
             before = len(came)
             if not link.wait(lambda before=before: len(came) > before or self._stopped(), idle):  # type: ignore[misc]
                 break
-        if len(came) < enough or enough < limit or enough == self._expected:
+        if len(came) < enough or enough == self._left:
             self.cancel()
         if not link.is_open:
             raise connection_error(link.error, f"basic.consume on queue {self._queue}")
@@ -480,10 +460,7 @@ class Consumption:
             raise channel_error(self._channel.reason, "basic.consume", self._queue)
         taken = came[:limit]
         del came[:limit]
-        if taken and not self._first:
-            self._first = taken[0].tag
-        self._expected -= len(taken)
-        self._taken += len(taken)
+        self._left -= len(taken)
         return taken
 
     def cancel(self) -> None:

@@ -28,6 +28,7 @@ class QueueFacts(NamedTuple):
     ready: int | None = None  # measured together with ``unacked``
     priorities: bool = False  # some messages go past others
     statistics: bool = False  # the node measures what is in its queues; told where one queue is asked for
+    mean_bytes: float | None = None  # of the bodies of what is ready
 
 
 class ConsumerFacts(NamedTuple):
@@ -187,6 +188,7 @@ def _facts(told: dict[str, Any]) -> QueueFacts:
         int(ready) if isinstance(ready, int) else None,
         bool(arguments.get("x-max-priority")),
         "consumer_details" in told,
+        _count(told, "message_bytes_ready") / ready if isinstance(ready, int) and ready > 0 else None,
     )
 
 
