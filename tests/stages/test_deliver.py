@@ -530,7 +530,9 @@ def test_when_the_end_of_a_slice_fails_the_next_one_stays(tmp_path: Path) -> Non
     assert workshop.query("select count(*) from delivery_slices where closed_at is null") == [(0,)]
 
 
-def test_who_waits_for_his_turn_leaves_nothing_on_the_wire(tmp_path: Path) -> None:
+def test_who_waits_for_his_turn_leaves_nothing_on_the_wire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the consumers are stuck, so that each message costs two."""
+    monkeypatch.setattr(deliver_stage._Delivery, "_share", lambda *_: 0.5)
     workshop = Pipelining(tmp_path, rate={"per_second": 8}, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(24))
     run = planned(workshop)
@@ -539,6 +541,8 @@ def test_who_waits_for_his_turn_leaves_nothing_on_the_wire(tmp_path: Path) -> No
     assert deliver(workshop, run, on_sleep=lambda: left.append(broker._windows - broker._over))["redelivered"] == 24
     assert left
     assert set(left) == {0}
+    assert workshop.states() == {"sent": 24}, "and no slice was closed before its last window was sent"
+    assert workshop.query("select count(*) from delivery_slices where closed_at is null") == [(0,)]
 
 
 def test_a_full_destination_is_never_overfilled_by_what_is_on_the_wire(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ class SliceSender:
 
     def _begin(self, one: _SliceUnderWay) -> None:
         """Send what was announced first when its turn comes, unless something speaks against it and all behind it."""
-        context, messages, to = self._context, one.announced.popleft(), one.claimed.destination
+        context, messages, to = self._context, one.announced[0], one.claimed.destination
         self._pace(one.rate, len(messages), one.share)
         too_late = one.claimed.repeat_until is not None and context.now() >= one.claimed.repeat_until
         if too_late or to in self._blocked:
@@ -228,6 +228,7 @@ class SliceSender:
             one.stopped = True
             self._give_back(one, one.ids[one.ids.index(messages[0].message_id) :])
             return
+        one.announced.popleft()
         self.arrived[to] += len(messages)
         one.on_the_wire += 1
         if self._parts(to) > 1:
@@ -254,7 +255,7 @@ class SliceSender:
                 self._note(current, error)
             self._set_aside(current)
         rest = self._rest(current) if current else []
-        last = not (self._rest(one) or one.on_the_wire or one.stopped)
+        last = not (self._rest(one) or one.announced or one.on_the_wire or one.stopped)
         announced = windows.mark(
             context.ledger,
             context.lease,
