@@ -394,6 +394,28 @@ def test_what_is_wanted_next_comes_while_this_is_worked_on_and_never_more(
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_is_under_way_at_a_settle_comes_in_its_order(
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str], kind: str
+) -> None:
+    """Also what is too large for one frame."""
+    queue = create(x_queue_type=kind)
+    one = adapter(rabbitmq)
+    sizes = [200_000 if number % 2 else 10 for number in range(40)]
+    one.publish(queue, [outgoing(b"%04d" % number + b"x" * size, number) for number, size in enumerate(sizes)])
+    one._backlog_bytes[queue] = 100_000.0
+    got: list[tuple[int, bool]] = []
+    while len(got) < 40:
+        left = 40 - len(got)
+        came = one.receive_ahead(queue, limit=min(10, left), ahead=left - min(10, left), wait=MOMENT, lease=LEASE)
+        assert came
+        got += [(int(each.letter.body[:4]), each.letter.redelivered) for each in came]
+        assert one.settle(queue, [each.receipt for each in came]).count == len(came)
+    assert got == [(number, False) for number in range(40)]
+    one.close()
+
+
+@pytest.mark.server
 def test_of_large_messages_fewer_come_ahead(rabbitmq: servers.RabbitMQ, create: Callable[..., str]) -> None:
     """Those behind are, though what came was small."""
     queue = create()

@@ -318,8 +318,13 @@ class Channel:
         return tag
 
     def unsubscribe(self, queue: str, tag: str | None) -> None:
-        """Cancel the consumer: what comes after this is pika's to give back."""
-        self._ask(lambda done: self._channel.basic_cancel(tag, callback=done), "basic.cancel", queue)
+        """Cancel the consumer; what was under way to it still comes, in its order."""
+
+        def cancel(done: Callable[[Any], None]) -> None:
+            self._channel.basic_cancel(tag, callback=done)
+            self._channel._cancelled.discard(tag)  # what comes by pika's own way pika would give back
+
+        self._ask(cancel, "basic.cancel", queue)
         self.link._connection.takers.pop(self._channel.channel_number, None)
 
     def ack(self, tag: int, *, multiple: bool) -> None:
