@@ -278,6 +278,11 @@ def fill(broker: RabbitMQ, queue: str, count: int) -> None:
     assert {r.status for r in results} == {"sent"}
 
 
+def ready(broker: RabbitMQ, queue: str) -> int:
+    """What lies ready now; a depth may tell what the node measured seconds ago."""
+    return broker._probed(queue, "queue.declare")[0]
+
+
 def drain_all(broker: RabbitMQ, queue: str, count: int) -> list[object]:
     return [r.receipt for r in BrokerContract.take(broker, queue, count)]
 
@@ -374,21 +379,22 @@ def test_what_is_wanted_next_comes_while_this_is_worked_on_and_never_more(
     one, other = adapter(rabbitmq), adapter(rabbitmq)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))  # what a message takes is known now
+    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
     one._backlog_bytes[queue] = mean_bytes
     first = one.receive_ahead(queue, limit=1000, ahead=1500, wait=NO_WAIT, lease=LEASE)
 
     assert [each.letter.body for each in first] == [b"%d" % number for number in range(1, 1001)]
-    assert eventually(lambda: other.depth(queue).visible == first_left)
+    assert eventually(lambda: ready(other, queue) == first_left)
     assert one.settle(queue, [each.receipt for each in first]).count == 1000
-    assert other.depth(queue).visible == first_left, "an ack let more come"
+    assert ready(other, queue) == first_left, "an ack let more come"
     later = [
         one.receive_ahead(queue, limit=limit, ahead=ahead, wait=NO_WAIT, lease=LEASE)
         for limit, ahead in ((1000, 500), (500, 0))
     ]
     assert [each.letter.body for part in later for each in part] == [b"%d" % number for number in range(1001, 2501)]
-    assert other.depth(queue).visible == 500
+    assert ready(other, queue) == 500
     assert one.settle(queue, [each.receipt for part in later for each in part]).count == 1500
-    assert one.depth(queue).total == 500
+    assert one.depth(queue).visible == 500
     one.close()
     other.close()
 
@@ -403,6 +409,7 @@ def test_what_is_under_way_at_a_settle_comes_in_its_order(
     one = adapter(rabbitmq)
     sizes = [200_000 if number % 2 else 10 for number in range(40)]
     one.publish(queue, [outgoing(b"%04d" % number + b"x" * size, number) for number, size in enumerate(sizes)])
+    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
     one._backlog_bytes[queue] = 100_000.0
     got: list[tuple[int, bool]] = []
     while len(got) < 40:
@@ -422,9 +429,10 @@ def test_of_large_messages_fewer_come_ahead(rabbitmq: servers.RabbitMQ, create: 
     one, other = adapter(rabbitmq), adapter(rabbitmq)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))
+    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
     one._backlog_bytes[queue] = 16 * 1024 * 1024 / 1500
     assert len(one.receive_ahead(queue, limit=1000, ahead=2000, wait=NO_WAIT, lease=LEASE)) == 1000
-    assert eventually(lambda: other.depth(queue).visible == 1500)
+    assert eventually(lambda: ready(other, queue) == 1500)
     one.close()
     other.close()
 
@@ -439,26 +447,27 @@ def test_what_came_and_was_not_wanted_goes_back_to_its_place(
     one, other = adapter(rabbitmq), adapter(rabbitmq)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))
+    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
     one._backlog_bytes[queue] = None
     first = one.receive_ahead(queue, limit=1000, ahead=1500, wait=NO_WAIT, lease=LEASE)
-    assert eventually(lambda: other.depth(queue).visible == 1000)
+    assert eventually(lambda: ready(other, queue) == 1000)
     if way == "release":
         one.release(queue, ())
     elif way == "close":
-        assert one.depth(queue)[:3] == (2000, 1000, 0), "what comes next is visible to us"
-        assert other.depth(queue).visible == 1000
+        assert one.depth(queue).visible == 2000, "what comes next is visible to us"
+        assert ready(other, queue) == 1000
         one.close()
     else:
         one.release(queue, [each.receipt for each in first])
 
     left = 2000 if way == "release" else 3000
-    assert eventually(lambda: other.depth(queue).visible == left)
+    assert eventually(lambda: ready(other, queue) == left)
     again = drain_all(one, queue, left)
     assert len(again) == left
     assert one.settle(queue, again).count == left
     if way == "release":
         assert one.settle(queue, [each.receipt for each in first]).count == 1000
-    assert one.depth(queue).total == 0
+    assert one.depth(queue).visible == 0
     one.close()
     other.close()
 
