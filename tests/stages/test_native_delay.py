@@ -15,7 +15,7 @@ from redrive.message import DeadLetter, Header
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import doctor
 from tests.stages.test_deliver import deliver, planned
-from tests.workshop import REFUSED, THROTTLED, Workshop
+from tests.workshop import REFUSED, THROTTLED, Pipelining, Workshop
 
 #: ``throttled`` waits at first failure, for at most ten minutes.
 NATIVE: dict[str, Any] = {"backoff": {"first": "10m", "max": "1h", "native": True}, "rate": {"max_in_flight": 100_000}}
@@ -51,6 +51,32 @@ def test_the_broker_keeps_delays_and_lets_go_of_each_message_when_it_is_due(tmp_
         now = workshop.now().strftime("%Y-%m-%d %H:%M:%S.%f")
         there = {int(body) for body in workshop.bodies("orders")}
         assert there == {number for number, at in known.items() if at is None or at <= now}, "never early, never late"
+        workshop.advance(seconds=10)
+    assert len(there) == 20
+
+
+def test_a_delay_counts_from_when_the_broker_got_it_and_not_from_when_it_said_so(tmp_path: Path) -> None:
+    workshop = Pipelining(tmp_path, **NATIVE)
+    workshop.die(*[f"{number:02}" for number in range(20)], error=THROTTLED)
+    run = planned(workshop)
+
+    class Thoughtful(MemoryBroker):
+        def begin(self, queue: str, messages: Any) -> Any:
+            finish = super().begin(queue, messages)
+
+            def over() -> Any:
+                workshop.advance(seconds=30)
+                return finish()
+
+            return over
+
+    workshop.broker = Thoughtful(workshop.world)
+    deliver(workshop, run)
+    known = dict(workshop.query("select message_id & 1048575, due_at from redelivery_attempts"))
+    for _ in range(61):
+        now = workshop.now().strftime("%Y-%m-%d %H:%M:%S.%f")
+        there = {int(body) for body in workshop.bodies("orders")}
+        assert there == {number for number, at in known.items() if at is None or at <= now}
         workshop.advance(seconds=10)
     assert len(there) == 20
 

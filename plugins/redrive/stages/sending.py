@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import NamedTuple, cast
 
 from redrive.brokers.base import Pipelines, Publication
@@ -92,6 +93,7 @@ class _Part(NamedTuple):
     messages: list[Outgoing]
     finish: Finish
     begun: bool
+    began: datetime  # no later than the broker got it
 
 
 class SliceSender:
@@ -231,18 +233,21 @@ class SliceSender:
         one.announced.popleft()
         self.arrived[to] += len(messages)
         one.on_the_wire += 1
-        if self._parts(to) > 1:
-            self._wire.append(_Part(one, messages, cast("Pipelines", context.broker).begin(to, messages), begun=True))
-        else:
-            self._wire.append(_Part(one, messages, lambda: context.broker.publish(to, messages), begun=False))
+        began, pipelines = context.now(), self._parts(to) > 1
+        finish = (
+            cast("Pipelines", context.broker).begin(to, messages)
+            if pipelines
+            else lambda: context.broker.publish(to, messages)
+        )
+        self._wire.append(_Part(one, messages, finish, pipelines, began))
 
     def _finish_oldest(self, current: _SliceUnderWay | None = None, parts: int = 1) -> None:
         """Mark what was sent first when the broker has confirmed it. With a ``current`` slice, which is its own or the
         next one, the next part of that is read meanwhile, and announced."""
         context = self._context
-        one, messages, finish, _ = self._wire.popleft()
+        one, messages, finish, _, began = self._wire.popleft()
         with self._prefetch(lambda: self._next_part(current, parts) if current else []) as read:
-            marks, problem = _published(finish, one.claimed.destination, messages, one.released)
+            marks, problem = _published(finish, one, messages, began)
         one.on_the_wire -= 1
         self._note(one, problem)
         if current and one.claimed.destination == current.claimed.destination:
@@ -364,7 +369,7 @@ class SliceSender:
 
 
 def _published(
-    finish: Finish, destination: str, messages: Sequence[Outgoing], released: AbstractSet[int]
+    finish: Finish, one: _SliceUnderWay, messages: Sequence[Outgoing], began: datetime
 ) -> tuple[list[Mark], RedriveError | None]:
     """What became of a window: what is certain and what is not, as marks, and the trouble that should end the slice."""
     trouble: RedriveError | None = None
@@ -379,7 +384,7 @@ def _published(
         results = [Publication("unknown", None, str(error))] * len(messages)
     if trouble is None and all(result.status in ("retry", "unknown") for result in results):
         # Nothing arrived for certain: one more window would only leave more in doubt.
-        trouble = BrokerUnavailable(f"{destination}: {results[0].detail}")
+        trouble = BrokerUnavailable(f"{one.claimed.destination}: {results[0].detail}")
     rows = [
         (
             message.message_id,
@@ -389,8 +394,8 @@ def _published(
             result.detail,
             bool(message.headers) and message.headers[-1][0].startswith("x-redrive"),  # tracked
             # Only a person's release can have another body, and the header that says so has not always room.
-            body_hash(message.body) if message.message_id in released else None,
-            message.delay_seconds,
+            body_hash(message.body) if message.message_id in one.released else None,
+            began + timedelta(seconds=message.delay_seconds) if message.delay_seconds else None,
         )
         for message, result in zip(messages, results, strict=True)
     ]

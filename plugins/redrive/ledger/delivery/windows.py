@@ -34,7 +34,7 @@ class Mark(NamedTuple):
     detail: str = ""
     tracked: bool = True
     body_hash: bytes | None = None  # of an edited body
-    delay_seconds: float = 0.0  # the broker keeps it for so long, from now
+    due_at: datetime | None = None  # the broker keeps it until then at least
 
 
 def raise_mark(ledger: Ledger, lease: RouteLease, slice_id: int, last_message_id: int, now: datetime) -> None:
@@ -225,9 +225,9 @@ def mark(
             if m.status == "sent"
         ]
         kept = [
-            (ledger.dialect.stored(now + timedelta(seconds=m.delay_seconds)), m.message_id, m.attempt)
+            (ledger.dialect.stored(m.due_at), m.message_id, m.attempt)
             for m in marks
-            if m.delay_seconds and m.status in ("sent", "unknown")
+            if m.due_at is not None and m.status in ("sent", "unknown")
         ]
         tx.many("update redelivery_attempts set due_at = ? where message_id = ? and attempt = ?", kept)
         tx.many(
