@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 Finish = Callable[[], list[Publication]]
 
 
-#: Nothing is left on the wire by who waits longer than this for its turn, in seconds.
-AT_ONCE = 0.1
+#: Seconds: whoever waits longer for its turn leaves nothing on the wire meanwhile.
+LONGEST_ON_THE_WIRE = 0.1
 #: How a message ended, in the log's words; by ``Publication.status``.
 _ENDED = {"sent": "sent", "unknown": "unknown", "refused": "refused", "retry": "put back"}
 
@@ -350,7 +350,7 @@ class SliceSender:
     def _pace(self, rate: Rate, count: int, share: float) -> None:
         """Wait until ``count`` messages may go; each costs more where only a share of the consumers works."""
         wait = rate.wait(count, self._monotonic())
-        if wait > AT_ONCE:
+        if wait > LONGEST_ON_THE_WIRE:
             self._finish_all()  # else a crash meanwhile would leave it unknown
             wait = rate.wait(count, self._monotonic())
         if wait > 0:

@@ -198,18 +198,18 @@ class RabbitMQ:
             )
         holder = self._holder(queue, f"basic.consume on queue {queue}")
         patience, ready = wait.total_seconds(), 1
-        if holder.coming is None or holder.coming.is_spent:
+        coming = holder.coming
+        if coming is None or coming.is_spent:
             ready, _ = self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
             if ready == 0 and patience <= 0:
                 return []
             if queue not in self._others:  # while we hold some, nobody can tell what others do
                 self._measured(queue)
             holder.expected = max(ready, 1)
-            self._consume(holder, queue, limit, ahead)
-        coming = holder.coming
+            coming = self._consume(holder, queue, limit, ahead)
         # What is ready comes at once, unless another consumer was quicker.
         first = max(patience, 0.5 if ready else 0)
-        deliveries = self._on(queue, lambda: coming.take(limit, first=first, idle=0.25)) if coming else []
+        deliveries = self._on(queue, lambda: coming.take(limit, first=first, idle=0.25))
         if not deliveries:
             return []
         self._touched[queue] = self._monotonic()
@@ -219,11 +219,11 @@ class RabbitMQ:
         holder.expected -= len(deliveries)
         size = sum(len(delivery.body) + len(delivery.raw) for delivery in deliveries) / len(deliveries)
         self._mean_bytes[queue] = max(size, (self._mean_bytes.get(queue) or 0) / 2)
-        if ahead > 0 and holder.expected > 0 and holder.coming is not None and holder.coming.is_spent:
+        if ahead > 0 and holder.expected > 0 and coming.is_spent:
             self._consume(holder, queue, min(limit, ahead), max(ahead - limit, 0))
         return [Received(self._letter(queue, one), Receipt(holder.number, one.tag)) for one in deliveries]
 
-    def _consume(self, holder: _Holder, queue: str, limit: int, ahead: int) -> None:
+    def _consume(self, holder: _Holder, queue: str, limit: int, ahead: int) -> Consumption:
         """Let some of ``limit`` and ``ahead`` come, of those that are expected to be there; fewer where they are large.
 
         What is under way has to be read before anything else is heard. So more than ``limit`` come only where the node
@@ -232,10 +232,11 @@ class RabbitMQ:
         mean, whole = self._mean_bytes.get(queue), self._backlog_bytes.get(queue)
         affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, whole or 0, 1)))
         prefetch = min(limit + ahead, affordable, limit if whole is None else max(limit, MOST_PREFETCH))
-        expected = holder.expected
-        holder.coming = self._on(
-            queue, lambda: Consumption(holder.channel, queue, prefetch=prefetch, expected=expected)
+        coming: Consumption = self._on(
+            queue, lambda: Consumption(holder.channel, queue, prefetch=prefetch, expected=holder.expected)
         )
+        holder.coming = coming
+        return coming
 
     def _letter(self, queue: str, delivery: Delivery) -> Any:
         return letter_of(
