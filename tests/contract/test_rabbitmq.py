@@ -423,6 +423,40 @@ def test_what_is_under_way_at_a_settle_comes_in_its_order(
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_shares_of_a_backlog_come_one_behind_the_other_and_no_more_than_may(
+    rabbitmq: servers.RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """While one is worked on, the next is under way, also while what came before is acked."""
+    queue = create(x_queue_type=kind)
+    one, other = adapter(rabbitmq), adapter(rabbitmq)
+    monkeypatch.setattr("redrive.brokers.rabbitmq.adapter.MOST_PREFETCH", 300)
+    fill(one, queue, 3001)
+    one.settle(queue, drain_all(one, queue, 1))
+    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
+    one._backlog_bytes[queue] = 1000.0
+    got: list[tuple[int, bool]] = []
+    held: list[object] = []
+    ahead = 0
+    for left in range(3000, 0, -100):
+        came = one.receive_ahead(queue, limit=100, ahead=left - 100, wait=NO_WAIT, lease=LEASE)
+        assert len(came) == 100
+        got += [(int(each.letter.body), each.letter.redelivered) for each in came]
+        held += [each.receipt for each in came]
+        if len(held) in (300, 400) or left == 100:  # now with a share that began, now without
+            assert one.settle(queue, held).count == len(held)
+            held = []
+        under_way = 3000 - len(got) - ready(other, queue)
+        assert 0 <= under_way <= 300
+        ahead = max(ahead, under_way)
+    assert ahead > 100
+    assert got == [(number, False) for number in range(1, 3001)]
+    assert one.depth(queue).visible == 0
+    one.close()
+    other.close()
+
+
+@pytest.mark.server
 def test_of_large_messages_fewer_come_ahead(rabbitmq: servers.RabbitMQ, create: Callable[..., str]) -> None:
     """Those behind are, though what came was small."""
     queue = create()

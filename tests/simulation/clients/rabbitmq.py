@@ -213,6 +213,9 @@ class Channel:
         self._alive(f"basic.cancel on queue {queue}")
         self._consumer = None
 
+    def leave(self, tag: str | None) -> None:
+        self._consumer = None
+
     def bring(self) -> None:
         """What may be unacked at the consumer comes to it."""
         one = self._consumer

@@ -206,7 +206,8 @@ class RabbitMQ:
             if queue not in self._others:  # while we hold some, nobody can tell what others do
                 self._measured(queue)
             holder.expected = max(ready, 1)
-            coming = self._consume(holder, queue, limit, ahead)
+            coming = holder.coming = Consumption(holder.channel, queue)
+        self._ask(holder, coming, queue, limit, ahead)
         # What is ready comes at once, unless another consumer was quicker.
         first = max(patience, 0.5 if ready else 0)
         deliveries = self._on(queue, lambda: coming.take(limit, first=first, idle=0.25))
@@ -219,24 +220,29 @@ class RabbitMQ:
         holder.expected -= len(deliveries)
         size = sum(len(delivery.body) + len(delivery.raw) for delivery in deliveries) / len(deliveries)
         self._mean_bytes[queue] = max(size, (self._mean_bytes.get(queue) or 0) / 2)
-        if ahead > 0 and holder.expected > 0 and coming.is_spent:
-            self._consume(holder, queue, min(limit, ahead), max(ahead - limit, 0))
+        if ahead > 0:
+            self._ask(holder, coming, queue, min(limit, ahead), max(ahead - limit, 0))
+        self._on(queue, coming.end_if_spent)
         return [Received(self._letter(queue, one), Receipt(holder.number, one.tag)) for one in deliveries]
 
-    def _consume(self, holder: _Holder, queue: str, limit: int, ahead: int) -> Consumption:
+    def _ask(self, holder: _Holder, coming: Consumption, queue: str, limit: int, ahead: int) -> None:
         """Let some of ``limit`` and ``ahead`` come, of those that are expected to be there; fewer where they are large.
 
         What is under way has to be read before anything else is heard. So more than ``limit`` come only where the node
-        tells how large all of them are: those behind may be larger than those that came.
+        tells how large all of them are: those behind may be larger than those that came. Then they come in two shares:
+        while one is worked on, the other is under way.
         """
+        if not coming.may_ask:
+            return
         mean, whole = self._mean_bytes.get(queue), self._backlog_bytes.get(queue)
         affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, whole or 0, 1)))
-        prefetch = min(limit + ahead, affordable, limit if whole is None else max(limit, MOST_PREFETCH))
-        coming: Consumption = self._on(
-            queue, lambda: Consumption(holder.channel, queue, prefetch=prefetch, expected=holder.expected)
-        )
-        holder.coming = coming
-        return coming
+        most = min(affordable, limit if whole is None else max(limit, MOST_PREFETCH))
+        # A power of two, so that a mean that moves a little doesn't make each share another size.
+        share = most if most < 2 * limit else 1 << ((most // 2).bit_length() - 1)
+        wanted = min(limit + ahead, holder.expected) - coming.waiting
+        count = wanted if wanted <= most - coming.waiting else share
+        if 0 < count <= most - coming.waiting:
+            self._on(queue, lambda: coming.ask(count))
 
     def _letter(self, queue: str, delivery: Delivery) -> Any:
         return letter_of(
@@ -294,8 +300,8 @@ class RabbitMQ:
             return Settled(0)
         holder = self._holder(queue, f"{action} on queue {queue}")
         tags, failures = _held_of(receipts, holder)
-        if holder.coming is not None:
-            self._on(queue, holder.coming.cancel)
+        if holder.coming is not None:  # what is given back must not come again
+            self._on(queue, holder.coming.before_ack if action == "basic.ack" else holder.coming.cancel)
         # As many as possible of the oldest in one: that is all of them, when a batch is settled as a whole.
         oldest = 0
         for tag in holder.held if not one_by_one else ():

@@ -267,6 +267,7 @@ class Channel:
         self.reason: BaseException | None = None
         self.published = 0  # tags of the messages that were sent in confirm mode count from 1
         self.cancelled: set[str] = set()  # consumers that the broker cancelled
+        self._prefetch: int | None = None  # of the next consumer
         opened: list[bool] = []
         self._channel = self._quietly(lambda: link._connection.channel(on_open_callback=lambda _: opened.append(True)))
         self._channel.add_on_close_callback(lambda _, reason: self._closed(reason))
@@ -298,23 +299,22 @@ class Channel:
         )
 
     def subscribe(self, queue: str, prefetch: int, came: list[Delivery]) -> str | None:
-        """Let deliveries be added to ``came``, of which ``prefetch`` may be unacked; returns the consumer's tag."""
+        """Let deliveries be added to ``came``, of which ``prefetch`` may be unacked; returns the consumer's tag.
+
+        Its answer is not waited for: a broker that is busy with acks takes a while to give it.
+        """
 
         def deliver(_: object, method: Any, properties: Any, body: bytes) -> None:  # by pika's own way
             name, key = method.exchange, method.routing_key
             came.append(Delivery(method.delivery_tag, method.redelivered, name, key, properties.raw, body))
 
-        self._ask(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
-        tags: list[str] = []
-        # The tag is known before the answer, so that deliveries that overtake it find their consumer.
-        tag: str | None = self._quietly(
-            lambda: self._channel.basic_consume(
-                queue, deliver, callback=lambda answer: tags.append(answer.method.consumer_tag)
-            )
-        )
+        if prefetch != self._prefetch:  # it counts for the consumers that begin after it
+            self._ask(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
+            self._prefetch = prefetch
+        tag: str | None = self._quietly(lambda: self._channel.basic_consume(queue, deliver))
         if tag is not None:
             self.link._connection.takers[self._channel.channel_number] = _Taker(tag, came)
-        self._answer(lambda: bool(tags), "basic.consume", queue)
+            self.link.serve()  # pika writes when it is served
         return tag
 
     def unsubscribe(self, queue: str, tag: str | None) -> None:
@@ -325,6 +325,11 @@ class Channel:
             self._channel._cancelled.discard(tag)  # what comes by pika's own way pika would give back
 
         self._ask(cancel, "basic.cancel", queue)
+        self.link._connection.takers.pop(self._channel.channel_number, None)
+
+    def leave(self, tag: str | None) -> None:
+        """Cancel a consumer to which all came that may, before any of it is acked: nobody waits for the answer."""
+        self._quietly(lambda: self._channel.basic_cancel(tag))
         self.link._connection.takers.pop(self._channel.channel_number, None)
 
     def ack(self, tag: int, *, multiple: bool) -> None:
@@ -422,18 +427,20 @@ class Channel:
 
 
 class Consumption:
-    """A consumer to which up to ``prefetch`` messages come, also while nobody waits for them; ``expected`` are there.
+    """What comes of a queue, also while nobody waits for it: by one consumer after the other, each for its share.
 
-    It is cancelled before anything is acked on its channel: for what is acked the broker would send more.
+    A consumer's prefetch is its share, so that nothing more comes than was asked for. For what is acked the broker
+    would send more: so :meth:`before_ack` has to be called first.
     """
 
-    def __init__(self, channel: Channel, queue: str, *, prefetch: int, expected: int) -> None:
+    def __init__(self, channel: Channel, queue: str) -> None:
         self._channel = channel
         self._queue = queue
         self._came: list[Delivery] = []  # and was not taken yet
-        self._left = min(expected, prefetch)  # so many are still to be taken
+        self._asked = self._taken = 0  # of all consumers
+        self._before = 0  # so many were asked for before the consumer that there is
         self._ended = False  # nothing comes any more
-        self._tag = channel.subscribe(queue, prefetch, self._came)
+        self._tag: str | None = None
 
     @property
     def is_spent(self) -> bool:
@@ -445,19 +452,35 @@ class Consumption:
         """So many came and were not taken yet."""
         return len(self._came)
 
+    @property
+    def may_ask(self) -> bool:
+        """All that was asked for came, and more may be asked for."""
+        return self._is_complete and not self._stopped()
+
+    @property
+    def _is_complete(self) -> bool:
+        return self._asked == self._taken + len(self._came)
+
+    def ask(self, count: int) -> None:
+        """Let ``count`` more come; only where :attr:`may_ask`."""
+        self._leave()
+        self._before = self._asked
+        self._asked += count
+        self._tag = self._channel.subscribe(self._queue, count, self._came)
+
     def take(self, limit: int, *, first: float, idle: float) -> list[Delivery]:
         """Up to ``limit`` deliveries, unacked.
 
-        Ends when they are here, or all that were expected; when none came for ``idle`` seconds after one did, or when
-        the first did not come within ``first`` seconds: then, as when all are here, the consumer is cancelled.
+        Ends when they are here, or all that were asked for; when none came for ``idle`` seconds after one did, or when
+        the first did not come within ``first`` seconds: then nothing more comes.
         """
-        link, came, enough = self._channel.link, self._came, min(limit, self._left)
+        link, came, enough = self._channel.link, self._came, min(limit, self._asked - self._taken)
         link.wait(lambda: bool(came) or self._stopped(), first)
         while came and len(came) < enough and not self._stopped():
             before = len(came)
             if not link.wait(lambda before=before: len(came) > before or self._stopped(), idle):  # type: ignore[misc]
                 break
-        if len(came) < enough or enough == self._left:
+        if len(came) < enough:
             self.cancel()
         if not link.is_open:
             raise connection_error(link.error, f"basic.consume on queue {self._queue}")
@@ -465,12 +488,26 @@ class Consumption:
             raise channel_error(self._channel.reason, "basic.consume", self._queue)
         taken = came[:limit]
         del came[:limit]
-        self._left -= len(taken)
+        self._taken += len(taken)
         return taken
+
+    def end_if_spent(self) -> None:
+        """Where all that was asked for was taken, nothing more comes."""
+        if self._is_complete and not self._came:
+            self.cancel()
+
+    def before_ack(self) -> None:
+        """Let nothing come for what is acked next: the consumer ends unless nothing of it was taken."""
+        if self._is_complete:
+            self._leave()
+        elif self._taken > self._before:
+            self.cancel()
 
     def cancel(self) -> None:
         """Let nothing more come."""
-        if not self._stopped():
+        if self._is_complete:
+            self._leave()
+        elif not self._stopped():
             self._channel.unsubscribe(self._queue, self._tag)
         self._ended = True
 
@@ -479,6 +516,11 @@ class Consumption:
         tags = [delivery.tag for delivery in self._came]
         self._came.clear()
         return tags
+
+    def _leave(self) -> None:
+        if self._tag is not None and not self._stopped():
+            self._channel.leave(self._tag)
+        self._tag = None
 
     def _stopped(self) -> bool:
         return self._ended or not self._channel.is_open or self._tag in self._channel.cancelled
