@@ -18,7 +18,6 @@ from redrive.message import (
     Header,
     Micros,
     Outgoing,
-    batch_and_row,
     clean_headers,
     maker,
     tracking_headers,
@@ -34,7 +33,7 @@ def outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged:
     capabilities = context.broker.capabilities_for(claimed.destination)
     edits: dict[int, Correction] = {}
     with context.ledger.read() as connection:
-        paths = batches.paths(connection, {batch_and_row(one.message_id)[0] for one in todo})
+        paths = batches.paths(connection, {one.message_id >> ROW_BITS for one in todo})
         released = [one.message_id for one in todo if one.mode == "release"]
         if released:
             edits = escalations.corrected(connection, released)

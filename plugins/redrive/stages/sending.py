@@ -9,6 +9,7 @@ import itertools
 import logging
 import math
 import time
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -69,7 +70,7 @@ class _SliceUnderWay:
     claimed: Slice
     rate: Rate
     share: float  # of the destination's consumers that work
-    ids: list[int]
+    ids: list[int]  # ascending
     released: AbstractSet[int]
     outgoing: Iterator[Outgoing]
     damaged: list[Claimed]  # found since they were last set aside
@@ -83,7 +84,7 @@ class _SliceUnderWay:
 
     def behind_the_mark(self) -> list[int]:
         """What was not announced yet."""
-        return self.ids[self.ids.index(self.mark) + 1 :]
+        return self.ids[bisect_right(self.ids, self.mark) :]
 
 
 class _Part(NamedTuple):
@@ -214,7 +215,10 @@ class SliceSender:
 
     def _rest(self, one: _SliceUnderWay) -> list[int]:
         """What was not announced yet and can be."""
-        return [] if one.stopped else [each for each in one.behind_the_mark() if each not in self._aside]
+        if one.stopped:
+            return []
+        rest = one.behind_the_mark()
+        return [each for each in rest if each not in self._aside] if self._aside else rest
 
     def _is_all_begun(self, one: _SliceUnderWay) -> bool:
         """All of it is on the wire or marked, and nothing speaks against the next slice."""
