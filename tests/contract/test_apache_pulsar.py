@@ -233,8 +233,8 @@ def test_a_topic_whose_name_only_looks_like_a_partition_is_kept(
 ) -> None:
     name = pulsar_server.create_topic(f"odd-{uuid.uuid4().hex[:8]}-partition-x7")
 
-    assert make_adapter()._origin(full(name)) == name
-    assert make_adapter()._origin(full("gone-partition-7")) == full("gone-partition-7").removeprefix(full(""))
+    assert make_adapter()._topics.origin(full(name)) == name
+    assert make_adapter()._topics.origin(full("gone-partition-7")) == full("gone-partition-7").removeprefix(full(""))
 
 
 def test_what_java_writes_into_retry_letters_is_evidence_and_goes_no_further(
@@ -406,9 +406,10 @@ def test_settled_means_that_another_client_never_sees_it(
     statuses(broker, queue, 1500)
     taken = BrokerContract.take(broker, queue, 1500)
     assert broker.settle(queue, [r.receipt for r in taken[:1200]]).count == 1200
-    broker._readers.clear()  # as a process that dies: nobody says good-bye to the broker
-    broker._opened.shutdown() if hasattr(broker._opened, "shutdown") else broker._opened._client.shutdown()
-    broker._opened = None
+    broker._receiver._readers.clear()  # as a process that dies: nobody says good-bye to the broker
+    opened = broker._client.get()
+    opened.shutdown() if hasattr(opened, "shutdown") else opened._client.shutdown()
+    broker._client._opened = None
 
     left = BrokerContract.take(make_adapter(), queue, 1500)
     assert {r.letter.body for r in left} == {r.letter.body for r in taken[1200:]}
@@ -431,7 +432,7 @@ def test_a_topic_that_deduplicates_swallows_no_redelivery(
     for attempt in (1, 2):
         broker = make_adapter()
         assert broker.publish(queue, [message._replace(attempt=attempt)])[0].status == "sent"
-        assert broker._dedup[full(queue)]
+        assert broker._publisher._dedup[full(queue)]
 
     assert len(BrokerContract.take(make_adapter(), queue, 5)) == 2
 

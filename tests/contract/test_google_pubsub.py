@@ -63,7 +63,7 @@ class Operator:
     """Makes topics and subscriptions with Google's own client."""
 
     def __init__(self, broker: GooglePubSub, deadline: int = 10) -> None:
-        self._publisher, self._subscriber = broker._publisher, broker._subscriber
+        self._publisher, self._subscriber = broker._clients.publisher, broker._clients.subscriber
         self._deadline = deadline
 
     def topic(self, name: str) -> str:
@@ -390,8 +390,8 @@ def test_an_origin_that_is_gone_is_no_origin(pubsub: GooglePubSub, orders: str, 
 
 def test_an_origin_in_another_project_has_its_full_name(pubsub: GooglePubSub, orders: str) -> None:
     theirs = "projects/other/subscriptions/bills-worker"
-    pubsub._publisher.create_topic(request={"name": "projects/other/topics/bills"})
-    pubsub._subscriber.create_subscription(
+    pubsub._clients.publisher.create_topic(request={"name": "projects/other/topics/bills"})
+    pubsub._clients.subscriber.create_subscription(
         request={
             "name": theirs,
             "topic": "projects/other/topics/bills",
@@ -421,7 +421,8 @@ def test_a_subscription_is_restored_through_its_topic(
 ) -> None:
     assert statuses(pubsub, name, 2) == ["sent", "sent"]
     assert len(world.peek(subscription("orders-dlq"))) == 2
-    topic = str(pubsub._get_subscription(name, subscription("orders-dlq")).topic).rpartition("/")[2]
+    found = pubsub._clients.subscriber.get_subscription(subscription=subscription("orders-dlq"))
+    topic = str(found.topic).rpartition("/")[2]
     assert pubsub.leads_to(name, topic) is True
     assert pubsub.leads_to(name, "another") is False
 

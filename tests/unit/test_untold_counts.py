@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from redrive.brokers.pulsar.adapter import _backlog
+from redrive.brokers.pulsar.looking import backlog
 from redrive.brokers.service_bus.adapter import AzureServiceBus
 from redrive.brokers.service_bus.facts import AtomApi, _most
 
 
 def test_a_backlog_that_pulsar_does_not_tell_is_unknown() -> None:
-    assert _backlog({"msgBacklog": 0}).total == 0
-    assert _backlog({"unackedMessages": 0, "consumers": []}).total is None
+    assert backlog({"msgBacklog": 0}).total == 0
+    assert backlog({"unackedMessages": 0, "consumers": []}).total is None
 
 
 class Rules(SimpleNamespace):

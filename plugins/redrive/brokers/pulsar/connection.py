@@ -36,6 +36,34 @@ class Place(NamedTuple):
     timeout: float  # seconds an answer may take
 
 
+class LazyClient:
+    """The client library's client for ``place``, connected at the first use. One for all that an adapter does."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._opened: Any = None
+
+    def get(self) -> Any:
+        """The ``pulsar.Client``."""
+        if self._opened is None:
+            self._opened = self._place.connect()
+        return self._opened
+
+    def close(self) -> None:
+        """End its connections; the next use makes new ones."""
+        if self._opened is not None:
+            close_quietly(self._opened)
+            self._opened = None
+
+
+def close_quietly(closable: Any) -> None:
+    """Close a client, a consumer or a producer; one that is not open any more is closed."""
+    try:
+        closable.close()
+    except pulsar.PulsarException:
+        pass
+
+
 def place_of(connection: Connection) -> Place:
     """What ``connection`` says; nothing is asked of the cluster yet. Raises SettingsError for what can't be."""
     extra = connection.extra

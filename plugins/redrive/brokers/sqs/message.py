@@ -178,3 +178,8 @@ def _header_size(header: Header) -> int:
 def queue_of_arn(arn: str | None) -> str | None:
     """The queue's name, which is the last part of its ARN."""
     return arn.rpartition(":")[2] if arn else None
+
+
+def is_fifo(queue: str) -> bool:
+    """Whether ``queue`` is a FIFO queue, as the end of its name, URL or ARN says."""
+    return queue.endswith(".fifo")

@@ -1,0 +1,180 @@
+"""Receives from subscriptions, holds by our own clock, acks, gives back, leases for longer.
+
+Without exactly-once delivery Pub/Sub doesn't say whether an ack came too late; so the end of each lease is kept here,
+and what is acked after that is not reported as settled.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import google.api_core.exceptions as api
+from google.pubsub_v1 import types
+
+from redrive.brokers.base import Settled
+from redrive.brokers.pubsub.calls import Calls
+from redrive.brokers.pubsub.errors import PartlyRefused
+from redrive.brokers.pubsub.kind import BATCH, MAX_LEASE
+from redrive.brokers.pubsub.message import LEAST_LEASE, full_name, is_full, received, short_name
+from redrive.brokers.pubsub.names import Names
+from redrive.brokers.retries import until
+from redrive.errors import BrokerError, PermissionRefused, QueueMissing
+from redrive.message import Received
+
+
+class Receiver:
+    """What we receive from any subscription, and until when it is ours."""
+
+    def __init__(
+        self, calls: Calls, names: Names, *, sleep: Callable[[float], None], monotonic: Callable[[], float]
+    ) -> None:
+        self._calls = calls
+        self._names = names
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._leases: dict[object, float] = {}  # ack id -> when its lease ends, on our clock
+        self._origins: dict[tuple[str | None, str], str | None] = {}  # (project, subscription) -> its topic, for people
+
+    def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
+        """See :class:`~redrive.brokers.base.Broker`.
+
+        The first pull waits, the following ones don't; they go on until ``limit`` is reached, one comes back empty,
+        or a quarter of the lease is used up. An error after some messages have come is kept back: the next call
+        will meet it again.
+        """
+        if limit < 1:
+            return []
+        name = self._names.subscription_name(queue)
+        seconds = _lease_seconds(lease)
+        fill_until = self._monotonic() + seconds / 4
+        found = self._pull(queue, name, min(limit, BATCH), wait.total_seconds(), seconds)
+        while found and len(found) < limit and self._monotonic() < fill_until:
+            try:
+                more = self._pull(queue, name, min(limit - len(found), BATCH), 0, seconds)
+            except BrokerError:
+                break
+            if not more:
+                break
+            found += more
+        return found
+
+    def _pull(self, queue: str, name: str, limit: int, wait: float, seconds: int) -> list[Received]:
+        """One pull, and the lease that was asked for instead of the subscription's own."""
+        request = types.PullRequest(subscription=name, max_messages=limit, return_immediately=wait <= 0)
+        patience = wait if wait > 0 else self._calls.timeout
+        try:
+            with warnings.catch_warnings():  # deprecated for those who can wait; a drain must be able to just ask
+                warnings.simplefilter("ignore", DeprecationWarning)
+                answer = self._calls.call(
+                    "Pull", queue, self._calls.subscriber.pull, request, timeout=patience, patient=wait > 0
+                )
+        except api.DeadlineExceeded:
+            self._names.subscription(queue, name)  # nothing came; or nobody is there, which must not look the same
+            return []
+        got = types.PullResponse.pb(answer).received_messages
+        if not got:
+            return []
+        ids = [message.ack_id for message in got]
+        # No subscription leases for less; whether this was long enough for the next request is seen there.
+        self._leases.update(dict.fromkeys(ids, self._monotonic() + LEAST_LEASE.total_seconds()))
+        self._set_deadlines(queue, name, ids, seconds)
+        return [received(message, self._origin) for message in got]
+
+    def _origin(self, project: str | None, subscription: str) -> str | None:
+        """The topic of the subscription on which a message failed; None where it is gone or not ours to see."""
+        key = (project, subscription)
+        if key not in self._origins:
+            name = full_name("subscriptions", subscription, project or self._names.project)
+            try:
+                topic = self._names.subscription(subscription, name).topic
+            except (QueueMissing, PermissionRefused):
+                topic = ""
+            self._origins[key] = short_name(topic, self._names.project) if is_full(topic, "topics") else None
+        return self._origins[key]
+
+    def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
+        """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be acked.
+
+        What was acked after its lease ended by our clock is a failure: Pub/Sub may take the ack and deliver again.
+        """
+        if not receipts:
+            return Settled(0)
+        name = self._names.subscription_name(queue)
+        failures: list[tuple[object, str]] = []
+        errors: list[BrokerError] = []
+        batches = [receipts[at : at + BATCH] for at in range(0, len(receipts), BATCH)]
+        for batch in batches:
+            try:
+                refused = self._acknowledge(queue, name, batch)
+            except BrokerError as error:
+                errors.append(error)
+                refused = {receipt: str(error) for receipt in batch}
+            now = self._monotonic()  # the ack may have waited for its turn on the way
+            for receipt in batch:
+                if receipt in refused:
+                    failures.append((receipt, refused[receipt]))
+                elif self._leases.pop(receipt, math.inf) <= now:
+                    failures.append((receipt, "its lease ended before the ack: it may come again"))
+        if len(errors) == len(batches):
+            raise errors[0]
+        return Settled(len(receipts) - len(failures), tuple(failures))
+
+    def _acknowledge(self, queue: str, name: str, receipts: Sequence[object]) -> dict[object, str]:
+        """Ack; the ids that were refused for good (exactly-once subscriptions only) with Pub/Sub's words."""
+
+        def send(ids: Sequence[object]) -> None:
+            request = types.AcknowledgeRequest(subscription=name, ack_ids=list(ids))
+            self._calls.call("Acknowledge", queue, self._calls.subscriber.acknowledge, request)
+
+        return self._by_id(queue, receipts, send)
+
+    def release(self, queue: str, receipts: Sequence[object]) -> None:
+        """See :class:`~redrive.brokers.base.Broker`; each release counts as a delivery attempt."""
+        if not receipts:
+            return
+        self._set_deadlines(queue, self._names.subscription_name(queue), receipts, 0)
+
+    def extend(self, queue: str, receipts: Sequence[object], lease: timedelta) -> None:
+        """See :class:`~redrive.brokers.base.Broker`; what is no longer ours is left alone."""
+        if not receipts:
+            return
+        self._set_deadlines(queue, self._names.subscription_name(queue), receipts, _lease_seconds(lease))
+
+    def _set_deadlines(self, queue: str, name: str, receipts: Sequence[object], seconds: int) -> None:
+        def send(ids: Sequence[object]) -> None:
+            request = types.ModifyAckDeadlineRequest(subscription=name, ack_ids=list(ids), ack_deadline_seconds=seconds)
+            self._calls.call("ModifyAckDeadline", queue, self._calls.subscriber.modify_ack_deadline, request)
+
+        for at in range(0, len(receipts), BATCH):
+            batch = receipts[at : at + BATCH]
+            began = self._monotonic()
+            refused = self._by_id(queue, batch, send)
+            now = self._monotonic()
+            for receipt in batch:
+                if seconds == 0 or receipt in refused:
+                    self._leases.pop(receipt, None)
+                elif self._leases.get(receipt, math.inf) > now:  # one that ended can't be extended: it stays ended
+                    self._leases[receipt] = began + seconds
+
+    def _by_id(self, queue: str, ids: Sequence[object], send: Callable[[Sequence[object]], None]) -> dict[object, str]:
+        """Send; exactly-once's results per id: passing failures are tried again, lasting ones returned."""
+        lasting: dict[object, str] = {}
+        open_ids = list(ids)
+
+        def once() -> bool:
+            try:
+                send(open_ids)
+            except PartlyRefused as partial:
+                lasting.update({i: partial.ids[i] for i in open_ids if partial.ids.get(i, "").startswith("PERMANENT")})
+                open_ids[:] = [i for i in open_ids if i in partial.ids and i not in lasting]
+                return not open_ids
+            open_ids.clear()
+            return True
+
+        until(once, sleep=self._sleep)
+        return lasting | dict.fromkeys(open_ids, f"{queue}: Pub/Sub refused it for the moment, again and again")
+
+
+def _lease_seconds(lease: timedelta) -> int:
+    return max(1, math.ceil(min(lease, MAX_LEASE).total_seconds()))

@@ -1,0 +1,70 @@
+"""The topics of a cluster: their full names, their partitions, their statistics, and which queue each is.
+
+A short name stands for the connection's tenant and namespace.
+"""
+
+from typing import Any, Final
+
+from redrive.brokers.pulsar.connection import Place
+from redrive.brokers.pulsar.message import base_topic
+from redrive.errors import BrokerError, QueueMissing
+
+#: How the names of the topics end that client libraries write for delayed messages, and for dead ones.
+RETRY: Final = "-RETRY"
+DLQ: Final = "-DLQ"
+
+
+class Topics:
+    """What is asked of topics, and remembered.
+
+    :meth:`stats`, :meth:`each_stats` and :meth:`entries` take a name that :meth:`full` returned.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._admin = place.admin
+        self._keep_partition = place.keep_partition
+        self.prefix = f"persistent://{place.namespace}/"  # of what has a short name
+        self._partitions: dict[str, int] = {}
+        self._bases: dict[str, str] = {}
+
+    def full(self, queue: str) -> str:
+        """The full name of ``queue``, which is there."""
+        topic = queue if "://" in queue else self.prefix + queue
+        if topic not in self._partitions:
+            self._partitions[topic] = self._admin.partitions(topic)
+        return topic
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """The statistics of ``topic``, of all its partitions together."""
+        return self._admin.stats(topic, self._partitions[topic])
+
+    def each_stats(self, topic: str) -> list[dict[str, Any]]:
+        """The statistics of each partition of ``topic``, or of a topic that has none."""
+        return self._admin.each_stats(topic, self._partitions[topic])
+
+    def entries(self, topic: str) -> int:
+        """How many entries ``topic`` still holds, read or not."""
+        return self._admin.entries(topic, self._partitions[topic])
+
+    def origin(self, real_topic: str) -> str:
+        """The queue that a topic is; without its partition, which is chosen anew, unless it is to be kept."""
+        if real_topic not in self._bases:
+            base = base_topic(real_topic)
+            if base != real_topic and not self._keep_partition:
+                try:
+                    base = base if self._admin.partitions(base) else real_topic
+                except QueueMissing:
+                    base = real_topic
+                except BrokerError:
+                    pass  # not ours to ask, or not now: the name says what it most likely is
+            elif self._keep_partition:
+                base = real_topic
+            self._bases[real_topic] = base.removeprefix(self.prefix)
+        return self._bases[real_topic]
+
+    def parts(self, topic: str) -> list[str]:
+        """The full names of the partitions of a topic with that full name; [] where it has none, or isn't there."""
+        try:
+            return [f"{topic}-partition-{number}" for number in range(self._admin.partitions(topic))]
+        except QueueMissing:
+            return []

@@ -1,0 +1,85 @@
+"""Requests to SQS: counted, repeated where that is safe, a few at a time.
+
+The SDK's own retries are off: a send that is repeated after a lost answer would be sent twice in silence. What may be
+repeated is repeated here, with backoff and full jitter.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from botocore import xform_name
+
+from redrive.brokers.retries import again
+from redrive.brokers.sqs.errors import SDK_ERRORS, known_error, may_pass, not_connected, throttled
+
+
+class Calls:
+    """What one client is asked. ``requests`` counts HTTP requests by operation.
+
+    ``concurrency`` is how many requests of one call may be under way at once, ``read_timeout`` how many seconds an
+    answer may take.
+    """
+
+    def __init__(self, client: Any, *, concurrency: int, sleep: Callable[[float], None]) -> None:
+        self._client = client
+        self._sleep = sleep
+        self._pool: ThreadPoolExecutor | None = None
+        self._urls: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self.concurrency = concurrency
+        self.read_timeout: float = client.meta.config.read_timeout
+        self.requests: Counter[str] = Counter()
+        client.meta.events.register("before-send.sqs.*", self._count)
+
+    def url(self, queue: str) -> str:
+        """The URL of a queue that is named by name, URL or ARN; asked once."""
+        if queue not in self._urls:
+            if "://" in queue:
+                self._urls[queue] = queue
+            else:
+                question = {"QueueName": queue}
+                if queue.startswith("arn:"):
+                    *_, account, name = queue.split(":")
+                    question = {"QueueName": name, "QueueOwnerAWSAccountId": account}
+                self._urls[queue] = self.call("GetQueueUrl", queue, **question)["QueueUrl"]
+        return self._urls[queue]
+
+    def call(self, action: str, queue: str, **parameters: Any) -> dict[str, Any]:
+        """One call that may safely be repeated; raises the errors of :mod:`redrive.errors`."""
+        method = getattr(self._client, xform_name(action))
+        try:
+            answer: dict[str, Any] = self._patiently(lambda: method(**parameters), when=may_pass)
+        except SDK_ERRORS as error:
+            raise known_error(action, queue, error) from error
+        return answer
+
+    def send(self, url: str, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """One send request, repeated only where SQS says that it did not look at it; raises the SDK's own errors."""
+        answer: dict[str, Any] = self._patiently(
+            lambda: self._client.send_message_batch(QueueUrl=url, Entries=entries), when=throttled
+        )
+        return answer
+
+    def together(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
+        """``work`` on all items, a few at a time, results in order."""
+        if len(items) <= 1 or self.concurrency <= 1:
+            return [work(item) for item in items]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="sqs")
+        return self._pool.map(work, items)
+
+    def close(self) -> None:
+        """End the threads in which requests went out together."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _patiently(self, work: Callable[[], Any], *, when: Callable[[BaseException], bool]) -> Any:
+        return again(work, when=when, away=not_connected, sleep=self._sleep)
+
+    def _count(self, event_name: str, **_: object) -> None:
+        with self._lock:
+            self.requests[event_name.rpartition(".")[2]] += 1

@@ -1,0 +1,71 @@
+"""The boto3 client for a connection: credentials, region, endpoint; from Airflow's hook where that is needed."""
+
+from typing import Any
+
+import boto3
+import botocore.exceptions as boto
+from botocore.config import Config
+
+from redrive.connections import lookup
+from redrive.connections.lookup import Connection
+from redrive.errors import SettingsError
+
+#: What a plain client can be made of; any other key in the extra needs Airflow's hook (roles, SSO, …).
+_SIMPLE_EXTRA = frozenset(
+    {
+        *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+        *("region_name", "endpoint_url", "profile_name", "verify"),
+    }
+)
+
+
+def open_client(connection: Connection, read_timeout: float) -> Any:
+    """The boto3 client for ``connection``, without retries of its own; nothing is asked of AWS yet.
+
+    ``read_timeout`` (seconds) is how long an answer may take. Raises :class:`~redrive.errors.SettingsError` for what
+    can't work.
+    """
+    if connection.conn_type != "aws":
+        raise SettingsError(f"connection {connection.conn_id} is of type {connection.conn_type!r}, not aws")
+    config = Config(
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=5,
+        read_timeout=read_timeout,
+        max_pool_connections=16,
+        user_agent_extra="redrive",
+    )
+    extra = connection.extra
+    try:
+        if not set(extra) <= _SIMPLE_EXTRA:
+            return _hook_client(connection, config)
+        session = boto3.Session(
+            aws_access_key_id=connection.login or extra.get("aws_access_key_id"),
+            aws_secret_access_key=connection.password or extra.get("aws_secret_access_key"),
+            aws_session_token=extra.get("aws_session_token"),
+            region_name=extra.get("region_name"),
+            profile_name=extra.get("profile_name"),
+        )
+        return session.client("sqs", endpoint_url=extra.get("endpoint_url"), verify=extra.get("verify"), config=config)
+    except boto.NoRegionError:
+        raise SettingsError(f"connection {connection.conn_id}: no region; give extra.region_name") from None
+    except (boto.ProfileNotFound, boto.PartialCredentialsError, ValueError) as error:
+        raise SettingsError(f"connection {connection.conn_id}: {error}") from error
+
+
+def _hook_client(connection: Connection, config: Config) -> Any:
+    """A client from Airflow's own hook, which knows roles, web identities and what else an extra can say."""
+    try:
+        from airflow.providers.amazon.aws.hooks.sqs import SqsHook  # noqa: PLC0415
+
+        theirs = lookup.to_airflow(connection)
+    except ImportError as error:
+        keys = ", ".join(sorted(set(connection.extra) - _SIMPLE_EXTRA))
+        raise SettingsError(
+            f"connection {connection.conn_id}: {keys} in the extra needs Airflow's Amazon provider"
+        ) from error
+    # A config given to the hook replaces the connection's own, so ours goes on top of that.
+    own = connection.extra.get("config_kwargs")
+    hook = SqsHook(aws_conn_id=connection.conn_id, config=Config(**own).merge(config) if own else config)
+    # It was found already, maybe where the hook would not look (the metadata database, from the command line).
+    hook.get_connection = lambda conn_id: theirs  # noqa: ARG005
+    return hook.get_conn()

@@ -1,0 +1,144 @@
+"""Receives from SQS, and says what becomes of what was received: deleted, given back, leased for longer.
+
+Requests are what SQS charges for and what limits speed, so everything goes in batches of ten.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from redrive.brokers.base import Settled
+from redrive.brokers.retries import until
+from redrive.brokers.sqs.calls import Calls
+from redrive.brokers.sqs.errors import lasting
+from redrive.brokers.sqs.message import BATCH, MAX_LEASE, MAX_WAIT, is_fifo, received
+from redrive.errors import BrokerError
+from redrive.message import Received
+
+
+class Receiver:
+    """What we receive from any queue; the queues themselves keep who holds what."""
+
+    def __init__(self, calls: Calls, *, sleep: Callable[[float], None], monotonic: Callable[[], float]) -> None:
+        self._calls = calls
+        self._sleep = sleep
+        self._monotonic = monotonic
+        # A long poll that outlasts the wait for its answer would look like a lost one.
+        self._max_wait = min(MAX_WAIT.total_seconds(), max(calls.read_timeout - 5, 0))
+
+    def receive(self, queue: str, *, limit: int, wait: timedelta, lease: timedelta) -> list[Received]:
+        """See :class:`~redrive.brokers.base.Broker`.
+
+        Polls are long ones (a short one looks at some of SQS's servers only), several at once on standard
+        queues, until ``limit`` is reached, one comes back empty, or a quarter of the lease is used up. An
+        error after some messages have come is kept back: the next call will meet it again.
+        """
+        if limit < 1:
+            return []
+        started = self._monotonic()
+        url = self._calls.url(queue)
+        visibility = math.ceil(min(lease, MAX_LEASE).total_seconds())
+        fill_until = started + lease.total_seconds() / 4
+        at_once = 1 if is_fifo(queue) else self._calls.concurrency
+        found: list[Received] = []
+
+        def poll(count: int, seconds: int) -> list[Received]:
+            answer = self._calls.call(
+                "ReceiveMessage",
+                queue,
+                QueueUrl=url,
+                MaxNumberOfMessages=count,
+                WaitTimeSeconds=seconds,
+                VisibilityTimeout=visibility,
+                MessageSystemAttributeNames=["All"],
+                MessageAttributeNames=["All"],
+            )
+            return [received(message) for message in answer.get("Messages", ())]
+
+        while True:  # wait for the first
+            left = max(wait.total_seconds() - (self._monotonic() - started), 0)
+            found = poll(min(limit, BATCH), math.ceil(min(left, self._max_wait)))
+            if found or left <= self._max_wait:
+                break
+        follow_up = math.ceil(min(wait.total_seconds(), self._max_wait, 1))
+        while found and len(found) < limit and self._monotonic() < fill_until:
+            missing = limit - len(found)
+            counts = [min(BATCH, missing - at) for at in range(0, min(missing, at_once * BATCH), BATCH)]
+            answers = list(self._calls.together(lambda count: _attempt(poll, count, follow_up), counts))
+            for answer in answers:
+                found += answer if isinstance(answer, list) else []
+            if not all(isinstance(answer, list) and answer for answer in answers):
+                break
+        return found
+
+    def settle(self, queue: str, receipts: Sequence[object]) -> Settled:
+        """See :class:`~redrive.brokers.base.Broker`; errors are raised only where nothing could be deleted."""
+        failures = self._in_batches("DeleteMessageBatch", queue, receipts, {})
+        return Settled(len(receipts) - len(failures), tuple(failures))
+
+    def release(self, queue: str, receipts: Sequence[object]) -> None:
+        """See :class:`~redrive.brokers.base.Broker`; what is no longer ours is left alone."""
+        self._in_batches("ChangeMessageVisibilityBatch", queue, receipts, {"VisibilityTimeout": 0})
+
+    def extend(self, queue: str, receipts: Sequence[object], lease: timedelta) -> None:
+        """See :class:`~redrive.brokers.base.Broker`; what is no longer ours is left alone."""
+        seconds = math.ceil(min(lease, MAX_LEASE).total_seconds())
+        self._in_batches("ChangeMessageVisibilityBatch", queue, receipts, {"VisibilityTimeout": seconds})
+
+    def _in_batches(
+        self, action: str, queue: str, receipts: Sequence[object], fields: dict[str, object]
+    ) -> list[tuple[object, str]]:
+        """Do ``action`` on all receipts; the ones on which it failed for good, with SQS's words."""
+        if not receipts:
+            return []
+        url = self._calls.url(queue)
+
+        def one(batch: Sequence[object]) -> list[tuple[object, str]]:
+            return self._until_settled(action, queue, url, batch, fields)
+
+        batches = [receipts[at : at + BATCH] for at in range(0, len(receipts), BATCH)]
+        failures: list[tuple[object, str]] = []
+        errors: list[BrokerError] = []
+        results = self._calls.together(lambda batch: _attempt(one, batch), batches)
+        for batch, result in zip(batches, results, strict=True):
+            if isinstance(result, BrokerError):
+                errors.append(result)
+                failures += [(receipt, str(result)) for receipt in batch]
+            else:
+                failures += result
+        if len(errors) == len(batches):
+            raise errors[0]
+        return failures
+
+    def _until_settled(
+        self, action: str, queue: str, url: str, batch: Sequence[object], fields: dict[str, object]
+    ) -> list[tuple[object, str]]:
+        """One batch, its passing failures tried again; what failed for good."""
+        final: list[tuple[object, str]] = []
+        passing: list[tuple[object, str]] = []
+        open_receipts = list(batch)
+
+        def once() -> bool:
+            entries = [
+                {"Id": str(number), "ReceiptHandle": receipt, **fields} for number, receipt in enumerate(open_receipts)
+            ]
+            answer = self._calls.call(action, queue, QueueUrl=url, Entries=entries)
+            passing.clear()
+            for failed in answer.get("Failed", ()):
+                receipt = open_receipts[int(failed["Id"])]
+                words = f"{failed.get('Code')}: {failed.get('Message', '')}"
+                (final if lasting(failed) else passing).append((receipt, words))
+            open_receipts[:] = [receipt for receipt, _ in passing]
+            return not passing
+
+        until(once, sleep=self._sleep)
+        return final + passing
+
+
+def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of ``work``, or the broker's error as a value."""
+    try:
+        return work(*arguments)
+    except BrokerError as error:
+        return error
