@@ -33,8 +33,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from redrive.brokers import open_broker
-from redrive.brokers.service_bus import adapter as azure_service_bus
 from redrive.brokers.service_bus import facts as service_bus_facts
+from redrive.brokers.service_bus import looking
 from redrive.brokers.service_bus.adapter import AzureServiceBus
 from redrive.brokers.service_bus.amqp_values import MAX_PROPERTY_BYTES, Encoded
 from redrive.brokers.service_bus.kind import FAILURE_HEADERS
@@ -772,8 +772,7 @@ def test_an_error_of_a_link_in_use_may_hide_an_answer(
 def test_a_link_that_cannot_be_opened_again_has_taken_nothing(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
     bus.queue("orders")
     assert statuses(broker, "orders", outgoing()) == ["sent"]
-    for sender in broker._senders.values():
-        sender.close()
+    broker._namespace.sender(Address("orders")).close()
     bus.queue("orders", disabled=True)
     with pytest.raises(BrokerUnavailable, match="the entity is disabled"):
         broker.publish("orders", [outgoing(number=2)])
@@ -979,7 +978,7 @@ def test_without_the_right_to_ask_depth_is_counted_by_looking(
     assert broker.depth("orders")[:3] == (290, 10, 1)
     assert not broker.capabilities_for("orders").knows_empty
     assert broker.describe("orders").lease is None
-    monkeypatch.setattr(azure_service_bus, "PEEK_LIMIT", 250)
+    monkeypatch.setattr(looking, "PEEK_LIMIT", 250)
     assert broker.depth("orders").total is None
     assert all(message.failed_deliveries == 0 for message in bus.messages("orders"))
     broker.close()
