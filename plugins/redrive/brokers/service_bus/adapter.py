@@ -14,8 +14,9 @@ from typing import Any, Self
 from azure.servicebus import ServiceBusClient
 
 from redrive.brokers.base import Capabilities, Depth, Publication, QueueInfo, Settled
+from redrive.brokers.service_bus.clients import clients
 from redrive.brokers.service_bus.entities import Entities
-from redrive.brokers.service_bus.facts import Administration, NoAdministration, clients
+from redrive.brokers.service_bus.facts import Administration, NoAdministration
 from redrive.brokers.service_bus.kind import CAPABILITIES
 from redrive.brokers.service_bus.looking import Looking
 from redrive.brokers.service_bus.namespace import Namespace

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from azure.servicebus import ServiceBusClient, ServiceBusSubQueue
 
 from redrive.brokers.retries import BRIEF, again
+from redrive.brokers.service_bus.clients import address_of
 from redrive.brokers.service_bus.errors import SDK_ERRORS, known_error, may_pass, wants_session
-from redrive.brokers.service_bus.facts import address_of
 from redrive.brokers.service_bus.links import Receiver, Sender
 from redrive.brokers.service_bus.message import Address
 from redrive.errors import BrokerError
