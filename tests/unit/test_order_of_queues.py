@@ -5,7 +5,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from redrive.brokers.memory.adapter import MemoryBroker, MemoryWorld
+from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.brokers.pubsub import kind as pubsub
 from redrive.brokers.pulsar import kind as pulsar
 from redrive.brokers.rabbitmq.adapter import RabbitMQ
