@@ -103,7 +103,7 @@ class AzureServiceBus:
     # --- looking --------------------------------------------------------------------------------------
 
     def leads_to(self, queue: str, origin: str) -> bool | None:
-        """See :class:`~redrive.brokers.base.Broker`; None for what goes to a topic or is forwarded."""
+        """See :class:`~redrive.brokers.base.Broker`; None where a subscription or a forward may lead there."""
         return self._looking.leads_to(queue, origin)
 
     def origins(self, queue: str) -> frozenset[str] | None:
