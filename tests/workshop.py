@@ -186,7 +186,7 @@ class Template:
         self._shop = shop
         self._route = route
         self._queues = {queue: shop.world.peek(queue) for queue in QUEUES}
-        self._sequence = next(shop.world._sequence)
+        self._sequence = next(shop.world.sequence)
         shop.ledger.close()
 
     def start(self, folder: Path, database: str | None = None) -> Workshop:
@@ -195,7 +195,7 @@ class Template:
         shop = copy.copy(self._shop)
         shop.folder = folder
         shop.open_queues(self._shop.time.now)
-        shop.world._sequence = itertools.count(self._sequence)  # no id is given twice
+        shop.world.sequence = itertools.count(self._sequence)  # no id is given twice
         for queue, letters in self._queues.items():
             shop.world.put(queue, *letters)
         shop.settings = shop.configure(database or f"sqlite:///{folder}/redrive.db", **self._route)

@@ -33,10 +33,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from redrive.brokers import open_broker
-from redrive.brokers.service_bus import adapter as azure_service_bus
-from redrive.brokers.service_bus import facts as service_bus_facts
+from redrive.brokers.service_bus import looking
 from redrive.brokers.service_bus.adapter import AzureServiceBus
 from redrive.brokers.service_bus.amqp_values import MAX_PROPERTY_BYTES, Encoded
+from redrive.brokers.service_bus.clients import clients
 from redrive.brokers.service_bus.kind import FAILURE_HEADERS
 from redrive.brokers.service_bus.message import Address, message_id_of
 from redrive.connections.lookup import parse
@@ -772,8 +772,7 @@ def test_an_error_of_a_link_in_use_may_hide_an_answer(
 def test_a_link_that_cannot_be_opened_again_has_taken_nothing(bus: ServiceBusStandIn, broker: AzureServiceBus) -> None:
     bus.queue("orders")
     assert statuses(broker, "orders", outgoing()) == ["sent"]
-    for sender in broker._senders.values():
-        sender.close()
+    broker._namespace.sender(Address("orders")).close()
     bus.queue("orders", disabled=True)
     with pytest.raises(BrokerUnavailable, match="the entity is disabled"):
         broker.publish("orders", [outgoing(number=2)])
@@ -979,7 +978,7 @@ def test_without_the_right_to_ask_depth_is_counted_by_looking(
     assert broker.depth("orders")[:3] == (290, 10, 1)
     assert not broker.capabilities_for("orders").knows_empty
     assert broker.describe("orders").lease is None
-    monkeypatch.setattr(azure_service_bus, "PEEK_LIMIT", 250)
+    monkeypatch.setattr(looking, "PEEK_LIMIT", 250)
     assert broker.depth("orders").total is None
     assert all(message.failed_deliveries == 0 for message in bus.messages("orders"))
     broker.close()
@@ -1040,7 +1039,7 @@ def test_options_of_the_connection_reach_the_client() -> None:
     extra = {"transport_type": "AmqpOverWebsocket", "http_proxy": {"proxy_hostname": "p", "proxy_port": 1}}
     extra |= {"connection_verify": "/etc/ca.pem", "custom_endpoint_address": "sb://gateway:5671"}
     given = parse("bus_test", connection(STRING, **extra))
-    client, _ = service_bus_facts.clients(given, time.monotonic, retry_total=0)
+    client, _ = clients(given, time.monotonic, retry_total=0)
 
     config = client.get_queue_sender("orders")._config
     assert (config.transport_type.name, config.connection_verify, config.retry_total) == (
@@ -1063,7 +1062,7 @@ def test_a_service_principal_is_taken_from_login_and_password() -> None:
             }
         ),
     )
-    client, _ = service_bus_facts.clients(given, time.monotonic)
+    client, _ = clients(given, time.monotonic)
 
     assert type(client._credential).__name__ == "ClientSecretCredential"
     assert client.fully_qualified_namespace == "shop.servicebus.windows.net"
@@ -1136,7 +1135,7 @@ def test_without_a_connection_string_the_credentials_are_those_of_airflows_hook(
     monkeypatch.setitem(sys.modules, "airflow.providers.microsoft.azure.utils", utils)  # type: ignore[arg-type]
     extra = NAMESPACE | {"extra__azure_service_bus__managed_identity_client_id": "client-1"}
     given = parse("bus_test", json.dumps({"conn_type": "azure_service_bus", "extra": extra}))
-    client, _ = service_bus_facts.clients(given, time.monotonic)
+    client, _ = clients(given, time.monotonic)
 
     assert client._credential == "a credential"
     assert asked == [{"managed_identity_client_id": "client-1", "workload_identity_tenant_id": None}]

@@ -82,7 +82,7 @@ def test_what_is_due_goes_out_although_every_source_is_missing(build: Callable[.
     workshop.drain(run)
     pipeline.finish(workshop.settings, run, "failed", workshop.now)
     for queue in ("orders-dlq", "orders-delay"):
-        del workshop.world._queues[queue]
+        del workshop.world.queues[queue]
     assert "orders-dlq failed" in str(run_to_the_end(workshop))
     assert workshop.bodies("orders") == [b"a"]
 
@@ -173,8 +173,8 @@ def test_messages_back_to_where_they_came_from_wait_for_their_source_and_not_for
         if name == "plan":
             break
     pipeline.finish(workshop.settings, run, "failed", workshop.now)
-    queue = workshop.world._queues.pop("orders-dlq")
+    queue = workshop.world.queues.pop("orders-dlq")
     run_to_the_end(workshop)
     assert workshop.bodies("orders") == [b"a"]
-    workshop.world._queues["orders-dlq"] = queue
+    workshop.world.queues["orders-dlq"] = queue
     assert "escalated" not in workshop.states()

@@ -82,7 +82,7 @@ class ShardsBroker(MemoryBroker):
         return now
 
     def flights(self) -> Any:
-        return self.world._queues[DLQ].in_flight
+        return self.world.queues[DLQ].in_flight
 
 
 class Site(Workshop):
@@ -146,7 +146,7 @@ class Site(Workshop):
     def assert_sound(self) -> None:
         to = self.drained_to()
         if to is not None:
-            queue = self.world._queues[DLQ]
+            queue = self.world.queues[DLQ]
             left = [one.letter for one in chain(queue.ready, queue.in_flight.values())]
             old = [letter.body for letter in left if (letter.enqueued_at or 0) < micros(to)]
             assert old == [], f"drained to {to}"

@@ -94,7 +94,7 @@ def test_airflow_takes_what_the_package_says_of_itself(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_connection_is_tested_by_asking_its_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     from redrive.airflow import hooks  # noqa: PLC0415  imports Airflow
-    from redrive.brokers.memory.adapter import ManualClock, MemoryBroker, MemoryWorld  # noqa: PLC0415
+    from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld  # noqa: PLC0415
 
     world = MemoryWorld(clock=ManualClock())
     monkeypatch.setattr(hooks.registry, "open_broker", lambda _kind, _connection: MemoryBroker(world))

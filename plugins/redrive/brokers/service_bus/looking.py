@@ -1,0 +1,165 @@
+"""What only reads: capabilities, depth, description, messages as they lie there, sources and origins."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from azure.servicebus import ServiceBusReceivedMessage
+
+from redrive.brokers.base import UNKNOWN_DEPTH, Capabilities, Depth, QueueInfo
+from redrive.brokers.service_bus.entities import Entities
+from redrive.brokers.service_bus.kind import CAPABILITIES, STANDARD_BYTES, dead_letters_of, topic_of_many
+from redrive.brokers.service_bus.message import Address, letter
+from redrive.brokers.service_bus.namespace import Namespace
+from redrive.errors import BrokerError, PermissionRefused, QueueMissing
+from redrive.message import DeadLetter
+
+#: The lock that is reckoned with where nobody may ask for the entity's.
+ASSUMED_LOCK = timedelta(seconds=30)
+#: Where depth has to be counted by looking, no more messages are looked at.
+PEEK_LIMIT = 5_000
+PEEK_PAGE = 250
+
+
+class Looking:
+    """Tells of the entities of one namespace."""
+
+    def __init__(self, namespace: Namespace, entities: Entities) -> None:
+        self._namespace = namespace
+        self._entities = entities
+
+    def capabilities_for(self, queue: str) -> Capabilities:
+        """What the entity's facts leave of :data:`CAPABILITIES`, or add; all of them where they can't be had."""
+        address = Address.parse(queue)
+        entities = self._entities
+        try:
+            facts = entities.known(address)
+            target = entities.known(address._replace(subscription=None, sub_queue=""))
+            single = address.subscription is None and entities.is_queue(address, target)
+        except BrokerError:
+            return CAPABILITIES
+        return replace(
+            CAPABILITIES,
+            knows_empty=facts is not None,
+            exact_depth=facts is not None,
+            in_order=facts is not None
+            and single
+            and not (facts.requires_session or facts.partitioned or facts.forwards),
+            single_target=single,
+            native_dedupe=target.duplicate_window if target else None,
+            max_message_bytes=(target.max_bytes if target else None) or STANDARD_BYTES,
+            max_lease=(facts.lock_duration if facts else None) or ASSUMED_LOCK,
+        )
+
+    def leads_to(self, queue: str, origin: str) -> bool | None:
+        """What goes to a topic may fail in a queue to which one of its subscriptions forwards. What fails at another
+        subscription than the one it is meant for is another's copy."""
+        to, failed = Address.parse(queue), Address.parse(origin)
+        if to.entity.lower() == failed.entity.lower():
+            return not (to.subscription and failed.subscription) or to.origin.lower() == failed.origin.lower()
+        try:
+            facts = self._entities.known(Address(to.entity))
+        except BrokerError:
+            return None
+        forwards = facts is not None and (facts.forward_to is not None or facts.subscribers is not None)
+        return None if forwards else False
+
+    def origins(self, queue: str) -> frozenset[str] | None:
+        """To whom a dead-letter queue belongs. Who forwards dead letters into an ordinary queue, Service Bus doesn't
+        tell there."""
+        address = Address.parse(queue)
+        return frozenset({address.origin}) if address.sub_queue else None
+
+    def sources(self, queue: str) -> list[str]:
+        """The dead-letter queues of the subscriptions of the topic for which ``queue`` stands, else ``queue``."""
+        topic = topic_of_many(queue)
+        if topic is None:
+            return [queue]
+        names = self._entities.subscriptions(queue, topic)
+        if names is None:
+            raise PermissionRefused(
+                f"look on queue {queue}: the subscriptions of {topic} are told to whoever has the right Manage there;"
+                " else name each as a source"
+            )
+        if not names:
+            raise QueueMissing(f"look on queue {queue}: {topic} has no subscription")
+        return [dead_letters_of(topic, name) for name in names]
+
+    def depth(self, queue: str, held: int) -> Depth:
+        """Service Bus counts locked messages as active ones, of which ``held`` are locked to us."""
+        address = Address.parse(queue)
+        facts = self._entities.told_now("depth", queue, address)
+        if facts is None:
+            return self._peeked_depth(queue, address, held)
+        total, delayed = facts.active, facts.scheduled
+        if address.sub_queue:
+            total = facts.dead_letters if address.sub_queue == "dead_letter" else facts.transfer_dead_letters
+            delayed = 0
+        if total is None:
+            return UNKNOWN_DEPTH
+        held = min(held, total)
+        return Depth(total - held, held, delayed)
+
+    def _peeked_depth(self, queue: str, address: Address, held: int) -> Depth:
+        def look() -> Depth:
+            active = delayed = 0
+            receiver = self._namespace.receiver(address)
+            try:
+                start = 1
+                while page := receiver.peek(PEEK_PAGE, start):
+                    delayed += sum(1 for message in page if message.state == 2)
+                    active += len(page)
+                    start = (page[-1].sequence_number or start) + 1
+                    if active > PEEK_LIMIT:
+                        return UNKNOWN_DEPTH
+            finally:
+                receiver.close()
+            here = min(held, active - delayed)
+            return Depth(active - delayed - here, here, delayed)
+
+        try:
+            return self._namespace.again("depth", queue, look)
+        except (QueueMissing, PermissionRefused):
+            if address.subscription or address.sub_queue:
+                raise
+            # A topic has no messages to look at, and a queue may only let us send.
+            self._namespace.again("depth", queue, self._namespace.sender(address).open)
+            return UNKNOWN_DEPTH
+
+    def peek(self, queue: str, limit: int) -> list[DeadLetter]:
+        """Up to ``limit`` messages, oldest first, which stay as they are."""
+        address = Address.parse(queue)
+
+        def look() -> list[DeadLetter]:
+            found: list[ServiceBusReceivedMessage] = []
+            receiver = self._namespace.receiver(address)
+            try:
+                start = 1
+                while len(found) < limit and (page := receiver.peek(min(PEEK_PAGE, limit - len(found)), start)):
+                    found += page
+                    start = (page[-1].sequence_number or start) + 1
+            finally:
+                receiver.close()
+            return [letter(one, b"", address) for one in found]
+
+        return self._namespace.again("peek", queue, look)
+
+    def describe(self, queue: str) -> QueueInfo:
+        """What the administration API tells of the entity to which ``queue`` belongs."""
+        address = Address.parse(queue)
+        facts = self._entities.told_now("describe", queue, address)
+        if facts is None:
+            self._namespace.probe("describe", queue)
+            return QueueInfo()
+        dead = bool(address.sub_queue)
+        forwarded = facts.forward_dead_letters_to
+        own = f"{address.origin}/$DeadLetterQueue" if facts.max_delivery_count else None
+        topic = self._entities.known(Address(address.entity)) if address.subscription else facts
+        return QueueInfo(
+            retention=None if dead else facts.time_to_live,
+            lease=facts.lock_duration,
+            max_deliveries=facts.max_delivery_count,
+            ordered=facts.requires_session and not dead,
+            dead_letter_queue=None if dead else forwarded or own,
+            max_message_bytes=topic.max_bytes if topic else None,
+            subscribers=topic.subscribers if topic else None,
+        )
