@@ -30,7 +30,7 @@ from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
 from redrive.ledger.drain import adopting, batches, first_looks, groups, loading, suspects
 from redrive.ledger.engine import Ledger
-from redrive.ledger.review import escalations, restoring, rulings, standing
+from redrive.ledger.review import applying, escalations, restoring, rulings, standing
 from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import Plan
@@ -170,7 +170,7 @@ def test_counts_of_mapped_tasks_add_up(plant: Plant) -> None:
 # --- fencing ----------------------------------------------------------------------------------------------
 
 CASE = planning.CaseCount(Case("dead_letter", None, 0, 0, 0, False), None, "orders-dlq", 1)
-DECIDED = escalations.Decided(1, 1, "orders", "discard", "ana", None, None, None, None, "escalated")
+DECIDED = applying.Decided(1, 1, "orders", "discard", "ana", None, None, None, None, "escalated")
 CANDIDATE = escalations.Candidate(1, "waiting", 1, "q", None, None, None, None, 0, None, "b", None, 2)
 UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", "waiting", None)
 
@@ -225,7 +225,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     ),
     "look_again": lambda p, z, s: escalations.look_again(p.ledger, z, escalations.MANY, p.now),
     "suppress_escalation": lambda p, z, s: escalations.suppress(p.ledger, z, [1], p.now),
-    "apply_decisions": lambda p, z, s: escalations.apply(
+    "apply_decisions": lambda p, z, s: applying.apply(
         p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
     ),
     "stand": lambda p, z, s: standing.apply(p.ledger, z, approvals=1, now=p.now),
@@ -293,8 +293,8 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
-        adopting, aiming, batches, consumers, breakers, first_looks, escalations, expiry, loading, observations,
-        outcomes, claims, lanes, planning, recovery, restoring, rulings, standing, suspects, windows,
+        adopting, aiming, applying, batches, consumers, breakers, first_looks, escalations, expiry, loading,
+        observations, outcomes, claims, lanes, planning, recovery, restoring, rulings, standing, suspects, windows,
     )  # fmt: skip
     takes_lease = {
         function
