@@ -22,13 +22,15 @@ from redrive.ledger.delivery import (
     observations,
     outcomes,
     planning,
+    presuming,
     recovery,
+    unknown_sends,
     windows,
 )
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
-from redrive.ledger.drain import adopting, batches, first_looks, groups, loading, suspects
+from redrive.ledger.drain import adopting, batches, first_looks, groups, horizon, loading, suspects
 from redrive.ledger.engine import Ledger
 from redrive.ledger.review import applying, escalations, restoring, rulings, standing
 from redrive.ledger.selecting import Selection
@@ -187,12 +189,12 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
         p.ledger, z, "q", shard=0, total=1, in_flight=0, as_of=None, now=p.now
     ),
     "observe": lambda p, z, s: observations.observe(p.ledger, z, [Observation("q", "source", 1, 0, 0)], p.now),
-    "sources_drained": lambda p, z, s: outcomes.sources_drained(p.ledger, z, ["q"], p.now, p.now),
-    "sources_loaded": lambda p, z, s: outcomes.sources_loaded(p.ledger, z, p.now),
-    "forget_pending": lambda p, z, s: outcomes.forget_pending(p.ledger, z, p.now),
-    "presume": lambda p, z, s: outcomes.presume(p.ledger, z, {}, window=MINUTE, sources=["q"], now=p.now),
+    "sources_drained": lambda p, z, s: horizon.sources_drained(p.ledger, z, ["q"], p.now, p.now),
+    "sources_loaded": lambda p, z, s: horizon.sources_loaded(p.ledger, z, p.now),
+    "forget_pending": lambda p, z, s: horizon.forget_pending(p.ledger, z, p.now),
+    "presume": lambda p, z, s: presuming.presume(p.ledger, z, {}, window=MINUTE, sources=["q"], now=p.now),
     "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
-    "decide_unknown": lambda p, z, s: outcomes.decide_unknown(
+    "decide_unknown": lambda p, z, s: unknown_sends.decide(
         p.ledger, z, destination="orders", plan=Plan.RESEND, unknown_before=p.now, now=p.now
     ),
     "plan": lambda p, z, s: planning.apply(
@@ -293,8 +295,9 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
-        adopting, aiming, applying, batches, consumers, breakers, first_looks, escalations, expiry, loading,
-        observations, outcomes, claims, lanes, planning, recovery, restoring, rulings, standing, suspects, windows,
+        adopting, aiming, applying, batches, consumers, breakers, first_looks, escalations, expiry, horizon, loading,
+        observations, outcomes, claims, lanes, planning, presuming, recovery, restoring, rulings, standing, suspects,
+        unknown_sends, windows,
     )  # fmt: skip
     takes_lease = {
         function
