@@ -201,7 +201,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
         p.ledger, z, [(CASE, Send("requeue"))], selection=Selection(), delays={}, settle_after=MINUTE, now=p.now
     ),
     "expire": lambda p, z, s: planning.expire(p.ledger, z, enqueued_before=p.now, now=p.now),
-    "refuse_lost": lambda p, z, s: planning.refuse_lost(p.ledger, z, {"orders-dlq": "key"}, p.now),
+    "refuse_lost": lambda p, z, s: aiming.refuse_lost(p.ledger, z, {"orders-dlq": "key"}, p.now),
     "aim": lambda p, z, s: aiming.aim(p.ledger, z, Aims({}, Aim("elsewhere")), p.now),
     "open_gates": lambda p, z, s: breakers.open_gates(p.ledger, z, first=1, now=p.now),
     "note_expiry": lambda p, z, s: expiry.note(
