@@ -28,7 +28,7 @@ from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.review import rulings
 from redrive.ledger.schema import ledger_id
 from redrive.settings import Source
-from redrive.settings.file import home
+from redrive.settings.places import home
 from redrive.stages import completeness
 from redrive.stages.context import Context, micros
 
