@@ -51,7 +51,7 @@ def written(settings: Settings, route: str) -> Written | None:
     The environment's values stay out of it: where the file says ``${VAR}``, so does the text. So does the ledger's
     address, which may hold a password; nothing of another route, no comment and no blank changes the hash.
     """
-    given = settings._given
+    given = settings.given
     routes = given.get("routes")
     if not isinstance(routes, dict) or route not in routes:
         return None
@@ -132,12 +132,12 @@ def parse(
         settings, _ = _validated(merged, wrong)
     if settings is None or (problems and (not without_broken or None in wrong or not settings.routes)):
         raise SettingsError(lines(problems))
-    settings._given = given
+    broken: dict[str, Broken] = {}
     for name in dict.fromkeys(problem.route or "" for problem in problems):
         mine = [problem for problem in problems if problem.route == name]
         remains = _remains(merged["routes"].get(name), {problem.key[2] for problem in mine if len(problem.key) > 2})
-        settings._broken[name] = Broken(lines(mine), remains)
-    return settings
+        broken[name] = Broken(lines(mine), remains)
+    return settings.read_from(given, broken)
 
 
 def _validated(merged: dict[str, Any], without: Collection[str | None]) -> tuple[Settings | None, list[ErrorDetails]]:
