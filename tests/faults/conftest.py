@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from redrive.ledger import sqlite_file
+from redrive.ledger.dialects import sqlite_file
 from redrive.staging import batch_writer
 
 

@@ -13,7 +13,8 @@ from sqlalchemy.engine import base
 from sqlalchemy.pool import base as pool
 
 from redrive.errors import LedgerUnavailable
-from redrive.ledger import engine, leases, sqlite_file
+from redrive.ledger import engine, leases
+from redrive.ledger.dialects import sqlite_file
 from redrive.ledger.engine import Ledger
 from redrive.stages import pipeline
 from redrive.stages.context import Run

@@ -13,8 +13,8 @@ from sqlalchemy.exc import DatabaseError
 
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.review import escalations
-from redrive.ledger.review.escalations import Decided
+from redrive.ledger.review import applying, escalations
+from redrive.ledger.review.applying import Decided
 from redrive.message import DeadLetter, Header
 from redrive.stages import pipeline
 from tests.ledger.planting import NOW, Plant
@@ -425,12 +425,12 @@ def test_a_decision_that_changes_while_it_is_applied_waits_for_the_next_time(bug
     """The page was read, then the reviewer changes the row, then the page is applied."""
     person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
     with bug.ledger.read() as connection:
-        page = escalations.decided(connection, "orders", approvals=1, after=-1, limit=10)
+        page = applying.decided(connection, "orders", approvals=1, after=-1, limit=10)
     person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana' where payload = 'a'")
     run = bug.begin(even_if_paused=True)
-    done = escalations.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], now=bug.now())
+    done = applying.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], now=bug.now())
     assert done == {"released": 0, "discarded": 1, "refused": 0}
-    refused = escalations.apply(
+    refused = applying.apply(
         bug.ledger, run.lease, redeliver=[], discard=[], refuse=[(one, "stale") for one in page], now=bug.now()
     )
     assert refused["refused"] == 0
@@ -443,12 +443,12 @@ def test_a_decision_that_is_being_changed_right_now_is_waited_for(bug: Workshop)
     """The reviewer's transaction is open while the old decision is applied: the new one wins."""
     person(bug, "update escalated_messages set decision = 'discard', decided_by = 'ana'")
     with bug.ledger.read() as connection:
-        page = escalations.decided(connection, "orders", approvals=1, after=-1, limit=10)
+        page = applying.decided(connection, "orders", approvals=1, after=-1, limit=10)
     run = bug.begin(even_if_paused=True)
     done: list[dict[str, int]] = []
 
     def apply() -> None:
-        done.append(escalations.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], now=bug.now()))
+        done.append(applying.apply(bug.ledger, run.lease, redeliver=[], discard=page, refuse=[], now=bug.now()))
 
     thread = threading.Thread(target=apply)
     with bug.ledger.write() as connection:
@@ -466,10 +466,10 @@ def test_a_decision_that_is_being_changed_right_now_is_waited_for(bug: Workshop)
 def test_a_page_that_is_applied_twice_is_applied_once(bug: Workshop) -> None:
     person(bug, "update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
     with bug.ledger.read() as connection:
-        page: list[Decided] = escalations.decided(connection, "orders", approvals=1, after=-1, limit=10)
+        page: list[Decided] = applying.decided(connection, "orders", approvals=1, after=-1, limit=10)
     run = bug.begin(even_if_paused=True)
     done = [
-        escalations.apply(bug.ledger, run.lease, redeliver=page, discard=[], refuse=[], now=bug.now())["released"]
+        applying.apply(bug.ledger, run.lease, redeliver=page, discard=[], refuse=[], now=bug.now())["released"]
         for _ in range(2)
     ]
     assert done == [2, 0]
@@ -575,8 +575,8 @@ def test_a_message_that_can_not_be_sent_after_its_release_is_refused_with_the_re
     )
     plant.change("update escalated_messages set decision = 'redeliver', decided_by = 'ana'")
     with plant.ledger.read() as connection:
-        page = escalations.decided(connection, "orders", approvals=1, after=-1, limit=10)
-    escalations.apply(plant.ledger, plant.lease, redeliver=page, discard=[], refuse=[], now=plant.now)
+        page = applying.decided(connection, "orders", approvals=1, after=-1, limit=10)
+    applying.apply(plant.ledger, plant.lease, redeliver=page, discard=[], refuse=[], now=plant.now)
     plant.send("release", status="refused", detail="too large")
     assert plant.states() == {"escalated": 1}
     assert plant.rows("select status, refusal from escalated_messages") == [

@@ -22,15 +22,17 @@ from redrive.ledger.delivery import (
     observations,
     outcomes,
     planning,
+    presuming,
     recovery,
+    unknown_sends,
     windows,
 )
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.windows import Mark
-from redrive.ledger.drain import adopting, batches, first_looks, groups, loading, suspects
+from redrive.ledger.drain import adopting, batches, first_looks, groups, horizon, loading, suspects
 from redrive.ledger.engine import Ledger
-from redrive.ledger.review import escalations, restoring, rulings, standing
+from redrive.ledger.review import applying, escalations, restoring, rulings, standing
 from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import Plan
@@ -170,7 +172,7 @@ def test_counts_of_mapped_tasks_add_up(plant: Plant) -> None:
 # --- fencing ----------------------------------------------------------------------------------------------
 
 CASE = planning.CaseCount(Case("dead_letter", None, 0, 0, 0, False), None, "orders-dlq", 1)
-DECIDED = escalations.Decided(1, 1, "orders", "discard", "ana", None, None, None, None, "escalated")
+DECIDED = applying.Decided(1, 1, "orders", "discard", "ana", None, None, None, None, "escalated")
 CANDIDATE = escalations.Candidate(1, "waiting", 1, "q", None, None, None, None, 0, None, "b", None, 2)
 UNFINISHED = restoring.Unfinished(1, "r", 0, "orders-dlq", "waiting", None)
 
@@ -187,19 +189,19 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
         p.ledger, z, "q", shard=0, total=1, in_flight=0, as_of=None, now=p.now
     ),
     "observe": lambda p, z, s: observations.observe(p.ledger, z, [Observation("q", "source", 1, 0, 0)], p.now),
-    "sources_drained": lambda p, z, s: outcomes.sources_drained(p.ledger, z, ["q"], p.now, p.now),
-    "sources_loaded": lambda p, z, s: outcomes.sources_loaded(p.ledger, z, p.now),
-    "forget_pending": lambda p, z, s: outcomes.forget_pending(p.ledger, z, p.now),
-    "presume": lambda p, z, s: outcomes.presume(p.ledger, z, {}, window=MINUTE, sources=["q"], now=p.now),
+    "sources_drained": lambda p, z, s: horizon.sources_drained(p.ledger, z, ["q"], p.now, p.now),
+    "sources_loaded": lambda p, z, s: horizon.sources_loaded(p.ledger, z, p.now),
+    "forget_pending": lambda p, z, s: horizon.forget_pending(p.ledger, z, p.now),
+    "presume": lambda p, z, s: presuming.presume(p.ledger, z, {}, window=MINUTE, sources=["q"], now=p.now),
     "confirm": lambda p, z, s: outcomes.confirm(p.ledger, z, [1], p.now),
-    "decide_unknown": lambda p, z, s: outcomes.decide_unknown(
+    "decide_unknown": lambda p, z, s: unknown_sends.decide(
         p.ledger, z, destination="orders", plan=Plan.RESEND, unknown_before=p.now, now=p.now
     ),
     "plan": lambda p, z, s: planning.apply(
         p.ledger, z, [(CASE, Send("requeue"))], selection=Selection(), delays={}, settle_after=MINUTE, now=p.now
     ),
     "expire": lambda p, z, s: planning.expire(p.ledger, z, enqueued_before=p.now, now=p.now),
-    "refuse_lost": lambda p, z, s: planning.refuse_lost(p.ledger, z, {"orders-dlq": "key"}, p.now),
+    "refuse_lost": lambda p, z, s: aiming.refuse_lost(p.ledger, z, {"orders-dlq": "key"}, p.now),
     "aim": lambda p, z, s: aiming.aim(p.ledger, z, Aims({}, Aim("elsewhere")), p.now),
     "open_gates": lambda p, z, s: breakers.open_gates(p.ledger, z, first=1, now=p.now),
     "note_expiry": lambda p, z, s: expiry.note(
@@ -225,7 +227,7 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     ),
     "look_again": lambda p, z, s: escalations.look_again(p.ledger, z, escalations.MANY, p.now),
     "suppress_escalation": lambda p, z, s: escalations.suppress(p.ledger, z, [1], p.now),
-    "apply_decisions": lambda p, z, s: escalations.apply(
+    "apply_decisions": lambda p, z, s: applying.apply(
         p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
     ),
     "stand": lambda p, z, s: standing.apply(p.ledger, z, approvals=1, now=p.now),
@@ -293,8 +295,9 @@ def test_a_replaced_run_writes_nothing_anywhere(plant: Plant) -> None:
 
 def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
-        adopting, aiming, batches, consumers, breakers, first_looks, escalations, expiry, loading, observations,
-        outcomes, claims, lanes, planning, recovery, restoring, rulings, standing, suspects, windows,
+        adopting, aiming, applying, batches, consumers, breakers, first_looks, escalations, expiry, horizon, loading,
+        observations, outcomes, claims, lanes, planning, presuming, recovery, restoring, rulings, standing, suspects,
+        unknown_sends, windows,
     )  # fmt: skip
     takes_lease = {
         function

@@ -7,8 +7,9 @@ from typing import Any, Literal
 import pytest
 
 from redrive.ledger import leases
-from redrive.ledger.delivery import breakers, observations, outcomes
+from redrive.ledger.delivery import breakers, observations, outcomes, presuming, unknown_sends
 from redrive.ledger.delivery.observations import Observation
+from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
 from redrive.lifecycle import Plan
 from redrive.policy.worked_past import Consumption, Look, Sends, worked_past
@@ -26,13 +27,13 @@ def see_destination(plant: Plant, at: datetime, depth: int = 0, *, exact: bool =
 
 
 def drain(plant: Plant, since: datetime, sources: list[str] = SOURCES) -> None:
-    outcomes.sources_drained(plant.ledger, plant.lease, sources, since, plant.now)
-    outcomes.sources_loaded(plant.ledger, plant.lease, plant.now)
+    horizon.sources_drained(plant.ledger, plant.lease, sources, since, plant.now)
+    horizon.sources_loaded(plant.ledger, plant.lease, plant.now)
 
 
 def presume(plant: Plant, in_order: Collection[str] = ()) -> int:
     how = {queue: Consumption(in_order=True) for queue in in_order}
-    return outcomes.presume(plant.ledger, plant.lease, how, window=WINDOW, sources=SOURCES, now=plant.now)
+    return presuming.presume(plant.ledger, plant.lease, how, window=WINDOW, sources=SOURCES, now=plant.now)
 
 
 @pytest.fixture
@@ -81,10 +82,10 @@ def test_what_was_drained_counts_only_when_it_is_loaded(sent: Plant) -> None:
 
 def test_what_a_dead_run_drained_does_not_count(sent: Plant) -> None:
     see_destination(sent, sent.now + MINUTE)
-    outcomes.sources_drained(sent.ledger, sent.lease, SOURCES, sent.now + timedelta(days=1), sent.now)
+    horizon.sources_drained(sent.ledger, sent.lease, SOURCES, sent.now + timedelta(days=1), sent.now)
     sent.begin()
-    outcomes.forget_pending(sent.ledger, sent.lease, sent.now)
-    outcomes.sources_loaded(sent.ledger, sent.lease, sent.now)
+    horizon.forget_pending(sent.ledger, sent.lease, sent.now)
+    horizon.sources_loaded(sent.ledger, sent.lease, sent.now)
     assert presume(sent) == 0
 
 
@@ -138,7 +139,7 @@ def test_unknown_sends_are_decided_once_their_time_has_come(
     plant.send(status="unknown")
 
     def decide(before: datetime) -> int:
-        return outcomes.decide_unknown(
+        return unknown_sends.decide(
             plant.ledger, plant.lease, destination="orders", plan=plan, unknown_before=before, now=plant.now
         )
 
@@ -156,7 +157,7 @@ def test_unknown_sends_are_told_apart_by_their_claim_and_their_key(plant: Plant)
     plant.send(status="unknown")
 
     def decide(**which: Any) -> int:
-        return outcomes.decide_unknown(
+        return unknown_sends.decide(
             plant.ledger, plant.lease, destination="orders", plan=Plan.RESEND, unknown_before=plant.now, now=plant.now,
             **which,
         )  # fmt: skip
@@ -355,7 +356,7 @@ def test_a_later_send_that_came_back_proves_nothing_without_order(plant: Plant) 
                  at=plant.now + MINUTE, m=later)  # fmt: skip
     drain(plant, plant.now + timedelta(days=1))
     with plant.ledger.read() as connection:
-        assert outcomes.watched(connection, "orders") == ["orders"]
+        assert presuming.watched(connection, "orders") == ["orders"]
     assert presume(plant) == 0
     assert presume(plant, in_order=["orders"]) == 1
 

@@ -26,8 +26,9 @@ from sqlalchemy.engine import make_url
 
 from redrive.brokers.rabbitmq import adapter as rabbitmq
 from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
-from redrive.ledger import leases, schema, sqlite_file
+from redrive.ledger import leases, schema
 from redrive.ledger.delivery import breakers, in_flight
+from redrive.ledger.dialects import sqlite_file
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, parse
 from redrive.stages import deliver as deliver_stage

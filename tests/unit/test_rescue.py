@@ -8,8 +8,9 @@ from tests import blank
 
 from redrive import settings as configuration
 from redrive.ledger import leases
-from redrive.ledger.delivery import expiry, outcomes
+from redrive.ledger.delivery import expiry
 from redrive.ledger.delivery.expiry import Expiry
+from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings
 from redrive.stages import rescue
@@ -40,8 +41,8 @@ def emptied(settings: Settings, *queues: str) -> None:
     lease = leases.acquire(
         ledger, "orders", "run-1", holder="ana", trigger="manual", ttl=timedelta(minutes=1), now=NOON
     )
-    outcomes.sources_drained(ledger, lease, queues, NOON, NOON)
-    outcomes.sources_loaded(ledger, lease, NOON)
+    horizon.sources_drained(ledger, lease, queues, NOON, NOON)
+    horizon.sources_loaded(ledger, lease, NOON)
     leases.release(ledger, lease, status="succeeded", now=NOON)
     ledger.close()
 

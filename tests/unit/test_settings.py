@@ -172,7 +172,7 @@ def test_a_checkout_is_its_own_home() -> None:
 def test_an_installed_package_lives_where_its_configuration_or_airflow_does(
     env: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redrive.settings.file.checkout", lambda: None)
+    monkeypatch.setattr("redrive.settings.places.checkout", lambda: None)
     assert settings.home(env) == Path(expected)
 
 

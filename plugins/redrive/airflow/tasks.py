@@ -306,7 +306,7 @@ def _take(route: str, **options: Any) -> "Run":
 def _decided(settings: Settings) -> list[str]:
     """The routes about which somebody decided something; the others are not even taken."""
     from redrive.ledger.engine import Ledger  # noqa: PLC0415
-    from redrive.ledger.review import escalations  # noqa: PLC0415
+    from redrive.ledger.review import applying  # noqa: PLC0415
 
     ledger = Ledger(settings.database)
     try:
@@ -314,7 +314,7 @@ def _decided(settings: Settings) -> list[str]:
             return [
                 name
                 for name, route in settings.routes.items()
-                if escalations.decided(connection, name, approvals=route.approvals, after=-1, limit=1)
+                if applying.decided(connection, name, approvals=route.approvals, after=-1, limit=1)
             ]
     finally:
         ledger.close()

@@ -3,6 +3,9 @@
 The Protocol stays small; differences are asked for through :class:`Capabilities`, never sniffed.
 One instance belongs to one thread of one task: receive, stage and settle happen there, because
 receipts do not travel.
+
+One file, though a long one: it is the contract. Whoever writes an adapter, here or in a package of their own, reads all
+of it and imports it from here.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -5,7 +5,7 @@ the broker's description, an error envelope in the body. What only says "too oft
 broker's reason and counts last. Nothing here decodes more than :data:`MAX_BODY_BYTES` of a body, and
 nothing raises, whatever the message holds.
 
-The Spark job (:mod:`redrive.classification.executor`) decides the commonest case for whole columns and
+The Spark job (:mod:`redrive.classification.case_finder`) decides the commonest case for whole columns and
 asks :func:`pick` for the rest; a parity test holds the two together.
 """
 

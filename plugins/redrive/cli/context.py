@@ -139,7 +139,7 @@ def masked(settings: "Settings", rows: list[dict[str, Any]], route: str | None =
 def learned_model_here() -> Any:
     """What this site has learned; None where it has not, or with a file of another version, which is told."""
     from redrive.classification import learned_model  # noqa: PLC0415
-    from redrive.settings.file import home  # noqa: PLC0415
+    from redrive.settings.places import home  # noqa: PLC0415
 
     try:
         return learned_model.of_site(home())

@@ -24,7 +24,7 @@ def learn(as_json: AsJson = False) -> None:
     unsafely, is written to var/learned_causes.npz; explain and the Spark job use it from then on. Remove the
     file to go back to ours.
     """
-    from redrive.settings.file import home  # noqa: PLC0415
+    from redrive.settings.places import home  # noqa: PLC0415
     from redrive.stages.learn import learn as learned  # noqa: PLC0415
 
     with open_ledger(read_settings()) as ledger:

@@ -5,8 +5,9 @@ named by their Airflow id, and values can come from the environment as ``${VAR}`
 ``python -m redrive.settings`` writes docs/configuration.md from the models.
 """
 
-from redrive.settings.file import POLICY_KEYS, Written, checkout, config_path, home, load, load_policy, parse, written
+from redrive.settings.file import POLICY_KEYS, Written, load, load_policy, parse, written
 from redrive.settings.models import Broken, Settings
+from redrive.settings.places import checkout, config_path, home
 from redrive.settings.processed_check import CheckAnswer, ProcessedCheck
 from redrive.settings.route import Route
 from redrive.settings.route_parts import (

@@ -58,7 +58,6 @@ class Settings(Part):
         default={}, description="The routes by name: at most 40 lower-case letters, digits and underscores."
     )
 
-    #: What the file says, without the environment's values and without what is inherited.
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
     _broken: dict[str, Broken] = PrivateAttr(default_factory=dict)
 
@@ -97,6 +96,16 @@ class Settings(Part):
         if scheme and not self.staging.startswith(scheme):
             raise problem("staging", f"has to be {scheme}…, where runner {self.spark.runner} can read it")
         return self
+
+    def read_from(self, given: dict[str, Any], broken: dict[str, Broken]) -> Self:
+        """Note what the file says, and which of its routes are left out; these settings."""
+        self._given, self._broken = given, broken
+        return self
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """What the file says, without the environment's values and without what is inherited; {} without a file."""
+        return self._given
 
     @property
     def broken(self) -> Mapping[str, Broken]:

@@ -21,15 +21,14 @@ from redrive.brokers import registry
 from redrive.classification.learned_model import LEARNED
 from redrive.errors import BrokerError, StagingError
 from redrive.ledger import leases
-from redrive.ledger.delivery import outcomes
-from redrive.ledger.drain import batches, groups, repeats
+from redrive.ledger.drain import batches, groups, horizon, repeats
 from redrive.ledger.drain.batches import Batch
 from redrive.ledger.drain.loading import Loaded
 from redrive.ledger.engine import CHUNK_ROWS
 from redrive.ledger.review import rulings
 from redrive.ledger.schema import ledger_id
 from redrive.settings import Source
-from redrive.settings.file import home
+from redrive.settings.places import home
 from redrive.stages import completeness
 from redrive.stages.context import Context, micros
 
@@ -282,8 +281,8 @@ def _note_drained(context: Context) -> int:
     for queue, moment in completeness.drained_to(context).items():
         by_moment.setdefault(moment, []).append(queue)
     for moment, queues in by_moment.items():
-        outcomes.sources_drained(context.ledger, context.lease, queues, moment, context.now())
-    outcomes.sources_loaded(context.ledger, context.lease, context.now())
+        horizon.sources_drained(context.ledger, context.lease, queues, moment, context.now())
+    horizon.sources_loaded(context.ledger, context.lease, context.now())
     return sum(len(queues) for queues in by_moment.values())
 
 

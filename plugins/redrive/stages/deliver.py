@@ -13,10 +13,11 @@ from datetime import datetime, timedelta
 from redrive.brokers.base import Capabilities, Depth
 from redrive.errors import PermissionRefused, QueueMissing, RedriveError
 from redrive.ledger import leases
-from redrive.ledger.delivery import breakers, claims, lanes, outcomes, recovery
+from redrive.ledger.delivery import breakers, claims, lanes, recovery
 from redrive.ledger.delivery.claims import ClaimFilter, ClaimTerms, NoRoom, Room, Slice
 from redrive.ledger.delivery.lanes import Lane, NativeDelay
 from redrive.ledger.delivery.ordering import InOrder
+from redrive.ledger.drain import horizon
 from redrive.ledger.predicates import TO_RESEND, due
 from redrive.ledger.selecting import Selection
 from redrive.policy.next_step import trusted
@@ -128,7 +129,7 @@ class _Delivery:
         """Up to when every source was drained to its end: of what died later, an earlier one may not be staged yet."""
         context = self._context
         with context.ledger.read() as connection:
-            drained_to = outcomes.drained_to(connection, context.name, [one.queue for one in context.route.sources])
+            drained_to = horizon.drained_to(connection, context.name, [one.queue for one in context.route.sources])
             behind = lanes.not_drained_past(connection, context.name, drained_to, context.now())
         if behind:
             since = f"{drained_to:%Y-%m-%d %H:%M:%S} UTC" if drained_to else "never"

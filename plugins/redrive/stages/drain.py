@@ -28,7 +28,7 @@ from redrive.ledger.delivery import expiry as expiry_ledger
 from redrive.ledger.delivery import gate_waits, observations, outcomes
 from redrive.ledger.delivery.expiry import Expiry
 from redrive.ledger.delivery.observations import Observation
-from redrive.ledger.drain import first_looks, repeats
+from redrive.ledger.drain import first_looks, horizon, repeats
 from redrive.message import FIRST_MOMENT, LAST_MOMENT, Micros, Received
 from redrive.settings import Source
 from redrive.stages.context import Context, instant, micros
@@ -119,7 +119,7 @@ def reads_on(context: Context) -> bool:
             return True
         if context.route.order_by is None:
             return False
-        to = outcomes.drained_to(connection, context.name, [source.queue for source in context.route.sources])
+        to = horizon.drained_to(connection, context.name, [source.queue for source in context.route.sources])
         return gate_waits.for_their_turn(connection, context.name, drained_to=to, now=began)
 
 

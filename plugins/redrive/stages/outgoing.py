@@ -10,7 +10,7 @@ from redrive.errors import StagingError
 from redrive.ledger.delivery.claims import Claimed, Slice
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import parse_instant
-from redrive.ledger.review import escalations
+from redrive.ledger.review import applying
 from redrive.message import (
     MAX_ROWS,
     ROW_BITS,
@@ -36,7 +36,7 @@ def outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged:
         paths = batches.paths(connection, {one.message_id >> ROW_BITS for one in todo})
         released = [one.message_id for one in todo if one.mode == "release"]
         if released:
-            edits = escalations.corrected(connection, released)
+            edits = applying.corrected(connection, released)
     strip = not_sent_on(context.route, capabilities)
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
     make = maker(Outgoing)

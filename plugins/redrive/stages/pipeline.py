@@ -19,8 +19,8 @@ from redrive.brokers.base import Broker
 from redrive.connections import storage
 from redrive.errors import BalanceBroken, SettingsError, SourcesFailed
 from redrive.ledger import configurations, leases, schema
-from redrive.ledger.delivery import outcomes, recovery
-from redrive.ledger.drain import batches
+from redrive.ledger.delivery import recovery
+from redrive.ledger.drain import batches, horizon
 from redrive.ledger.engine import Ledger, let_go_of_interrupted
 from redrive.ledger.review import restoring
 from redrive.ledger.selecting import Selection
@@ -144,7 +144,7 @@ def recover(settings: Settings, ledger: Ledger, held: RouteLease, now: datetime)
         classify_stage.remove_leftovers(staging, held.route, mine)
     recovery.recover(ledger, held, now)
     restoring.doubt(ledger, held, now)
-    outcomes.forget_pending(ledger, held, now)
+    horizon.forget_pending(ledger, held, now)
 
 
 def finish(settings: Settings, run: Run, status: str, clock: Clock = utc_now) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 from redrive.classification.causes import Cause
 from redrive.ledger import leases
-from redrive.ledger.delivery import breakers, consumers, counting, holding, outcomes, planning
+from redrive.ledger.delivery import breakers, consumers, counting, holding, planning
+from redrive.ledger.delivery.aiming import refuse_lost
 from redrive.ledger.delivery.ordering import InOrder
 from redrive.ledger.delivery.planning import CaseCount
+from redrive.ledger.drain import horizon
 from redrive.ledger.predicates import TO_PLAN
 from redrive.ledger.review import rulings
 from redrive.ledger.selecting import Selection
@@ -51,7 +53,7 @@ def plan(context: Context) -> dict[str, Any]:
     limits = policy_limits(route)
     counts = _apply(context, [(case, next_step.decide(case.case, limits)) for case in cases], consumed)
     keys = {source.queue: aiming.key_of(context.name, route, source.queue) for source in route.sources}
-    lost = planning.refuse_lost(ledger, lease, keys, now)
+    lost = refuse_lost(ledger, lease, keys, now)
     counts["to_review"] += lost
 
     stopped += _step_destinations(context, rules)
@@ -205,7 +207,7 @@ def _in_order(context: Context) -> InOrder | None:
     if context.route.order_by is None:
         return None
     with context.ledger.read() as connection:
-        return InOrder(outcomes.drained_to(connection, context.name, [one.queue for one in context.route.sources]))
+        return InOrder(horizon.drained_to(connection, context.name, [one.queue for one in context.route.sources]))
 
 
 def _admit_selected(context: Context, quotas: Mapping[int, int | None]) -> int:

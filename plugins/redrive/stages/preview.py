@@ -6,8 +6,9 @@ from typing import Any
 
 from redrive.connections import storage
 from redrive.ledger import schema
-from redrive.ledger.delivery import breakers, consumers, lanes, planning
-from redrive.ledger.delivery.planning import CaseCount, WaitingCount
+from redrive.ledger.delivery import breakers, consumers, dry_run, lanes, planning
+from redrive.ledger.delivery.dry_run import WaitingCount
+from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.drain import batches
 from redrive.ledger.engine import Ledger
 from redrive.ledger.selecting import Selection, stage_selection
@@ -53,7 +54,7 @@ def preview(settings: Settings, route: str, selection: Selection, *, now: dateti
             gates = {gate.group_id: gate for gate in breakers.of_groups(connection, route)}
             staged = batches.unloaded(connection, route)
             mask = redactor(known)
-            templates = {group: mask(text) for group, text in planning.templates(connection, route).items()}
+            templates = {group: mask(text) for group, text in dry_run.templates(connection, route).items()}
     finally:
         ledger.close()
     rows = []
@@ -144,10 +145,10 @@ class _Seen:
             for one in planning.cases(connection, route, selection, consumed):
                 key = (one.case, one.group_id, one.source)
                 self._cases[key] = self._cases.get(key, 0) + one.messages
-            self.held.update(planning.held(connection, route, selection))
-            for asked in planning.to_review(connection, route, selection):
+            self.held.update(dry_run.held(connection, route, selection))
+            for asked in dry_run.to_review(connection, route, selection):
                 self.to_review[asked[:2]] += asked.messages
-            for waits in planning.waiting(connection, route, selection, now):
+            for waits in dry_run.waiting(connection, route, selection, now):
                 before = self._waiting.get(waits[:3], waits._replace(messages=0))
                 self._waiting[waits[:3]] = waits._replace(
                     messages=before.messages + waits.messages,

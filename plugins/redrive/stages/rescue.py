@@ -3,8 +3,9 @@
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from redrive.ledger.delivery import expiry, outcomes
+from redrive.ledger.delivery import expiry
 from redrive.ledger.delivery.expiry import Expiry
+from redrive.ledger.drain import horizon
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, format_duration
 from redrive.stages import source_expansion
@@ -51,7 +52,7 @@ def at_risk(settings: Settings, *, now: datetime, only: str | None = None) -> li
                 route = settings.routes[name]
                 known = expiry.of_sources(connection, name)
                 for source in source_expansion.as_known(route, known).sources:
-                    emptied = outcomes.drained_to(connection, name, [source.queue])
+                    emptied = horizon.drained_to(connection, name, [source.queue])
                     told = known.get(source.queue, Expiry())
                     retention = source.retention or told.retention
                     since = min((at for at in (emptied, told.oldest_at) if at is not None), default=None)

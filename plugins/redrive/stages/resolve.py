@@ -6,7 +6,7 @@ from functools import cache, partial
 
 from redrive.brokers.base import Broker, Capabilities, QueueInfo
 from redrive.errors import BrokerError, CheckFailed
-from redrive.ledger.delivery import outcomes
+from redrive.ledger.delivery import outcomes, presuming, unknown_sends
 from redrive.lifecycle import Plan
 from redrive.policy.next_step import trusted
 from redrive.policy.worked_past import Consumption
@@ -27,7 +27,7 @@ def resolve(context: Context) -> dict[str, int]:
     longest = cache(lambda: longest_redrive(context.broker, context.route))
     window = observation_window(context, longest)
     watched = _watched(context)
-    presumed = outcomes.presume(
+    presumed = presuming.presume(
         context.ledger,
         context.lease,
         {queue: Consumption(able.in_order, longest() if able.leases_end else None) for queue, able in watched.items()},
@@ -47,7 +47,7 @@ def resolve(context: Context) -> dict[str, int]:
 def _watched(context: Context) -> dict[str, Capabilities]:
     """What the broker can at each destination with sends under observation."""
     with context.ledger.read() as connection:
-        found = outcomes.watched(connection, context.name)
+        found = presuming.watched(connection, context.name)
     return {queue: context.broker.capabilities_for(queue) for queue in found}
 
 
@@ -119,11 +119,11 @@ def _decide_unknown(context: Context, window: timedelta, *, asked: bool) -> int:
     if check is not None and not asked:
         return 0  # a failed check never turns into a guess
     with context.ledger.read() as connection:
-        destinations = outcomes.unknown_destinations(connection, context.name)
+        destinations = unknown_sends.destinations(connection, context.name)
     decided = 0
     for destination in destinations:
         now, forgotten = context.now(), None
-        decide = partial(outcomes.decide_unknown, context.ledger, context.lease, destination=destination, now=now)
+        decide = partial(unknown_sends.decide, context.ledger, context.lease, destination=destination, now=now)
         remembers = trusted(context.broker.capabilities_for(destination).native_dedupe)
         if remembers is not None and rule != "review":
             forgotten = now - remembers

@@ -7,8 +7,8 @@ from redrive.brokers import registry
 from redrive.corrections import Bounds, Correction, Original
 from redrive.ledger.delivery import breakers
 from redrive.ledger.drain import suspects
-from redrive.ledger.review import escalations, rulings, standing
-from redrive.ledger.review.escalations import Decided
+from redrive.ledger.review import applying, rulings, standing
+from redrive.ledger.review.applying import Decided
 from redrive.lifecycle import State
 from redrive.settings import Route
 from redrive.stages import escalate, plan
@@ -29,7 +29,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
     after = -1
     while True:
         with context.ledger.read() as connection:
-            page = escalations.decided(
+            page = applying.decided(
                 connection, context.name, approvals=context.route.approvals, after=after, limit=PAGE
             )
         if not page:
@@ -46,7 +46,7 @@ def apply_decisions(context: Context) -> dict[str, int]:
                 not_there.append(one)
             else:
                 redeliver.append(one)
-        done = escalations.apply(
+        done = applying.apply(
             context.ledger,
             context.lease,
             redeliver=redeliver,

@@ -2,10 +2,11 @@
 
 ``messages.destination`` is where the next attempt goes; ``redelivery_attempts.destination`` is where each attempt went.
 A message that may be on its way (``sending``, ``sent``, ``unknown``) keeps the destination of that attempt: a resend is
-the same attempt, and only at the same place can a broker drop the second of two.
+the same attempt, and only at the same place can a broker drop the second of two. Where nobody knows where to, people
+are asked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,8 +14,10 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import record_event
+from redrive.ledger.moves import move, record_event
+from redrive.ledger.predicates import IS_SEND
 from redrive.ledger.transactions import RouteLease
+from redrive.lifecycle import State
 from redrive.policy.aims import Aim, Aims
 
 #: States in which the next send is a new attempt.
@@ -91,6 +94,36 @@ def aim(ledger: Ledger, lease: RouteLease, aims: Aims, now: datetime) -> int:
                 reason="The configuration sends them elsewhere now.",
             )
     return int(count)
+
+
+def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now: datetime) -> int:
+    """Messages that were to be sent but of which nobody knows where to are marked for people; ``keys``: by source,
+    under which key of the configuration its origins are listed."""
+    why = "No destination is known: the broker does not tell where it came from, and the route names none."
+    values = {f"source_{place}": source for place, source in enumerate(keys)}
+    values |= {f"key_{place}": key for place, key in enumerate(keys.values())}
+    known = "".join(f" when source = :source_{place} then cast(:key_{place} as text)" for place in range(len(keys)))
+    claim = (
+        "'A header says that it came from ' || substr(origin, 1, 200) || ', and nobody vouches for that: the broker"
+        " does not say that this dead-letters into ' || source || ', and it is not listed under ' ||"
+        f" case{known or ' when false then null'} else 'the origins of that source' end"
+        " || '. List it, or configure a destination.'"
+    )
+    with ledger.under(lease, now) as tx:
+        return sum(
+            move(
+                tx,
+                state,
+                State.TO_REVIEW,
+                where=f"route = :route and destination is null and {IS_SEND}",
+                values={"why": why, **values},
+                set_="next_attempt_at = null,"
+                f" reason = case when origin is null then cast(:why as text) else {claim} end",
+                action=Action.REFUSE_DESTINATION,
+                reason="No destination is known, or nobody vouches for the origin that a header names.",
+            )
+            for state in (State.WAITING, State.HELD)
+        )
 
 
 def _changes(connection: Connection, route: str, aims: Aims) -> Sequence[Changed]:

@@ -1,19 +1,19 @@
-"""Which cases are to be decided, and each decision applied to the whole set of its messages."""
+"""Which cases are to be decided, and each decision applied to the whole set of its messages; the too old expire."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.classification.causes import Cause
 from redrive.ledger.dialects import Dialect
-from redrive.ledger.engine import Ledger, parse_instant, sql
+from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import IS_SEND, TO_ASK, TO_PLAN, listed
+from redrive.ledger.predicates import TO_PLAN, listed
 from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import SENDS, Plan, State
@@ -292,36 +292,6 @@ def _decision_row(count: CaseCount, decision: Decision, delays: Mapping[str, tim
     )
 
 
-def refuse_lost(ledger: Ledger, lease: RouteLease, keys: Mapping[str, str], now: datetime) -> int:
-    """Messages that were to be sent but of which nobody knows where to are marked for people; ``keys``: by source,
-    under which key of the configuration its origins are listed."""
-    why = "No destination is known: the broker does not tell where it came from, and the route names none."
-    values = {f"source_{place}": source for place, source in enumerate(keys)}
-    values |= {f"key_{place}": key for place, key in enumerate(keys.values())}
-    known = "".join(f" when source = :source_{place} then cast(:key_{place} as text)" for place in range(len(keys)))
-    claim = (
-        "'A header says that it came from ' || substr(origin, 1, 200) || ', and nobody vouches for that: the broker"
-        " does not say that this dead-letters into ' || source || ', and it is not listed under ' ||"
-        f" case{known or ' when false then null'} else 'the origins of that source' end"
-        " || '. List it, or configure a destination.'"
-    )
-    with ledger.under(lease, now) as tx:
-        return sum(
-            move(
-                tx,
-                state,
-                State.TO_REVIEW,
-                where=f"route = :route and destination is null and {IS_SEND}",
-                values={"why": why, **values},
-                set_="next_attempt_at = null,"
-                f" reason = case when origin is null then cast(:why as text) else {claim} end",
-                action=Action.REFUSE_DESTINATION,
-                reason="No destination is known, or nobody vouches for the origin that a header names.",
-            )
-            for state in (State.WAITING, State.HELD)
-        )
-
-
 def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now: datetime) -> int:
     """Messages first enqueued before ``enqueued_before`` are given up and go to review; releases are spared. Where the
     broker doesn't tell when that was, it counts when they were drained."""
@@ -342,87 +312,3 @@ def expire(ledger: Ledger, lease: RouteLease, *, enqueued_before: datetime, now:
                 reason="It is older than the route's give_up_after.",
             )
     return total
-
-
-# --- gates ----------------------------------------------------------------------------------------------
-
-
-def held(connection: Connection, route: str, selection: Selection) -> dict[int, int]:
-    """How many selected messages are held behind the gate of each group, and not by stuck consumers."""
-    where, values = selection.where()
-    rows = connection.execute(
-        sql(
-            "select group_id, count(*) as n from messages where route = :route and state = 'held' and kind <> 'delay'"
-            f" and plan <> 'hold' and group_id is not null and {where} group by group_id"
-        ),
-        {"route": route, **values},
-    )
-    return {row.group_id: row.n for row in rows}
-
-
-class ReviewCount(NamedTuple):
-    """Messages of a group about which people are going to be asked."""
-
-    group_id: int | None
-    cause: str | None
-    messages: int
-
-
-def to_review(connection: Connection, route: str, selection: Selection) -> list[ReviewCount]:
-    """The selected messages about which people are going to be asked."""
-    where, values = selection.where()
-    rows = connection.execute(
-        sql(
-            f"select group_id, cause, count(*) as n from messages where route = :route and {TO_ASK} and {where}"
-            " group by group_id, cause"
-        ),
-        {"route": route, **values},
-    )
-    return [ReviewCount(row.group_id, row.cause, row.n) for row in rows]
-
-
-class WaitingCount(NamedTuple):
-    """Messages of a group that wait with the same plan to be sent; when the first and the last of them are due."""
-
-    group_id: int | None
-    cause: str | None
-    plan: str
-    messages: int
-    first_at: datetime
-    last_at: datetime
-
-
-def waiting(connection: Connection, route: str, selection: Selection, now: datetime) -> list[WaitingCount]:
-    """The selected messages that wait to be sent; those that are due already are counted as due ``now``."""
-    where, values = selection.where()
-    rows = connection.execute(
-        sql(
-            "select group_id, cause, plan, count(*) as n, min(next_attempt_at) as first_at,"
-            " max(next_attempt_at) as last_at from messages where route = :route and state = 'waiting'"
-            f" and {where} group by group_id, cause, plan"
-        ),
-        {"route": route, **values},
-    )
-    return [
-        WaitingCount(
-            row.group_id,
-            row.cause,
-            row.plan,
-            row.n,
-            max(now, parse_instant(row.first_at) or now),
-            max(now, parse_instant(row.last_at) or now),
-        )
-        for row in rows
-    ]
-
-
-def templates(connection: Connection, route: str) -> dict[int, str]:
-    """The templates of the groups that have open messages on the route."""
-    rows = connection.execute(
-        sql(
-            "select group_id, template from failure_groups where group_id in (select distinct group_id from messages"
-            " where route = :route and state in ('classified', 'waiting', 'held', 'to_review', 'expired'))"
-        ),
-        {"route": route},
-    )
-    return {row.group_id: row.template for row in rows}

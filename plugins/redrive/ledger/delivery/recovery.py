@@ -10,7 +10,7 @@ from redrive.audit_actions import Action
 from redrive.ledger.delivery.windows import close_slice, put_back
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
-from redrive.ledger.review import escalations
+from redrive.ledger.review import applying
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import body_hash
@@ -83,7 +83,7 @@ def _keep_edits(tx: RunTransaction, within: str, values: dict[str, int]) -> None
     rows = tx.execute(
         sql(f"select message_id, attempt from redelivery_attempts where {within} and mode = 'release'"), values
     ).all()
-    edits = escalations.corrected(tx.connection, [row.message_id for row in rows])
+    edits = applying.corrected(tx.connection, [row.message_id for row in rows])
     tx.many(
         "update redelivery_attempts set body_hash = ? where message_id = ? and attempt = ?",
         [

@@ -1,8 +1,7 @@
-"""The review table: messages that people decide about, and what their decisions do.
+"""The review table: about which messages people are asked, and how a question ends or is asked again.
 
-A message is escalated in the transaction that writes its review row with the payload. A decision is applied exactly
-once: ``redeliver`` and ``edit`` let the message wait for delivery, and the row becomes ``applied`` only when the
-broker has it; ``discard`` is applied at once. What can't be done is refused with the reason in the row.
+A message is escalated in the transaction that writes its review row with the payload. What people decide is carried
+out by :mod:`redrive.ledger.review.applying`.
 """
 
 import json
@@ -13,12 +12,11 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
-from redrive.corrections import Correction
 from redrive.ledger.engine import Ledger, sql
-from redrive.ledger.moves import move, move_each
+from redrive.ledger.moves import move
 from redrive.ledger.predicates import ASKED, PERHAPS_SENT, TO_ASK
 from redrive.ledger.transactions import RouteLease, RunTransaction
-from redrive.lifecycle import Plan, State
+from redrive.lifecycle import State
 
 #: Why a message that the consumer's records know is neither sent nor asked about.
 PROCESSED = "The processed_check says that it was processed."
@@ -52,27 +50,6 @@ class Review(NamedTuple):
     headers: Sequence[tuple[str, str, str]]
     error_text: str | None
     suggested: str
-
-
-class Decided(NamedTuple):
-    """One decision to apply."""
-
-    escalation_id: int
-    message_id: int
-    route: str
-    decision: str
-    decided_by: str
-    approved_by: str | None
-    note: str | None
-    content_type: str | None
-    corrected_body: str | None
-    state: str | None  # of the message; None when it is gone
-    original: str | None = None  # of an edit: the body, where it is text …
-    is_binary: bool = False  # … and whether it is not
-    source: str = ""  # the queue that the message was drained from
-    corrected_headers: str | None = None  # JSON: see redrive.corrections
-    original_headers: str | None = None  # of an edit, as original
-    size_bytes: int = 0
 
 
 _COLUMNS = ", ".join(name if name != "perhaps_sent" else PERHAPS_SENT for name in Candidate._fields)
@@ -298,175 +275,6 @@ def close_released(tx: RunTransaction, table: str, why: str) -> None:
         ),
         {"why": why},
     )
-
-
-def decided(connection: Connection, route: str | None, *, approvals: int, after: int, limit: int) -> list[Decided]:
-    """Decisions that wait to be applied, oldest first; those that lack the second person are left out."""
-    rows = connection.execute(
-        sql(
-            "select escalation_id, reviews.message_id, reviews.route, decision, decided_by, approved_by, note,"
-            " content_type, corrected_body, messages.state, case when decision = 'edit' then payload end as original,"
-            " payload_bytes is not null as is_binary, reviews.source, corrected_headers,"
-            " case when decision = 'edit' then headers end as original_headers, size_bytes"
-            " from escalated_messages reviews"
-            " left join messages on messages.message_id = reviews.message_id"
-            " where status = 'decided' and decision is not null and applied_at is null and escalation_id > :after"
-            # a released message that waits for delivery was applied as far as it can be
-            f" and (messages.state is null or messages.{ASKED})"
-            + (" and reviews.route = :route" if route else "")
-            + (" and lower(trim(approved_by)) not in ('', lower(trim(decided_by)))" if approvals > 1 else "")
-            + " order by escalation_id limit :limit"
-        ),
-        {"route": route, "after": after, "limit": limit} if route else {"after": after, "limit": limit},
-    )
-    return [Decided(*row) for row in rows]
-
-
-def apply(
-    ledger: Ledger,
-    lease: RouteLease,
-    *,
-    redeliver: Sequence[Decided],
-    discard: Sequence[Decided],
-    refuse: Sequence[tuple[Decided, str]],
-    now: datetime,
-    not_there: Sequence[Decided] = (),
-) -> dict[str, int]:
-    """Apply decisions of the lease's route in one transaction. Rows that changed since they were read are left for the
-    next time: a reviewer's late change waits for us, or we for it."""
-    chosen = (
-        [(one, "redeliver", None) for one in redeliver]
-        + [(one, "discard", None) for one in discard]
-        + [(one, "not_there", None) for one in not_there]
-        + [(one, "refuse", why) for one, why in refuse]
-    )
-    with ledger.under(lease, now) as tx:
-        tx.temporary(
-            "taken",
-            "escalation_id bigint primary key, message_id bigint, decision text, decided_by text, approved_by text,"
-            " corrected_body text, corrected_headers text, what text, why text",
-        )
-        columns = (
-            "escalation_id", "message_id", "decision", "decided_by", "approved_by", "corrected_body",
-            "corrected_headers", "what", "why",
-        )  # fmt: skip
-        tx.bulk("taken",
-            columns,
-            [
-                (
-                    one.escalation_id, one.message_id, one.decision, one.decided_by, one.approved_by,
-                    one.corrected_body, one.corrected_headers, what, why,
-                )
-                for one, what, why in chosen
-            ],
-        )  # fmt: skip
-        _leave_changed(tx)
-        of_people = (
-            "select taken.message_id, reviews.decided_by as actor, 'apply_' || taken.decision as action,"
-            " reviews.note as reason"
-            " from taken inner join escalated_messages reviews on reviews.escalation_id = taken.escalation_id"
-            " where taken.what = '{what}'"
-        )
-        released = move_each(
-            tx,
-            State.ESCALATED,
-            State.WAITING,
-            decided=of_people.format(what="redeliver"),
-            set_=f"plan = '{Plan.RELEASE}', releases = releases + 1, send_failures = 0, next_attempt_at = :now,"
-            " reason = null",
-        )
-        discarded = sum(
-            move_each(
-                tx,
-                state,
-                State.DISCARDED,
-                decided=of_people.format(what="discard"),
-                set_="reason = 'A reviewer discarded it.'",
-            )
-            for state in (State.ESCALATED, State.RESTORE_UNKNOWN)
-        )
-        _not_there(tx, of_people.format(what="not_there"))
-        tx.execute(
-            sql(
-                "update escalated_messages set status = 'applied', applied_at = :now where escalation_id in"
-                " (select escalation_id from taken where what = 'discard')"
-            )
-        )
-        refused = tx.execute(
-            sql(
-                "update escalated_messages set status = 'refused', refusal = (select why from taken"
-                " where taken.escalation_id = escalated_messages.escalation_id) where escalation_id in"
-                " (select escalation_id from taken where what = 'refuse')"
-            )
-        ).rowcount
-        tx.execute(
-            sql(
-                "insert into audit_events (at, route, run_id, actor, action, message_id, reason) select :now, :route,"
-                " :run_id, :actor, :action, message_id, why from taken where what = 'refuse'"
-                " order by message_id"
-            ),
-            {
-                "action": Action.REFUSE_DECISION,
-            },
-        )
-    return {"released": released, "discarded": discarded, "refused": int(refused)}
-
-
-def _not_there(tx: RunTransaction, decided: str) -> None:
-    """Somebody looked into the queue into which a restore may have put these: they are with us alone. What becomes of
-    them is asked anew."""
-    move_each(
-        tx,
-        State.RESTORE_UNKNOWN,
-        State.ESCALATED,
-        decided=decided,
-        set_="reason = 'A restore was interrupted. Somebody looked, and it is not in its queue.'",
-    )
-    tx.execute(
-        sql(
-            "update escalated_messages set status = 'reopened', suggested_decision = null,"
-            " refusal = decided_by || ' looked into ' || source || ', and it is not there. Decide what becomes of it.',"
-            " decision = null, decided_at = null, approved_by = null"
-            " where escalation_id in (select escalation_id from taken where what = 'not_there')"
-        )
-    )
-
-
-def _leave_changed(tx: RunTransaction) -> None:
-    """Leave out of ``taken`` what no longer is as it was read; lock the rest, so that late changes wait for us."""
-    tx.execute(
-        sql(
-            "select 1 from escalated_messages where escalation_id in (select escalation_id from taken)"
-            f" order by escalation_id{tx.dialect.for_update}"
-        )
-    )
-    same = " and ".join(
-        f"coalesce(reviews.{column}, '') = coalesce(taken.{column}, '')"
-        for column in ("decision", "decided_by", "approved_by", "corrected_body", "corrected_headers")
-    )
-    tx.execute(
-        sql(
-            "delete from taken where not exists (select 1 from escalated_messages reviews where"
-            f" reviews.escalation_id = taken.escalation_id and reviews.status = 'decided' and {same})"
-        )
-    )
-
-
-def corrected(connection: Connection, message_ids: Sequence[int]) -> dict[int, Correction]:
-    """What people corrected, for messages of this list whose newest decision is an edit."""
-    found: dict[int, Correction] = {}
-    for start in range(0, len(message_ids), 500):
-        part = ",".join(str(int(i)) for i in message_ids[start : start + 500])
-        rows = connection.execute(
-            sql(
-                "select message_id, corrected_body, corrected_headers from escalated_messages reviews"
-                f" where decision = 'edit' and status in ('decided', 'applied') and message_id in ({part})"
-                " and escalation_id = (select max(newest.escalation_id) from escalated_messages newest"
-                " where newest.message_id = reviews.message_id)"
-            )
-        )
-        found.update({row.message_id: Correction(row.corrected_body, row.corrected_headers) for row in rows})
-    return found
 
 
 def _as_text(body: bytes) -> str | None:

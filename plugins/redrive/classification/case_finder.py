@@ -1,0 +1,231 @@
+"""Which case each message of a row group is, and by which keys it is known.
+
+What most messages have in common is decided for the whole column; what is left is
+:func:`redrive.classification.failure_text.pick` and :func:`redrive.classification.grouping.mask` themselves, so that
+``redrive explain`` and the job can't disagree.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from redrive.classification import failure_text, route_rules
+from redrive.classification.arrow_numpy import Integers, integers, numbers, strings
+from redrive.classification.bulk_masking import Masked
+from redrive.classification.cases import (
+    LEASE_HINT,
+    MAYBE_LEASE_HINT,
+    ROUTE_HINT,
+    Case,
+    key_of,
+    lease_ran_out,
+)
+from redrive.classification.failure_text import Evidence
+from redrive.classification.row_groups import RowGroup, RowGroupHeaders
+from redrive.message import ROW_BITS, Header
+from redrive.selectors import Kind, Selector
+from redrive.selectors import parse as parse_selector
+from redrive.staging import file_schemas
+
+#: What a task gives back: one row per case of its share.
+FOUND = pa.schema(
+    [
+        ("case_key", pa.int64()),  # null: messages of delay sources, which have no case
+        ("messages", pa.int64()),
+        ("first", pa.int64()),  # the lowest message id
+        ("masked", pa.string()),
+        ("reason", pa.string()),
+        ("hint", pa.string()),
+        ("text", pa.string()),  # of the first message, cut to an example
+    ]
+)
+#: Remembers from task to task of a worker what masks alike.
+_MASKED = Masked()
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSettings:
+    """What a manifest has read from each message."""
+
+    evidence: tuple[Selector, ...] = ()
+    message_key: Selector | None = None
+    order_key: Selector | None = None
+    search: tuple[Selector, ...] = ()
+    rules: tuple[str, ...] = ()  # patterns of the route's own rules
+    leases: Mapping[str, float] = field(default_factory=dict)  # seconds, of the sources where time is evidence
+
+    @classmethod
+    def by(cls, manifest: Mapping[str, Any]) -> "CaseSettings":
+        """As ``manifest`` names it."""
+        sources = manifest.get("sources") or {}
+        message_key, order_key = manifest.get("message_key"), manifest.get("order_key")
+        return cls(
+            evidence=tuple(parse_selector(text) for text in manifest.get("evidence") or ()),
+            message_key=parse_selector(message_key) if message_key else None,
+            order_key=parse_selector(order_key) if order_key else None,
+            search=tuple(parse_selector(text) for text in manifest.get("search") or ()),
+            rules=tuple(rule["match"] for rule in manifest.get("rules") or ()),
+            leases={
+                source: float(facts["lease_seconds"]) for source, facts in sources.items() if facts.get("lease_seconds")
+            },
+        )
+
+
+class _Found:
+    """A case of a share, while it is counted."""
+
+    __slots__ = ("first", "key", "messages", "text")
+
+    def __init__(self, case: Case, first: int, text: str) -> None:
+        self.key = key_of(case)
+        self.messages = 0
+        self.first = first
+        self.text = text[: file_schemas.MAX_EXAMPLE]
+
+
+class CaseFinder:
+    """Looks at row groups, and remembers the cases that it has seen."""
+
+    def __init__(self, asked: CaseSettings) -> None:
+        self._asked = asked
+        self._found: dict[tuple[str, str, str], _Found] = {}
+        self._delays = 0
+        selected = (*asked.evidence, asked.message_key, asked.order_key, *asked.search)
+        self._attributes = frozenset(
+            one.name.lower() for one in selected if one is not None and one.kind is Kind.ATTRIBUTE
+        )
+
+    def found(self) -> pa.RecordBatch:
+        """The cases of all row groups so far."""
+        cases, found = list(self._found), list(self._found.values())
+        counts = [[one.key for one in found], [one.messages for one in found], [one.first for one in found]]
+        texts = [*([case[part] for case in cases] for part in range(3)), [one.text for one in found]]
+        if self._delays:
+            counts = [[*column, value] for column, value in zip(counts, (0, self._delays, 0), strict=True)]
+            texts = [[*column, ""] for column in texts]
+        has_case = np.arange(len(counts[0])) < len(cases)
+        keys, *others = (np.array(column, np.int64) for column in counts)
+        arrays = [integers(keys, has_case), *map(integers, others), *map(strings, texts)]
+        return pa.record_batch(arrays, schema=FOUND)
+
+    def at(self, rows: RowGroup) -> pa.Table:
+        """One row of :data:`~redrive.staging.file_schemas.MESSAGES` for each of ``rows``."""
+        headers = RowGroupHeaders(rows, self._attributes)
+        ids = (numbers(rows.array("batch_id")) << ROW_BITS) + numbers(rows.array("row"))
+        columns = [
+            integers(ids),
+            self._case_keys(rows, headers, ids),
+            self._keys(rows, headers, self._asked.message_key),
+            self._keys(rows, headers, self._asked.order_key),
+            self._searched(rows, headers),
+        ]
+        return pa.table(columns, schema=file_schemas.MESSAGES)
+
+    def _case_keys(self, rows: RowGroup, headers: RowGroupHeaders, ids: Integers) -> pa.Array:
+        evidence = self._evidence(rows, headers)
+        masked = _MASKED.all([text for text, _ in evidence])
+        kinds = rows.values("kind")
+        rules = route_rules.first_matches([text for text, _ in evidence], self._asked.rules)
+        found = self._found
+        keys: list[int] = []
+        for number, ((text, reason), mask, kind, rule) in enumerate(zip(evidence, masked, kinds, rules, strict=True)):
+            if kind == "delay":
+                self._delays += 1
+                keys.append(0)
+                continue
+            hint = f"{ROUTE_HINT}{rule}" if rule else "" if text else self._hint(rows, number, reason)
+            case = mask, reason, hint
+            one = found.get(case)
+            if one is None:
+                one = found[case] = _Found(Case(*case), int(ids[number]), text)
+            one.messages += 1
+            keys.append(one.key)
+        failed = np.array([kind != "delay" for kind in kinds], np.bool_)
+        return integers(np.array(keys, np.int64), failed)
+
+    def _evidence(self, rows: RowGroup, headers: RowGroupHeaders) -> list[tuple[str, str]]:
+        """(failure text, broker's reason) of each message; both "" of one that has not failed."""
+        kinds, reasons = rows.values("kind"), rows.values("reason")
+        # By far the most messages have one header that says it all.
+        alone: list[str | None] = [None] * rows.count if self._asked.evidence else headers.only_texts()
+        found: list[tuple[str, str]] = []
+        for number, (kind, reason, text) in enumerate(zip(kinds, reasons, alone, strict=True)):
+            if kind == "delay":
+                found.append(("", ""))
+            elif text and not reason and (said := text[: failure_text.MAX_PART].strip(failure_text.BLANKS)):
+                found.append((said if len(said) <= failure_text.UNCUT else failure_text.cut(said), ""))
+            else:
+                found.append(self._picked(rows, number, headers.of(number), reason))
+        return found
+
+    def _picked(self, rows: RowGroup, number: int, own: Sequence[Header], reason: str | None) -> Evidence:
+        selectors = self._asked.evidence
+        return failure_text.pick(
+            own,
+            rows.values("body")[number] or b"",
+            description=rows.values("description")[number],
+            reason=reason,
+            evidence=selectors,
+            ordering_key=rows.values("ordering_key")[number] if selectors else None,
+            broker_message_id=(rows.values("broker_message_id")[number] or "") if selectors else "",
+        )
+
+    def _hint(self, rows: RowGroup, number: int, reason: str) -> str:
+        """Of a message that says nothing."""
+        if reason or not self._asked.leases:
+            return ""
+        lease = self._asked.leases.get(rows.values("source")[number])
+        if lease is None:
+            return ""
+        # Where a broker does not tell when it moved a message, the end may be as late as our own receive: then the time
+        # is an upper bound. That errs towards "may have succeeded", whose verdict is the more careful one.
+        start, end = (
+            next((value for name in names if (value := rows.values(name)[number]) is not None), None)
+            for names in (("first_received_at", "enqueued_at"), ("dead_lettered_at", "received_at"))
+        )
+        if not lease_ran_out(lease, start, end, rows.values("deliveries")[number]):
+            return ""
+        return MAYBE_LEASE_HINT if rows.values("first_received_at")[number] is None else LEASE_HINT
+
+    def _searched(self, rows: RowGroup, headers: RowGroupHeaders) -> pa.Array:
+        """By message, JSON of what it is found by: the beginning of each value, by its selector."""
+        if not self._asked.search:
+            return pa.nulls(rows.count, pa.string())
+        columns = [self._keys(rows, headers, selector).to_pylist() for selector in self._asked.search]
+        names = [str(selector) for selector in self._asked.search]
+        found = []
+        for values in zip(*columns, strict=True):
+            said = {
+                name: value[: file_schemas.MAX_SEARCHED] for name, value in zip(names, values, strict=True) if value
+            }
+            found.append(json.dumps(said, ensure_ascii=False) if said else None)
+        return strings(found)
+
+    def _keys(self, rows: RowGroup, headers: RowGroupHeaders, selector: Selector | None) -> pa.Array:
+        if selector is None:
+            return pa.nulls(rows.count, pa.string())
+        match selector.kind:
+            case Kind.ATTRIBUTE:
+                texts = headers.last_texts(selector.name)
+                if texts is not None:
+                    return _none_if_empty(texts)
+                keys = [selector.evaluate(headers.of(number), b"") for number in range(rows.count)]
+            case Kind.BODY:
+                keys = [selector.evaluate((), body or b"") for body in rows.values("body")]
+            case Kind.KEY | Kind.MESSAGE_GROUP:
+                keys = [selector.evaluate((), b"", key) for key in rows.values("ordering_key")]
+            case Kind.BROKER_ID:
+                keys = [selector.evaluate((), b"", None, one or "") for one in rows.values("broker_message_id")]
+        return strings(keys)
+
+
+def _none_if_empty(texts: pa.Array) -> pa.Array:
+    ends = numbers(texts, offsets=True)
+    empty = ends[1:] == ends[:-1]
+    if empty.sum() == texts.null_count:
+        return texts
+    return texts.take(integers(np.arange(len(texts)), ~empty))

@@ -1,0 +1,168 @@
+"""What PostgreSQL says otherwise than SQLite."""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+
+from redrive.extras import needing
+from redrive.ledger.dialects.base import CREATE_VIEW, Dialect
+from redrive.ledger.dialects.driver import through_driver
+from redrive.ledger.dialects.stored_headers import header_condition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Postgresql(Dialect):
+    """PostgreSQL."""
+
+    name = "postgresql"
+    locked = "for update skip locked"
+    for_update = " for update"
+    for_share = " for share"
+    isolation = "REPEATABLE READ"
+    instant_type = sa.DateTime(timezone=True)
+
+    def open_engine(self, url: sa.URL) -> sa.Engine:
+        with needing("postgres", "database: PostgreSQL"):  # whose driver is imported here
+            return sa.create_engine(
+                url,
+                connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"},
+                pool_pre_ping=True,
+                hide_parameters=True,
+            )
+
+    def begin(self, connection: Connection) -> None:
+        pass  # its driver does with the first statement
+
+    def begin_reading(self, connection: Connection) -> None:
+        pass
+
+    def is_unreadable(self, error: DBAPIError) -> bool:  # noqa: ARG002
+        return False  # its server says so itself
+
+    def later(self, base: str, seconds: str) -> str:
+        return f"(cast({base} as timestamptz) + ({seconds}) * interval '1 second')"
+
+    def latest(self, one: str, other: str) -> str:
+        return f"greatest({one}, {other})"
+
+    def seconds_between(self, start: str, end: str) -> str:
+        return f"extract(epoch from ({end} - {start}))"
+
+    def day(self, instant: str) -> str:
+        return f"to_char({instant} at time zone 'UTC', 'YYYY-MM-DD')"
+
+    def ago(self, time: str) -> str:
+        return f"(now() - interval '{time}')"
+
+    def hexadecimal(self, number: str, digits: int) -> str:
+        return f"lpad(to_hex({number}), {digits}, '0')"
+
+    def contains(self, text: str, pattern: str) -> str:
+        return rf"lower({text}) like lower({pattern}) escape '\'"
+
+    def some_header(self, headers: str, name: str, value: str) -> tuple[str, dict[str, str]]:
+        begin, end = ":header_begin", ":header_end"
+        apart = (
+            f"exists (select 1 from (select cast(json_array_elements(cast({headers} as json)) as text) as value)"
+            f" as header where substr(header.value, 1, length({begin})) = {begin}"
+            f" and substr(header.value, length(header.value) - length({end}) + 1) = {end})"
+        )
+        values = {"header_begin": f"[{json.dumps(name)},", "header_end": f", {json.dumps(value)}]"}
+        return header_condition(lambda bind: f"strpos({headers}, {bind}) > 0", name, value, apart, values)
+
+    def members(self, text: str) -> str:
+        return f"json_each_text(cast({text} as json)) as member"
+
+    def begins(self, column: str, low: str, high: str) -> str:
+        return f"({column} ~>=~ {low} and {column} ~<~ {high})"
+
+    def marks(self, types: Sequence[str]) -> str:
+        # It can't infer the types of bare parameters in the list of a select.
+        return ", ".join(f"?::{name}" for name in types)
+
+    def few(self, column: str, chosen: str) -> str:
+        # As a join it is planned by statistics: where nothing was waiting when they were taken, they tell of hardly a
+        # message that waits, and for each that does the whole slice is read.
+        return f"{column} = any(array({chosen}))"
+
+    def off_index(self, column: str) -> str:
+        return column  # its planner knows
+
+    def temporary(self, connection: Connection, name: str, columns: str) -> None:
+        connection.exec_driver_sql(f"drop table if exists pg_temp.{name}")
+        portable = columns.replace("blob", "bytea").replace("instant", "timestamptz")
+        connection.exec_driver_sql(f"create temp table {name} ({portable}) on commit drop")
+
+    def bulk(self, connection: Connection, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        statement = f"copy {table} ({','.join(columns)}) from stdin"
+        with through_driver(connection, statement) as raw, raw.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    def many(self, connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> int:
+        if not rows:
+            return 0
+        with through_driver(connection, statement) as raw, raw.cursor() as cursor:
+            cursor.executemany(statement.replace("?", "%s"), rows)
+            return int(cursor.rowcount)
+
+    def tuples(self, connection: Connection, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with through_driver(connection, statement) as raw:
+            return list(raw.execute(statement.replace("?", "%s"), values).fetchall())
+
+    def stored(self, value: datetime | None) -> Any:
+        return value
+
+    def stored_column(self, column: "pa.Array") -> list[Any]:
+        return list(column.to_pylist())
+
+    def comparable(self, instant: Any) -> Any:
+        return None if instant is None else instant.timestamp()
+
+    def look_again(self, connection: Connection, table: str, added: int) -> None:
+        known = connection.execute(
+            sa.text("select max(reltuples) from pg_class where oid = to_regclass(:table)"), {"table": table}
+        ).scalar_one()
+        if known is not None and added > known / 5:
+            connection.exec_driver_sql(f"analyze {table}")
+
+    def no_longer_than(self, connection: Connection, limit: str) -> None:
+        connection.execute(sa.text(f"set local statement_timeout = '{limit}'"))
+
+    def count_on(self, connection: Connection, table: str, column: str, last: int) -> None:
+        counter = connection.execute(
+            sa.text("select pg_get_serial_sequence(:table, :column)"), {"table": table, "column": column}
+        ).scalar_one()
+        given = connection.execute(
+            sa.text(f"select case when is_called then last_value else 0 end from {counter}")
+        ).scalar_one()
+        # Counted on and not set: others may be counting at this moment, and a counter that is set may go back.
+        connection.execute(
+            sa.text("select count(nextval(cast(:counter as regclass))) from generate_series(1, :missing)"),
+            {"counter": counter, "missing": max(0, last - given)},
+        )
+
+    def begin_upgrade(self, connection: Connection) -> None:
+        connection.exec_driver_sql("select pg_advisory_xact_lock(7239581)")
+        # "if not exists" asks for the right to create before it looks, and whoever upgrades may lack it
+        if connection.exec_driver_sql("select to_regnamespace('redrive')").scalar() is None:
+            connection.exec_driver_sql("create schema redrive")
+
+    def as_it_is(self, connection: Connection, statement: str) -> None:
+        connection.exec_driver_sql(statement.replace("%", "%%"))  # psycopg reads a percent sign as a parameter
+
+    def replace_views(self, connection: Connection, statements: Sequence[str]) -> bool:
+        try:
+            with connection.begin_nested():
+                for statement in statements:
+                    self.as_it_is(connection, CREATE_VIEW.sub(r"create or replace view \1", statement))
+        except ProgrammingError:
+            return False  # a view lost or renamed a column
+        return True

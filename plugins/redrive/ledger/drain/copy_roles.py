@@ -1,0 +1,210 @@
+"""What each copy of a load is, decided in sets over the temporary table ``incoming``.
+
+A copy is one of
+- *duplicate*: the same copy was staged before (source, broker id, enqueue time and body hash agree);
+- *returned*: it carries the id and attempt of a redelivery that was sent and has not returned yet, with the body
+  that was sent, and nobody says that it failed elsewhere than where it was sent;
+- *surplus*: that attempt has already returned from the same source with the same headers;
+- *suspected*: the same with other headers. It may be that attempt once more, noted in another way, or a message that
+  a consumer made of it: people decide;
+- *new*: everything else. A copy with our id but another body, from another subscriber or from elsewhere is new with a
+  ``parent_id``. Whatever its headers say of attempts is carried over, so that no circle begins to count anew. The id of
+  another ledger is kept; one of this ledger that no message of the route has is not, because whoever sees our ids can
+  write one that will be given next.
+
+``incoming.role`` is what a copy is, null while that is undecided and of what is new; ``owner`` is the message whose
+copy it is, or may be. Nothing outside of ``incoming`` changes here.
+"""
+
+from collections.abc import Collection
+
+from redrive.ledger.engine import sql
+from redrive.ledger.transactions import RunTransaction
+
+#: The same copy is twice in what is loaded now: its lease ran out while a batch was open. The first counts.
+_DUPLICATES_OF_INCOMING = """
+update incoming set role = 'duplicate', owner = first.message_id
+from (
+    select broker_message_id, source, enqueued_at, body_hash, min(message_id) as message_id
+    from incoming
+    where broker_message_id <> ''
+    group by broker_message_id, source, enqueued_at, body_hash
+    having count(*) > 1
+) first
+where
+    incoming.broker_message_id = first.broker_message_id
+    and incoming.source = first.source and incoming.body_hash = first.body_hash
+    and (
+        incoming.enqueued_at = first.enqueued_at
+        or (incoming.enqueued_at is null and first.enqueued_at is null)
+    )
+    and incoming.message_id <> first.message_id
+"""
+
+# Here and below route and source are compared as expressions, so that the database finds candidates by their own
+# key: an index that begins with the route would fit too, and would read the whole route for each copy.
+
+#: The same copy was staged before, and became a message.
+_DUPLICATES_OF_MESSAGES = """
+update incoming set role = 'duplicate', owner = known.message_id
+from messages known
+where
+    incoming.role is null and incoming.broker_message_id <> ''
+    and known.broker_message_id = incoming.broker_message_id
+    and known.source || '' = incoming.source and known.route || '' = :route
+    and (
+        known.first_enqueued_at = incoming.enqueued_at
+        or (known.first_enqueued_at is null and incoming.enqueued_at is null)
+    )
+    and known.body_hash = incoming.body_hash and known.message_id <> incoming.message_id
+"""
+#: The same copy was staged before, and was a copy of a message.
+_DUPLICATES_OF_REPEATS = """
+update incoming set role = 'duplicate', owner = known.message_id
+from repeat_copies known
+where
+    incoming.role is null and incoming.broker_message_id <> ''
+    and known.broker_message_id = incoming.broker_message_id
+    and known.source || '' = incoming.source and known.route || '' = :route
+    and (known.enqueued_at = incoming.enqueued_at or (known.enqueued_at is null and incoming.enqueued_at is null))
+    and known.copy_id <> incoming.message_id
+"""
+
+
+def find_staged_twice(tx: RunTransaction) -> None:
+    """Of copies that are twice in this load, by the broker's ids, the later ones are duplicates of the first."""
+    tx.execute(sql("create index incoming_broker_message_id on incoming (broker_message_id, message_id)"))
+    tx.execute(sql(_DUPLICATES_OF_INCOMING))
+
+
+def find_duplicates(tx: RunTransaction) -> None:
+    """Copies that were staged before, by the broker's ids, are duplicates of what they became then."""
+    tx.execute(sql(_DUPLICATES_OF_MESSAGES))
+    tx.execute(sql(_DUPLICATES_OF_REPEATS))
+
+
+_WAS_SENT = "(attempts.sent_at is not null or attempts.unknown_at is not null)"
+_SAME_BODY = "incoming.body_hash = coalesce(attempts.body_hash, known.body_hash)"
+
+
+def find_owners_by_header(tx: RunTransaction) -> None:
+    """Find the messages of copies that carry an id, of this route or of this load."""
+    tx.execute(
+        sql(
+            "update incoming set owner = known.message_id from messages known"
+            " where incoming.role is null and incoming.redrive_id is not null"
+            " and known.redrive_id = incoming.redrive_id and known.route || '' = :route"
+        )
+    )
+    # Of several copies with one id that we don't know, the first is that message; the others come from it.
+    tx.execute(
+        sql(
+            "update incoming set owner = (select min(first.message_id) from incoming first where first.role is null"
+            " and first.owner is null and first.redrive_id = incoming.redrive_id) where role is null and owner is null"
+            " and exists (select 1 from incoming earlier where earlier.role is null and earlier.owner is null"
+            " and earlier.redrive_id = incoming.redrive_id and earlier.message_id < incoming.message_id)"
+        )
+    )
+
+
+def find_owners_by_broker_id(tx: RunTransaction) -> None:
+    """Find the attempts of copies that carry no id, by the broker's id of a send for whose headers was no room."""
+    tx.execute(
+        sql(
+            "update incoming set owner = known.message_id, redrive_attempt = attempts.attempt"
+            " from redelivery_attempts attempts inner join messages known on known.message_id = attempts.message_id"
+            " where incoming.role is null and incoming.redrive_id is null and not attempts.tracked"
+            " and attempts.broker_message_id = incoming.broker_message_id and incoming.broker_message_id <> ''"
+            f" and attempts.route = :route and {_SAME_BODY}"
+        )
+    )
+
+
+def find_astray(tx: RunTransaction, elsewhere: Collection[tuple[str, str]]) -> None:
+    """Mark the copies that failed elsewhere than where the attempt went that they name."""
+    tx.temporary("elsewhere", "destination text, origin text")
+    tx.bulk("elsewhere", ("destination", "origin"), elsewhere)
+    tx.execute(
+        sql(
+            "update incoming set astray = 1 from redelivery_attempts attempts"
+            " where incoming.role is null and incoming.owner = attempts.message_id"
+            " and incoming.redrive_attempt = attempts.attempt and exists (select 1 from elsewhere"
+            " where elsewhere.destination = attempts.destination and elsewhere.origin = incoming.origin)"
+        )
+    )
+
+
+def _came_before(first: str, later: str) -> str:
+    """SQL: ``first``, undecided as all are, is an earlier copy of the attempt that ``later`` names."""
+    return (
+        f"{first}.owner = incoming.owner and {first}.redrive_attempt = incoming.redrive_attempt"
+        f" and {first}.message_id < {later}.message_id and {first}.body_hash = incoming.body_hash"
+        f" and {first}.role is null and {first}.astray is null"
+    )
+
+
+#: SQL: what a further copy of an attempt is, by the copy that was its return.
+_FURTHER = "case when earlier.headers_hash = incoming.headers_hash then 'surplus' else 'suspected' end"
+#: Copies that name an attempt with the body that was sent: the first one is its return, if that was not loaded before;
+#: further ones from the same source are surplus or suspected, and those from another source stay undecided.
+_RETURNS = f"""
+update incoming set
+    prior_outcome = coalesce(attempts.outcome, 'none'),
+    role = case
+        when attempts.outcome = 'returned' then (
+            select {_FURTHER}
+            from repeat_copies earlier
+            where earlier.copy_id = attempts.return_copy and earlier.source = incoming.source
+        )
+        when exists (select 1 from incoming earlier where {_came_before("earlier", "incoming")}) then (
+            select {_FURTHER}
+            from incoming earlier
+            where
+                {_came_before("earlier", "incoming")} and earlier.source = incoming.source
+                and not exists (select 1 from incoming first where {_came_before("first", "earlier")})
+        )
+        else 'returned'
+    end
+from redelivery_attempts attempts
+inner join messages known on known.message_id = attempts.message_id
+where
+    incoming.role is null and incoming.astray is null and incoming.owner = attempts.message_id
+    and incoming.redrive_attempt = attempts.attempt and {_WAS_SENT} and {_SAME_BODY}
+"""
+
+
+def mark_returns(tx: RunTransaction) -> None:
+    """Of the copies that have an owner and an attempt, tell returned from surplus; the rest stays undecided.
+
+    Of several copies of one attempt the first is the return; others from the same source are surplus, or where their
+    headers differ suspected, and those from another source are somebody else's and stay new.
+    """
+    tx.execute(sql(_RETURNS))
+
+
+def suspect_twins(tx: RunTransaction) -> None:
+    """A copy that carries an id of ours, is no return, and resembles another that may have come again: who made it of
+    a message copied the headers, so its id says nothing of it."""
+    tx.execute(sql("update incoming set role = 'suspected', owner = twin where role is null and twin is not null"))
+    follow_loaded_copies(tx)
+
+
+def follow_first_copies(tx: RunTransaction) -> None:
+    """A copy that was staged twice in one load belongs to whom its first staging turned out to belong to."""
+    tx.execute(
+        sql(
+            "update incoming set owner = first.owner from incoming first"
+            " where incoming.role in ('duplicate', 'suspected')"
+            " and first.message_id = incoming.owner and first.role is not null"
+        )
+    )
+
+
+def follow_loaded_copies(tx: RunTransaction) -> None:
+    """A copy that repeats one which was loaded before belongs to whom that one belongs to."""
+    tx.execute(
+        sql(
+            "update incoming set owner = first.message_id from repeat_copies first"
+            " where incoming.role is not null and first.copy_id = incoming.owner"
+        )
+    )

@@ -1,0 +1,84 @@
+"""Tables of what was drained: how far each source is, its staging files, and copies that became no message."""
+
+import sqlalchemy as sa
+from sqlalchemy import Column, Index, Table, text
+
+from redrive.ledger.engine import Instant
+from redrive.ledger.tables.columns import BigId, count, metadata, one_of
+
+source_state = Table(
+    "source_state",
+    metadata,
+    Column("route", sa.Text, primary_key=True),
+    Column("source", sa.Text, primary_key=True),
+    # Everything that lay in the source before this moment has been staged and loaded: no return that
+    # happened before it can be hidden from us.
+    Column("drained_to", Instant),
+    Column("pending_to", Instant),  # becomes drained_to when the batches of that drain are loaded
+    Column("retention_seconds", sa.Float),  # how long the source keeps a message, as configured or the broker says
+    # No message that may still lie there was first enqueued before this moment, as far as we can know.
+    Column("oldest_at", Instant),
+)
+
+staging_batches = Table(
+    "staging_batches",
+    metadata,
+    Column("batch_id", BigId, primary_key=True),
+    Column("route", sa.Text, nullable=False),
+    Column("source", sa.Text, nullable=False),
+    Column("kind", sa.Text, nullable=False),
+    Column("shard", sa.Integer, nullable=False),
+    Column("run_id", sa.Text, nullable=False),
+    Column("fence", sa.BigInteger, nullable=False),
+    Column("state", sa.Text, nullable=False),
+    Column("uri", sa.Text, nullable=False),
+    count("copies"),
+    Column("bytes", sa.BigInteger, nullable=False, server_default=text("0")),
+    count("settled_copies"),
+    # What the copies turned out to be; all zero until loaded_at, then their sum is ``copies``.
+    count("new_copies"),
+    count("returned_copies"),
+    count("duplicate_copies"),
+    count("surplus_copies"),
+    count("suspected_copies"),
+    Column("opened_at", Instant, nullable=False),
+    Column("recorded_at", Instant),
+    Column("settled_at", Instant),
+    Column("loaded_at", Instant),
+    Column("removed_at", Instant),  # the file is gone: abandoned, or past retention
+    # The file without a row that this batch is a copy of: what is in it may have been redelivered since.
+    Column("adopted_from", sa.Text),
+    # open: being written, settles nothing.  recorded: durable, may be settled.  settled: the source is done
+    # with it.  abandoned: its writer vanished or was too slow; its rows were never recorded;
+    # or, with recorded_at, a person gave it up as its file was lost before it was loaded.
+    one_of("state", "open", "recorded", "settled", "abandoned"),
+    one_of("kind", "dead_letter", "delay"),
+    Index("ix_staging_batches_route_state", "route", "state"),
+    Index(
+        "ix_staging_batches_adopted_from",
+        "adopted_from",
+        unique=True,
+        sqlite_where=text("adopted_from is not null and state <> 'abandoned'"),
+        postgresql_where=text("adopted_from is not null and state <> 'abandoned'"),
+    ),
+    sqlite_autoincrement=True,  # a batch id is never given twice, also after retention
+)
+
+repeat_copies = Table(
+    "repeat_copies",
+    metadata,
+    Column("copy_id", BigId, primary_key=True, autoincrement=False),
+    Column("message_id", sa.BigInteger),  # whose copy it is; of a suspected one: whose it may be
+    Column("route", sa.Text, nullable=False),
+    Column("kind", sa.Text, nullable=False),
+    Column("attempt", sa.Integer),
+    Column("source", sa.Text, nullable=False),
+    Column("broker_message_id", sa.Text, nullable=False),
+    Column("enqueued_at", Instant),
+    Column("seen_at", Instant, nullable=False),
+    Column("headers_hash", sa.LargeBinary(16)),  # of a copy with our headers: what its other headers say
+    one_of("kind", "returned", "duplicate", "surplus", "suspected"),
+    Index("ix_repeat_copies_broker_message_id", "broker_message_id"),
+    Index("ix_repeat_copies_message_id", "message_id"),
+    comment="Staged copies that did not become a message of their own, and what they were.",
+)
