@@ -22,6 +22,7 @@ from redrive_ui.filters import Filter
 from redrive_ui.identity import Access, Person
 from redrive_ui.protection import Refused
 from redrive_ui.rendering import Templates
+from redrive_ui.rows import Row
 
 _STATEMENT_TIMEOUT = "20s"  # a page that takes longer is given up; the ledger has better things to do
 
@@ -62,6 +63,18 @@ class RequestContext:
     def may_decide(self, route: str) -> bool:
         """Whether this person may decide on ``route``."""
         return route in self.readable and self.app_state.access.may_decide(self.person, route)
+
+    def may_approve(self, decision: Row) -> bool:
+        """Whether what was decided in this row (``route``, ``decided_by``, ``approved_by``) wants a second person, and
+        this one can be that."""
+        route = decision["route"]
+        return (
+            not decision["approved_by"]
+            and decision["decided_by"].strip().lower() != self.person.name.strip().lower()
+            and route in self.settings.routes
+            and self.settings.routes[route].approvals > 1
+            and self.may_decide(route)
+        )
 
     @property
     def reads_all(self) -> bool:

@@ -124,7 +124,7 @@ class TestFailures:
         assert "KeyError" in page
 
     def test_page_by_key_and_lose_none(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in ("failure_queries", "pages"):
+        for module in ("failure_queries", "pages.failures"):
             monkeypatch.setattr(f"redrive_ui.{module}.PAGE", 3)
         for order in ("open", "oldest"):
             seen: list[str] = []
