@@ -17,7 +17,7 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.redaction import Redactor
 from redrive.settings import Settings
-from redrive_ui import route_queries, searching
+from redrive_ui import resolved_filters, route_queries
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Access, Person
 from redrive_ui.protection import Refused
@@ -88,8 +88,8 @@ class RequestContext:
         )
 
     def resolve(self, connection: Connection, chosen: Filter, *, up_to: int = (1 << 63) - 1) -> Filter:
-        """As :func:`redrive_ui.searching.resolve`, for this person at this moment."""
-        return searching.resolve(connection, chosen, self.readable, self.redactor, self.now, up_to=up_to)
+        """As :func:`redrive_ui.resolved_filters.resolve`, for this person at this moment."""
+        return resolved_filters.resolve(connection, chosen, self.readable, self.redactor, self.now, up_to=up_to)
 
     def require_readable(self, route: str) -> None:
         """Raise :class:`Refused` unless ``route`` is there and may be read; which of both is not told."""

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
 
 from redrive.ledger.review import saved_filters
-from redrive_ui import filters, formatting, searching
+from redrive_ui import filters, formatting, search_request, search_suggestions, searching
 from redrive_ui.pages import filter_form
 from redrive_ui.pages.parameters import Requested, Sought, Word
 
@@ -14,8 +14,8 @@ router = APIRouter()
 @router.get("/find", response_class=HTMLResponse)
 def find_page(ctx: Requested, word: Sought = "", after: Word = "") -> Response:
     query = ctx.request.query_params
-    declared = searching.declared_fields(ctx.settings, ctx.readable)
-    asked = searching.Search.read({**dict(query), "word": word}, declared)
+    declared = search_request.declared_fields(ctx.settings, ctx.readable)
+    asked = search_request.Search.read({**dict(query), "word": word}, declared)
     if asked.route:
         ctx.require_readable(asked.route)
     with ctx.read() as connection:
@@ -32,9 +32,9 @@ def find_page(ctx: Requested, word: Sought = "", after: Word = "") -> Response:
         found=found,
         after=after,
         declared=declared,
-        suggestions=searching.suggestions(asked, ctx.settings, ctx.readable, declared),
+        suggestions=search_suggestions.suggestions(asked, ctx.settings, ctx.readable, declared),
         saved=filter_form.shown_filters(ctx, saved),
-        states=list(searching.STATES),
+        states=list(search_request.STATES),
         queue_names=filter_form.queue_names(ctx),
         picker=formatting.picker,
     )
