@@ -5,7 +5,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from redrive.restored_values import lock
 from redrive.stages.review import bounds_of
-from redrive_ui import bulk_decisions, decision_api, failure_queries, filters, message_queries
+from redrive_ui import bulk_decisions, decision_api, failure_queries, filters, message_queries, result_queries
 from redrive_ui.filters import BadFilter
 from redrive_ui.pages.parameters import Chosen, Requested, Word
 
@@ -52,7 +52,7 @@ def results_page(ctx: Requested, decided_by: Word = "", decided_at: Word = "") -
     if moment is None or not decided_by:
         raise BadFilter("decided_at and decided_by: which decision")
     with ctx.read() as connection:
-        rows = failure_queries.results(
+        rows = result_queries.results(
             connection,
             ctx.readable,
             "decided_at = :then_at and decided_by = :who",

@@ -9,7 +9,7 @@ from redrive.errors import RedriveError
 from redrive.ledger.selecting import Selection
 from redrive.stages import peek
 from redrive.stages.preview import preview as plan_of
-from redrive_ui import failure_queries, formatting
+from redrive_ui import formatting, group_templates
 from redrive_ui.pages.parameters import Requested, Word
 from redrive_ui.protection import Refused
 
@@ -23,7 +23,7 @@ def plan_page(ctx: Requested, route: str, look: Word = "") -> Response:
         raise Refused(404, f"route {route!r} is no longer in the configuration, so no run of it is planned")
     found = plan_of(ctx.settings, route, Selection(), now=ctx.now)
     with ctx.read() as connection:
-        said = failure_queries.templates(connection, ctx.readable, [(route, row["group"]) for row in found["plan"]])
+        said = group_templates.templates(connection, ctx.readable, [(route, row["group"]) for row in found["plan"]])
     for row in found["plan"]:
         row["template"] = said.get((route, row["group"]))
     peeks, peeked, trouble = peek.can_peek(ctx.settings, route), None, ""

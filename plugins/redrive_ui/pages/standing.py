@@ -5,7 +5,7 @@ from datetime import timedelta
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
 
-from redrive_ui import decision_api, failure_queries, filters
+from redrive_ui import decision_api, failure_queries, filters, standing_queries
 from redrive_ui.pages.parameters import Requested, Word
 from redrive_ui.protection import Refused
 from redrive_ui.request_context import RequestContext
@@ -16,7 +16,7 @@ router = APIRouter()
 @router.get("/standing", response_class=HTMLResponse)
 def standing_page(ctx: Requested) -> Response:
     with ctx.read() as connection:
-        rows = failure_queries.standing(connection, ctx.readable, ctx.now)
+        rows = standing_queries.listed(connection, ctx.readable, ctx.now)
     me = ctx.person.name.strip().lower()
     for row in rows:
         row["may_end"] = row["holds"] and _may_make_standing(ctx, row["route"])
@@ -37,7 +37,7 @@ def new_standing_page(ctx: Requested, route: Word, group: Word) -> Response:
         found = failure_queries.group(connection, route, group_id, ctx.readable, ctx.now) if group_id else None
         if found is None:
             raise Refused(404, f"nothing of group {group} was escalated on route {route!r}")
-        coming = failure_queries.standing_preview(connection, ctx.readable, route, found["group_id"], ctx.now)
+        coming = standing_queries.preview(connection, ctx.readable, route, found["group_id"], ctx.now)
     return ctx.render(
         "standing_new.html",
         group=found,
