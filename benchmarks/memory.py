@@ -19,8 +19,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import growth, throughput
-from benchmarks.processes import in_a_process
+from benchmarks import workload
+from benchmarks.databases import database
+from benchmarks.processes import in_a_process, peak_memory
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
@@ -73,10 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
     return int(any(peak > GOAL * few[name] for name, peak in many.items()))
 
 
-def _measured(database: str, messages: int) -> dict[str, float]:
+def _measured(kind: str, messages: int) -> dict[str, float]:
     """The peak of each stage's process in MiB, by its name and the run's number."""
     peaks: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder, growth._database(Path(folder), database) as (url, _):
+    with tempfile.TemporaryDirectory() as folder, database(Path(folder), kind) as (url, _):
         for number, stages in enumerate(RUNS):
             run = ""
             for stage in stages:
@@ -101,10 +102,10 @@ def _stage(folder: str, url: str, stage: str, messages: int, run: str) -> dict[s
 
 def _child(folder: Path, url: str, stage: str, messages: int, of: str) -> dict[str, Any]:
     number, given = json.loads(of)
-    settings = throughput._settings(folder, url)
+    settings = workload.settings(folder, url)
     if stage in _WHOLE:
         _WHOLE[stage](settings)
-        return {"run": "", "peak": growth._peak()}
+        return {"run": "", "peak": peak_memory()}
 
     def now() -> datetime:
         return utc_now() + timedelta(hours=number)
@@ -120,10 +121,10 @@ def _child(folder: Path, url: str, stage: str, messages: int, of: str) -> dict[s
     world.create("orders-dlq", lease=timedelta(minutes=10))
     world.create("orders", sink=True)
     if number == 0 and stage in ("observe", "drain"):
-        throughput._letters(world, messages)
+        workload.dead_letters(world, messages)
     broker = MemoryBroker(world)
     if stage == "classified":
-        throughput._classified(settings, broker, run, for_people=throughput.GROUPS // 5)
+        workload.classify(settings, broker, run, for_people=workload.GROUPS // 5)
     else:
         counts = getattr(pipeline, stage)(settings, run, broker=broker, clock=now)
         expected = _EXPECTED.get((number, stage))
@@ -132,7 +133,7 @@ def _child(folder: Path, url: str, stage: str, messages: int, of: str) -> dict[s
             assert counts[name] == messages * share // 5, counts
     if stage == "report":
         pipeline.finish(settings, run, "succeeded", clock=now)
-    return {"run": "", "peak": growth._peak()}
+    return {"run": "", "peak": peak_memory()}
 
 
 #: Fifths of the messages, by the name under which a stage counts them.

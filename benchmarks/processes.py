@@ -1,6 +1,7 @@
-"""A measurement in a Python of its own, so that its imports and its peak memory are its own."""
+"""A measurement in a Python of its own, so that imports and peak memory are its own; what processes took."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -19,3 +20,24 @@ def in_a_process(*arguments: str, env: Mapping[str, str] | None = None) -> Any:
         env=env,
     )
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def computed(server: int) -> float:
+    """Seconds that a PostgreSQL server and all of its processes computed, those that are gone too."""
+    ticks = sum(_stat(server)[:4])
+    for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+        try:
+            ticks += sum(_stat(int(child))[:2])
+        except FileNotFoundError:
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def peak_memory() -> float:
+    """MiB that this process had at most."""
+    (line,) = [one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
+
+
+def _stat(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]]

@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.throughput import _classified as classify_directly
+from benchmarks.workload import classify as classify_directly
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger

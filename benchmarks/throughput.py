@@ -7,7 +7,6 @@ use of the core). The targets are for an idle machine; and memory is flat from 1
 
 import json
 import os
-import random
 import resource
 import sys
 import tempfile
@@ -21,21 +20,19 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import workload
 from benchmarks.processes import in_a_process
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger, sql
-from redrive.message import DeadLetter, Header, message_id_of
-from redrive.settings import Settings, parse
+from redrive.settings import Settings
 from redrive.stages import pipeline
 from redrive.stages.context import Run, utc_now
-from redrive.staging import file_schemas
 
 SIZES = (10_000, 100_000, 500_000)
 TARGETS = {"drain": 60_000, "load": 70_000, "plan": 100_000, "deliver": 40_000}
 #: Memory is flat when fifty times the messages take no more than this many times the peak.
 FLAT = 1.5
-GROUPS = 50
 
 
 def main() -> int:
@@ -69,54 +66,8 @@ def _measure(stage: str, size: int) -> dict[str, float]:
 # --- in the measured process --------------------------------------------------------------------------------
 
 
-def _settings(folder: Path, database: str | None = None) -> Settings:
-    return parse(
-        f"""
-database: {database or f"sqlite:///{folder}/redrive.db"}
-staging: {folder}/staging
-routes:
-  orders:
-    broker: memory
-    connection: bench
-    sources: [{{queue: orders-dlq, kind: dead_letter}}]
-    destination: {{queue: orders}}
-    canary: "off"
-    drain: {{limit: 10000000, wait: 0s}}
-    # A fifth of a second at the goal's rate, in five windows; the defaults (1,000 and 200) are for hundreds a second.
-    deliver: {{run_for: 1h, slice: 5000, confirm_window: 1000}}
-    rate: {{per_second: 100000000, max_in_flight: 100000000}}
-""",
-        env=os.environ,
-        root=folder,
-    )
-
-
-def _letters(world: MemoryWorld, size: int, *, start: int = 0) -> None:
-    noise = random.Random(1).randbytes(1 << 20)
-    first = int(time.time() * 1_000_000) - 3_600_000_000
-
-    def letter(number: int) -> DeadLetter:
-        number += start
-        begins = (number * 7919) % (len(noise) - 512)
-        body = b'{"order": %012d, "lines": "' % number + noise[begins : begins + 370].hex().encode() + b'"}'
-        return DeadLetter(
-            f"00000000-0000-0000-0000-{number:012d}",
-            body.ljust(1024),
-            (
-                Header("message_id", "String", f"order-{number}"),
-                Header("error", "String", "ConnectionResetError: [Errno 104] Connection reset by peer"),
-            ),
-            (("SenderId", "AIDAIENQZJOLO23YVJ4VO"),),
-            first + number,
-            deliveries=3,
-            origin="orders",
-        )
-
-    world.fill("orders-dlq", size, letter)
-
-
 def _prepare(folder: Path) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
-    settings = _settings(folder)
+    settings = workload.settings(folder)
     ledger = Ledger(settings.database)
     schema.upgrade(ledger, utc_now())
     ledger.close()
@@ -129,7 +80,7 @@ def _prepare(folder: Path) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
 
 def _drain(folder: Path, size: int) -> Callable[[], Any]:
     settings, world, broker, run = _prepare(folder)
-    _letters(world, size)
+    workload.dead_letters(world, size)
 
     def measured() -> None:
         counts = pipeline.drain(settings, run, broker=broker)
@@ -138,46 +89,12 @@ def _drain(folder: Path, size: int) -> Callable[[], Any]:
     return measured
 
 
-def _classified(settings: Settings, broker: MemoryBroker, run: Run, *, for_people: int = 0) -> None:
-    """What Spark would write, made directly: the load and the delivery are measured, not the job. The first
-    ``for_people`` groups are of a cause that people decide about."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    manifest = json.loads(Path(pipeline.prepare_classification(settings, run, broker=broker) or "").read_text())
-    output = Path(manifest["output"])
-    (output / file_schemas.MESSAGES_DIR).mkdir(parents=True)
-    for batch in manifest["batches"]:
-        count = pq.read_metadata(batch["uri"]).num_rows
-        made = {
-            "message_id": pa.array([message_id_of(batch["batch_id"], row) for row in range(count)], pa.int64()),
-            "case_key": pa.array([row % GROUPS for row in range(count)], pa.int64()),
-        }
-        columns = [made.get(field.name, pa.nulls(count, field.type)) for field in file_schemas.MESSAGES]
-        path = output / file_schemas.MESSAGES_DIR / file_schemas.messages_file(batch["batch_id"])
-        pq.write_table(pa.table(columns, schema=file_schemas.MESSAGES), path)
-    cases = [
-        {
-            "case_key": number,
-            "messages": 1,
-            "cause": "application_bug" if number < for_people else "transient_network",
-            "rule": "bench",
-            "confidence": 0.9,
-            "fingerprint": f"{number:016x}",
-            "template": f"{number:016x}",
-            "example": f"{number:016x}",
-        }
-        for number in range(GROUPS)
-    ]
-    pq.write_table(pa.Table.from_pylist(cases, file_schemas.CASES), output / file_schemas.CASES_FILE)
-
-
 def _staged(folder: Path, size: int) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
     """Everything drained and classified."""
     settings, world, broker, run = _prepare(folder)
-    _letters(world, size)
+    workload.dead_letters(world, size)
     pipeline.drain(settings, run, broker=broker)
-    _classified(settings, broker, run)
+    workload.classify(settings, broker, run)
     return settings, world, broker, run
 
 

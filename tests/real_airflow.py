@@ -20,7 +20,7 @@ import pytest
 
 from redrive import settings
 from redrive.airflow import DAG_FILE
-from redrive.dev import local_airflow
+from redrive.dev import airflow_environment, local_airflow
 from redrive.dev.local_airflow import Airflow
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
@@ -104,7 +104,7 @@ class House:
         if self._airflow is None:
             base = dict(os.environ)
             base["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.home), base.get("PYTHONPATH")]))
-            plain = local_airflow.environment
+            plain = airflow_environment.environment
 
             def with_folder(*arguments: Any, **options: Any) -> dict[str, str]:
                 return plain(*arguments, **options) | {"AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags")}

@@ -13,8 +13,8 @@ from redrive.ledger.dialects import Dialect, dialect_of
 from redrive.ledger.engine import parse_instant
 from redrive.ledger.review.visits import Visit
 from redrive.lifecycle import UNDECIDED, ReviewStatus
-from redrive_ui.failure_queries import templates
 from redrive_ui.filters import BadFilter, check_times, instant, query_of, since_of, storable, whole_number
+from redrive_ui.group_templates import templates
 from redrive_ui.rows import PAGE, Row, quoted, routes_in, rows_of
 
 #: So many events are looked at for one page.

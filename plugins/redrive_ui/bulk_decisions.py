@@ -23,9 +23,9 @@ from redrive.lifecycle import UNDECIDED, Decision
 from redrive.message import Header
 from redrive.redaction import Redactor
 from redrive.restored_values import lock
-from redrive_ui.failure_queries import templates
 from redrive_ui.filters import Filter
 from redrive_ui.formatting import formatted, plain
+from redrive_ui.group_templates import templates
 from redrive_ui.rows import Row, rows_of
 
 DECISIONS = tuple(decision.value for decision in Decision)

@@ -17,7 +17,7 @@ from redrive.ledger.review import issues, saved_filters, standing, visits
 from redrive.lifecycle import Decision, IssueStatus
 from redrive.restored_values import lock
 from redrive.stages.review import bounds_of
-from redrive_ui import bulk_decisions, failure_queries, filters, searching
+from redrive_ui import bulk_decisions, failure_queries, filters, search_request
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Person
 from redrive_ui.protection import Refused, bounded_json, refuse_forged
@@ -342,7 +342,7 @@ def _change_filters(ctx: RequestContext, given: dict[str, Any]) -> dict[str, Any
     if given["page"] == "messages":
         query = Filter.read(fields).query()
     elif given["page"] == "find":
-        query = searching.Search.read(fields, searching.declared_fields(ctx.settings, ctx.readable)).query()
+        query = search_request.Search.read(fields, search_request.declared_fields(ctx.settings, ctx.readable)).query()
     else:
         raise Refused(400, "page: find or messages")
     if route := fields.get("route"):

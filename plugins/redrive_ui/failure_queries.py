@@ -1,16 +1,17 @@
-"""What pages read of failures, that is groups: those that wait, one with all about it, results, standing decisions."""
+"""What pages read of failures, that is groups: the list of them at each place, and one with all about it."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from redrive.classification import grouping, normalization
 from redrive.ledger.delivery import gate_waits
 from redrive.lifecycle import FINISHED, UNDECIDED, State
+from redrive_ui.group_templates import example, templates
 from redrive_ui.message_queries import by_ids
-from redrive_ui.recent import DAYS, RECENT, all_recent, first_recent_slice, recent_batches
+from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
+from redrive_ui.result_queries import results
 from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 
 #: Of what is on its way, so many of the newest messages are looked at for what people released.
@@ -31,48 +32,6 @@ def trends(
         day = batches[row["batch_id"]]
         per_day[day] = per_day.get(day, 0) + row["n"]
     return found
-
-
-def templates(
-    connection: Connection, readable: Collection[str], wanted: Iterable[tuple[str, int | None]]
-) -> dict[tuple[str, int], str]:
-    """What each of these groups says, on a route that may be read, in words that may be read.
-
-    A group is one over all routes, and its template holds words of the route that it was first seen on. Whoever may not
-    read that one gets the template of a message on the route that is asked about; nothing where no such message is in
-    front of people.
-    """
-    pairs = {(route, group_id) for route, group_id in wanted if group_id is not None and route in readable}
-    if not pairs:
-        return {}
-    where, values = routes_in(readable, "first_route")
-    own = {
-        row["group_id"]: row["template"]
-        for row in rows_of(
-            connection,
-            f"select group_id, template from failure_groups where {where}"
-            f" and group_id in ({', '.join(str(int(one)) for one in sorted({group_id for _, group_id in pairs}))})",
-            **values,
-        )
-    }
-    found = {(route, group_id): own[group_id] for route, group_id in pairs if group_id in own}
-    for route, group_id in sorted(pairs - found.keys()):
-        if text := _example(connection, route, group_id):
-            masked = grouping.mask(text)
-            found[route, group_id] = normalization.template(masked)
-    return found
-
-
-def _example(connection: Connection, route: str, group_id: int) -> str | None:
-    """What a message of the group on this route failed with, the same one every time."""
-    row = first_of(
-        connection,
-        "select error_text from escalated_messages where route = :route and group_id = :group_id"
-        " order by status, escalated_at, escalation_id limit 1",
-        route=route,
-        group_id=group_id,
-    )
-    return str(row["error_text"]) if row and row["error_text"] else None
 
 
 TABS = ("waiting", "progress", "done")
@@ -219,44 +178,6 @@ def issue(connection: Connection, route: str, group_id: int) -> Row:
     return {"status": "open", "owner": None, "ticket": None, "written_by": None, **(found or {}), "comments": said}
 
 
-def results(connection: Connection, readable: Collection[str], condition: str, values: Mapping[str, Any]) -> list[Row]:
-    """What was decided, newest first, and what became of it: one row per decision and failure.
-
-    ``condition`` is about the newest 20,000 rows of ``escalated_messages`` (as ``asked``) that it is true of.
-    """
-    where, routes_named = routes_in(readable, "asked.route")
-    step = (
-        "case when asked.status = 'decided' then 'decided' when asked.status in ('refused', 'reopened') then 'refused'"
-        " when exists (select 1 from escalated_messages later where later.message_id = asked.message_id"
-        " and later.escalation_id > asked.escalation_id) then 'back'"
-        " when messages.state = 'waiting' then 'waiting' when messages.state = 'held' then 'held'"
-        " when messages.state in ('sending', 'sent', 'unknown') then 'sent'"
-        " when messages.state in ('presumed', 'confirmed', 'suppressed') then 'stayed'"
-        " when messages.state = 'discarded' then 'discarded' else 'back' end"
-    )
-    counts = ", ".join(f"sum(case when step = '{one}' then 1 else 0 end) as {one}" for one in STEPS)
-    rows = rows_of(
-        connection,
-        f"select placed.*, group_state.stage, group_state.sent as canary_sent, group_state.allowed from (select route,"
-        f" group_id, decision, decided_by, decided_at, note, max(approved_by) as approved_by, count(*) as n, {counts}"
-        f" from (select asked.*, {step} as step from (select escalation_id, message_id, route, group_id, decision,"
-        " decided_by, decided_at, approved_by, note, status from escalated_messages asked where decision is not null"
-        f" and {condition} and {where} order by escalation_id desc limit 20000) as asked left join messages on"
-        " messages.message_id = asked.message_id) as steps group by route, group_id, decision, decided_by, decided_at,"
-        " note order by decided_at desc nulls last, count(*) desc limit 100) as placed left join group_state on"
-        " group_state.route = placed.route and group_state.group_id = placed.group_id"
-        " order by decided_at desc nulls last, n desc",
-        **values,
-        **routes_named,
-    )
-    said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows])
-    return [{**row, "template": said.get((row["route"], row["group_id"]))} for row in rows]
-
-
-#: How far what was decided has come.
-STEPS = ("decided", "refused", "waiting", "held", "sent", "stayed", "back", "discarded")
-
-
 def group_key(row: Row, order: str) -> tuple[int, str, int]:
     """Where in its list a row of :func:`failures` stands."""
     return row["example_id"] if order == "oldest" else row["many"], row["route"], row["group_id"] or 0
@@ -313,7 +234,7 @@ def group(
         "waits_for": waits[0] if waits else None,
         "cause": known and known["cause"],
         "template": group_id and templates(connection, readable, [(route, group_id)]).get((route, group_id)),
-        "example": group_id and _example(connection, route, group_id),
+        "example": group_id and example(connection, route, group_id),
         "gate": gate[0] if gate else None,
         "merged_into": next((row["merged_into"] for row in aliases if row["group_id"] == group_id), None),
         "merged_here": [row["group_id"] for row in aliases if row["merged_into"] == group_id],
@@ -330,46 +251,6 @@ def group(
             now=now,
         ),
     }
-
-
-def standing(connection: Connection, readable: Collection[str], now: datetime) -> list[Row]:
-    """Standing decisions that hold, then those that ended, the newest first; each with whether it ``holds``."""
-    where, values = routes_in(readable, "standing_decisions.route")
-    rows = rows_of(
-        connection,
-        "select standing_decisions.*, failure_groups.cause, case when revoked_at is null and until_at > :now then 1"
-        " else 0 end as holds from standing_decisions inner join failure_groups on failure_groups.group_id ="
-        f" standing_decisions.group_id where {where} or route is null order by case when revoked_at is null and"
-        " until_at > :now then 0 else 1 end, standing_id desc limit 200",
-        now=now,
-        **values,
-    )
-    pairs = {(route, row["group_id"]) for row in rows for route in ([row["route"]] if row["route"] else readable)}
-    said = templates(connection, readable, pairs)
-    for row in rows:
-        routes_of_it = [row["route"]] if row["route"] else sorted(readable)
-        row["at_route"] = next((one for one in routes_of_it if (one, row["group_id"]) in said), None)
-        row["template"] = said.get((row["at_route"], row["group_id"])) if row["at_route"] else None
-    return rows
-
-
-def standing_preview(
-    connection: Connection, readable: Collection[str], route: str, group_id: int, now: datetime
-) -> Row:
-    """What a standing decision about a failure would be about: people were asked so often in the last two weeks on
-    ``route``, and on every route that may be read (``everywhere``); ``open_messages`` are left alone by it."""
-    where, values = routes_in(readable)
-    rows = rows_of(
-        connection,
-        "select route, sum(case when escalated_at >= :since_at then 1 else 0 end) as lately, sum(case when status in"
-        " ('open', 'refused', 'reopened') then 1 else 0 end) as open_messages from escalated_messages where"
-        f" group_id = :group_id and {where} group by route",
-        group_id=group_id,
-        since_at=now - timedelta(days=DAYS),
-        **values,
-    )
-    here = next((row for row in rows if row["route"] == route), {"lately": 0, "open_messages": 0})
-    return {**here, "everywhere": sum(row["lately"] for row in rows)}
 
 
 def _was_here(connection: Connection, route: str, group_id: int | None) -> bool:

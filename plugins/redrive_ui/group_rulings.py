@@ -22,7 +22,7 @@ from redrive.ledger.review.rulings import Ruling
 from redrive_ui import failure_queries, filters
 from redrive_ui.decision_api import MIN_NOTE, answered, is_count, require_decidable, text_in
 from redrive_ui.identity import Person
-from redrive_ui.pages import Requested, Word
+from redrive_ui.pages.parameters import Requested, Word
 from redrive_ui.protection import Refused
 from redrive_ui.request_context import RequestContext, person_of
 from redrive_ui.rows import Row, rows_of

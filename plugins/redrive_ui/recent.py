@@ -15,6 +15,10 @@ from redrive_ui.rows import Row, routes_in, rows_of
 #: Trends are drawn from at most so many of the newest messages, rates of success from so many of the newest sends.
 RECENT = 200_000
 DAYS = 14
+#: So many of the newest messages are looked at for what no index knows.
+LOOK = 100_000
+#: So many rows that the database offers are looked at as people would see them.
+LOOK_MASKED = 2_000
 
 
 def days(now: datetime, count: int = DAYS) -> list[str]:

@@ -17,11 +17,12 @@ from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.redaction import Redactor
 from redrive.settings import Settings
-from redrive_ui import route_queries, searching
+from redrive_ui import resolved_filters, route_queries
 from redrive_ui.filters import Filter
 from redrive_ui.identity import Access, Person
 from redrive_ui.protection import Refused
 from redrive_ui.rendering import Templates
+from redrive_ui.rows import Row
 
 _STATEMENT_TIMEOUT = "20s"  # a page that takes longer is given up; the ledger has better things to do
 
@@ -63,6 +64,18 @@ class RequestContext:
         """Whether this person may decide on ``route``."""
         return route in self.readable and self.app_state.access.may_decide(self.person, route)
 
+    def may_approve(self, decision: Row) -> bool:
+        """Whether what was decided in this row (``route``, ``decided_by``, ``approved_by``) wants a second person, and
+        this one can be that."""
+        route = decision["route"]
+        return (
+            not decision["approved_by"]
+            and decision["decided_by"].strip().lower() != self.person.name.strip().lower()
+            and route in self.settings.routes
+            and self.settings.routes[route].approvals > 1
+            and self.may_decide(route)
+        )
+
     @property
     def reads_all(self) -> bool:
         """Whether there is no route that this person may not read."""
@@ -75,8 +88,8 @@ class RequestContext:
         )
 
     def resolve(self, connection: Connection, chosen: Filter, *, up_to: int = (1 << 63) - 1) -> Filter:
-        """As :func:`redrive_ui.searching.resolve`, for this person at this moment."""
-        return searching.resolve(connection, chosen, self.readable, self.redactor, self.now, up_to=up_to)
+        """As :func:`redrive_ui.resolved_filters.resolve`, for this person at this moment."""
+        return resolved_filters.resolve(connection, chosen, self.readable, self.redactor, self.now, up_to=up_to)
 
     def require_readable(self, route: str) -> None:
         """Raise :class:`Refused` unless ``route`` is there and may be read; which of both is not told."""

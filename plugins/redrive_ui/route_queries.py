@@ -10,7 +10,7 @@ from redrive.ledger.account import balance
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger
 from redrive.ledger.predicates import UNDECIDED_REVIEW
-from redrive_ui.failure_queries import templates
+from redrive_ui.group_templates import templates
 from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
 from redrive_ui.rows import Row, first_of, quoted, routes_in, rows_of
 

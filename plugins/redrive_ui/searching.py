@@ -5,143 +5,26 @@ age. Parts of words are looked for in the newest messages alone, and the page sa
 masked for people is not found either: what the database offers is looked at as it would be shown.
 """
 
-import difflib
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from redrive.classification.causes import Cause
-from redrive.ledger.dialects import Dialect, dialect_of
-from redrive.lifecycle import FINISHED, State
+from redrive.ledger.dialects import dialect_of
 from redrive.message import index_key
 from redrive.redaction import Redactor
-from redrive.settings import Settings
 from redrive_ui import message_queries, recent
-from redrive_ui.filters import (
-    BadFilter,
-    Filter,
-    check_times,
-    escaped,
-    instant,
-    query_of,
-    since_of,
-    storable,
-    whole_number,
-)
+from redrive_ui.filters import escaped
+from redrive_ui.recent import LOOK, LOOK_MASKED
 from redrive_ui.rows import PAGE, Row, routes_in, rows_of
+from redrive_ui.search_request import STATES, Search
 
-#: So many of the newest messages are looked at for what no index knows.
-LOOK = 100_000
-#: And so many of the newest questions to people, whose texts are long.
+#: So many of the newest questions to people, whose texts are long, are looked at for what no index knows.
 LOOK_TEXTS = 20_000
 #: So many rows of an index are looked at.
 LOOK_INDEX = 5_000
-#: So many rows that the database offers are looked at as people would see them.
-LOOK_MASKED = 2_000
-
-#: What can be written before a colon in the box.
-NAMES = ("route", "state", "cause", "queue", "group", "key", "header", "text")
-STATES = {
-    **{state.value: (state.value,) for state in State},
-    "finished": tuple(state.value for state in State if state in FINISHED),
-    "unfinished": tuple(state.value for state in State if state not in FINISHED),
-}
-_TOKEN = re.compile(r'([^\s":]{1,100}):"([^"]*)"|"([^"]*)"|(\S+)')
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What somebody looks for; every field narrows."""
-
-    word: str = ""  # ids, keys, parts of texts
-    route: str = ""
-    state: str = ""
-    cause: str = ""
-    queue: str = ""
-    group: str = ""
-    key: str = ""  # how a business key begins
-    header: str = ""  # name=value, or a part of a value
-    text: str = ""  # in what went wrong
-    field: str = ""  # selector=beginning
-    past: str = ""
-    zone: str = ""
-    since: str = ""
-    until: str = ""
-
-    @classmethod
-    def read(cls, given: Mapping[str, str], declared: Mapping[str, str]) -> "Search":
-        """What an address says; in the box ``name:value`` is a filter, also by the name of a field that is ``declared``
-        (name: selector)."""
-        values = {one.name: storable(one.name, given.get(one.name, "")).strip() for one in fields(cls)}
-        rest = []
-        for token in _TOKEN.finditer(values["word"]):
-            name, quoted, phrase, plain = token.groups()
-            if plain is not None:
-                name, _, quoted = plain.partition(":")
-            name = (name or "").lower()
-            if quoted and name in NAMES:
-                values[name] = quoted
-            elif quoted and name in declared:
-                values["field"] = f"{declared[name]}={quoted}"
-            else:
-                rest.append(phrase if phrase is not None else token[0])
-        found = cls(**{**values, "word": " ".join(rest)})
-        found._check()
-        return found
-
-    def _check(self) -> None:
-        if self.state and self.state not in STATES:
-            raise BadFilter(f"state: one of {', '.join(STATES)}")
-        if self.cause and self.cause not in set(Cause):
-            raise BadFilter("cause: not one of the eighteen")
-        if self.group:
-            whole_number("group", self.group)
-        check_times(self.past, self.since, self.until, self.zone)
-
-    @property
-    def seeks(self) -> bool:
-        """Whether anything has to be found, and not only counted out."""
-        return bool(self.word or self.key or self.header or self.text or self.field)
-
-    @property
-    def narrows(self) -> bool:
-        """Whether anything is asked at all."""
-        return any(getattr(self, one.name) for one in fields(self) if one.name != "zone")
-
-    def query(self, **changes: Any) -> str:
-        """This search as a query string, with these fields changed."""
-        return query_of(self, changes)
-
-    def where(
-        self, readable: Collection[str], now: datetime, dialect: Dialect, table: str = "messages"
-    ) -> tuple[str, dict[str, Any]]:
-        """A condition over ``messages`` of what is counted out, and its parameters; not what finds them: a route may
-        have millions."""
-        routes = [one for one in readable if self.route in ("", one)]
-        where, values = routes_in(routes, dialect.off_index(f"{table}.route"))
-        parts = [where]
-        if self.state:
-            parts.append(f"{table}.state in ({', '.join(repr(one) for one in STATES[self.state])})")
-        for name, column in (("cause", "cause"), ("queue", "source")):
-            if value := getattr(self, name):
-                parts.append(f"{table}.{column} = :{name}")
-                values[name] = value
-        if self.group:
-            parts.append(f"{table}.group_id = :group_id")
-            values["group_id"] = int(self.group)
-        when = f"coalesce({table}.first_enqueued_at, {table}.dead_lettered_at, {table}.changed_at)"
-        if since := since_of(self.past, now, self.zone) if self.past else instant("since", self.since):
-            parts.append(f"{when} >= :since_at")
-            values["since_at"] = since
-        if not self.past and (until := instant("until", self.until)):
-            parts.append(f"{when} < :until_at")
-            values["until_at"] = until
-        return " and ".join(parts), values
 
 
 class Found(NamedTuple):
@@ -151,19 +34,6 @@ class Found(NamedTuple):
     more: bool  # whether there are more than are shown
     told: list[str]  # how far was looked, a sentence each
     following: int | None  # the message from which to look on, where no word is looked for
-
-
-def declared_fields(settings: Settings, readable: Collection[str]) -> dict[str, str]:
-    """The fields by which messages are found on these routes: selector by the name that people write."""
-    found: dict[str, str] = {}
-    for route in sorted(set(settings.routes) & set(readable)):
-        for selector in settings.routes[route].search:
-            name = selector.name or (str(selector.path[-1]) if selector.path else "key")
-            short = name.lower()
-            if short in NAMES or found.get(short, str(selector)) != str(selector):
-                short = str(selector).lower().replace("body:$.", "").replace("attribute:", "header.")
-            found[short] = str(selector)
-    return found
 
 
 def search(
@@ -445,104 +315,3 @@ def _rows(connection: Connection, ids: Sequence[int], readable: Collection[str])
         )
     }
     return [{**row, "asked": said.get(row["message_id"])} for row in rows]
-
-
-# --- suggestions -------------------------------------------------------------------------------------------------
-
-
-def suggestions(
-    asked: Search, settings: Settings, readable: Collection[str], declared: Mapping[str, str]
-) -> list[tuple[str, str]]:
-    """What the words may have meant: what is said to people, and the query of the search that it would be."""
-    found: list[tuple[str, str]] = []
-
-    def suggest(name: str, value: str, without: str) -> None:
-        rest = " ".join(word for word in asked.word.split() if word != without)
-        changes = {"field": f"{declared[name]}={value}"} if name in declared else {name: value}
-        one = (f"{name}:{value}", asked.query(word=rest, **changes))
-        if one not in found:
-            found.append(one)
-
-    values = {
-        "route": sorted(readable),
-        "state": list(STATES),
-        "cause": [cause.value for cause in Cause],
-        "queue": sorted(
-            {source.queue for name in set(settings.routes) & set(readable) for source in settings.routes[name].sources}
-        ),
-    }
-    for word in asked.word.split()[:20]:
-        name, colon, value = word.partition(":")
-        if colon and value:
-            near = difflib.get_close_matches(name.lower(), [*NAMES, *declared], n=2, cutoff=0.5)
-            for one in near:
-                if one not in values or value in values[one]:
-                    suggest(one, value, word)
-            for one, known in values.items():
-                if value in known:
-                    suggest(one, value, word)
-            suggest("header", f"{name}={value}", word)
-            suggest("text", value, word)
-            continue
-        plain = word.lower().replace(" ", "_").replace("-", "_")
-        for one, known in values.items():
-            for value in known:
-                same = value.lower().replace("-", "_")
-                if plain == same or (len(plain) > 3 and plain in same.split("_")) or (len(plain) > 4 and plain in same):
-                    suggest(one, value, word)
-        if "=" in word:
-            suggest("header", word, word)
-    return found[:6]
-
-
-# --- the filter of what people are asked -------------------------------------------------------------------------
-
-
-def resolve(
-    connection: Connection,
-    chosen: Filter,
-    readable: Collection[str],
-    redactor: Callable[[str], Redactor],
-    now: datetime,
-    *,
-    up_to: int = (1 << 63) - 1,
-) -> Filter:
-    """``chosen`` as it is carried out: relative times made absolute, a search for texts bounded to the newest rows, and
-    nothing found by what its routes mask."""
-    chosen = replace(chosen.resolved(now), unmasked=None)
-    if not (chosen.text or chosen.header):
-        return chosen
-    if not (chosen.above or chosen.ids or chosen.failures or chosen.group):
-        newest = message_queries.newest_question(connection)
-        if newest > LOOK:
-            chosen = replace(chosen, above=str(newest - LOOK))
-    name, _, value = chosen.header.partition("=")
-    masking = frozenset(
-        route
-        for route in readable
-        if chosen.route in ("", route)
-        and (mask := redactor(route))
-        and (chosen.text or mask.header(name, value) != value)
-    )
-    if not masking:
-        return chosen
-    where, values = chosen.where(masking, dialect_of(connection))
-    rows = rows_of(
-        connection,
-        "select escalation_id, route, coalesce(error_text, reason) as said from escalated_messages"
-        f" where {where} and escalation_id <= :up_to order by escalation_id desc limit {LOOK_MASKED}",
-        up_to=up_to,
-        **values,
-    )
-    seen: dict[tuple[str, str], bool] = {}
-    found = []
-    for row in rows:
-        mask = redactor(row["route"])
-        if chosen.header and mask.header(name, value) != value:
-            continue
-        one = (row["route"], row["said"] or "")
-        if one not in seen:
-            seen[one] = chosen.text.lower() in mask(one[1]).lower()
-        if seen[one]:
-            found.append(row["escalation_id"])
-    return replace(chosen, unmasked=(masking, tuple(found)))

@@ -35,7 +35,7 @@ from redrive.stages import deliver as deliver_stage
 from redrive.stages import notify, pipeline
 from redrive.stages.context import Run
 from redrive.staging import batch_files, batch_writer
-from redrive_ui import failure_queries, message_queries, route_queries
+from redrive_ui import failure_queries, message_queries, result_queries, route_queries
 from redrive_ui.filters import Filter
 from tests import scratch
 from tests.classifying import classify
@@ -451,7 +451,7 @@ class Product:
                     for tab in failure_queries.TABS
                     for one in failure_queries.failures(connection, shown, tab=tab)[0]
                 ]
-                results = failure_queries.results(connection, shown, "1 = 1", {})
+                results = result_queries.results(connection, shown, "1 = 1", {})
                 filters = [Filter.read({"route": route}), Filter.read({"route": route, "header": "tenant=acme"})]
                 told = [failure_queries.group(connection, route, one["group_id"], shown, self.now()) for one in groups]
                 pages = [message_queries.page(connection, one, shown) for one in filters]

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, Page, expect
 
 from redrive import settings
-from redrive.dev import local_airflow
+from redrive.dev import airflow_environment
 from redrive.dev.local_airflow import Airflow
 from redrive.ledger import tables
 from redrive.ledger.engine import Ledger
@@ -59,7 +59,7 @@ def told() -> list[Notification]:
 def dead(shop: Shop, told: list[Notification]) -> Shop:
     """The shop with a history, and a thousand orders that just died of a bug and were put before people."""
     file = shop.home / "config" / "redrive.yaml"
-    file.write_text(f"page: http://{local_airflow.HOST}:{shop.house.port}\n{file.read_text()}{MORE}")
+    file.write_text(f"page: http://{airflow_environment.HOST}:{shop.house.port}\n{file.read_text()}{MORE}")
     ledger = Ledger(settings.load().database)
     seeding.seed(ledger, now=datetime.now(UTC))
     for number, text in enumerate(seeding.HOSTILE.values()):
@@ -139,7 +139,7 @@ def logged_in(browser: Browser, airflow: Airflow, user: str) -> BrowserContext:
     page = context.new_page()
     page.goto("/auth/login")
     page.locator("input[name=username]").fill(user)
-    page.locator("input[name=password]").fill(local_airflow.password(airflow.environment, user))
+    page.locator("input[name=password]").fill(airflow_environment.password(airflow.environment, user))
     page.locator("button[type=submit]").click()
     page.wait_for_function("document.cookie !== null && !location.pathname.startsWith('/auth/login')")
     page.close()
@@ -148,7 +148,7 @@ def logged_in(browser: Browser, airflow: Airflow, user: str) -> BrowserContext:
 
 @pytest.fixture(scope="module")
 def admin(browser: Browser, airflow: Airflow) -> Iterator[BrowserContext]:
-    context = logged_in(browser, airflow, local_airflow.USER)
+    context = logged_in(browser, airflow, airflow_environment.USER)
     yield context
     context.close()
 
@@ -273,7 +273,7 @@ def test_the_page_is_in_airflows_navigation(page: Page, picture: Callable[[Page,
     frame = within(page)
     expect(frame.get_by_role("heading", name="Routes")).to_be_visible()
     expect(frame.get_by_text("wait for a person").first).to_be_visible()
-    expect(frame.locator(".who")).to_have_text(local_airflow.USER)
+    expect(frame.locator(".who")).to_have_text(airflow_environment.USER)
     picture(page, "routes")
     frame.get_by_role("link", name="Failures", exact=True).first.click()
     expect(frame.get_by_role("heading", name="Failures that wait for a decision")).to_be_visible()
@@ -332,7 +332,7 @@ def test_a_failure_gets_an_owner_a_ticket_and_a_comment_and_says_when_it_is_back
     assert hand.clicks == 7, "six and the field"
     picture(page, "issue")
     assert dead.query(f"select status, owner, written_by from issue_state where group_id = {ISSUE}") == [
-        ("in_progress", "ana", local_airflow.USER)
+        ("in_progress", "ana", airflow_environment.USER)
     ]
     hand.clicks = 0
     hand.follow("Change it, or say something")
@@ -448,10 +448,10 @@ def test_a_decision_stands_and_ends_and_who_did_it_is_told(
     assert hand.clicks == 4
     picture(page, "standing")
     assert dead.query("select decided_by, route, group_id from standing_decisions") == [
-        (local_airflow.USER, "orders", STANDS)
+        (airflow_environment.USER, "orders", STANDS)
     ]
     hand.follow("End")
-    hand.sees(f"ended by {local_airflow.USER}")
+    hand.sees(f"ended by {airflow_environment.USER}")
     hand.follow("Audit")
     hand.choose("What", "revoke standing redeliver")
     hand.follow("Filter")
@@ -484,9 +484,9 @@ def test_failures_are_joined_and_split_and_both_are_taken_back(page: Page, dead:
         hand.sees("waits for a run")
         assert hand.clicks == 5
         hand.follow("Take back")
-        hand.sees(f"revoked by {local_airflow.USER}")
+        hand.sees(f"revoked by {airflow_environment.USER}")
     assert dead.query("select ruling, revoked_by from group_rulings order by ruling_id") == [
-        ("merge", local_airflow.USER), ("split", local_airflow.USER)
+        ("merge", airflow_environment.USER), ("split", airflow_environment.USER)
     ]  # fmt: skip
 
 
@@ -501,7 +501,7 @@ def test_a_second_person_approves_by_five_clicks(page: Page, dead: Shop) -> None
     hand.sees(re.compile("Done: approve, 1 message|decided by"))
     assert hand.clicks == 5
     assert dead.query(f"select decided_by, approved_by from escalated_messages where group_id = {APPROVED}") == [
-        ("ben", local_airflow.USER)
+        ("ben", airflow_environment.USER)
     ]
 
 
@@ -531,7 +531,7 @@ def test_a_program_decides_with_a_token_of_its_own(airflow: Airflow, dead: Shop)
     ((escalation,),) = dead.query(f"{wanted}{HOSTILE_ID}")
     body = {"action": "withdraw", "filter": {"ids": [escalation]}, "up_to": escalation, "note": "only to see"}
     status, answer = rest.call("POST", "/redrive/api/decisions", body)
-    assert (status, answer) == (200, {"action": "withdraw", "count": 0, "by": local_airflow.USER})
+    assert (status, answer) == (200, {"action": "withdraw", "count": 0, "by": airflow_environment.USER})
     rest.token = "forged"
     assert rest.call("POST", "/redrive/api/decisions", body)[0] == 401
 
@@ -672,7 +672,7 @@ def test_a_notification_leads_to_a_decision_on_a_thousand_in_two_minutes_and_an_
     picture(page, "result")
     assert dead.query(
         f"select decided_by, note, count(*) from escalated_messages where group_id = {group} group by 1, 2"
-    ) == [(local_airflow.USER, "fixed in 1.4.2", THOUSAND)]
+    ) == [(airflow_environment.USER, "fixed in 1.4.2", THOUSAND)]
 
     rest = Rest(airflow)
     deadline = time.monotonic() + 60

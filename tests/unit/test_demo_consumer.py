@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy.exc
 
-from redrive.dev.demo import consumer, orders, world
+from redrive.dev.demo import consumer, handlers, orders, world
 from redrive.dev.demo.services import Shop, TokenExpired
 from redrive.errors import UsageError
 
@@ -60,9 +60,9 @@ FAILURES = {
     "fulfilment.release": (TokenExpired, "expired"),
     "journal.append": (sqlite3.OperationalError, "full"),
     "invoice.archive": (OSError, "No space left on device|directory"),
-    "price.update": (consumer.StaleRead, "version conflict"),
-    "stock.recheck": (consumer.TryLater, None),
-    "return.inspect": (consumer.NotMine, None),
+    "price.update": (handlers.StaleRead, "version conflict"),
+    "stock.recheck": (handlers.TryLater, None),
+    "return.inspect": (handlers.NotMine, None),
 }
 
 
@@ -71,8 +71,8 @@ def test_broken_shop_really_fails_and_repaired_shop_works(order_type: str, broke
     error, text = FAILURES[order_type]
 
     with pytest.raises(error, match=text):
-        consumer.HANDLERS[order_type](dict(AN_ORDER), broken)
-    consumer.HANDLERS[order_type](dict(AN_ORDER), repaired)
+        handlers.HANDLERS[order_type](dict(AN_ORDER), broken)
+    handlers.HANDLERS[order_type](dict(AN_ORDER), repaired)
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,21 @@ def test_broken_shop_really_fails_and_repaired_shop_works(order_type: str, broke
         pytest.param("order.discount", {"loyalty": None}, TypeError, id="None where a level was expected"),
         pytest.param("stock.recheck", {"shelf": None}, AttributeError, id="stock on no shelf"),
         pytest.param("order.configure", {"items": [{"sku": "SKU-9999"}]}, LookupError, id="nobody sells it"),
-        pytest.param("customer.update", {"customer_id": 9}, consumer.CustomerNotFound, id="no such customer"),
+        pytest.param("customer.update", {"customer_id": 9}, handlers.CustomerNotFound, id="no such customer"),
         pytest.param("order.placed", {"customer_id": 9}, sqlite3.IntegrityError, id="foreign key"),
-        pytest.param("offer.accept", {}, consumer.OfferExpired, id="an old offer"),
+        pytest.param("offer.accept", {}, handlers.OfferExpired, id="an old offer"),
     ],
 )
 def test_some_things_no_repair_of_the_services_mends(
     order_type: str, change: dict[str, object], error: type[Exception], repaired: Shop
 ) -> None:
     with pytest.raises(error):
-        consumer.HANDLERS[order_type](AN_ORDER | change, repaired)
+        handlers.HANDLERS[order_type](AN_ORDER | change, repaired)
 
 
 def test_too_large_for_the_printer(repaired: Shop) -> None:
     with pytest.raises(urllib.error.HTTPError, match="413"):
-        consumer.HANDLERS["document.print"](AN_ORDER | {"document": "x" * 300_000}, repaired)
+        handlers.HANDLERS["document.print"](AN_ORDER | {"document": "x" * 300_000}, repaired)
 
 
 def test_the_error_text_is_the_traceback_cut_to_a_bound() -> None:
@@ -151,5 +151,5 @@ def test_no_space_is_a_real_errno(broken: Shop) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with pytest.raises(OSError, match="No space") as caught:
-        consumer.HANDLERS["invoice.archive"](dict(AN_ORDER), broken)
+        handlers.HANDLERS["invoice.archive"](dict(AN_ORDER), broken)
     assert caught.value.errno == errno.ENOSPC

@@ -15,7 +15,7 @@ from tests.servers import ROOT
 from redrive import settings
 from redrive.airflow import DAG_FILE
 from redrive.cli import init
-from redrive.dev import local_airflow
+from redrive.dev import up
 from redrive.errors import SettingsError
 
 RABBIT = ("--broker", "rabbitmq", "--source", "shop.orders-dlq")
@@ -46,7 +46,7 @@ def test_flags_make_a_configuration_and_a_dag_file_and_tell_what_to_do_next(tmp_
 
 def test_redrive_up_may_choose_sparks_runner_in_it(tmp_path: Path) -> None:
     init.write(tmp_path, answers())
-    assert local_airflow.spark_is_ours({"REDRIVE_HOME": str(tmp_path)})
+    assert up.spark_is_ours({"REDRIVE_HOME": str(tmp_path)})
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

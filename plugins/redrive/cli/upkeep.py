@@ -139,7 +139,7 @@ def demo(
 @app.command()
 def up(port: Annotated[int | None, typer.Option(help="Port of the Airflow UI; default $PORT or 8080.")] = None) -> None:
     """Start Airflow on 127.0.0.1 with every route scheduled, until Ctrl-C."""
-    from redrive.dev import local_airflow  # noqa: PLC0415
     from redrive.dev.demo.run import living_shop  # noqa: PLC0415
+    from redrive.dev.up import up as run_airflow  # noqa: PLC0415
 
-    raise typer.Exit(local_airflow.up(read_settings(), port, worlds={"sqs_demo": living_shop}, say=typer.echo))
+    raise typer.Exit(run_airflow(read_settings(), port, worlds={"sqs_demo": living_shop}, say=typer.echo))

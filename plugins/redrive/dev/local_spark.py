@@ -11,12 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from redrive.dev import child_processes
 from redrive.errors import RedriveError
 from redrive.settings import SparkSettings
 from redrive.spark import session_conf, submit
@@ -28,15 +28,6 @@ TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  a name
 RUNNER_VARIABLE, REMOTE_VARIABLE = "REDRIVE_SPARK_RUNNER", "REDRIVE_SPARK_REMOTE"
 _START_SECONDS = 120.0
 _STOP_SECONDS = 15.0
-#: Runs Spark's launcher with the parent's death as its own, also when that dies by SIGKILL (Linux).
-_LEASH = """\
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit(143)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class SparkFailed(RedriveError):
@@ -73,19 +64,10 @@ class ConnectServer:
         # In the environment, where other users of the machine can't read the token; a process's arguments they can.
         env = os.environ | {TOKEN_VARIABLE: self._token, "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": sys.executable}
         env.pop("SPARK_REMOTE", None)
-        leash = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid())]
         # Spark's errors may quote a customer's messages, so the log is nobody else's business.
         with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as sink:
             os.fchmod(sink.fileno(), 0o600)
-            self._process = subprocess.Popen(  # noqa: S603  Spark's own launcher of this very environment
-                [*leash, *self._command()],
-                cwd=self._folder,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = child_processes.spawn(self._command(), env, sink, folder=self._folder)
 
     def until_ready(self) -> None:
         """Wait until the server accepts connections (about 8 s after its start).
@@ -118,25 +100,19 @@ class ConnectServer:
         """Stop the server and everything that it started, politely first; harmless when repeated."""
         if self._process is None:
             return
-        self._signal(signal.SIGTERM)
+        child_processes.signal_group(self._process, signal.SIGTERM)
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             pass  # killed below, with whatever is left of its group
-        self._signal(signal.SIGKILL)
+        child_processes.signal_group(self._process, signal.SIGKILL)
         self._process.wait()
 
     def _ended(self) -> int | None:
         return self._process.poll() if self._process is not None else None
 
-    def _signal(self, what: signal.Signals) -> None:
-        try:
-            os.killpg(self.pid or 0, what)
-        except ProcessLookupError:
-            pass  # all of the group is gone already
-
     def _command(self) -> list[str]:
-        command = [str(Path(sysconfig.get_path("scripts")) / "spark-submit"), "--master", self._settings.master]
+        command = [child_processes.program("spark-submit"), "--master", self._settings.master]
         command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
         command += ["--name", "redrive-connect"]
         ours = {**session_conf.SESSION, **session_conf.LOCAL}

@@ -24,7 +24,7 @@ from rich.text import Text
 from sqlalchemy.engine import Connection
 
 from redrive import settings
-from redrive.dev import local_airflow
+from redrive.dev import airflow_environment, local_airflow, unscheduled_run
 from redrive.dev.demo import orders, services, story, workspace, world
 from redrive.dev.demo.consumer import Consumer
 from redrive.dev.demo.workspace import Workspace
@@ -145,7 +145,7 @@ class Demo:
                 self._say(f"${name} is set; the demo leaves it alone and uses its own server")
         base = self.place.environment(endpoint, shop.orders_db, os.environ)
         workspace.refuse_other_configuration(settings.load(env=base))
-        return local_airflow.environment(self.place.home, 0, base=base)
+        return airflow_environment.environment(self.place.home, 0, base=base)
 
     def _break_the_shop(
         self, queues: world.Queues, shop: services.Shop, messages: int, seed: int
@@ -173,7 +173,7 @@ class Demo:
                     mark, style = MARKS.get(state, ("✗", "red"))
                     self.console.print(Text.assemble("  ", (mark, style), f" {task:<24} {seconds:5.1f} s"))
 
-            code = local_airflow.dags_test(DAG, {}, environment, on_progress)
+            code = unscheduled_run.dags_test(DAG, {}, environment, on_progress)
         if code:
             log = Path(environment["AIRFLOW_HOME"]) / f"{DAG}.log"
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]

@@ -1,0 +1,20 @@
+"""An empty database for a benchmark's ledger: SQLite, or PostgreSQL with a server of its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def database(folder: Path, name: str) -> Iterator[tuple[str, int | None]]:
+    """Its URL, and the process of its server; ``name`` is ``sqlite`` or ``postgresql``."""
+    if name == "sqlite":
+        yield f"sqlite:///{folder}/redrive.db", None
+        return
+    from tests.servers import Postgres  # noqa: PLC0415
+
+    place = folder / "postgres"
+    folder.chmod(0o755)
+    place.mkdir()
+    with Postgres(place) as server:
+        yield server.create_database(), server.process.pid

@@ -1,0 +1,140 @@
+"""A route's rules, and what masks texts by them."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Final, Protocol
+
+from redrive.errors import SelectorError
+from redrive.redaction import paths, patterns
+from redrive.redaction.masks import MASK
+from redrive.selectors import parse_path
+
+EMAIL: Final = "email"
+CARD: Final = "card"
+CREDENTIALS: Final = "credentials"
+ATTRIBUTE: Final = "attribute:"
+#: A JSON text within a JSON string within …: so deep is looked.
+MAX_NESTED_TEXTS: Final = 3
+
+
+class Redacts(Protocol):
+    """Anything with rules, such as a route's settings."""
+
+    @property
+    def redact(self) -> Sequence[str]: ...
+
+
+class Redactor:
+    """Masks texts by rules; a call takes a text and gives the text that may be shown."""
+
+    def __init__(self, rules: Iterable[str]) -> None:
+        """Raises :class:`~redrive.errors.SelectorError` for a rule that can't be read."""
+        chosen = [check(rule) for rule in rules]
+        self._email = EMAIL in chosen
+        self._card = CARD in chosen
+        self._credentials = CREDENTIALS in chosen
+        self._headers = {one.removeprefix(ATTRIBUTE).lower() for one in chosen if one.startswith(ATTRIBUTE)}
+        self._paths = tuple(dict.fromkeys(paths.parse(one) for one in chosen if one.startswith("$")))
+        names = {next((step for step in reversed(path) if isinstance(step, str)), "") for path in self._paths} - {""}
+        self._names = paths.before_values_of(names) if names else None
+
+    def __call__(self, text: str) -> str:
+        """``text`` with everything masked that the rules name, but headers, which only :meth:`header` knows."""
+        if self._paths:
+            text = self._by_path(text, 0)
+        if self._email and ("@" in text or "0040" in text or "%40" in text):
+            text = patterns.without_emails(text)
+        if self._card:
+            text = patterns.without_cards(text)
+        if self._credentials:
+            text = patterns.without_credentials(text)
+        return text
+
+    def header(self, name: str, value: str) -> str:
+        """A header's value as it may be shown."""
+        return MASK if name.lower() in self._headers else self(value)
+
+    def shows(self, selector: str, value: str) -> bool:
+        """Whether ``value``, which ``selector`` found (:mod:`redrive.selectors`), may be seen as it is."""
+        kind, _, where = selector.partition(":")
+        if kind == "attribute":
+            return self.header(where, value) == value
+        if kind != "body" or not self._paths:
+            return self(value) == value
+        path = parse_path(where)
+        text = value if value[:1] in ("{", "[") else json.dumps(value)
+        for step in reversed(path):  # as it stood in its body
+            text = f"{{{json.dumps(step)}:{text}}}" if isinstance(step, str) else f"[{'null,' * step}{text}]"
+        return self(text) == text and self(value) == value
+
+    def headers(self, stored: str) -> str:
+        """Headers as the review table holds them (JSON ``[[name, type, value], …]``), as they may be shown."""
+        try:
+            found = json.loads(stored)
+            shown = [[name, kind, self.header(str(name), str(value))] for name, kind, value in found]
+        except (ValueError, TypeError, RecursionError):
+            return MASK if self._headers else self(stored)
+        return json.dumps(shown, ensure_ascii=False)
+
+    def changes(self, stored: str) -> str:
+        """Corrections of headers as the review table holds them (a JSON object by name), as they may be shown."""
+        try:
+            found = json.loads(stored)
+            shown = {
+                name: value
+                if value is None
+                else [*value[:-1], self.header(name, str(value[-1]))]
+                if isinstance(value, list)
+                else self.header(name, str(value))
+                for name, value in found.items()
+            }
+        except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
+            return MASK if self._headers else self(stored)
+        return json.dumps(shown, ensure_ascii=False)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to mask."""
+        return bool(self._email or self._card or self._credentials or self._headers or self._paths)
+
+    def _by_path(self, text: str, depth: int) -> str:
+        if text.lstrip()[:1] in ("{", "["):
+            text, proper = paths.Walk(text, self._paths, self._nested(depth)).masked()
+            if proper:
+                return text
+        return text if self._names is None else paths.without_values(text, self._names)
+
+    def _nested(self, depth: int) -> Callable[[str], str]:
+        if depth >= MAX_NESTED_TEXTS:
+            return lambda text: text
+        return lambda text: self._by_path(text, depth + 1)
+
+
+def redactor(route: Redacts) -> Redactor:
+    """What masks texts of this route; ``redactor(route)(text)`` is what may be shown of ``text``."""
+    return of_rules(tuple(route.redact))
+
+
+@lru_cache(maxsize=256)
+def of_rules(rules: tuple[str, ...]) -> Redactor:
+    """The same by the rules alone."""
+    return Redactor(rules)
+
+
+def as_example(text: str) -> str:
+    """``text`` as it may be kept as the example of its group, which people of every route may see."""
+    return of_rules((EMAIL, CARD, CREDENTIALS))(text)
+
+
+def check(rule: str) -> str:
+    """The rule, if it is one; raises :class:`~redrive.errors.SelectorError` if not."""
+    if rule in (EMAIL, CARD, CREDENTIALS):
+        return rule
+    if rule.startswith(ATTRIBUTE) and 0 < len(rule) - len(ATTRIBUTE) <= 256:
+        return rule
+    if rule.startswith("$"):
+        paths.parse(rule)
+        return rule
+    raise SelectorError(
+        f"{rule[:80]!r}: write email, card, credentials or a path such as $.customer.name, or attribute:NAME"
+    )

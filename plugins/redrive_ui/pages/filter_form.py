@@ -1,0 +1,55 @@
+"""The form that narrows messages, with the list under it, and the parts of it that the search has too."""
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from sqlalchemy.engine import Connection
+
+from redrive_ui import filters, formatting, message_queries
+from redrive_ui.filters import Filter
+from redrive_ui.request_context import RequestContext
+from redrive_ui.rows import PAGE, Row
+
+
+def listing(connection: Connection, ctx: RequestContext, chosen: Filter) -> dict[str, Any]:
+    """A page of messages, their number, and the filter form around them."""
+    query = ctx.request.query_params
+    after = query.get("after", "")
+    place = filters.whole_number("after", after) if after else None
+    oldest_first = query.get("order") == "oldest"
+    settled = ctx.resolve(connection, chosen)
+    rows = message_queries.page(connection, settled, ctx.readable, after=place, oldest_first=oldest_first)
+    more, rows = len(rows) > PAGE, rows[:PAGE]
+    return {
+        "rows": rows,
+        "total": message_queries.count(connection, settled, ctx.readable),
+        "filter": chosen,
+        "settled": settled,
+        "picker": formatting.picker,
+        "following": rows[-1]["escalation_id"] if more else None,
+        "after": after,
+        "order": "oldest" if oldest_first else "newest",
+        "queue_names": queue_names(ctx),
+    }
+
+
+def any_to_approve(ctx: RequestContext, rows: list[Row]) -> bool:
+    """Whether any of these waits for a second person, and this one can be that."""
+    return any(row["status"] == "decided" and ctx.may_approve(row) for row in rows)
+
+
+def queue_names(ctx: RequestContext) -> list[str]:
+    """The sources of the routes that may be read."""
+    return sorted(
+        {s.queue for name in ctx.readable if name in ctx.settings.routes for s in ctx.settings.routes[name].sources}
+    )
+
+
+def shown_filters(ctx: RequestContext, saved: list[Row]) -> list[Row]:
+    """The saved filters that are about nothing that this person may not read."""
+    shown = []
+    for one in saved:
+        route = dict(parse_qsl(one["query"])).get("route", "")
+        if not route or route in ctx.readable:
+            shown.append({**one, "may_remove": ctx.may_remove(one["saved_by"])})
+    return shown

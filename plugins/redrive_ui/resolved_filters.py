@@ -1,0 +1,68 @@
+"""The filter of what people are asked about, as it is carried out: for a list, a preview and the decision alike.
+
+Whatever is masked for people is not found by a filter either: what the database offers is looked at as it would be
+shown.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import datetime
+
+from sqlalchemy.engine import Connection
+
+from redrive.ledger.dialects import dialect_of
+from redrive.redaction import Redactor
+from redrive_ui import message_queries
+from redrive_ui.filters import Filter
+from redrive_ui.recent import LOOK, LOOK_MASKED
+from redrive_ui.rows import rows_of
+
+
+def resolve(
+    connection: Connection,
+    chosen: Filter,
+    readable: Collection[str],
+    redactor: Callable[[str], Redactor],
+    now: datetime,
+    *,
+    up_to: int = (1 << 63) - 1,
+) -> Filter:
+    """``chosen`` as it is carried out: relative times made absolute, a search for texts bounded to the newest rows, and
+    nothing found by what its routes mask."""
+    chosen = replace(chosen.resolved(now), unmasked=None)
+    if not (chosen.text or chosen.header):
+        return chosen
+    if not (chosen.above or chosen.ids or chosen.failures or chosen.group):
+        newest = message_queries.newest_question(connection)
+        if newest > LOOK:
+            chosen = replace(chosen, above=str(newest - LOOK))
+    name, _, value = chosen.header.partition("=")
+    masking = frozenset(
+        route
+        for route in readable
+        if chosen.route in ("", route)
+        and (mask := redactor(route))
+        and (chosen.text or mask.header(name, value) != value)
+    )
+    if not masking:
+        return chosen
+    where, values = chosen.where(masking, dialect_of(connection))
+    rows = rows_of(
+        connection,
+        "select escalation_id, route, coalesce(error_text, reason) as said from escalated_messages"
+        f" where {where} and escalation_id <= :up_to order by escalation_id desc limit {LOOK_MASKED}",
+        up_to=up_to,
+        **values,
+    )
+    seen: dict[tuple[str, str], bool] = {}
+    found = []
+    for row in rows:
+        mask = redactor(row["route"])
+        if chosen.header and mask.header(name, value) != value:
+            continue
+        one = (row["route"], row["said"] or "")
+        if one not in seen:
+            seen[one] = chosen.text.lower() in mask(one[1]).lower()
+        if seen[one]:
+            found.append(row["escalation_id"])
+    return replace(chosen, unmasked=(masking, tuple(found)))

@@ -1,0 +1,46 @@
+"""What pages read of decisions that were taken: how many messages each was about, and what became of them."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from redrive_ui.group_templates import templates
+from redrive_ui.rows import Row, routes_in, rows_of
+
+#: How far what was decided has come.
+STEPS = ("decided", "refused", "waiting", "held", "sent", "stayed", "back", "discarded")
+
+
+def results(connection: Connection, readable: Collection[str], condition: str, values: Mapping[str, Any]) -> list[Row]:
+    """What was decided, newest first, and what became of it: one row per decision and failure.
+
+    ``condition`` is about the newest 20,000 rows of ``escalated_messages`` (as ``asked``) that it is true of.
+    """
+    where, routes_named = routes_in(readable, "asked.route")
+    step = (
+        "case when asked.status = 'decided' then 'decided' when asked.status in ('refused', 'reopened') then 'refused'"
+        " when exists (select 1 from escalated_messages later where later.message_id = asked.message_id"
+        " and later.escalation_id > asked.escalation_id) then 'back'"
+        " when messages.state = 'waiting' then 'waiting' when messages.state = 'held' then 'held'"
+        " when messages.state in ('sending', 'sent', 'unknown') then 'sent'"
+        " when messages.state in ('presumed', 'confirmed', 'suppressed') then 'stayed'"
+        " when messages.state = 'discarded' then 'discarded' else 'back' end"
+    )
+    counts = ", ".join(f"sum(case when step = '{one}' then 1 else 0 end) as {one}" for one in STEPS)
+    rows = rows_of(
+        connection,
+        f"select placed.*, group_state.stage, group_state.sent as canary_sent, group_state.allowed from (select route,"
+        f" group_id, decision, decided_by, decided_at, note, max(approved_by) as approved_by, count(*) as n, {counts}"
+        f" from (select asked.*, {step} as step from (select escalation_id, message_id, route, group_id, decision,"
+        " decided_by, decided_at, approved_by, note, status from escalated_messages asked where decision is not null"
+        f" and {condition} and {where} order by escalation_id desc limit 20000) as asked left join messages on"
+        " messages.message_id = asked.message_id) as steps group by route, group_id, decision, decided_by, decided_at,"
+        " note order by decided_at desc nulls last, count(*) desc limit 100) as placed left join group_state on"
+        " group_state.route = placed.route and group_state.group_id = placed.group_id"
+        " order by decided_at desc nulls last, n desc",
+        **values,
+        **routes_named,
+    )
+    said = templates(connection, readable, [(row["route"], row["group_id"]) for row in rows])
+    return [{**row, "template": said.get((row["route"], row["group_id"]))} for row in rows]
