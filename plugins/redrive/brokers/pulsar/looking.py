@@ -51,10 +51,11 @@ class Inspector:
         topic = self._topics.full(queue)
         told = self._topics.stats(topic)
         subscriptions: dict[str, Any] = told.get("subscriptions", {})
-        own = self._readers_subscription(queue, subscriptions)
+        own = self._topics.subscription(queue, topic, subscriptions)
         if not subscriptions:
             return Depth(self._topics.entries(topic), 0, 0, 0)
-        seen = [backlog(subscriptions[own])] if own else [backlog(one) for one in subscriptions.values()]
+        read = [own] if own in subscriptions else subscriptions
+        seen = [backlog(subscriptions[one]) for one in read]
         if any(depth.total is None for depth in seen):
             return UNKNOWN_DEPTH
         fullest = max(seen, key=lambda depth: depth.total or 0)
@@ -116,10 +117,6 @@ class Inspector:
                         blocked=before.blocked or blocked,
                     )
         return list(found.values())
-
-    def _readers_subscription(self, queue: str, subscriptions: Mapping[str, Any]) -> str | None:
-        name = self._place.subscriptions.get(queue, self._place.subscription)
-        return name if name in subscriptions else None
 
 
 def backlog(told: Mapping[str, Any]) -> Depth:

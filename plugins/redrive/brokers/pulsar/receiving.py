@@ -17,7 +17,7 @@ from redrive.brokers.base import Settled
 from redrive.brokers.pulsar.connection import LazyClient, Place, close_quietly
 from redrive.brokers.pulsar.errors import known_error
 from redrive.brokers.pulsar.message import BATCH, id_text, letter
-from redrive.brokers.pulsar.topics import RETRY, Topics
+from redrive.brokers.pulsar.topics import Topics
 from redrive.message import Received
 
 #: Patience, in seconds, with a subscription that was just made or was just given something back, and between two
@@ -164,7 +164,7 @@ class Receiver:
             try:
                 consumer = self._client.get().subscribe(
                     topic,
-                    self._subscription(queue, topic),
+                    self._topics.subscription(queue, topic),
                     consumer_type=pulsar.ConsumerType.Shared,
                     initial_position=pulsar.InitialPosition.Earliest,
                     receiver_queue_size=size,
@@ -176,18 +176,6 @@ class Receiver:
                 raise known_error("subscribe", queue, error, self._place.service) from error
             reader = self._readers[queue] = _Reader(consumer, self._monotonic() + 2 * _FIRST)
         return reader
-
-    def _subscription(self, queue: str, topic: str) -> str:
-        """Ours, as a rule. A retry-letter topic is shared with the consumer whose delayed messages it keeps.
-
-        On a subscription of our own every one of them would be both drained and consumed.
-        """
-        given = self._place.subscriptions.get(queue) or self._place.subscriptions.get(topic)
-        if given or not topic.endswith(RETRY):
-            return given or self._place.subscription
-        stem = topic.removesuffix(RETRY)
-        known = self._topics.stats(topic).get("subscriptions", {})
-        return max((name for name in known if stem.endswith(f"-{name}")), key=len, default=self._place.subscription)
 
     def _acknowledge(self, queue: str, reader: _Reader, receipts: Sequence[object]) -> list[tuple[object, str]]:
         try:

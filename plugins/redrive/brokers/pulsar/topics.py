@@ -3,11 +3,12 @@
 A short name stands for the connection's tenant and namespace.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from redrive.brokers.pulsar.connection import Place
 from redrive.brokers.pulsar.message import base_topic
-from redrive.errors import BrokerError, QueueMissing
+from redrive.errors import BrokerError, PermissionRefused, QueueMissing
 
 #: How the names of the topics end that client libraries write for delayed messages, and for dead ones.
 RETRY: Final = "-RETRY"
@@ -23,6 +24,7 @@ class Topics:
     def __init__(self, place: Place) -> None:
         self._admin = place.admin
         self._keep_partition = place.keep_partition
+        self._subscription, self._subscriptions = place.subscription, place.subscriptions
         self.prefix = f"persistent://{place.namespace}/"  # of what has a short name
         self._partitions: dict[str, int] = {}
         self._bases: dict[str, str] = {}
@@ -55,12 +57,29 @@ class Topics:
                     base = base if self._admin.partitions(base) else real_topic
                 except QueueMissing:
                     base = real_topic
+                except PermissionRefused:
+                    pass  # not ours to ask: the name says what it most likely is
                 except BrokerError:
-                    pass  # not ours to ask, or not now: the name says what it most likely is
+                    return base.removeprefix(self.prefix)  # so too for now; it is asked again
             elif self._keep_partition:
                 base = real_topic
             self._bases[real_topic] = base.removeprefix(self.prefix)
         return self._bases[real_topic]
+
+    def subscription(self, queue: str, topic: str, known: Mapping[str, Any] | None = None) -> str:
+        """The subscription by which ``queue``, with that full name, is drained: ours, as a rule.
+
+        A retry-letter topic is shared with the consumer whose delayed messages it keeps: on a subscription of our own
+        every one of them would be both drained and consumed. ``known`` are those that the topic has, asked where they
+        are not given.
+        """
+        given = self._subscriptions.get(queue) or self._subscriptions.get(topic)
+        if given or not topic.endswith(RETRY):
+            return given or self._subscription
+        stem = topic.removesuffix(RETRY)
+        if known is None:
+            known = self.stats(topic).get("subscriptions", {})
+        return max((name for name in known if stem.endswith(f"-{name}")), key=len, default=self._subscription)
 
     def parts(self, topic: str) -> list[str]:
         """The full names of the partitions of a topic with that full name; [] where it has none, or isn't there."""
