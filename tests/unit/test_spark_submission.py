@@ -9,6 +9,7 @@ import threading
 import zipfile
 from collections.abc import Callable
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from redrive.dev import class_archive
 from redrive.errors import ClassificationFailed, ConnectionMissing, SettingsError, StagingError
 from redrive.settings import Settings
 from redrive.spark import session_conf, submit
+from redrive.spark.installed_pyspark import prefer_installed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,7 +127,7 @@ class TestTheCommand:
         command = submit.submit_command(settings_with("{runner: submit, master: 'spark://m:7077'}"), "s3://b/m.json")
         assert command[command.index("--master") + 1] == "spark://m:7077"
         assert command[command.index("--py-files") + 1] == str(submit.package())
-        assert command[-3:] == [str(Path(submit.__file__).with_name("job.py")), "--manifest", "s3://b/m.json"]
+        assert command[-3:] == [str(Path(submit.__file__).with_name("application.py")), "--manifest", "s3://b/m.json"]
 
     def test_takes_the_master_of_a_connection(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(
@@ -172,8 +174,20 @@ class TestTheCommand:
         given = submit.properties_here(settings_with("{}").spark)
         assert given[session_conf.JVM_OPTIONS].startswith(session_conf.QUICK_JVM)
 
-    def test_a_cluster_is_told_nothing_about_its_jvm(self) -> None:
-        assert session_conf.JVM_OPTIONS not in submit.properties_here(settings_with("{runner: submit}").spark)
+    def test_its_workers_are_forked_by_a_python_that_has_imported_what_they_need(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+        daemon = submit.properties_here(settings_with("{}").spark)[session_conf.WORKER_DAEMON]
+        assert find_spec(daemon) is not None
+        # Another Python need not have the library.
+        another = settings_with("{conf: {spark.pyspark.python: /usr/bin/python3}}").spark
+        assert session_conf.WORKER_DAEMON not in submit.properties_here(another)
+        monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+        assert session_conf.WORKER_DAEMON not in submit.properties_here(settings_with("{}").spark)
+
+    def test_a_cluster_is_told_nothing_about_its_jvm_and_its_workers(self) -> None:
+        assert submit.properties_here(settings_with("{runner: submit}").spark) == {}
 
     def test_the_users_own_options_win(self) -> None:
         chosen = settings_with("{conf: {spark.driver.extraJavaOptions: -Xss8m}}").spark
@@ -410,3 +424,21 @@ def test_importing_it_costs_no_spark_and_no_airflow() -> None:
         check=True,
     )
     assert found.stdout.strip() == "set()"
+
+
+class TestPySparkAsInstalled:
+    def test_goes_before_its_own_archive_and_stays_behind_that_of_another_spark(self, tmp_path: Path) -> None:
+        installed, other = tmp_path / "site-packages", tmp_path / "opt"
+        (installed / "pyspark").mkdir(parents=True)
+        (installed / "pyspark" / "__init__.py").touch()
+        own, foreign = (str(home / "python/lib/pyspark.zip") for home in (installed / "pyspark", other / "spark"))
+
+        path = [own, "/code.zip", str(installed)]
+        prefer_installed(path)
+        assert path == ["/code.zip", str(installed), own]
+        path = [foreign, "/code.zip", str(installed)]
+        prefer_installed(path)
+        assert path == [foreign, "/code.zip", str(installed)]
+        path = [own, "/code.zip"]  # a Python that has no PySpark of its own
+        prefer_installed(path)
+        assert path == [own, "/code.zip"]

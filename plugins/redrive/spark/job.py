@@ -7,7 +7,7 @@
 
 Running the job again overwrites its own output. Why it is so: docs/adr/0007-spark-classification.md.
 
-``spark-submit`` is given this file and an archive of the library (:mod:`redrive.spark.submit`);
+``spark-submit`` is given :mod:`redrive.spark.application` and an archive of the library (:mod:`redrive.spark.submit`);
 ``python -m redrive.spark.job --manifest URI --master local[*,4]`` starts a session of its own.
 """
 
@@ -52,7 +52,7 @@ def local_session(master: str, conf: Mapping[str, str] | None = None) -> SparkSe
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(session_conf.APPLICATION_NAME).master(master)
-    ours = {**session_conf.SESSION, **session_conf.LOCAL, session_conf.JVM_OPTIONS: session_conf.jvm_options()}
+    ours = {**session_conf.SESSION, **session_conf.LOCAL, **session_conf.here(conf or {})}
     for key, value in (ours | dict(conf or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
@@ -262,7 +262,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         counts = run(manifest, spark, access)
     finally:
-        spark.stop()
+        # What spark-submit started it stops when this process ends. PySpark's own stop waits up to a second more, for
+        # the thread that collects accumulators to look whether it is to end.
+        if not submitted or "SPARK_REMOTE" in os.environ:
+            spark.stop()
     print(json.dumps(counts), flush=True)  # noqa: T201
     return 0
 

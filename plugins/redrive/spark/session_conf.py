@@ -32,6 +32,7 @@ LOCAL: Mapping[str, str] = {
     "spark.sql.ui.explainMode": "simple",  # nobody looks at the plans, whose text takes longer than some queries
 }
 JVM_OPTIONS = "spark.driver.extraJavaOptions"
+WORKER_DAEMON = "spark.python.daemon.module"
 #: A JVM of this machine runs for one job: code that is compiled soon is worth more than code that is compiled well.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -39,6 +40,17 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def label(manifest: Mapping[str, Any]) -> str:
     """Whose job it is, as Spark's own pages show it: the application's name, the jobs' description."""
     return " ".join([APPLICATION_NAME, *(str(manifest[key]) for key in ("route", "run") if key in manifest)])
+
+
+def here(conf: Mapping[str, str]) -> dict[str, str]:
+    """Properties of a Spark that this process starts on its machine, besides ``conf``.
+
+    They suit this JVM, and the workers where those run on this Python, on which the library is installed.
+    """
+    found = {JVM_OPTIONS: jvm_options()}
+    if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable and "spark.pyspark.python" not in conf:
+        found[WORKER_DAEMON] = "redrive.spark.worker_daemon"
+    return found
 
 
 def jvm_options() -> str:

@@ -46,7 +46,7 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # one content, one archive: times would chan
 
 #: The code is where it is installed, also where ``$REDRIVE_HOME`` puts the state elsewhere.
 _LIBRARY = Path(str(files("redrive"))).resolve()
-_JOB = _LIBRARY / "spark" / "job.py"
+_APPLICATION = _LIBRARY / "spark" / "application.py"
 
 
 class Code(NamedTuple):
@@ -58,7 +58,7 @@ class Code(NamedTuple):
 
 def application() -> Path:
     """The job's script."""
-    return _JOB
+    return _APPLICATION
 
 
 def arguments(settings: Settings, manifest_uri: str) -> list[str]:
@@ -77,8 +77,8 @@ def properties(spark: SparkSettings) -> dict[str, str]:
 
 
 def properties_here(spark: SparkSettings) -> dict[str, str]:
-    """:func:`properties`, and what suits the JVM that this machine starts for a runner ``local``."""
-    here = {session_conf.JVM_OPTIONS: session_conf.jvm_options()} if spark.runner == "local" else {}
+    """:func:`properties`, and what suits the JVM and the Python that this machine starts for a runner ``local``."""
+    here = session_conf.here(spark.conf) if spark.runner == "local" else {}
     return here | properties(spark)
 
 
