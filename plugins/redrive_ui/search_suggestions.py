@@ -8,6 +8,13 @@ from redrive.settings import Settings
 from redrive_ui.search_request import NAMES, STATES, Search
 
 
+def source_queues(settings: Settings, readable: Collection[str]) -> list[str]:
+    """The sources of the routes that may be read."""
+    return sorted(
+        {source.queue for name in set(settings.routes) & set(readable) for source in settings.routes[name].sources}
+    )
+
+
 def suggestions(
     asked: Search, settings: Settings, readable: Collection[str], declared: Mapping[str, str]
 ) -> list[tuple[str, str]]:
@@ -25,9 +32,7 @@ def suggestions(
         "route": sorted(readable),
         "state": list(STATES),
         "cause": [cause.value for cause in Cause],
-        "queue": sorted(
-            {source.queue for name in set(settings.routes) & set(readable) for source in settings.routes[name].sources}
-        ),
+        "queue": source_queues(settings, readable),
     }
     for word in asked.word.split()[:20]:
         name, colon, value = word.partition(":")

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from redrive.message import index_key
+from redrive_ui.pages.downloads import Export
 from tests.ui import seeding
 from tests.ui.conftest import Site
 from tests.ui.test_pages import text_of
@@ -176,3 +177,11 @@ def test_an_export_says_where_it_was_cut_and_only_two_go_on_at_once(
     with exports, exports:
         assert site.get("/messages.csv").status_code == 429
     assert site.get("/messages.csv").status_code == 200
+
+
+def test_an_export_that_nobody_waits_for_any_more_makes_room() -> None:
+    over: list[bool] = []
+    answer = Export(iter(()), done=lambda: over.append(True))
+    assert over == []
+    del answer
+    assert over == [True]

@@ -1,5 +1,6 @@
 """What leaves the review page as a file: the messages of a filter as CSV, and the payload of one."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,7 +28,7 @@ def messages_as_csv(ctx: Requested, chosen: Chosen) -> Response:
         with ctx.read() as connection:
             ids = message_queries.ids(connection, ctx.resolve(connection, chosen), ctx.readable, export.MAX_ROWS + 1)
         rows = _rows_of(ctx, ids[: export.MAX_ROWS])
-        return _Export(
+        return Export(
             export.portions(rows, ctx.mask, cut=len(ids) > export.MAX_ROWS),
             done=exports.release,
             media_type="text/csv; charset=utf-8",
@@ -38,12 +39,13 @@ def messages_as_csv(ctx: Requested, chosen: Chosen) -> Response:
         raise
 
 
-class _Export(StreamingResponse):
-    """A stream of which somebody is told when it is over, however it ends."""
+class Export(StreamingResponse):
+    """A stream of which somebody is told once when it is over, however it ends: also when it never began, because who
+    asked was gone."""
 
     def __init__(self, content: Iterator[str], *, done: Callable[[], None], **options: Any) -> None:
         super().__init__(content, **options)
-        self._done = done
+        self._done = weakref.finalize(self, done)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

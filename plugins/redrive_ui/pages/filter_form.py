@@ -9,6 +9,7 @@ from redrive_ui import filters, formatting, message_queries
 from redrive_ui.filters import Filter
 from redrive_ui.request_context import RequestContext
 from redrive_ui.rows import PAGE, Row
+from redrive_ui.search_suggestions import source_queues
 
 
 def listing(connection: Connection, ctx: RequestContext, chosen: Filter) -> dict[str, Any]:
@@ -29,20 +30,13 @@ def listing(connection: Connection, ctx: RequestContext, chosen: Filter) -> dict
         "following": rows[-1]["escalation_id"] if more else None,
         "after": after,
         "order": "oldest" if oldest_first else "newest",
-        "queue_names": queue_names(ctx),
+        "queue_names": source_queues(ctx.settings, ctx.readable),
     }
 
 
 def any_to_approve(ctx: RequestContext, rows: list[Row]) -> bool:
     """Whether any of these waits for a second person, and this one can be that."""
     return any(row["status"] == "decided" and ctx.may_approve(row) for row in rows)
-
-
-def queue_names(ctx: RequestContext) -> list[str]:
-    """The sources of the routes that may be read."""
-    return sorted(
-        {s.queue for name in ctx.readable if name in ctx.settings.routes for s in ctx.settings.routes[name].sources}
-    )
 
 
 def shown_filters(ctx: RequestContext, saved: list[Row]) -> list[Row]:

@@ -35,6 +35,6 @@ def find_page(ctx: Requested, word: Sought = "", after: Word = "") -> Response:
         suggestions=search_suggestions.suggestions(asked, ctx.settings, ctx.readable, declared),
         saved=filter_form.shown_filters(ctx, saved),
         states=list(search_request.STATES),
-        queue_names=filter_form.queue_names(ctx),
+        queue_names=search_suggestions.source_queues(ctx.settings, ctx.readable),
         picker=formatting.picker,
     )

@@ -149,7 +149,6 @@ _FURTHER = "case when earlier.headers_hash = incoming.headers_hash then 'surplus
 #: further ones from the same source are surplus or suspected, and those from another source stay undecided.
 _RETURNS = f"""
 update incoming set
-    prior_outcome = coalesce(attempts.outcome, 'none'),
     role = case
         when attempts.outcome = 'returned' then (
             select {_FURTHER}

@@ -71,11 +71,11 @@ _INCOMING = (
     " broker_message_id text, body_hash blob, body_bytes int, enqueued_at instant, dead_lettered_at instant,"
     " received_at instant,"
     " deliveries int, redrive_id text, redrive_attempt int, message_key text, order_key text, cause text,"
-    " group_id bigint, origin text, headers_hash blob, fields text, astray int, role text, owner bigint, twin bigint,"
-    " prior_outcome text"
+    " group_id bigint, origin text, headers_hash blob, fields text, astray int, role text, owner bigint, twin bigint"
 )
 _STAGE_ROWS = 10_000
-#: So many characters of what messages are found by are kept: an index holds them.
+#: So many characters of what messages are found by are kept: an index holds them. The job hands on more, so that what
+#: is masked is recognised before it is cut.
 SEARCHED = 200
 # Rows come as plain tuples in the order of Classified: a named one each would cost more than the insert.
 _BATCH_ID, _BROKER_ID, _REDRIVE_ID = map(Classified._fields.index, ("batch_id", "broker_message_id", "redrive_id"))
