@@ -1,9 +1,9 @@
 """The loop on a real RabbitMQ node, beside a dynamic shovel on the same node in the same minutes.
 
-``python -m benchmarks.shovel [--messages 200000] [--database URL] [--json FILE]``. Durable 1 KiB messages lie in a
-classic queue. First a dynamic shovel in ``on-confirm`` mode moves as many as that from one queue to another; then
-Redrive drains, classifies (Spark, its start included), loads, plans and delivers them. What counts are the ratios: both
-had the same broker, disk and neighbours.
+``python -m benchmarks.shovel [--messages 200000] [--database sqlite|postgresql] [--json FILE]``. Durable 1 KiB messages
+lie in a classic queue. First a dynamic shovel in ``on-confirm`` mode moves as many as that from one queue to another;
+then Redrive drains, classifies (Spark, its start included), loads, plans and delivers them. What counts are the ratios:
+both had the same broker, disk and neighbours.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any
 import pika
 from tests.servers import RabbitMQ, ServerMissing
 
+from benchmarks.databases import database
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, parse
@@ -43,13 +44,13 @@ def main() -> int:
     """Print rates and ratios; 1 when a goal was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=200_000)
-    parser.add_argument("--database", help="the ledger's URL; SQLite if it is left out")
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--json", type=Path, help="a file to write what was measured to")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
         try:
-            with _Node() as node:
-                found = _measure(node, Path(folder), options.messages, options.database)
+            with _Node() as node, database(Path(folder), options.database) as (ledger_url, _):
+                found = _measure(node, Path(folder), options.messages, ledger_url)
         except ServerMissing as missing:
             print(missing)
             return 0
@@ -65,14 +66,14 @@ def main() -> int:
     return int(missed)
 
 
-def _measure(node: RabbitMQ, folder: Path, count: int, database: str | None) -> dict[str, Any]:
+def _measure(node: RabbitMQ, folder: Path, count: int, ledger_url: str) -> dict[str, Any]:
     os.environ["AIRFLOW_CONN_RABBIT_BENCH"] = json.dumps(node.connection())
     for queue in ("from", "to", "orders", "orders-dlq"):
         node.create_queue(queue)
     _fill(node, "from", count)
     seconds = {"shovel": _shovel(node, count)}
     _fill(node, "orders-dlq", count)
-    settings = _settings(folder, database)
+    settings = _settings(folder, ledger_url)
     ledger = Ledger(settings.database)
     schema.upgrade(ledger, utc_now())
     ledger.close()
@@ -105,10 +106,10 @@ def _timed(work: Any) -> tuple[float, Any]:
     return time.perf_counter() - started, found
 
 
-def _settings(folder: Path, database: str | None) -> Settings:
+def _settings(folder: Path, ledger_url: str) -> Settings:
     return parse(
         f"""
-database: {database or f"sqlite:///{folder}/redrive.db"}
+database: {ledger_url}
 staging: {folder}/staging
 routes:
   orders:

@@ -1,10 +1,13 @@
 """What our own code costs: drain, load, plan and delivery with a broker in memory, on one core, 1 KiB messages.
 
+``python -m benchmarks.throughput [--database sqlite|postgresql]``; PostgreSQL's server shares the core.
+
 Each measurement runs in a process of its own, bound to one core, so that its peak memory is its own. Rates are messages
 per second of wall time; ``cpu`` is the share of it that this process computed (the rest is fsync, or somebody else's
 use of the core). The targets are for an idle machine; and memory is flat from 10,000 to 500,000 messages.
 """
 
+import argparse
 import json
 import os
 import resource
@@ -21,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import workload
+from benchmarks.databases import database
 from benchmarks.processes import in_a_process
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.ledger import schema
@@ -37,12 +41,15 @@ FLAT = 1.5
 
 def main() -> int:
     """Measure everything and print a table; 1 when a target was missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    name = parser.parse_args().database
     table = Table("stage", "messages", "per second", "target", "cpu", "peak MiB", box=box.SIMPLE_HEAD)
     missed = False
     for stage, target in TARGETS.items():
         least = 0.0
         for size in SIZES:
-            found = _measure(stage, size)
+            found = in_a_process("-m", "benchmarks.throughput", stage, str(size), name)
             least = least or found["peak_mib"]
             missed |= found["peak_mib"] > FLAT * least
             rate = size / found["seconds"]
@@ -59,15 +66,11 @@ def main() -> int:
     return int(missed)
 
 
-def _measure(stage: str, size: int) -> dict[str, float]:
-    return in_a_process("-m", "benchmarks.throughput", stage, str(size))  # type: ignore[no-any-return]
-
-
 # --- in the measured process --------------------------------------------------------------------------------
 
 
-def _prepare(folder: Path) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
-    settings = workload.settings(folder)
+def _prepare(folder: Path, ledger_url: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+    settings = workload.settings(folder, ledger_url)
     ledger = Ledger(settings.database)
     schema.upgrade(ledger, utc_now())
     ledger.close()
@@ -78,8 +81,8 @@ def _prepare(folder: Path) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
     return settings, world, MemoryBroker(world), run
 
 
-def _drain(folder: Path, size: int) -> Callable[[], Any]:
-    settings, world, broker, run = _prepare(folder)
+def _drain(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
+    settings, world, broker, run = _prepare(folder, ledger_url)
     workload.dead_letters(world, size)
 
     def measured() -> None:
@@ -89,24 +92,24 @@ def _drain(folder: Path, size: int) -> Callable[[], Any]:
     return measured
 
 
-def _staged(folder: Path, size: int) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+def _staged(folder: Path, size: int, ledger_url: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
     """Everything drained and classified."""
-    settings, world, broker, run = _prepare(folder)
+    settings, world, broker, run = _prepare(folder, ledger_url)
     workload.dead_letters(world, size)
     pipeline.drain(settings, run, broker=broker)
     workload.classify(settings, broker, run)
     return settings, world, broker, run
 
 
-def _loaded(folder: Path, size: int) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
+def _loaded(folder: Path, size: int, ledger_url: str) -> tuple[Settings, MemoryWorld, MemoryBroker, Run]:
     """And loaded."""
-    settings, world, broker, run = _staged(folder, size)
+    settings, world, broker, run = _staged(folder, size, ledger_url)
     pipeline.load(settings, run, broker=broker)
     return settings, world, broker, run
 
 
-def _load(folder: Path, size: int) -> Callable[[], Any]:
-    settings, _, broker, run = _staged(folder, size)
+def _load(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
+    settings, _, broker, run = _staged(folder, size, ledger_url)
 
     def measured() -> None:
         counts = pipeline.load(settings, run, broker=broker)
@@ -115,8 +118,8 @@ def _load(folder: Path, size: int) -> Callable[[], Any]:
     return measured
 
 
-def _plan(folder: Path, size: int) -> Callable[[], Any]:
-    settings, _, broker, run = _loaded(folder, size)
+def _plan(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
+    settings, _, broker, run = _loaded(folder, size, ledger_url)
 
     def measured() -> None:
         counts = pipeline.plan(settings, run, broker=broker)
@@ -125,8 +128,8 @@ def _plan(folder: Path, size: int) -> Callable[[], Any]:
     return measured
 
 
-def _deliver(folder: Path, size: int) -> Callable[[], Any]:
-    settings, world, broker, run = _loaded(folder, size)
+def _deliver(folder: Path, size: int, ledger_url: str) -> Callable[[], Any]:
+    settings, world, broker, run = _loaded(folder, size, ledger_url)
     pipeline.plan(settings, run, broker=broker)
 
     def measured() -> None:
@@ -142,10 +145,13 @@ def _deliver(folder: Path, size: int) -> Callable[[], Any]:
 _STAGES = {"drain": _drain, "load": _load, "plan": _plan, "deliver": _deliver}
 
 
-def _child(stage: str, size: int) -> None:
+def _child(stage: str, size: int, name: str) -> None:
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[-1]})
-    with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
-        measured = _STAGES[stage](Path(folder), size)
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder,
+        database(Path(folder), name) as (ledger_url, _),
+    ):
+        measured = _STAGES[stage](Path(folder), size, ledger_url)
         base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         started, cpu = time.perf_counter(), time.process_time()
         measured()
@@ -155,7 +161,7 @@ def _child(stage: str, size: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        _child(sys.argv[1], int(sys.argv[2]))
+    if len(sys.argv) == 4:
+        _child(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     else:
         sys.exit(main())
