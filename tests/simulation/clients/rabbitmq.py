@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pika
 
 from redrive.brokers.rabbitmq import adapter
-from redrive.brokers.rabbitmq.link import Delivery
+from redrive.brokers.rabbitmq.frames import Delivery
 from redrive.brokers.rabbitmq.management import Management
 from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
 from tests.simulation.world import Copy, System

@@ -25,17 +25,11 @@ from redrive.brokers.base import (
 )
 from redrive.brokers.rabbitmq.confirms import WINDOW_BYTES, Sender, Window, packs
 from redrive.brokers.rabbitmq.connection import arguments
+from redrive.brokers.rabbitmq.consumption import Consumption
+from redrive.brokers.rabbitmq.errors import ACCESS_REFUSED, PRECONDITION_FAILED, channel_error, connection_error
+from redrive.brokers.rabbitmq.frames import Delivery
 from redrive.brokers.rabbitmq.kind import CAPABILITIES, CONSUMER_TIMEOUT, DELAYS, MAX_BYTES, WITH_MANAGEMENT
-from redrive.brokers.rabbitmq.link import (
-    ACCESS_REFUSED,
-    PRECONDITION_FAILED,
-    Channel,
-    Consumption,
-    Delivery,
-    Link,
-    channel_error,
-    connection_error,
-)
+from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.brokers.rabbitmq.management import Management, QueueFacts
 from redrive.brokers.rabbitmq.message import (
     DELAY_PREFIX,
