@@ -14,9 +14,11 @@ from redrive.brokers import open_broker
 from redrive.brokers.base import Publication
 from redrive.brokers.rabbitmq.adapter import STATISTICS_LAG, RabbitMQ
 from redrive.brokers.rabbitmq.confirms import Sender
+from redrive.brokers.rabbitmq.content_header import decode
+from redrive.brokers.rabbitmq.deaths import Death, deaths_of
 from redrive.brokers.rabbitmq.kind import FAILURE_HEADERS
 from redrive.brokers.rabbitmq.management import QueueFacts, _facts, _routes
-from redrive.brokers.rabbitmq.message import Death, deaths_of, decode, encode, letter_of
+from redrive.brokers.rabbitmq.message import encode, letter_of
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, clean_headers, tracking_headers
 from tests import servers

@@ -26,18 +26,13 @@ from redrive.brokers.base import (
 from redrive.brokers.rabbitmq.confirms import WINDOW_BYTES, Sender, Window, packs
 from redrive.brokers.rabbitmq.connection import arguments
 from redrive.brokers.rabbitmq.consumption import Consumption
+from redrive.brokers.rabbitmq.content_header import NotEncodable
 from redrive.brokers.rabbitmq.errors import ACCESS_REFUSED, PRECONDITION_FAILED, channel_error, connection_error
 from redrive.brokers.rabbitmq.frames import Delivery
 from redrive.brokers.rabbitmq.kind import CAPABILITIES, CONSUMER_TIMEOUT, DELAYS, MAX_BYTES, WITH_MANAGEMENT
 from redrive.brokers.rabbitmq.link import Channel, Link
 from redrive.brokers.rabbitmq.management import Management, QueueFacts
-from redrive.brokers.rabbitmq.message import (
-    DELAY_PREFIX,
-    NotEncodable,
-    delay_queue,
-    encode,
-    letter_of,
-)
+from redrive.brokers.rabbitmq.message import DELAY_PREFIX, delay_queue, encode, letter_of
 from redrive.connections import lookup
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.message import Micros, Outgoing, Received
