@@ -37,7 +37,7 @@ class Link:
         self._loop = IOLoop()
         self._loop.activate_poller()
         opened: list[bool] = []
-        self.connection = Connection(
+        self.connection = Connection(  # for its channels; others ask the link
             parameters,
             on_open_callback=lambda _: opened.append(True),
             on_open_error_callback=lambda _, error: self._closed(error),
