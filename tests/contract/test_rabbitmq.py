@@ -8,15 +8,20 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import pika
 import pytest
 
 from redrive.brokers import open_broker
 from redrive.brokers.base import Publication
-from redrive.brokers.rabbitmq.adapter import STATISTICS_LAG, RabbitMQ
+from redrive.brokers.rabbitmq.adapter import RabbitMQ
 from redrive.brokers.rabbitmq.confirms import Sender
+from redrive.brokers.rabbitmq.content_header import decode
+from redrive.brokers.rabbitmq.deaths import Death, deaths_of
 from redrive.brokers.rabbitmq.kind import FAILURE_HEADERS
 from redrive.brokers.rabbitmq.management import QueueFacts, _facts, _routes
-from redrive.brokers.rabbitmq.message import Death, deaths_of, decode, encode, letter_of
+from redrive.brokers.rabbitmq.measured import STATISTICS_LAG
+from redrive.brokers.rabbitmq.message import encode, letter_of
+from redrive.brokers.rabbitmq.session import Hosts
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, Outgoing, clean_headers, tracking_headers
 from tests import servers
@@ -280,7 +285,7 @@ def fill(broker: RabbitMQ, queue: str, count: int) -> None:
 
 def ready(broker: RabbitMQ, queue: str) -> int:
     """What lies ready now; a depth may tell what the node measured seconds ago."""
-    return broker._probed(queue, "queue.declare")[0]
+    return broker._session.probed(queue, "queue.declare")[0]
 
 
 def drain_all(broker: RabbitMQ, queue: str, count: int) -> list[object]:
@@ -295,7 +300,7 @@ def test_a_batch_is_acked_by_one_ack_for_all(
     queue = create(x_queue_type=kind)
     fill(rabbit, queue, 2500)
     receipts = drain_all(rabbit, queue, 2500)
-    channel = rabbit._holders[queue].channel
+    channel = rabbit._receiving.holders[queue].channel
     acks: list[tuple[int, bool]] = []
     real = channel.ack
     monkeypatch.setattr(
@@ -328,7 +333,7 @@ def test_nobody_knows_of_a_batch_whose_connection_is_lost_before_the_answer(
     queue = create()
     fill(rabbit, queue, 3)
     receipts = drain_all(rabbit, queue, 3)
-    channel, link = rabbit._holders[queue].channel, rabbit._link
+    channel, link = rabbit._receiving.holders[queue].channel, rabbit._session.link
     assert link is not None
     real = channel.ack
     monkeypatch.setattr(channel, "ack", lambda tag, multiple: (real(tag, multiple=multiple), link.abort()))
@@ -348,7 +353,7 @@ def test_a_channel_lost_with_messages_is_told_before_they_come_again(
     queue = create()
     fill(rabbit, queue, 2)
     drain_all(rabbit, queue, 1)
-    rabbit._link.abort()  # type: ignore[union-attr]
+    rabbit._session.link.abort()  # type: ignore[union-attr]
 
     with pytest.raises(BrokerUnavailable, match=f"{queue}: the channel was lost with 1 messages held"):
         rabbit.receive(queue, limit=2, wait=MOMENT, lease=LEASE)
@@ -379,8 +384,8 @@ def test_what_is_wanted_next_comes_while_this_is_worked_on_and_never_more(
     one, other = adapter(rabbitmq), adapter(rabbitmq)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))  # what a message takes is known now
-    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
-    one._backlog_bytes[queue] = mean_bytes
+    one._measured.others = lambda *_: None  # type: ignore[method-assign] # nor is it measured meanwhile
+    one._measured.backlog_bytes[queue] = mean_bytes
     first = one.receive_ahead(queue, limit=1000, ahead=1500, wait=NO_WAIT, lease=LEASE)
 
     assert [each.letter.body for each in first] == [b"%d" % number for number in range(1, 1001)]
@@ -409,8 +414,8 @@ def test_what_is_under_way_at_a_settle_comes_in_its_order(
     one = adapter(rabbitmq)
     sizes = [200_000 if number % 2 else 10 for number in range(40)]
     one.publish(queue, [outgoing(b"%04d" % number + b"x" * size, number) for number, size in enumerate(sizes)])
-    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
-    one._backlog_bytes[queue] = 100_000.0
+    one._measured.others = lambda *_: None  # type: ignore[method-assign] # nor is it measured meanwhile
+    one._measured.backlog_bytes[queue] = 100_000.0
     got: list[tuple[int, bool]] = []
     while len(got) < 40:
         left = 40 - len(got)
@@ -430,11 +435,11 @@ def test_shares_of_a_backlog_come_one_behind_the_other_and_no_more_than_may(
     """While one is worked on, the next is under way, also while what came before is acked."""
     queue = create(x_queue_type=kind)
     one, other = adapter(rabbitmq), adapter(rabbitmq)
-    monkeypatch.setattr("redrive.brokers.rabbitmq.adapter.MOST_PREFETCH", 300)
+    monkeypatch.setattr("redrive.brokers.rabbitmq.receiving.MOST_PREFETCH", 300)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))
-    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
-    one._backlog_bytes[queue] = 1000.0
+    one._measured.others = lambda *_: None  # type: ignore[method-assign] # nor is it measured meanwhile
+    one._measured.backlog_bytes[queue] = 1000.0
     got: list[tuple[int, bool]] = []
     held: list[object] = []
     ahead = 0
@@ -463,8 +468,8 @@ def test_of_large_messages_fewer_come_ahead(rabbitmq: servers.RabbitMQ, create: 
     one, other = adapter(rabbitmq), adapter(rabbitmq)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))
-    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
-    one._backlog_bytes[queue] = 16 * 1024 * 1024 / 1500
+    one._measured.others = lambda *_: None  # type: ignore[method-assign] # nor is it measured meanwhile
+    one._measured.backlog_bytes[queue] = 16 * 1024 * 1024 / 1500
     assert len(one.receive_ahead(queue, limit=1000, ahead=2000, wait=NO_WAIT, lease=LEASE)) == 1000
     assert eventually(lambda: ready(other, queue) == 1500)
     one.close()
@@ -481,8 +486,8 @@ def test_what_came_and_was_not_wanted_goes_back_to_its_place(
     one, other = adapter(rabbitmq), adapter(rabbitmq)
     fill(one, queue, 3001)
     one.settle(queue, drain_all(one, queue, 1))
-    one._measured = lambda _: None  # type: ignore[method-assign] # nor is it measured meanwhile
-    one._backlog_bytes[queue] = None
+    one._measured.others = lambda *_: None  # type: ignore[method-assign] # nor is it measured meanwhile
+    one._measured.backlog_bytes[queue] = None
     first = one.receive_ahead(queue, limit=1000, ahead=1500, wait=NO_WAIT, lease=LEASE)
     assert eventually(lambda: ready(other, queue) == 1000)
     if way == "release":
@@ -751,7 +756,7 @@ def test_a_nack_that_may_come_from_a_fault_in_the_queue_is_unknown(
 ) -> None:
     """A queue that breaks may have delivered what it had not confirmed; one that is full has not taken it."""
     queue = create(x_max_length=1, x_overflow="reject-publish")
-    monkeypatch.setattr(rabbit, "_rejects_when_full", lambda _: full)
+    monkeypatch.setattr(rabbit._declared, "rejects_when_full", lambda _: full)
 
     assert [r.status for r in rabbit.publish(queue, [outgoing(number=n) for n in range(3)])] == ["sent", status, status]
 
@@ -760,7 +765,7 @@ def test_a_nack_that_may_come_from_a_fault_in_the_queue_is_unknown(
 def test_rights_that_are_lost_midway_do_not_hide_what_was_sent(
     rabbit: RabbitMQ, create: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue, connected, calls = create(), rabbit._connected, []
+    queue, connected, calls = create(), rabbit._session.connected, []
 
     def lose_rights(subject: str) -> object:
         if subject.startswith("basic.publish"):
@@ -769,7 +774,7 @@ def test_rights_that_are_lost_midway_do_not_hide_what_was_sent(
             raise PermissionRefused(f"{subject}: RabbitMQ refuses user and password")
         return connected(subject)
 
-    monkeypatch.setattr(rabbit, "_connected", lose_rights)
+    monkeypatch.setattr(rabbit._session, "connected", lose_rights)
     results = rabbit.publish(queue, [outgoing(b"x" * 1_500_000, n) for n in range(3)])
 
     assert [r.status for r in results] == ["sent", "retry", "retry"]
@@ -784,10 +789,10 @@ def test_several_windows_are_on_the_wire_and_each_has_its_own_results(
     windows = [[outgoing(b"%d" % n, n) for n in range(at, at + 20)] for at in range(0, 80, 20)]
     finishes = [rabbit.begin(queue, window) for window in windows]
 
-    assert rabbit._sender is not None
-    assert len(rabbit._sender.unanswered()) > 1, "nobody waited for an answer"
+    assert rabbit._publishing.confirms.sender is not None
+    assert len(rabbit._publishing.confirms.sender.unanswered()) > 1, "nobody waited for an answer"
     assert [[one.status for one in finish()] for finish in finishes] == [["sent"] * 20] * 4
-    assert rabbit._sender.unanswered() == []
+    assert rabbit._publishing.confirms.sender.unanswered() == []
     got = rabbit.receive(queue, limit=300, wait=timedelta(seconds=5), lease=timedelta(minutes=1))
     assert [one.letter.body for one in got[1:]] == [b"%d" % n for n in range(80)]
 
@@ -802,8 +807,8 @@ def test_what_needs_the_brokers_word_before_anything_follows_is_sent_in_its_turn
     finishes, on_the_wire = [], []
     for number, (body, key) in enumerate(zip(bodies, keys, strict=True)):
         finishes.append(rabbit.begin(queue, [outgoing(body, number, ordering_key=key)]))
-        assert rabbit._sender is not None
-        on_the_wire.append(len(rabbit._sender.unanswered()))
+        assert rabbit._publishing.confirms.sender is not None
+        on_the_wire.append(len(rabbit._publishing.confirms.sender.unanswered()))
     assert (on_the_wire[0], on_the_wire[2], on_the_wire[4]) == (0, 0, 0), "and all before it"
     assert [finish()[0].status for finish in finishes] == ["sent"] * 6
     got = []
@@ -834,8 +839,8 @@ def test_of_windows_on_a_connection_that_is_lost_nobody_knows(rabbit: RabbitMQ, 
     queue = create()
     rabbit.publish(queue, [outgoing()])
     finishes = [rabbit.begin(queue, [outgoing(b"%d" % n, n) for n in range(3)]) for _ in range(2)]
-    assert rabbit._link is not None
-    rabbit._link.abort()
+    assert rabbit._session.link is not None
+    rabbit._session.link.abort()
 
     for finish in finishes:
         assert {one.status for one in finish()} <= {"sent", "unknown"}, "what left may have arrived"
@@ -909,7 +914,7 @@ def test_what_came_back_and_can_not_be_told_apart_makes_nothing_sent() -> None:
 def test_what_is_written_together_arrives_as_it_was(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
     """Bodies that are empty, that fill a frame to its last byte, and that take several; more than one write."""
     queue = create()
-    frame = rabbit._connected("test").frame_max - 8
+    frame = rabbit._session.connected("test").frame_max - 8
     bodies = [b"", b"x", b"f" * frame, b"g" * (frame + 1), b"h" * (2 * frame), *(b"%d" % n * 500 for n in range(300))]
     results = rabbit.publish(queue, [outgoing(body, n) for n, body in enumerate(bodies)])
 
@@ -926,7 +931,7 @@ def test_a_queue_that_vanishes_in_the_middle_leaves_the_rest_to_be_tried_again(
     rabbit: RabbitMQ, create: Callable[..., str], rabbitmq: servers.RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = create()
-    real, calls = rabbit._send, []
+    real, calls = rabbit._publishing.confirms.send, []
 
     def send(name: str, pack: object) -> object:
         if calls:
@@ -934,7 +939,7 @@ def test_a_queue_that_vanishes_in_the_middle_leaves_the_rest_to_be_tried_again(
         calls.append(name)
         return real(name, pack)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rabbit, "_send", send)
+    monkeypatch.setattr(rabbit._publishing.confirms, "send", send)
     results = rabbit.publish(queue, [outgoing(b"x" * 1_500_000, n) for n in range(4)])
 
     assert [r.status for r in results] == ["sent", "retry", "retry", "retry"]
@@ -966,9 +971,9 @@ def test_a_lost_answer_is_unknown_and_not_sent_again(
 ) -> None:
     queue = create()
     fill(rabbit, queue, 1)
-    link = rabbit._link
+    link = rabbit._session.link
     assert link is not None
-    monkeypatch.setattr(rabbit, "_await", lambda *_: (link.serve(), link.abort()))
+    monkeypatch.setattr(rabbit._publishing.confirms, "wait", lambda *_: (link.serve(), link.abort()))
     results = rabbit.publish(queue, [outgoing(number=n) for n in range(3)])
     monkeypatch.undo()
 
@@ -982,17 +987,11 @@ def test_a_server_that_went_away_has_certainly_not_taken_what_comes_after(
 ) -> None:
     queue = create()
     fill(rabbit, queue, 1)
-    rabbit._link.abort()  # type: ignore[union-attr]
-    monkeypatch.setattr(rabbit, "_hosts", adapter_hosts_nowhere(rabbit))
-    monkeypatch.setattr(rabbit, "_sleep", lambda _: None)
+    rabbit._session.link.abort()  # type: ignore[union-attr]
+    nowhere = Hosts([pika.ConnectionParameters("127.0.0.1", free_port())], sleep=lambda _: None)
+    monkeypatch.setattr(rabbit._session, "hosts", nowhere)
 
     assert [r.status for r in rabbit.publish(queue, [outgoing(), outgoing(number=2)])] == ["retry"] * 2
-
-
-def adapter_hosts_nowhere(broker: RabbitMQ) -> list[object]:
-    import pika  # noqa: PLC0415
-
-    return [pika.ConnectionParameters("127.0.0.1", free_port(), credentials=broker._hosts[0].credentials)]
 
 
 @pytest.mark.server
@@ -1001,7 +1000,7 @@ def test_a_memory_alarm_slows_and_loses_nothing(
 ) -> None:
     queue, broker = create(), adapter(rabbitmq)
     fill(broker, queue, 1)
-    link = broker._link
+    link = broker._session.link
     assert link is not None
     told: list[bool] = []
     real = link._set_blocked
@@ -1028,8 +1027,8 @@ def test_an_alarm_that_lasts_is_told_before_anything_is_sent(
     queue = create()
     broker = adapter(rabbitmq, options={"blocked_timeout": 0.3})
     fill(broker, queue, 1)
-    assert broker._link is not None
-    broker._link.blocked = True
+    assert broker._session.link is not None
+    broker._session.link.blocked = True
 
     with pytest.raises(BrokerUnavailable, match="alarm"):
         broker.publish(queue, [outgoing()])
@@ -1084,8 +1083,8 @@ class Scripted:
 def looking(ready: int, consumers: int, *, monotonic: Callable[[], float] = lambda: 0.0) -> tuple[RabbitMQ, Scripted]:
     """An adapter that finds so many messages ready now."""
     scripted = Scripted()
-    broker = RabbitMQ([], management=scripted, monotonic=monotonic)  # type: ignore[arg-type]
-    broker._probed = lambda *_: (ready, consumers)  # type: ignore[method-assign]
+    broker = RabbitMQ(Hosts([]), management=scripted, monotonic=monotonic)  # type: ignore[arg-type]
+    broker._session.probed = lambda *_: (ready, consumers)  # type: ignore[method-assign]
     return broker, scripted
 
 
@@ -1115,7 +1114,7 @@ def test_what_others_hold_is_as_old_as_when_it_was_known_apart_from_ours() -> No
     broker, told = looking(ready=5, consumers=0, monotonic=lambda: now[0])
     told.ready, told.unacked = 5, 2
     first = broker.depth("orders")
-    broker._touched["orders"] = now[0]
+    broker._measured.touch("orders")
     told.unacked = 9
     now[0] += STATISTICS_LAG - 1
     assert broker.depth("orders") == first
@@ -1125,7 +1124,7 @@ def test_what_others_hold_is_as_old_as_when_it_was_known_apart_from_ours() -> No
 
 def test_what_others_hold_is_unknown_where_it_was_never_known_apart_from_ours() -> None:
     broker, told = looking(ready=0, consumers=0)
-    broker._touched["orders"] = 0.0
+    broker._measured.touch("orders")
     assert broker.depth("orders")[:2] == (0, None)
     assert told.asked == 0
 
@@ -1254,7 +1253,7 @@ def test_a_uri_is_enough() -> None:
         "rabbit_test",
         env={"AIRFLOW_CONN_RABBIT_TEST": "amqps://ana:s3cret@mq.example.org/shop?management_port=15671&verify=false"},
     )
-    [host] = broker._hosts
+    [host] = broker._session.hosts.parameters
 
     assert (host.host, host.port, host.virtual_host, host.ssl_options is not None) == (
         "mq.example.org",

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 import yaml
 from sqlalchemy.engine import make_url
 
-from redrive.brokers.rabbitmq import adapter as rabbitmq
+from redrive.brokers.rabbitmq import measured as rabbitmq
 from redrive.errors import RedriveError, RouteBusy, RoutePaused, SettingsError
 from redrive.ledger import leases, schema
 from redrive.ledger.delivery import breakers, in_flight

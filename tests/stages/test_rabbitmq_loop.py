@@ -190,7 +190,7 @@ class TestLoop(LoopContract):
         return done
 
     def restart(self, shop: RabbitWorkshop) -> None:
-        shop.broker._link.abort()  # type: ignore[attr-defined]
+        shop.broker._session.link.abort()  # type: ignore[attr-defined]
         shop.restarted_process()
 
 
@@ -438,7 +438,7 @@ def die_before(broker: RabbitMQ, method: str, monkeypatch: pytest.MonkeyPatch, *
     def dying(*arguments: Any, **options: Any) -> Any:
         if after:
             real(*arguments, **options)
-        broker._link.abort()  # type: ignore[union-attr]
+        broker._session.link.abort()  # type: ignore[union-attr]
         raise Killed
 
     monkeypatch.setattr(broker, method, dying)
@@ -600,7 +600,7 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
     orders = {f"o-{n}" for n in range(300)}
     workshop.fail(*orders)
     crashes: list[int] = []
-    real = workshop.broker._await  # type: ignore[attr-defined]
+    real = workshop.broker._publishing.confirms.wait  # type: ignore[attr-defined]
 
     def crash(link: Any, sender: Any, window: Any) -> None:
         if not crashes and sender.worked:  # from then on the halves of a window are on the wire together
@@ -610,7 +610,7 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
             rabbitmq.start()
         real(link, sender, window)
 
-    monkeypatch.setattr(workshop.broker, "_await", crash)
+    monkeypatch.setattr(workshop.broker._publishing.confirms, "wait", crash)  # type: ignore[attr-defined]
     first, second = workshop.cycle(), workshop.cycle()
     unknown = first["unknown"]
     assert crashes

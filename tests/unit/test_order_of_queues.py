@@ -10,6 +10,7 @@ from redrive.brokers.pubsub import kind as pubsub
 from redrive.brokers.pulsar import kind as pulsar
 from redrive.brokers.rabbitmq.adapter import RabbitMQ
 from redrive.brokers.rabbitmq.management import Management
+from redrive.brokers.rabbitmq.session import Hosts
 from redrive.brokers.service_bus.adapter import AzureServiceBus
 from redrive.brokers.service_bus.facts import Facts
 from redrive.brokers.service_bus.message import Address
@@ -44,7 +45,7 @@ class Told(Management):
     ],
 )
 def test_rabbitmq_keeps_order_where_its_management_api_says_so(management: Told | None, keeps: bool) -> None:
-    broker = RabbitMQ([], management=management)
+    broker = RabbitMQ(Hosts([]), management=management)
     for _ in range(2):
         assert broker.capabilities_for("orders").in_order is keeps
     assert management is None or management.asked <= 2, "asked once"

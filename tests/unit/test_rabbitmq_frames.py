@@ -6,12 +6,12 @@ import pytest
 from pika import frame, spec
 from pika.channel import ContentFrameAssembler
 
-from redrive.brokers.rabbitmq import link
-from redrive.brokers.rabbitmq.link import Delivery, RawProperties
+from redrive.brokers.rabbitmq import frames
+from redrive.brokers.rabbitmq.frames import Connection, Delivery, RawProperties, Taker
 
 OURS, OTHERS, TAG = 3, 5, "ctag3.1"
 RAW = b"\x10\x00\x02"  # a content header from its flags on: only a delivery mode
-MOST = link._TOGETHER
+MOST = frames.TOGETHER
 
 
 def _frames(number: int, size: int, *, tag: str = TAG, key: str = "orders-dlq") -> list[bytes]:
@@ -36,10 +36,10 @@ class _Stream:
         self.found: list[Delivery] = []
         self.left: list[Any] = []  # frames that pika got
         self._assembler = ContentFrameAssembler()
-        self._connection = link._Connection.__new__(link._Connection)
+        self._connection = Connection.__new__(Connection)
         self._connection._frame_buffer = b""
         self._connection.bytes_received = self._connection.frames_received = 0
-        self._connection.takers = {OURS: link._Taker(TAG, self.found)}
+        self._connection.takers = {OURS: Taker(TAG, self.found)}
         self._connection._process_frame = self._pika
 
     def _pika(self, one: Any) -> None:
@@ -108,5 +108,5 @@ def test_a_large_body_is_put_together_by_pika(size: int) -> None:
 
 def test_a_frame_without_its_end_is_refused() -> None:
     method, header, body = _frames(1, 10)
-    with pytest.raises(link.amqp.InvalidFrameError):
+    with pytest.raises(frames.amqp.InvalidFrameError):
         _Stream().feed(method + header + body[:-1] + b"\x00", 4096)

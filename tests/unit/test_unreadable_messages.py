@@ -1,5 +1,6 @@
 """One message that can't be converted is received with what can be: it never blocks its queue."""
 
+import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,12 @@ import pytest
 from redrive.brokers.base import UNREADABLE, readable
 from redrive.brokers.pubsub import message as pubsub_message
 from redrive.brokers.pulsar import message as pulsar_message
+from redrive.brokers.rabbitmq import content_header
 from redrive.brokers.rabbitmq import message as rabbitmq_message
 from redrive.brokers.service_bus import message as service_bus_message
 from redrive.brokers.sqs import message as sqs_message
 from redrive.errors import BrokerUnavailable
-from redrive.message import MOST, DeadLetter
+from redrive.message import MOST, DeadLetter, Header
 
 
 class Broken:
@@ -88,8 +90,7 @@ def test_what_is_not_the_messages_fault_is_raised() -> None:
 
 
 def rabbit(headers: dict[str, object]) -> DeadLetter:
-    table = rabbitmq_message._table([(name, rabbitmq_message._from_json(value)) for name, value in headers.items()])
-    raw = b"\x20\x00" + table
+    raw = content_header.encode({}, [Header(name, "table", json.dumps(value)) for name, value in headers.items()])
     return rabbitmq_message.letter_of(raw, b"", queue="dlq", exchange="", routing_key="dlq", redelivered=False)
 
 

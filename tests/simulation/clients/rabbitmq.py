@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pika
 
-from redrive.brokers.rabbitmq import adapter
-from redrive.brokers.rabbitmq.link import Delivery
+from redrive.brokers.rabbitmq.adapter import RabbitMQ
+from redrive.brokers.rabbitmq.frames import Delivery
 from redrive.brokers.rabbitmq.management import Management
 from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
 from tests.simulation.world import Copy, System
@@ -42,35 +42,28 @@ _DELAY = "redrive.delay."
 _REASONS = {"MaxDeliveryCountExceeded": "delivery_limit"}
 
 
-def connect(system: System) -> "RabbitMQ":
+def connect(system: System) -> RabbitMQ:
     """The real adapter, on such a link."""
-    return RabbitMQ(system)
-
-
-class RabbitMQ(adapter.RabbitMQ):
-    """The adapter, but for where its link comes from."""
-
-    def __init__(self, system: System, management: Management | None = None) -> None:
-        clock = system.world.clock
-        super().__init__(
-            [pika.ConnectionParameters("simulated")], subject=system.name, sleep=clock.sleep, monotonic=clock.monotonic,
-            management=management,
-        )  # fmt: skip
-        self._system = system
-
-    def _connected(self, subject: str) -> Any:
-        if self._link is None or not self._link.is_open:
-            self._forget_link()
-            if self._system.fate("connect") == "down":
-                raise BrokerUnavailable(f"{subject}: no connection")
-            self._link = Link(self._system)  # type: ignore[assignment]
-            self._ever_connected = True
-        return self._link
+    return RabbitMQ(Node(system), monotonic=system.world.clock.monotonic)
 
 
 def connect_managed(system: System) -> RabbitMQ:
     """The same, with the management API."""
-    return RabbitMQ(system, Measured(system))
+    return RabbitMQ(Node(system), management=Measured(system), monotonic=system.world.clock.monotonic)
+
+
+class Node:
+    """Where the adapter's links come from: one simulated node, tried once."""
+
+    user = "guest"
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+
+    def open(self, subject: str) -> Any:
+        if self._system.fate("connect") == "down":
+            raise BrokerUnavailable(f"{subject}: no connection")
+        return Link(self._system)
 
 
 class Measured(Management):

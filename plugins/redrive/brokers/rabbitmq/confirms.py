@@ -1,9 +1,19 @@
-"""Publisher confirms: windows of messages on a channel in confirm mode, and what the broker said of each message."""
+"""Publisher confirms: windows of messages on a channel in confirm mode, and what the broker said of each message.
+
+:class:`Window` and :class:`Sender` hear the broker's words; :class:`Confirms` waits for them, and says what it means
+when they don't come.
+"""
 
 from collections.abc import Callable, Sequence
 
 from redrive.brokers.base import Publication
-from redrive.brokers.rabbitmq.link import Channel
+from redrive.brokers.rabbitmq.declared import Declared
+from redrive.brokers.rabbitmq.delays import DelayQueues
+from redrive.brokers.rabbitmq.errors import ACCESS_REFUSED, PRECONDITION_FAILED, channel_error, connection_error
+from redrive.brokers.rabbitmq.link import Channel, Link
+from redrive.brokers.rabbitmq.message import DELAY_PREFIX
+from redrive.brokers.rabbitmq.session import Session
+from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
 from redrive.message import Outgoing
 
 #: Messages and bytes of one confirm window; a message of more than a quarter of that goes alone, because RabbitMQ
@@ -107,6 +117,145 @@ class Sender:
         for window in self._windows:  # a plugin of the broker's changed its headers on the way
             window.words = f"{code} {text}"
             window.unmatched += 1
+
+
+class Confirms:
+    """Windows over the session: sent, waited for, and what a channel or connection that is closed says of them.
+
+    ``timeout`` (seconds) is how long a confirmation may take; while the broker blocks us because of its memory or disk
+    alarm the time stands still, for at most ``blocked_timeout``.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        declared: Declared,
+        delays: DelayQueues,
+        *,
+        timeout: float,
+        blocked_timeout: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.sender: Sender | None = None
+        self._session = session
+        self._declared = declared
+        self._delays = delays
+        self._timeout = timeout
+        self._blocked_timeout = blocked_timeout
+        self._monotonic = monotonic
+        session.on_loss(self._forget_sender)
+
+    def ready(self) -> tuple[Link, Sender] | None:
+        """Where a window may be sent at once, before there is a word on those before it; None: nowhere.
+
+        Nothing is opened for it, and the channel must have confirmed something before.
+        """
+        link, sender = self._session.link, self.sender
+        if link is None or sender is None:
+            return None
+        link.serve()
+        if link.blocked or not sender.worked or not sender.channel.is_open:
+            return None
+        return link, sender
+
+    def send(
+        self, queue: str, pack: Sequence[tuple[str, bytes, bytes]]
+    ) -> tuple[list[Publication], BrokerError | None]:
+        """Send one window and wait for what the broker says of each; the error where it concerns all."""
+        try:
+            link = self._session.connected(f"basic.publish on queue {queue}")
+            if not self._unblocked(link):
+                detail = "RabbitMQ blocks publishers (memory or disk alarm)"
+                return [Publication("retry", detail=detail)] * len(pack), BrokerUnavailable(f"{queue}: {detail}")
+            if self.sender is None or not self.sender.channel.is_open:
+                self.sender = Sender(link.channel())
+        except BrokerError as error:  # of this window nothing was sent; of an earlier one something may have been
+            return [Publication("retry", detail=str(error))] * len(pack), error
+        sender = self.sender
+        for other in sender.unanswered():  # should it close the channel, that says nothing of what was begun before
+            self.wait(link, sender, other)
+        fresh = not sender.worked
+        return self.finish(queue, link, sender, sender.send(pack), pack, fresh=fresh)
+
+    def finish(
+        self,
+        queue: str,
+        link: Link,
+        sender: Sender,
+        window: Window,
+        pack: Sequence[tuple[str, bytes, bytes]],
+        *,
+        fresh: bool,
+    ) -> tuple[list[Publication], BrokerError | None]:
+        """Wait for what the broker says of each message of a window; the error where it concerns all."""
+        self.wait(link, sender, window)
+        if window.pending and sender.channel.is_open:
+            # A late word would be taken for one on a later message, so nothing more is heard on this connection.
+            link.abort()
+            detail = f"RabbitMQ did not confirm within {self._timeout:g} s"
+            return window.results(lambda _: Publication("unknown", detail=detail)), None
+        if window.pending:
+            return self._after_close(queue, link, sender, window, fresh=fresh)
+        sender.worked = True
+        window.classify_nacks([self._rejects_when_full(place) for place, _, _ in pack] if window.nacked else [])
+        results = window.results(lambda _: Publication("unknown"))
+        if window.returned or window.unmatched:
+            self._delays.forget(queue)
+        if (window.returned or window.unmatched) and not self._exists(queue):
+            return results, QueueMissing(f"basic.publish on queue {queue}: {window.words or 'no such queue'}")
+        return results, None
+
+    def wait(self, link: Link, sender: Sender, window: Window) -> None:
+        """Wait for the confirmations; while the broker blocks us their clock stands still."""
+        asked = self._monotonic()
+        blocked = 0.0
+        while window.pending and sender.channel.is_open:
+            left = self._timeout - (self._monotonic() - asked - blocked)
+            if left <= 0 or blocked > self._blocked_timeout:
+                return
+            before, was_blocked = self._monotonic(), link.blocked
+            link.wait(lambda: not window.pending or not sender.channel.is_open, min(left, 0.5))
+            if was_blocked or link.blocked:
+                blocked += self._monotonic() - before
+
+    def _forget_sender(self) -> None:
+        self.sender = None
+
+    def _unblocked(self, link: Link) -> bool:
+        """Wait while the broker blocks us; whether it has stopped."""
+        link.serve()
+        return link.wait(lambda: not link.blocked, self._blocked_timeout if link.blocked else 0)
+
+    def _after_close(
+        self, queue: str, link: Link, sender: Sender, window: Window, *, fresh: bool
+    ) -> tuple[list[Publication], BrokerError | None]:
+        """The broker closed the channel or the connection is gone: what that says of the messages without a word."""
+        if self.sender is sender:
+            self.sender = None
+        if not link.is_open:
+            lost = connection_error(link.error, f"basic.publish on queue {queue}")
+            return window.results(lambda _: Publication("unknown", detail=str(lost))), None
+        reason = sender.channel.reason
+        error = channel_error(reason or ConnectionError("closed"), "basic.publish", queue)
+        code = getattr(reason, "reply_code", 0)
+        if code == ACCESS_REFUSED and fresh:  # the first message of the channel was refused, so nothing was taken
+            return window.results(lambda _: Publication("retry", detail=str(error))), error
+        if code == PRECONDITION_FAILED and window.size == 1 and not window.shared:
+            return [Publication("refused", detail=str(error))], None
+        return window.results(lambda _: Publication("unknown", detail=str(error))), None
+
+    def _rejects_when_full(self, queue: str) -> bool:
+        """A nack of ``queue`` says that it is full, as far as may be known."""
+        return queue.startswith(DELAY_PREFIX) or self._declared.rejects_when_full(queue)
+
+    def _exists(self, queue: str) -> bool:
+        try:
+            self._session.probed(queue, "queue.declare")
+        except QueueMissing:
+            return False
+        except BrokerError:
+            return True
+        return True
 
 
 def packs(messages: Sequence[Outgoing], encoded: Sequence[bytes | None]) -> list[list[int]]:

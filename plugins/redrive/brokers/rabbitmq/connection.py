@@ -2,13 +2,14 @@
 
 import math
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pika
 
 from redrive.brokers.rabbitmq.kind import MAX_BYTES
 from redrive.brokers.rabbitmq.management import Management
+from redrive.brokers.rabbitmq.session import Hosts
 from redrive.connections.lookup import Connection
 from redrive.errors import SettingsError
 
@@ -22,8 +23,8 @@ _EXTRA = frozenset(
 )
 
 
-def arguments(connection: Connection) -> dict[str, Any]:
-    """What the constructor needs, from an Airflow connection."""
+def arguments(connection: Connection, sleep: Callable[[float], None]) -> dict[str, Any]:
+    """What the constructor needs, from an Airflow connection; ``sleep`` (seconds) is between attempts to connect."""
     name, extra = f"connection {connection.conn_id}", connection.extra
     if connection.conn_type not in _TYPES:
         raise SettingsError(f"{name}: its type is {connection.conn_type!r}, not one of {', '.join(_TYPES)}")
@@ -65,10 +66,8 @@ def arguments(connection: Connection) -> dict[str, Any]:
     if url:
         management = Management(str(url), vhost, user, password, context=context, timeout=min(timeout, 15))
     return {
-        "hosts": hosts,
-        "subject": name,
+        "hosts": Hosts(hosts, subject=name, timeout=timeout, sleep=sleep),
         "management": management,
-        "timeout": timeout,
         "confirm_timeout": _number(name, extra, "confirm_timeout", 60),
         "blocked_timeout": _number(name, extra, "blocked_timeout", 120),
         "keep_expiration": _flag(extra.get("keep_expiration")),

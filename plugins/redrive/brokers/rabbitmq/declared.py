@@ -1,0 +1,51 @@
+"""How queues were declared, as far as the management API tells."""
+
+from typing import NamedTuple
+
+from redrive.brokers.rabbitmq.management import Management
+from redrive.errors import BrokerError
+
+
+class _Known(NamedTuple):
+    """What does not change while a queue exists."""
+
+    delivery_limit: int | None = None
+    keeps_order: bool = False
+
+
+class Declared:
+    """Asked where a letter is read or a nack is judged. Without the management API nothing is known."""
+
+    def __init__(self, management: Management | None) -> None:
+        self._management = management
+        self._facts: dict[str, _Known] = {}
+
+    def delivery_limit(self, queue: str) -> int | None:
+        """After so many returns the queue lets a message die; None: none, or not known. Asked once."""
+        return self._known(queue).delivery_limit
+
+    def keeps_order(self, queue: str) -> bool:
+        """The queue gives what came first first, as far as may be known. Asked once."""
+        return self._known(queue).keeps_order
+
+    def rejects_when_full(self, queue: str) -> bool:
+        """A nack of ``queue`` says that it is full, as far as may be known. Asked each time."""
+        if self._management is None:
+            return False
+        try:
+            return self._management.queue(queue).rejects_when_full
+        except BrokerError:
+            return False
+
+    def _known(self, queue: str) -> _Known:
+        """What the management API says of a queue, as far as may be known."""
+        if queue not in self._facts:
+            self._facts[queue] = _Known()
+            if self._management is not None:
+                try:
+                    facts = self._management.queue(queue)
+                    self._facts[queue] = _Known(facts.delivery_limit)
+                    self._facts[queue] = _Known(facts.delivery_limit, self._management.keeps_order(facts))
+                except BrokerError:
+                    pass  # a queue that is gone, or no right to look: then it stays unknown
+        return self._facts[queue]
