@@ -197,7 +197,9 @@ class Confirms:
         if window.pending:
             return self._after_close(queue, link, sender, window, fresh=fresh)
         sender.worked = True
-        window.classify_nacks([self._rejects_when_full(place) for place, _, _ in pack] if window.nacked else [])
+        if window.nacked:
+            full = {place: self._rejects_when_full(place) for place in {place for place, _, _ in pack}}
+            window.classify_nacks([full[place] for place, _, _ in pack])
         results = window.results(lambda _: Publication("unknown"))
         if window.returned or window.unmatched:
             self._delays.forget(queue)
