@@ -13,7 +13,7 @@ from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
 from redrive.ledger.engine import parse_instant
 from redrive.message import Received
 from redrive.stages import pipeline
-from redrive.stages.drain import EMPTY_RECEIVES, LAST_LOOK
+from redrive.stages.source_end import EMPTY_RECEIVES, LAST_LOOK
 from tests.workshop import REFUSED, Workshop
 
 LAG = timedelta(minutes=1)
@@ -137,7 +137,7 @@ def test_a_burst_that_was_not_counted_is_drained_to_its_end(workshop: Workshop) 
 
 
 def test_a_backlog_that_goes_on_is_not_complete(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redrive.stages.drain.RECEIVE_AT_ONCE", 5)
+    monkeypatch.setattr("redrive.stages.source_end.RECEIVE_AT_ONCE", 5)
     workshop.die(*[str(number) for number in range(30)])
     broker_of(workshop).counted["orders-dlq"] = 0
     counts = drain(workshop)

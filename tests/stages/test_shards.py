@@ -169,7 +169,7 @@ Build = Callable[..., Site]
 
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Build]:
-    monkeypatch.setattr("redrive.stages.drain.RECEIVE_AT_ONCE", 3)
+    monkeypatch.setattr("redrive.stages.source_end.RECEIVE_AT_ONCE", 3)
     made: list[Site] = []
 
     def build(kind: Kind = "exact", shards: int = 2, **route: Any) -> Site:

@@ -3,7 +3,7 @@
 How it is known depends on what the broker tells of a source:
 
 - Its depth, as it is now: a shard looked at the source while it held nothing itself. Either nothing was there and
-  nobody held any, or the shard received all that was there (``drain._SourceDrain._nothing_is_left``). One such shard
+  nobody held any, or the shard received all that was there (``source_end.SourceEnd``). One such shard
   is enough, whatever became of the others: the look would have shown what they held.
 - Its depth, late or in parts of different age: no look of the run tells what its own shards hold from what others do.
   Only the first one can, because a shard receives nothing before its look is in the ledger
@@ -19,7 +19,7 @@ from datetime import datetime
 from redrive.ledger import leases
 from redrive.ledger.drain import batches, first_looks
 from redrive.stages.context import Context
-from redrive.stages.drain import COMPLETE, NOTHING_MORE, PROVED
+from redrive.stages.source_end import COMPLETE, NOTHING_MORE, PROVED
 
 
 def drained_to(context: Context) -> dict[str, datetime]:

@@ -32,7 +32,7 @@ def prepare(connection: Any, _record: Any) -> None:
     cursor.execute("pragma page_size = 8192")  # of a new file: fewer, larger writes of the same rows
     _write_ahead(cursor)
     cursor.execute("pragma synchronous = full")  # recorded means durable, also when the power fails
-    cursor.execute("pragma wal_autocheckpoint = 16384")  # 64 MiB: each checkpoint writes every touched page again
+    cursor.execute("pragma wal_autocheckpoint = 16384")  # 128 MiB: each checkpoint writes every touched page again
     cursor.execute("pragma foreign_keys = on")
     cursor.execute("pragma temp_store = file")  # what is sorted grows with the messages, memory must not
     cursor.execute("pragma cache_size = -8192")  # 8 MiB: with 32 as much is computed, and sorts take as much again
