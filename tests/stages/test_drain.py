@@ -9,8 +9,7 @@ import pytest
 
 from redrive.brokers.base import Capabilities, Settled
 from redrive.brokers.memory import MEMORY_CAPABILITIES, MemoryBroker
-from redrive.stages import drain as drain_stage
-from redrive.stages import pipeline
+from redrive.stages import pipeline, source_end
 from tests.workshop import REFUSED, Workshop
 
 
@@ -171,7 +170,7 @@ class Forward(Workshop):
 def test_what_comes_ahead_is_never_more_than_is_drained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, drained: int
 ) -> None:
-    monkeypatch.setattr(drain_stage, "RECEIVE_AT_ONCE", 4)
+    monkeypatch.setattr(source_end, "RECEIVE_AT_ONCE", 4)
     workshop = Forward(tmp_path, drain={"wait": "0s", "flush_messages": 10, "limit": limit})
     workshop.die(*(f"{number:04}" for number in range(25)))
     broker = workshop.broker = Ahead(workshop)

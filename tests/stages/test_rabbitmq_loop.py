@@ -19,7 +19,7 @@ from redrive.cli.app import app
 from redrive.ledger.engine import parse_instant
 from redrive.message import DeadLetter, Header, Outgoing, read_tracking
 from redrive.policy import backoff
-from redrive.stages import doctor, drain, open_batch, pipeline
+from redrive.stages import doctor, open_batch, pipeline, source_end
 from tests import servers
 from tests.contract.test_rabbitmq import adapter, eventually
 from tests.stages.loop_contract import Killed, LoopContract
@@ -681,7 +681,7 @@ def test_doctor_says_what_closing_connections_lacks(
 
 def test_a_whole_batch_is_settled_in_one_call(quorum: RabbitWorkshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_batch, "SETTLE_AT_ONCE", 10)
-    monkeypatch.setattr(drain, "RECEIVE_AT_ONCE", 10)
+    monkeypatch.setattr(source_end, "RECEIVE_AT_ONCE", 10)
     quorum.fail(*(f"o-{n}" for n in range(35)))
     calls: list[int] = []
     real = quorum.broker.settle
