@@ -11,8 +11,9 @@ import pytest
 
 from redrive.brokers.base import UNKNOWN_DEPTH, Depth
 from redrive.brokers.memory import MemoryBroker
-from redrive.errors import BrokerUnavailable, LeaseLost, QueueMissing, StagingError
+from redrive.errors import BrokerUnavailable, LeaseLost, LedgerError, QueueMissing, StagingError
 from redrive.ledger import leases
+from redrive.ledger.delivery import windows
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline
@@ -498,7 +499,7 @@ def test_an_error_between_slices_leaves_nothing_of_the_last_one_in_doubt(tmp_pat
     assert workshop.states() == {"sent": 8, "waiting": 12}
 
 
-def test_a_claim_that_is_lost_between_slices_leaves_half_a_window_in_doubt(tmp_path: Path) -> None:
+def test_a_claim_that_is_lost_between_slices_leaves_one_window_in_doubt(tmp_path: Path) -> None:
     """As a crash there would."""
     workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
     workshop.die(*bodies(20))
@@ -514,8 +515,31 @@ def test_a_claim_that_is_lost_between_slices_leaves_half_a_window_in_doubt(tmp_p
     workshop.advance(hours=5)
     workshop.broker = MemoryBroker(workshop.world)
     workshop.cycle()
-    assert workshop.query("select count(*) from redelivery_attempts where unknown_at is not null") == [(2,)]
+    assert workshop.query("select count(*) from redelivery_attempts where unknown_at is not null") == [(4,)]
     assert workshop.bodies("orders") == [body.encode() for body in bodies(20)], "and nothing went twice"
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 4])
+def test_a_half_that_can_not_be_marked_is_unknown_whatever_is_marked_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    workshop = Pipelining(tmp_path, deliver={"slice": 8, "confirm_window": 4})
+    workshop.die(*bodies(8))
+    run = planned(workshop)
+    mark, calls = windows.mark, itertools.count(1)
+
+    def fails(*arguments: Any, **named: Any) -> bool:
+        if next(calls) == failing:
+            raise LedgerError("the disk is full")
+        return mark(*arguments, **named)
+
+    monkeypatch.setattr("redrive.stages.sending.windows.mark", fails)
+    with pytest.raises(LedgerError):
+        deliver(workshop, run)
+    states = workshop.states()
+    assert (states["unknown"], states.get("sending", 0)) == (2, 0)
+    assert states["sent"] == min(2 * failing, 6), "what was on the wire with it is marked"
+    assert sum(states.values()) == 8
 
 
 def test_when_the_end_of_a_slice_fails_the_next_one_stays(tmp_path: Path) -> None:

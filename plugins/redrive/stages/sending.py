@@ -2,7 +2,7 @@
 
 Only one confirm window at a time is in the broker's hands or not yet marked, so a crash leaves at most that window
 unknown. Where the broker pipelines, the window goes in two halves: one is with the broker while the other is marked,
-and the next half is read and announced; the last half of a slice while the next slice is claimed.
+and the next half is read and announced; both are at the end of a slice, while the next slice is claimed.
 """
 
 import itertools
@@ -130,33 +130,28 @@ class SliceSender:
     def send(self, claimed: Slice, rate: Rate, share: float) -> None:
         """Send what the processed check doesn't know at ``rate``, slower where only a ``share`` of consumers works.
 
-        Where the broker pipelines, the last part of it may still be on the wire when this returns: see :meth:`finish`.
+        Where the broker pipelines, the last parts of it may still be on the wire when this returns: see :meth:`finish`.
         Raises what a person has to mend: a missing queue, a missing permission, a staging that can't be read.
         """
         one, parts = self._under_way(claimed, rate, share), self._parts(claimed.destination)
         if one is None:
             return
-        if len(self._wire) >= parts:
-            self._finish_all()
-        try:
-            # What is announced has its payloads at hand: what can't be read never was in the broker's hands.
-            free = parts - len(self._wire)
-            one.announced.extend(part for _ in range(free) if (part := self._next_part(one, parts)))
-        except StagingError as error:
-            self._note(one, error)
-        self._set_aside(one)
-        if not one.announced or claimed.destination in self._blocked:
+        if parts > 1 and len(self._wire) >= parts:
+            self._finish_oldest(one, parts)  # and announce the first part
+        else:
+            if self._wire and parts == 1:
+                self._finish_all()
+            self._announce_first(one, parts)
+        if not one.announced:
             self._give_back(one, [each for each in one.ids if each not in self._aside])
             self._close(one)
             if self._fatal is not None:
                 self.finish()
             return
-        one.mark = one.announced[-1][-1].message_id
-        windows.raise_mark(self._context.ledger, self._context.lease, claimed.slice_id, one.mark, self._context.now())
         while True:
             while one.announced:
                 self._begin(one)
-            if not self._wire or (len(self._wire) < parts and self._is_all_begun(one)):
+            if not self._wire or (parts > 1 and self._is_all_begun(one)):
                 break
             self._finish_oldest(one, parts)
         if one.stopped and not one.on_the_wire:
@@ -208,6 +203,24 @@ class SliceSender:
         self._close(one)
         return None
 
+    def _announce_first(self, one: _SliceUnderWay, parts: int) -> None:
+        """Read what has room on the wire, and announce it; nothing where it can't be read, or nothing may be sent."""
+        try:
+            # What is announced has its payloads at hand: what can't be read never was in the broker's hands.
+            free = parts - len(self._wire)
+            first = [part for _ in range(free) if (part := self._next_part(one, parts))]
+        except StagingError as error:
+            self._note(one, error)
+            first = []
+        self._set_aside(one)
+        if not first or one.claimed.destination in self._blocked:
+            return
+        one.announced.extend(first)
+        one.mark = first[-1][-1].message_id
+        windows.raise_mark(
+            self._context.ledger, self._context.lease, one.claimed.slice_id, one.mark, self._context.now()
+        )
+
     def _next_part(self, one: _SliceUnderWay, parts: int) -> list[Outgoing]:
         if one.stopped:
             return []
@@ -252,7 +265,6 @@ class SliceSender:
         one, messages, finish, _, began = self._wire.popleft()
         with self._prefetch(lambda: self._next_part(current, parts) if current else []) as read:
             marks, problem = _published(finish, one, messages, began)
-        one.on_the_wire -= 1
         self._note(one, problem)
         if current and one.claimed.destination == current.claimed.destination:
             current.trouble = current.trouble or problem
@@ -264,7 +276,7 @@ class SliceSender:
                 self._note(current, error)
             self._set_aside(current)
         rest = self._rest(current) if current else []
-        last = not (self._rest(one) or one.announced or one.on_the_wire or one.stopped)
+        last = not (self._rest(one) or one.announced or one.on_the_wire > 1 or one.stopped)
         announced = windows.mark(
             context.ledger,
             context.lease,
@@ -275,6 +287,7 @@ class SliceSender:
             following=(current.claimed.slice_id, following[-1].message_id) if current and following else None,
             last_window=last,
         )
+        one.on_the_wire -= 1  # not before: a slice stays open, and is recovered, where a part could not be marked
         self._count(one, marks)
         if last:
             self._tell(one)
