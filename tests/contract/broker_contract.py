@@ -162,10 +162,12 @@ class BrokerContract:
 
     @staticmethod
     def take(broker: Broker, queue: str, count: int, lease: timedelta = LEASE) -> list[Received]:
-        """Receive until ``count`` messages are here, or nothing more comes within a second."""
+        """Receive until ``count`` messages are here, or nothing more comes for a while."""
         taken: list[Received] = []
         while len(taken) < count:
-            got = broker.receive(queue, limit=count - len(taken), wait=timedelta(seconds=1), lease=lease)
+            got = broker.receive(
+                queue, limit=count - len(taken), wait=timedelta(seconds=0.3 if taken else 1), lease=lease
+            )
             if not got:
                 break
             taken += got
