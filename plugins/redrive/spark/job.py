@@ -236,6 +236,12 @@ def _known_groups(manifest: Mapping[str, Any]) -> list[KnownGroup]:
     return [KnownGroup(**group) for group in manifest.get("known_groups") or ()]
 
 
+def _ends_with_this_process(spark: SparkSession) -> bool:
+    """``spark-submit`` stops the local session that it started when this process ends. PySpark's own stop waits up to a
+    second more, for the thread that collects accumulators to look whether it is to end."""
+    return "SPARK_REMOTE" not in os.environ and spark.sparkContext.master.startswith("local")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job once; the last line on standard output is its counts as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -262,9 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         counts = run(manifest, spark, access)
     finally:
-        # What spark-submit started it stops when this process ends. PySpark's own stop waits up to a second more, for
-        # the thread that collects accumulators to look whether it is to end.
-        if not submitted or "SPARK_REMOTE" in os.environ:
+        if not (submitted and _ends_with_this_process(spark)):
             spark.stop()
     print(json.dumps(counts), flush=True)  # noqa: T201
     return 0

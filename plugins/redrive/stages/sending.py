@@ -136,11 +136,11 @@ class SliceSender:
         one, parts = self._under_way(claimed, rate, share), self._parts(claimed.destination)
         if one is None:
             return
-        if parts > 1 and len(self._wire) >= parts:
+        if parts == 1:
+            self._finish_all()
+        if len(self._wire) >= parts:
             self._finish_oldest(one, parts)  # and announce the first part
         else:
-            if self._wire and parts == 1:
-                self._finish_all()
             self._announce_first(one, parts)
         if not one.announced:
             self._give_back(one, [each for each in one.ids if each not in self._aside])
@@ -217,9 +217,8 @@ class SliceSender:
             return
         one.announced.extend(first)
         one.mark = first[-1][-1].message_id
-        windows.raise_mark(
-            self._context.ledger, self._context.lease, one.claimed.slice_id, one.mark, self._context.now()
-        )
+        context = self._context
+        windows.raise_mark(context.ledger, context.lease, one.claimed.slice_id, one.mark, context.now())
 
     def _next_part(self, one: _SliceUnderWay, parts: int) -> list[Outgoing]:
         if one.stopped:
