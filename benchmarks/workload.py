@@ -18,11 +18,11 @@ from redrive.staging import file_schemas
 GROUPS = 50
 
 
-def settings(folder: Path, database: str | None = None) -> Settings:
-    """The route ``orders``, with ledger (unless ``database`` names one) and staging below ``folder``."""
+def settings(folder: Path, ledger_url: str) -> Settings:
+    """The route ``orders``, with its staging below ``folder``."""
     return configuration.parse(
         f"""
-database: {database or f"sqlite:///{folder}/redrive.db"}
+database: {ledger_url}
 staging: {folder}/staging
 routes:
   orders:

@@ -38,7 +38,6 @@ class SourceDrain:
         self._last: Micros | None = None  # when the oldest message of the last receive was first enqueued
         self.rescued = 0
         self._source = source
-        self._shard = shard
         self._wait = context.route.drain.wait
         longest = context.broker.capabilities_for(source.queue).max_lease
         self._lease = min(context.route.drain.lease, longest or timedelta.max)
