@@ -45,17 +45,8 @@ class RabbitWorkshop(Workshop):
         self.server = server
         name = f"orders-{uuid.uuid4().hex[:8]}"
         self.orders, self.dlq, self.delay = name, f"{name}-dlq", f"{name}-delay"
-        server.create_queue(self.dlq, x_queue_type=kind)
-        to_dlq = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": self.dlq}
-        quorum = {"x_dead_letter_strategy": "at-least-once", "x_overflow": "reject-publish"} if kind == "quorum" else {}
-        server.create_queue(self.orders, x_queue_type=kind, **to_dlq, **quorum)
-        server.create_queue(
-            self.delay,
-            x_queue_type=kind,
-            x_message_ttl=3_600_000,
-            x_dead_letter_exchange="",
-            x_dead_letter_routing_key=name,
-        )
+        self.kind = kind
+        self.declare_queues()
         on_rabbit = {
             "broker": "rabbitmq",
             "connection": "rabbit_test",
@@ -79,6 +70,17 @@ class RabbitWorkshop(Workshop):
         super().__init__(folder, self._database, **self._route)
         self.consumer = adapter(server)
         self.broker = adapter(server)  # type: ignore[assignment]
+
+    def declare_queues(self) -> None:
+        """Declare the route's queues, as an application does at each start; one that is there stays as it is."""
+        of_kind: dict[str, Any] = {"x_queue_type": self.kind}
+        to_dlq = of_kind | {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": self.dlq}
+        to_orders = of_kind | {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": self.orders}
+        if self.kind == "quorum":
+            to_dlq |= {"x_dead_letter_strategy": "at-least-once", "x_overflow": "reject-publish"}
+        self.server.create_queue(self.dlq, **of_kind)
+        self.server.create_queue(self.orders, **to_dlq)
+        self.server.create_queue(self.delay, **to_orders, x_message_ttl=3_600_000)
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -610,6 +612,8 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
             rabbitmq.kill()
             sender.channel.link.abort()
             rabbitmq.start()
+            # Seen once: a node that is killed seconds after a queue was declared forgot that queue.
+            workshop.declare_queues()
         return window
 
     monkeypatch.setattr(Sender, "send", crash)
