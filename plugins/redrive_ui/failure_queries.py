@@ -1,13 +1,13 @@
 """What pages read of failures, that is groups: the list of them at each place, and one with all about it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.delivery import gate_waits
-from redrive.lifecycle import FINISHED, UNDECIDED, State
+from redrive.lifecycle import FINISHED, UNDECIDED, ReviewStatus, State
 from redrive_ui.group_templates import example, templates
 from redrive_ui.message_queries import by_ids
 from redrive_ui.recent import RECENT, all_recent, first_recent_slice, recent_batches
@@ -16,6 +16,8 @@ from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 
 #: Of what is on its way, so many of the newest messages are looked at for what people released.
 UNDER_WAY = 50_000
+#: Of a failure that is done with, so many messages are counted.
+COUNT_DONE = 10_000
 
 
 def trends(
@@ -37,51 +39,69 @@ def trends(
 TABS = ("waiting", "progress", "done")
 
 
+def _each(where: str, statuses: Iterable[ReviewStatus]) -> str:
+    """SQL: the questions with these statuses by route, group (key 0: without one) and status: how many, first, last."""
+    # Status by status: what waits is found by that, among all that was ever decided.
+    return " union all ".join(
+        f"select route, coalesce(group_id, 0) as group_key, '{status}' as status, count(*) as n,"
+        " min(escalation_id) as first_id, max(escalation_id) as last_id from escalated_messages"
+        f" where {where} and status = '{status}' group by route, coalesce(group_id, 0)"
+        for status in statuses
+    )
+
+
+def _of(failure: str, what: str) -> str:
+    """SQL: ``what``, in which ``{here}`` says that ``questions`` are of the route and group of a row of ``failure``."""
+    here = f"questions.route = {failure}.route and questions.group_id "
+    return (
+        f"case when {failure}.group_id is null then ({what.format(here=here + 'is null')})"
+        f" else ({what.format(here=f'{here}= {failure}.group_id')}) end"
+    )
+
+
 def _placed(readable: Collection[str], route: str, cause: str) -> tuple[str, dict[str, Any]]:
-    """All failures that people were asked about, each at its place: who is awaited, in progress, or done with.
+    """SQL of named queries up to ``placed``: all failures that people were asked about, each at its place: who is
+    awaited, in progress, or done with.
 
     A failure is in one place. Somebody who is at it, or says that it is to be ignored, comes first; then what waits for
-    a decision; then what is decided and has no outcome yet.
+    a decision; then what is decided and has no outcome yet. What is done with is not counted, however much it is: from
+    one failure of it to the next an index is jumped through.
     """
-    only = [one for one in readable if one == route] if route else readable
-    where, values = routes_in(only)
-    # All of this is in one index, in its order. What a row holds beside it is read for the examples alone.
-    each = (
-        "select route, group_id, status, count(*) as n, min(coalesce(first_enqueued_at, escalated_at)) as oldest_at,"
-        " max(escalated_at) as newest_at, min(escalation_id) as first_id, max(escalation_id) as last_id"
-        f" from escalated_messages where {where} group by route, group_id, status"
-    )
-    counted = (
-        "select route, group_id, cast(sum(case when status in ('open', 'refused', 'reopened') then n else 0 end) as"
-        " bigint) as open_messages, cast(sum(case when status = 'decided' then n else 0 end) as bigint) as"
-        " decided_messages, cast(sum(case when status = 'applied' then n else 0 end) as bigint) as applied_messages,"
-        " min(case when status <> 'applied' then oldest_at end) as oldest_at, max(newest_at) as newest_at,"
-        " coalesce(min(case when status in ('open', 'refused', 'reopened') then first_id end),"
-        f" max(last_id)) as example_id from ({each}) as each_status group by route, group_id"
-    )
-    released = (
-        "select route, group_id, count(*) as n from (select route, group_id, releases from messages where"
-        f" {where} and state in ('waiting', 'held', 'sending', 'sent', 'unknown') order by message_id desc"
-        f" limit {UNDER_WAY}) as newest where releases > 0 group by route, group_id"
-    )
-    by_cause = " and failure_groups.cause = :cause" if cause else ""
+    where, values = routes_in([one for one in readable if one == route] if route else readable)
     if cause:
         values["cause"] = cause
-    same = (
-        "{0}.route = counted.route and ({0}.group_id = counted.group_id or ({0}.group_id is null and"
-        " counted.group_id is null))"
-    )
+    last_done = "select max(escalation_id) from escalated_messages questions where status = 'applied' and {here}"
+    counted = "{0}.route = failures.route and {0}.group_key = failures.group_key"
+    known = "{0}.route = failures.route and {0}.group_id = failures.group_id"
     return (
-        "select told.*, case when issue = 'ignored' then 'done' when issue = 'in_progress' then 'progress'"
-        " when open_messages > 0 then 'waiting' when decided_messages > 0 or under_way > 0 then 'progress'"
-        " else 'done' end as tab, open_messages + decided_messages + applied_messages as all_messages from ("
-        "select counted.*, failure_groups.cause, coalesce(issue_state.status, 'open') as issue, issue_state.owner,"
-        " issue_state.ticket,"
-        " coalesce(released.n, 0) as under_way, gate.stage as gate"
-        f" from ({counted}) as counted left join failure_groups on failure_groups.group_id = counted.group_id"
-        f" left join issue_state on {same.format('issue_state')} left join ({released}) as released on"
-        f" {same.format('released')} left join breakers gate on {same.format('gate')} and gate.group_id is not null"
-        f" where 1 = 1{by_cause}) as told",
+        f"routes as (select route from route_state where {where}),"
+        " asked(route, group_id) as (select route, (select min(group_id) from escalated_messages questions where"
+        " questions.route = routes.route) from routes union all select route, (select min(group_id) from"
+        " escalated_messages questions where questions.route = asked.route and questions.group_id > asked.group_id)"
+        " from asked where group_id is not null),"
+        " failures as (select route, group_id, group_id as group_key from asked where group_id is not null union all"
+        " select route, null, 0 from routes where exists (select 1 from escalated_messages questions where"
+        " questions.route = routes.route and questions.group_id is null)),"
+        " undecided as (select route, group_key, cast(sum(case when status <> 'decided' then n else 0 end) as bigint)"
+        " as open_messages, cast(sum(case when status = 'decided' then n else 0 end) as bigint) as decided_messages,"
+        " min(case when status <> 'decided' then first_id end) as first_open, max(last_id) as last_id"
+        f" from ({_each(where, (*UNDECIDED, ReviewStatus.DECIDED))}) as by_status group by route, group_key),"
+        " released as (select route, coalesce(group_id, 0) as group_key, count(*) as n from (select route, group_id,"
+        f" releases from messages where {where} and state in ('waiting', 'held', 'sending', 'sent', 'unknown')"
+        f" order by message_id desc limit {UNDER_WAY}) as newest where releases > 0"
+        " group by route, coalesce(group_id, 0)),"
+        " told as (select failures.*, failure_groups.cause, coalesce(undecided.open_messages, 0) as open_messages,"
+        " coalesce(undecided.decided_messages, 0) as decided_messages, coalesce(released.n, 0) as under_way,"
+        f" undecided.first_open, coalesce(undecided.last_id, {_of('failures', last_done)}) as last_id,"
+        " coalesce(issue_state.status, 'open') as issue, issue_state.owner, issue_state.ticket, gate.stage as gate"
+        " from failures left join failure_groups on failure_groups.group_id = failures.group_id"
+        f" left join undecided on {counted.format('undecided')} left join released on {counted.format('released')}"
+        f" left join issue_state on {known.format('issue_state')} left join breakers gate on {known.format('gate')}"
+        f"{' where failure_groups.cause = :cause' if cause else ''}),"
+        " placed as materialized (select told.*, coalesce(first_open, last_id) as example_id,"
+        " case when issue = 'ignored' then 'done' when issue = 'in_progress'"
+        " then 'progress' when open_messages > 0 then 'waiting' when decided_messages > 0 or under_way > 0 then"
+        " 'progress' else 'done' end as tab from told)",
         values,
     )
 
@@ -100,30 +120,29 @@ def failures(
     """A page of the failures at one place: counts, how far people are, an example, with cause and template (or None);
     and how many there are at each place.
 
-    ``order`` is ``open`` (most messages first) or ``oldest`` (who has waited longest first; the example is that one).
-    ``after`` is the :func:`group_key` of the last row. One row more than ``size`` (:data:`PAGE`) is returned where
-    there is more.
+    ``order`` is ``open`` (most messages first; of what is done with, the latest first) or ``oldest`` (who has waited
+    longest first; the example is that one). ``after`` is the :func:`group_key` of the last row. One row more than
+    ``size`` (:data:`PAGE`) is returned where there is more. Of what is done with, ``many`` is at most
+    :data:`COUNT_DONE` and one.
     """
     placed, values = _placed(readable, route, cause)
     conditions = ["tab = :tab"]
     values["tab"] = tab
-    many = _MANY[tab]
+    oldest = order == "oldest"
+    rank = ("last_id" if tab == "done" else "example_id") if oldest else _MANY.get(tab, "last_id")
     if len(after) == 3:
-        tie = "(route > :last_route or (route = :last_route and coalesce(group_id, 0) > :last_group))"
-        if order == "oldest":
-            conditions.append(f"(example_id > :first or (example_id = :first and {tie}))")
-        else:
-            conditions.append(f"({many} < :first or ({many} = :first and {tie}))")
-        values |= dict(zip(("first", "last_route", "last_group"), after, strict=True))
-    by = "example_id" if order == "oldest" else f"{many} desc"
+        tie = "(route > :last_route or (route = :last_route and group_key > :last_group))"
+        conditions.append(f"({rank} {'>' if oldest else '<'} :last_rank or ({rank} = :last_rank and {tie}))")
+        values |= dict(zip(("last_rank", "last_route", "last_group"), after, strict=True))
     counts = ", ".join(f"coalesce(sum(case when tab = '{one}' then 1 else 0 end), 0) as in_{one}" for one in TABS)
-    # Page and counts are of one look at all that there is, which is what takes time.
+    by = f"rank{'' if oldest else ' desc'}, route, group_key"
+    # Page and counts are of one look at all failures.
     rows = rows_of(
         connection,
-        f"with placed as materialized ({placed}), tabs as (select {counts} from placed), page as (select placed.*,"
-        f" {many} as many from placed where {' and '.join(conditions)} order by {by}, route, coalesce(group_id, 0)"
-        f" limit {(size or PAGE) + 1}) select * from tabs left join page on 1 = 1"
-        f" order by {by}, route, coalesce(group_id, 0)",
+        f"with recursive {placed}, tabs as (select {counts} from placed), page as (select placed.*, {rank} as rank"
+        f" from placed where {' and '.join(conditions)} order by {by} limit {(size or PAGE) + 1})"
+        f" select tabs.*, page.*, {_MANY.get(tab) or _of('page', _COUNTED)} as many, {_of('page', _TIME[tab])} as"
+        f" {'newest_at' if tab == 'done' else 'oldest_at'} from tabs left join page on 1 = 1 order by {by}",
         **values,
     )
     tabs = {one: rows[0][f"in_{one}"] for one in TABS}
@@ -136,31 +155,36 @@ def failures(
     return rows, tabs
 
 
+#: SQL: how many messages are shown at each place: those that wait, and those that are on their way …
+_MANY = {"waiting": "open_messages", "progress": "(open_messages + decided_messages + under_way)"}
+#: … and of what is done with, all that there ever were, as far as they are counted.
+_COUNTED = (
+    "select count(*) from (select 1 as one from escalated_messages questions where {here}"
+    f" limit {COUNT_DONE + 1}) as counted"
+)
+_WAITS = (
+    "select min(coalesce(first_enqueued_at, escalated_at)) from escalated_messages questions where {here}"
+    " and status <> 'applied'"
+)
+#: SQL: since when the failures at each place wait, or when they were last asked about.
+_TIME = {
+    "waiting": _WAITS,
+    "progress": _WAITS,
+    "done": "select escalated_at from escalated_messages questions where questions.escalation_id = page.last_id",
+}
+
+
 def next_failure(connection: Connection, readable: Collection[str]) -> Row | None:
     """The failure that is first in the list of those that wait: its route and group."""
     where, values = routes_in(readable)
-    # Status by status: what waits is found by that, among all that was ever decided.
-    waiting = " union all ".join(
-        f"select route, group_id, count(*) as n from escalated_messages where {where} and status = '{status}'"
-        " group by route, group_id"
-        for status in UNDECIDED
-    )
     return first_of(
         connection,
-        f"select waiting.route, waiting.group_id from ({waiting}) as waiting left join issue_state on issue_state.route"
-        " = waiting.route and issue_state.group_id = waiting.group_id where coalesce(issue_state.status, 'open')"
-        " not in ('ignored', 'in_progress') group by waiting.route, waiting.group_id order by sum(n) desc,"
-        " waiting.route, coalesce(waiting.group_id, 0) limit 1",
+        f"select waiting.route, nullif(group_key, 0) as group_id from ({_each(where, UNDECIDED)}) as waiting left join"
+        " issue_state on issue_state.route = waiting.route and issue_state.group_id = group_key where"
+        " coalesce(issue_state.status, 'open') not in ('ignored', 'in_progress') group by waiting.route, group_key"
+        " order by sum(n) desc, waiting.route, group_key limit 1",
         **values,
     )
-
-
-#: What is counted at each place: what waits, what is on its way, all that there was.
-_MANY = {
-    "waiting": "open_messages",
-    "progress": "(open_messages + decided_messages + under_way)",
-    "done": "all_messages",
-}
 
 
 def issue(connection: Connection, route: str, group_id: int) -> Row:
@@ -178,9 +202,9 @@ def issue(connection: Connection, route: str, group_id: int) -> Row:
     return {"status": "open", "owner": None, "ticket": None, "written_by": None, **(found or {}), "comments": said}
 
 
-def group_key(row: Row, order: str) -> tuple[int, str, int]:
+def group_key(row: Row) -> tuple[int, str, int]:
     """Where in its list a row of :func:`failures` stands."""
-    return row["example_id"] if order == "oldest" else row["many"], row["route"], row["group_id"] or 0
+    return row["rank"], row["route"], row["group_key"]
 
 
 def group(

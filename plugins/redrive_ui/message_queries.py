@@ -13,6 +13,8 @@ from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 
 #: A count beyond this is told as "more than".
 COUNT_TO = 100_000
+#: The newest messages are looked for in so many of the newest batches at most.
+LOOK_BATCHES = 2_000
 
 
 def page(connection: Connection, chosen: Filter, readable: Collection[str], *, after: int | None = None,
@@ -93,18 +95,17 @@ def floor_of(
     if before is not None:
         where += " and batch_id <= :last_batch"
         values["last_batch"] = before - 1 >> 20
-    rows = rows_of(
+    first = first_of(
         connection,
-        f"select batch_id, new_copies, opened_at from staging_batches where new_copies > 0 and {where}"
-        " order by batch_id desc limit 2001",
+        "select batch_id, opened_at from (select batch_id, opened_at, sum(new_copies) over (order by batch_id desc) as"
+        " total, row_number() over (order by batch_id desc) as place, count(*) over () as batches from (select"
+        f" batch_id, new_copies, opened_at from staging_batches where new_copies > 0 and {where} order by batch_id desc"
+        f" limit {LOOK_BATCHES + 1}) as newest) as counted where place < batches and (total >= :many or place ="
+        f" {LOOK_BATCHES}) order by place limit 1",
+        many=count,
         **values,
     )
-    total = 0
-    for number, row in enumerate(rows):
-        total += row["new_copies"]
-        if number + 1 < len(rows) and (total >= count or number == 1999):
-            return row["batch_id"] << 20, row["opened_at"]
-    return 0, None
+    return (first["batch_id"] << 20, first["opened_at"]) if first else (0, None)
 
 
 def message(connection: Connection, message_id: int, readable: Collection[str]) -> Row | None:

@@ -66,14 +66,12 @@ def all_recent(
 def first_recent_slice(connection: Connection, readable: Collection[str], most: int = RECENT) -> int:
     """The first of the slices in which the newest messages were sent, ``most`` of them."""
     where, values = routes_in(readable)
-    rows = rows_of(
+    (row,) = rows_of(
         connection,
-        f"select slice_id, sent from delivery_slices where {where} order by slice_id desc limit 5000",
+        "select coalesce(max(case when total > :most then slice_id end), min(slice_id), 0) as first from"
+        " (select slice_id, sum(sent) over (order by slice_id desc) as total from (select slice_id, sent from"
+        f" delivery_slices where {where} order by slice_id desc limit 5000) as newest) as counted",
+        most=most,
         **values,
     )
-    total = 0
-    for row in rows:
-        total += row["sent"]
-        if total > most:
-            return int(row["slice_id"])
-    return int(rows[-1]["slice_id"]) if rows else 0
+    return int(row["first"])

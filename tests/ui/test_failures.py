@@ -58,6 +58,44 @@ class TestFailures:
                 path = html.unescape(following[1]) if following else None
             assert len(seen) == len(set(seen)) == 10
 
+    def test_that_are_done_with_come_the_latest_first_and_are_counted_so_far_only(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def listed(path: str) -> tuple[list[str], list[str]]:
+            shown: tuple[list[str], list[str]] = [], []
+            following: str | None = path
+            while following:
+                page = site.page(following)
+                shown[0].extend(re.findall(r'<td class="what"><a href="/redrive/groups/([^"]+)"', page))
+                shown[1].extend(re.findall(r'<td class="n"><b>([^<]+)<', page))
+                found = re.search(r'rel="next" href="/redrive([^"]+)"', page)
+                following = html.unescape(found[1]) if found else None
+            return shown
+
+        for module in ("failure_queries", "pages.failures"):
+            monkeypatch.setattr(f"redrive_ui.{module}.PAGE", 3)
+        monkeypatch.setattr("redrive_ui.failure_queries.COUNT_DONE", 20)
+        seeding.escalate(site.ledger, 7, "LookupError", "{}", group_id=None)
+        site.change(
+            "update escalated_messages set status = 'applied', decision = 'discard', decided_by = 'ben',"
+            " decided_at = :now, applied_at = :now where route = 'payments' or coalesce(group_id, 0) <> 1",
+            now=seeding.NOW,
+        )
+        # Whoever ignores a failure is not asked about it, though questions of it are open.
+        later = (seeding.NOW + timedelta(days=36500)).isoformat()
+        site.post("/api/issues", failures=["orders~1"], status="ignored", ignored_until=later)
+        rows = site.rows(
+            "select route, coalesce(cast(group_id as text), 'none'), count(*) from escalated_messages"
+            " group by route, group_id order by max(escalation_id) desc"
+        )
+        done = [(f"{route}/{group}", n) for route, group, n in rows]
+        assert {n > 20 for _, n in done} == {True, False}
+        assert any(group.endswith("/none") for group, _ in done)
+        names, counts = listed("/groups?tab=done")
+        assert names == [group for group, _ in done]
+        assert counts == [str(n) if n <= 20 else "more than 20" for _, n in done]
+        assert listed("/groups?tab=done&order=oldest")[0] == names[::-1]
+
     def test_one_tells_what_it_means_and_what_was_decided_before(self, site: Site) -> None:
         site.change(
             "update escalated_messages set decision = 'discard', decided_by = 'ben', note = 'test orders'"

@@ -46,10 +46,11 @@ def groups_page(
         groups=rows,
         tab=tab,
         tabs=tabs,
+        count_done=failure_queries.COUNT_DONE,
         route=route,
         cause=cause,
         order=order,
-        following="~".join(map(str, failure_queries.group_key(rows[-1], order))) if more else "",
+        following="~".join(map(str, failure_queries.group_key(rows[-1]))) if more else "",
         after=after,
         may_decide={name for name in {row["route"] for row in rows} if ctx.may_decide(name)},
     )

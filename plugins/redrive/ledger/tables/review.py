@@ -50,7 +50,7 @@ escalated_messages = Table(
     # Not for status decided: on SQLite a trigger can take a decision back only after the row was written without it.
     CheckConstraint("status <> 'applied' or decision is not null", name="status_needs_decision"),
     Index("ix_escalated_messages_message_id", "message_id"),
-    Index("ix_escalated_messages_status_group_id", "status", "route", "group_id"),
+    Index("ix_escalated_messages_status_group_id", "status", "route", "group_id", "escalation_id"),
     # What came since a moment.
     Index("ix_escalated_messages_route_escalated_at", "route", "escalated_at"),
     # What was decided together: what became of it, and how it is taken back.

@@ -221,7 +221,10 @@ def upgrade() -> None:
         postgresql_where=sa.text("decided_at is not null"),
     )
     op.create_index(
-        "ix_escalated_messages_status_group_id", "escalated_messages", ["status", "route", "group_id"], unique=False
+        "ix_escalated_messages_status_group_id",
+        "escalated_messages",
+        ["status", "route", "group_id", "escalation_id"],
+        unique=False,
     )
     op.create_table(
         "finished_counts",
