@@ -127,6 +127,16 @@ def index_key(value: str) -> str:
     return f"{shown}~{hashlib.blake2b(raw, digest_size=16).hexdigest()}"
 
 
+def index_keys(values: Sequence[str | None]) -> Sequence[str | None]:
+    """The :func:`index_key` of each, None where there is none; of values that all go in as they are, at one look."""
+    known = list(filter(None, values))
+    if len(max(known, key=len, default="")) <= MAX_INDEXED:
+        together = "".join(known)
+        if together.isascii() and "~" not in together and "\0" not in together:
+            return values
+    return [value and index_key(value) for value in values]
+
+
 def headers_hash(headers: Iterable[Header], strip: frozenset[str]) -> bytes:
     """16 bytes over what producer and consumer wrote into the headers, whatever their order: without failure headers
     (``strip``) and without our marks."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.message import MAX_INDEXED, index_key
+from redrive.message import MAX_INDEXED, index_key, index_keys
 
 HASHED = "a~" + "0" * 32
 
@@ -29,3 +29,8 @@ def test_what_does_not_fit_is_its_beginning_and_a_hash(value: str) -> None:
 def test_two_values_have_two_keys(values: list[str]) -> None:
     one, other = map(index_key, values)
     assert one != other
+
+
+@given(st.lists(st.none() | st.sampled_from([HASHED, "x" * (MAX_INDEXED + 1), "a\0b", "\ud800", ""]) | st.text()))
+def test_keys_of_many_values_are_those_of_each(values: list[str | None]) -> None:
+    assert list(index_keys(values)) == [value and index_key(value) for value in values]

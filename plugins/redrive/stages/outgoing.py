@@ -1,8 +1,9 @@
 """What goes out for a claimed message: its payload from staging, its headers, its correction, its delay."""
 
-import itertools
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from operator import attrgetter
 
 from redrive.brokers.base import Capabilities
 from redrive.corrections import EDITED_HEADER, Correction, changed, read_changes
@@ -23,6 +24,8 @@ from redrive.message import (
     tracking_headers,
 )
 from redrive.stages.context import Context, micros, not_sent_on
+
+_message_id = attrgetter("message_id")
 
 
 def outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged: list[Claimed]) -> Iterator[Outgoing]:
@@ -85,8 +88,11 @@ def _delay(due_at: datetime | str, now: datetime, capabilities: Capabilities) ->
 def _letters(
     context: Context, todo: Sequence[Claimed], paths: dict[int, str], damaged: list[Claimed]
 ) -> Iterator[tuple[Claimed, DeadLetter]]:
-    for batch_id, group in itertools.groupby(todo, key=lambda one: one.message_id >> ROW_BITS):
-        claimed = list(group)
+    end = 0
+    while end < len(todo):
+        start, batch_id = end, todo[end].message_id >> ROW_BITS
+        end = bisect_left(todo, (batch_id + 1) << ROW_BITS, start, key=_message_id)
+        claimed = todo[start:end]
         rows = [one.message_id & (MAX_ROWS - 1) for one in claimed]
         found = context.staging.letters(paths[batch_id], rows)
         read = 0

@@ -18,7 +18,7 @@ from redrive.ledger.moves import move
 from redrive.ledger.review import escalations
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
-from redrive.message import index_key
+from redrive.message import index_keys
 from redrive.policy import backoff
 
 RETRY_AFTER = timedelta(seconds=30)
@@ -212,17 +212,11 @@ def mark(
                 action=Action.LOSE_SIGHT,
                 reason=next(m.detail for m in marks if m.status == "unknown"),
             )
+        arrived = [m for m in marks if m.status == "sent"]
+        keys = index_keys([m.broker_message_id for m in arrived])
         sent = [
-            (
-                stored,
-                m.broker_message_id and index_key(m.broker_message_id),
-                m.tracked,
-                m.body_hash,
-                m.message_id,
-                m.attempt,
-            )
-            for m in marks
-            if m.status == "sent"
+            (stored, key, tracked, hashed, message_id, attempt)
+            for (message_id, attempt, _, _, _, tracked, hashed, _), key in zip(arrived, keys, strict=True)
         ]
         kept = [
             (ledger.dialect.stored(m.due_at), m.message_id, m.attempt)
