@@ -1,9 +1,10 @@
 """The loop on a real RabbitMQ node, beside a dynamic shovel on the same node in the same minutes.
 
-``python -m benchmarks.shovel [--messages 200000] [--database sqlite|postgresql] [--json FILE]``. Durable 1 KiB messages
-lie in a classic queue. First a dynamic shovel in ``on-confirm`` mode moves as many as that from one queue to another;
-then Redrive drains, classifies (Spark, its start included), loads, plans and delivers them. What counts are the ratios:
-both had the same broker, disk and neighbours.
+``python -m benchmarks.shovel [--messages 200000]``, with ``--database`` and ``--spark`` as below. Durable messages of
+1 KiB lie in a classic queue. First a dynamic shovel in ``on-confirm`` mode moves as many as that from one queue to
+another; then Redrive drains, classifies, loads, plans and delivers them. What counts are the ratios: both had the same
+broker, disk and neighbours. With ``--spark local`` Spark is started for the batch, and that counts; with ``connect`` it
+is a server that runs already and has seen some small batches.
 """
 
 import argparse
@@ -12,13 +13,17 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pika
 from tests.servers import RabbitMQ, ServerMissing
 
+from benchmarks import small_batches
 from benchmarks.databases import database
+from redrive.dev import local_spark
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.settings import Settings, parse
@@ -45,17 +50,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--spark", choices=("local", "connect"), default="local")
     parser.add_argument("--json", type=Path, help="a file to write what was measured to")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
         try:
-            with _Node() as node, database(Path(folder), options.database) as (ledger_url, _):
+            with (
+                _spark(Path(folder), options.spark),
+                _Node() as node,
+                database(Path(folder), options.database) as (ledger_url, _),
+            ):
                 found = _measure(node, Path(folder), options.messages, ledger_url)
         except ServerMissing as missing:
             print(missing)
             return 0
     shovel = found["rates"]["shovel"]
-    print(f"{options.messages:,} messages, ledger on {found['ledger']}, RabbitMQ {found['rabbitmq']}")
+    print(
+        f"{options.messages:,} messages, ledger on {found['ledger']}, Spark {options.spark},"
+        f" RabbitMQ {found['rabbitmq']}"
+    )
     missed = False
     for name, rate in found["rates"].items():
         goal = GOALS.get(name)
@@ -64,6 +77,18 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return int(missed)
+
+
+@contextmanager
+def _spark(folder: Path, runner: str) -> Iterator[None]:
+    """The Spark that the settings name: one that is started for each batch, or one that runs."""
+    if runner == "local":
+        yield
+        return
+    with local_spark.running(folder) as server:
+        small_batches.measure(folder, server.environment, small_batches.WARMING)
+        os.environ.update(server.environment)
+        yield
 
 
 def _measure(node: RabbitMQ, folder: Path, count: int, ledger_url: str) -> dict[str, Any]:
@@ -92,6 +117,7 @@ def _measure(node: RabbitMQ, folder: Path, count: int, ledger_url: str) -> dict[
     shown = ("shovel", "drain", "classify", "load", "plan", "deliver", "loop")
     return {
         "messages": count,
+        "spark": settings.spark.runner,
         "ledger": settings.database.partition(":")[0].partition("+")[0],
         "rabbitmq": node.ask("GET", "overview")["rabbitmq_version"],
         "load_average": os.getloadavg()[0],
@@ -111,6 +137,7 @@ def _settings(folder: Path, ledger_url: str) -> Settings:
         f"""
 database: {ledger_url}
 staging: {folder}/staging
+spark: {{runner: "${{REDRIVE_SPARK_RUNNER:-local}}", remote: "${{REDRIVE_SPARK_REMOTE:-sc://localhost}}"}}
 routes:
   orders:
     broker: rabbitmq

@@ -48,10 +48,10 @@ def main() -> int:
     table = Table("runner", "process", "messages", "seconds", "slowest", "target", box=box.SIMPLE_HEAD)
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
         home = Path(folder)
-        found = {"local": _measure(home, {}, 1)}
+        found = {"local": measure(home, {}, 1)}
         with local_spark.running(home) as server:
-            _measure(home, server.environment, WARMING)
-            found["connect"] = _measure(home, server.environment, CYCLES)
+            measure(home, server.environment, WARMING)
+            found["connect"] = measure(home, server.environment, CYCLES)
     missed = False
     for runner, seconds in found.items():
         for process in ("new", "running"):
@@ -64,7 +64,8 @@ def main() -> int:
     return int(missed)
 
 
-def _measure(home: Path, environment: Mapping[str, str], processes: int) -> list[dict[str, float]]:
+def measure(home: Path, environment: Mapping[str, str], processes: int) -> list[dict[str, float]]:
+    """The seconds of two cycles in each of so many processes, with what ``environment`` says of Spark."""
     found = []
     for _ in range(processes):
         with tempfile.TemporaryDirectory(dir=home) as folder:
