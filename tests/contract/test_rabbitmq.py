@@ -368,7 +368,7 @@ def test_never_more_is_taken_than_one_batch(rabbitmq: servers.RabbitMQ, create: 
     fill(one, queue, 50)
     assert len(one.receive(queue, limit=20, wait=NO_WAIT, lease=LEASE)) == 20
 
-    assert two.depth(queue).visible == 30
+    assert ready(two, queue) == 30
     one.close()
     two.close()
 
