@@ -154,12 +154,12 @@ class TestApachePulsar(BrokerContract):
         assert (told.dead_letter_queue, told.max_deliveries, told.lease) == (None, None, None)
 
     def test_a_dead_letter_names_the_queue_on_which_it_failed(
-        self, broker: ApachePulsar, make_queue: Callable[..., str], consumers: Any
+        self, broker: ApachePulsar, make_queue: Callable[..., str], pulsar_server: Pulsar, consumers: Any
     ) -> None:
         """Dead-lettered by the vendor's client library, as in real life."""
         live = make_queue()
         [sent] = self.send(broker, live, outgoing(b"fails", headers=(Header("a", "String", "b"),), ordering_key="k-1"))
-        dead = fail(consumers, live)
+        dead = fail(pulsar_server, consumers, live)
 
         [received] = self.take(broker, dead, 1)
         letter = received.letter
@@ -172,7 +172,9 @@ class TestApachePulsar(BrokerContract):
         assert letter.broker_message_id != sent.broker_message_id
 
 
-def fail(client: Any, topic: str, *, subscription: str = "worker", times: int = 1, **options: Any) -> str:
+def fail(
+    server: Pulsar, client: Any, topic: str, *, subscription: str = "worker", times: int = 1, **options: Any
+) -> str:
     """Let a consumer refuse every message until its library has dead-lettered them; the name of that topic."""
     consumer = client.subscribe(
         full(topic),
@@ -186,6 +188,7 @@ def fail(client: Any, topic: str, *, subscription: str = "worker", times: int = 
         while True:
             consumer.negative_acknowledge(consumer.receive(700))
     except pulsar.Timeout:
+        server.until_dead_lettered(topic, subscription)
         return f"{topic}-{subscription}-DLQ"
     finally:
         consumer.close()
@@ -215,12 +218,13 @@ def test_all_partitions_of_a_topic_are_one_queue(
 
 
 def test_a_letter_from_a_partition_goes_back_to_its_topic_unless_pinned(
-    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], consumers: Any
+    make_adapter: Callable[..., ApachePulsar], make_queue: Callable[..., str], pulsar_server: Pulsar, consumers: Any
 ) -> None:
     broker, live = make_adapter(), make_queue(partitions=2)
     statuses(broker, live, 1, ordering_key="k")
     dead = make_queue()
-    fail(consumers, live, dead_letter_topic=full(dead))  # by default each partition would get one of its own
+    # By default each partition would get one of its own.
+    fail(pulsar_server, consumers, live, dead_letter_topic=full(dead))
 
     [received] = BrokerContract.take(broker, dead, 1)
     [pinned] = BrokerContract.take(make_adapter({"keep_partition": True, "subscription": "pinned"}), dead, 1)
