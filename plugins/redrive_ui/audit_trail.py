@@ -226,10 +226,12 @@ def changed(
         for one in some:
             one["template"] = said.get((one["route"], one["group_id"]))
     of_route = "(route is null or " + where + ")" if all_routes else where
+    # People's newest events are found by their index; asked with their routes, the machine's would be gone through too.
     others = rows_of(
         connection,
         "select actor, action, route, sum(count) as n, max(at) as last_at from (select actor, action, route, count, at"
-        f" from audit_events where actor <> 'redrive' and {of_route} order by event_id desc limit {LOOK}) as latest"
+        " from audit_events where event_id in (select event_id from audit_events where actor <> 'redrive' order by"
+        f" event_id desc limit {LOOK}) and {of_route}) as latest"
         " where at > :since_at and lower(trim(actor)) <> lower(trim(:me)) group by actor, action, route"
         " order by max(at) desc limit 12",
         since_at=visit.since,

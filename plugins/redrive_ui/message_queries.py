@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.dialects import dialect_of
-from redrive.ledger.engine import sql
+from redrive.ledger.engine import parse_instant, sql
 from redrive_ui.filters import Filter
 from redrive_ui.rows import PAGE, Row, first_of, routes_in, rows_of
 
@@ -95,17 +95,22 @@ def floor_of(
     if before is not None:
         where += " and batch_id <= :last_batch"
         values["last_batch"] = before - 1 >> 20
-    first = first_of(
-        connection,
-        "select batch_id, opened_at from (select batch_id, opened_at, sum(new_copies) over (order by batch_id desc) as"
-        " total, row_number() over (order by batch_id desc) as place, count(*) over () as batches from (select"
-        f" batch_id, new_copies, opened_at from staging_batches where new_copies > 0 and {where} order by batch_id desc"
-        f" limit {LOOK_BATCHES + 1}) as newest) as counted where place < batches and (total >= :many or place ="
-        f" {LOOK_BATCHES}) order by place limit 1",
-        many=count,
-        **values,
-    )
-    return (first["batch_id"] << 20, first["opened_at"]) if first else (0, None)
+    floor, total = None, 0
+    # Row by row: where the newest batches are large, the others are not fetched.
+    with connection.execute(
+        sql(
+            f"select batch_id, new_copies, opened_at from staging_batches where new_copies > 0 and {where}"
+            f" order by batch_id desc limit {LOOK_BATCHES + 1}"
+        ),
+        values,
+    ) as rows:
+        for number, row in enumerate(rows, start=1):
+            if floor is not None:
+                return floor.batch_id << 20, parse_instant(floor.opened_at)
+            total += row.new_copies
+            if total >= count or number == LOOK_BATCHES:
+                floor = row
+    return 0, None
 
 
 def message(connection: Connection, message_id: int, readable: Collection[str]) -> Row | None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.dialects import dialect_of
+from redrive.ledger.engine import sql
 from redrive_ui.rows import Row, routes_in, rows_of
 
 #: Trends are drawn from at most so many of the newest messages, rates of success from so many of the newest sends.
@@ -66,12 +67,13 @@ def all_recent(
 def first_recent_slice(connection: Connection, readable: Collection[str], most: int = RECENT) -> int:
     """The first of the slices in which the newest messages were sent, ``most`` of them."""
     where, values = routes_in(readable)
-    (row,) = rows_of(
-        connection,
-        "select coalesce(max(case when total > :most then slice_id end), min(slice_id), 0) as first from"
-        " (select slice_id, sum(sent) over (order by slice_id desc) as total from (select slice_id, sent from"
-        f" delivery_slices where {where} order by slice_id desc limit 5000) as newest) as counted",
-        most=most,
-        **values,
-    )
-    return int(row["first"])
+    found, total = 0, 0
+    # Row by row: where the newest slices are large, the others are not fetched.
+    with connection.execute(
+        sql(f"select slice_id, sent from delivery_slices where {where} order by slice_id desc limit 5000"), values
+    ) as rows:
+        for row in rows:
+            found, total = int(row.slice_id), total + row.sent
+            if total > most:
+                break
+    return found

@@ -51,8 +51,8 @@ escalated_messages = Table(
     CheckConstraint("status <> 'applied' or decision is not null", name="status_needs_decision"),
     Index("ix_escalated_messages_message_id", "message_id"),
     Index("ix_escalated_messages_status_group_id", "status", "route", "group_id", "escalation_id"),
-    # What came since a moment.
-    Index("ix_escalated_messages_route_escalated_at", "route", "escalated_at"),
+    # What came since a moment, and of which groups.
+    Index("ix_escalated_messages_route_escalated_at", "route", "escalated_at", "group_id"),
     # What was decided together: what became of it, and how it is taken back.
     Index(
         "ix_escalated_messages_decided_at",

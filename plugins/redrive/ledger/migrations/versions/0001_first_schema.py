@@ -204,7 +204,10 @@ def upgrade() -> None:
     )
     op.create_index("ix_escalated_messages_message_id", "escalated_messages", ["message_id"], unique=False)
     op.create_index(
-        "ix_escalated_messages_route_escalated_at", "escalated_messages", ["route", "escalated_at"], unique=False
+        "ix_escalated_messages_route_escalated_at",
+        "escalated_messages",
+        ["route", "escalated_at", "group_id"],
+        unique=False,
     )
     op.create_index(
         "ix_escalated_messages_review",
