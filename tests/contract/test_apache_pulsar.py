@@ -311,12 +311,13 @@ def test_a_topic_without_subscription_is_warned_of(
 def test_the_namespace_s_time_to_live_is_the_retention(
     make_adapter: Callable[..., ApachePulsar], pulsar_server: Pulsar
 ) -> None:
-    pulsar_server.ask("PUT", "namespaces/public/short", {})
-    pulsar_server.ask("POST", "namespaces/public/short/messageTTL", 3600)
-    pulsar_server.ask("PUT", "persistent/public/short/orders")
+    namespace = f"public/short-{uuid.uuid4().hex[:12]}"
+    pulsar_server.ask("PUT", f"namespaces/{namespace}", {})
+    pulsar_server.ask("POST", f"namespaces/{namespace}/messageTTL", 3600)
+    pulsar_server.ask("PUT", f"persistent/{namespace}/orders")
 
-    assert make_adapter(schema="public/short").describe("orders").retention == timedelta(hours=1)
-    assert make_adapter().describe("persistent://public/short/orders").retention == timedelta(hours=1)
+    assert make_adapter(schema=namespace).describe("orders").retention == timedelta(hours=1)
+    assert make_adapter().describe(f"persistent://{namespace}/orders").retention == timedelta(hours=1)
 
 
 # --- what a message carries -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -535,7 +536,7 @@ def test_a_publish_of_unknown_fate_is_never_repeated(
     broker = make_adapter(concurrency=1, timeout=1)
     queue = Operator(broker).queue(ordered=True)
     for name, of_method in fault.items():
-        getattr(world.faults, name).update(of_method)
+        getattr(world.faults, name).update({one: copy(what) for one, what in of_method.items()})
     results = broker.publish(queue, [outgoing(b"%d" % n, n, ordering_key="ab"[n]) for n in range(2)])
 
     assert [r.status for r in results] == ["unknown", "sent"]

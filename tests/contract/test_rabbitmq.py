@@ -1135,13 +1135,13 @@ def test_what_others_hold_is_unknown_where_it_was_never_known_apart_from_ours() 
 def test_a_description_follows_exchanges(
     rabbit: RabbitMQ, rabbitmq: servers.RabbitMQ, create: Callable[..., str]
 ) -> None:
-    dead = create()
-    rabbitmq.ask("PUT", "exchanges/%2F/graveyard", {"type": "topic", "durable": True})
-    rabbitmq.ask("POST", f"bindings/%2F/e/graveyard/q/{dead}", {"routing_key": "orders.#"})
-    rabbitmq.ask("POST", f"bindings/%2F/e/graveyard/q/{create()}", {"routing_key": "invoices.*"})
+    dead, exchange = create(), f"graveyard-{uuid.uuid4().hex[:12]}"
+    rabbitmq.ask("PUT", f"exchanges/%2F/{exchange}", {"type": "topic", "durable": True})
+    rabbitmq.ask("POST", f"bindings/%2F/e/{exchange}/q/{dead}", {"routing_key": "orders.#"})
+    rabbitmq.ask("POST", f"bindings/%2F/e/{exchange}/q/{create()}", {"routing_key": "invoices.*"})
     live = create(
         x_queue_type="quorum",
-        x_dead_letter_exchange="graveyard",
+        x_dead_letter_exchange=exchange,
         x_dead_letter_routing_key="orders.eu",
         x_delivery_limit=4,
     )
