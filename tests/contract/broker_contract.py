@@ -39,6 +39,8 @@ NO_WAIT = timedelta(0)
 LEASE = timedelta(seconds=60)
 BOUNCES = 20  # so many and a drain does not end by itself
 UNBOUNDED_BODY = 4 << 20
+#: Seconds that a server may take, however busy the machine is; who waits ends at once when it has come.
+PATIENCE = 60.0
 UNBOUNDED_HEADERS = 1_000
 
 BODIES = {
@@ -53,6 +55,14 @@ BODIES = {
 def outgoing(body: bytes = b"hello", number: int = 1, **fields: object) -> Outgoing:
     """A message to publish, with only the facts that matter."""
     return Outgoing(number, f"k3v9q2-{number:014x}", 1, body, **fields)  # type: ignore[arg-type]
+
+
+def eventually(question: Callable[[], object], within: float = PATIENCE) -> object:
+    """The first answer that is true; the last one after ``within`` seconds."""
+    deadline = time.monotonic() + within
+    while not (answer := question()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return answer
 
 
 #: Every call of the port, on one queue.
@@ -161,15 +171,23 @@ class BrokerContract:
         return make_queue()
 
     @staticmethod
-    def take(broker: Broker, queue: str, count: int, lease: timedelta = LEASE) -> list[Received]:
-        """Receive until ``count`` messages are here, or nothing more comes for a while."""
+    def take(
+        broker: Broker, queue: str, count: int, lease: timedelta = LEASE, *, least: int | None = None
+    ) -> list[Received]:
+        """Receive until ``count`` messages are here.
+
+        With ``least`` so many are certain, and of the others those that come before nothing more does for a while. A
+        server on a busy machine may pause for longer: so what is certain is waited for.
+        """
         taken: list[Received] = []
+        deadline = time.monotonic() + PATIENCE
         while len(taken) < count:
             got = broker.receive(
                 queue, limit=count - len(taken), wait=timedelta(seconds=0.3 if taken else 1), lease=lease
             )
-            if not got:
+            if not got and len(taken) >= (count if least is None else least):
                 break
+            assert got or time.monotonic() < deadline, f"{len(taken)} of {count} came: {taken}"
             taken += got
         return taken
 
@@ -335,7 +353,7 @@ class BrokerContract:
         self.send(broker, queue, outgoing(), outgoing(number=2))
         self.take(broker, queue, 1)
 
-        assert len(self.take(broker, queue, 2)) == 1
+        assert len(self.take(broker, queue, 2, least=1)) == 1
         assert self.left(broker, queue) == 2
         depth = broker.depth(queue)
         told = (depth.visible, depth.in_flight, depth.delayed)
@@ -366,15 +384,22 @@ class BrokerContract:
         assert all(self.delivered(r, 2) for r in back)
 
     def test_an_extended_lease_keeps_a_message_away(
-        self, broker: Broker, queue: str, let_pass: Callable[[timedelta], None]
+        self, broker: Broker, make_queue: Callable[..., str], let_pass: Callable[[timedelta], None]
     ) -> None:
-        self.send(broker, queue, outgoing(b"kept", 1), outgoing(b"let go", 2))
-        taken = self.take(broker, queue, 2, self.short_lease)
-        kept = next(r for r in taken if r.letter.body == b"kept")
-        broker.extend(queue, [kept.receipt], LEASE)
-        let_pass(self.short_lease * 1.5)
+        lease = self.short_lease
+        while True:
+            queue = make_queue()
+            self.send(broker, queue, outgoing(b"kept", 1), outgoing(b"let go", 2))
+            began = time.monotonic()
+            taken = self.take(broker, queue, 2, lease)
+            kept = next(r for r in taken if r.letter.body == b"kept")
+            broker.extend(queue, [kept.receipt], LEASE)
+            if time.monotonic() - began < lease.total_seconds():
+                break
+            lease *= 2  # so busy a machine lets a short lease end before it can be extended
+        let_pass(lease * 1.5)
 
-        assert [r.letter.body for r in self.take(broker, queue, 2)] == [b"let go"]
+        assert [r.letter.body for r in self.take(broker, queue, 2, least=1)] == [b"let go"]
         assert broker.settle(queue, [kept.receipt]).count == 1
 
     def test_an_empty_queue_gives_nothing(self, broker: Broker, queue: str) -> None:
@@ -425,7 +450,7 @@ class BrokerContract:
         keys = ("a", "b", "a", "a", "b", "a") * 4
         self.send(broker, queue, *(outgoing(b"%d" % n, n, ordering_key=k) for n, k in enumerate(keys)))
         seen: dict[str | None, list[int]] = {}
-        while got := self.take(broker, queue, 5):
+        while got := self.take(broker, queue, 5, least=sum(map(len, seen.values())) < len(keys)):
             for received in got:
                 seen.setdefault(received.letter.ordering_key, []).append(int(received.letter.body))
             broker.settle(queue, [r.receipt for r in got])
@@ -445,7 +470,7 @@ class BrokerContract:
         self.send(broker, queue, *(one._replace(attempt=2) for one in again))
 
         came = []
-        while got := self.take(broker, queue, 6):
+        while got := self.take(broker, queue, 6, least=len(came) < 6):
             came += [received.letter.body for received in got]
             broker.settle(queue, [received.receipt for received in got])
         assert came == [b"tick"] * 6
@@ -486,7 +511,7 @@ class BrokerContract:
         for _ in range(2):
             assert len(self.take(broker, live, 1, self.short_lease)) == 1
             let_pass(self.short_lease * 1.5)
-        assert self.take(broker, live, 1) == []
+        assert self.take(broker, live, 1, least=0) == []
 
         [received] = self.take(broker, dead, 1)
         assert received.letter.origin == live
@@ -539,7 +564,7 @@ class BrokerContract:
     def test_two_tasks_never_hold_the_same_message(self, broker: Broker, another_broker: Broker, queue: str) -> None:
         self.send(broker, queue, *(outgoing(b"%d" % n, n) for n in range(40)))
         mine = self.take(broker, queue, 20)
-        theirs = self.take(another_broker, queue, 40)
+        theirs = self.take(another_broker, queue, 40, least=20)
 
         assert sorted(int(r.letter.body) for r in [*mine, *theirs]) == list(range(40))
 
@@ -548,4 +573,5 @@ class BrokerContract:
         self.take(broker, queue, 1)
         broker.close()
 
-        assert self.left(another_broker, queue) == 2
+        # A broker may take its time to give back what was held, or tell of it late.
+        assert eventually(lambda: self.left(another_broker, queue) == 2), self.left(another_broker, queue)

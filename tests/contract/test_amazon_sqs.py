@@ -152,7 +152,7 @@ class SqsContract(BrokerContract):
         queue = create(ordered=True)
         self.send(sqs, queue, outgoing(ordering_key="g", dedup_id="order-17"))
         self.send(sqs, queue, outgoing(ordering_key="g", dedup_id="order-17"))  # "sent", says SQS
-        [received] = self.take(sqs, queue, 5)
+        [received] = self.take(sqs, queue, 5, least=1)
 
         properties = dict(received.letter.properties)
         assert properties["MessageDeduplicationId"] == "order-17"
