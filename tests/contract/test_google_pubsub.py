@@ -29,7 +29,7 @@ from redrive.brokers.pubsub.kind import FAILURE_HEADERS
 from redrive.brokers.pubsub.message import parse_time
 from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
-from tests.contract.broker_contract import LEASE, NO_WAIT, BrokerContract, outgoing
+from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, outgoing
 from tests.servers import ServerMissing, free_port, missing
 from tests.stand_ins.pstest_server import Pstest
 from tests.stand_ins.pubsub import PubSubServer
@@ -198,9 +198,9 @@ class PubSubContract(BrokerContract):
 
         with pubsub_v1.SubscriberClient() as subscriber:
             pulling = subscriber.subscribe(subscription(queue), handle)
-            assert all_here.wait(10)
+            assert all_here.wait(PATIENCE)
             pulling.cancel()
-            pulling.result(10)
+            pulling.result(PATIENCE)
         assert sorted(int(body) for body in seen) == list(range(20))
         assert self.left(broker, queue) == 0
 
@@ -296,7 +296,7 @@ class TestOnPstest(PubSubContract):
         broker.settle(queue, [first.receipt])
         broker.release(queue, [second.receipt])
 
-        assert self.left(broker, queue) == 1
+        assert len(self.take(broker, queue, 2, least=1)) == 1
 
     def test_a_leased_message_is_hidden_and_counted(self, broker: GooglePubSub, queue: str) -> None:
         """pstest doesn't show what is leased: it is hidden, and there again when it is released."""
@@ -307,7 +307,7 @@ class TestOnPstest(PubSubContract):
         assert broker.depth(queue).total is None
 
         broker.release(queue, [one.receipt for one in [*held, *rest]])
-        assert self.left(broker, queue) == 2
+        assert len(self.take(broker, queue, 3, least=2)) == 2
 
     def test_closing_settles_nothing(self, broker: GooglePubSub, another_broker: GooglePubSub, queue: str) -> None:
         """pstest doesn't show what is leased: it comes back when the lease is over."""
@@ -316,7 +316,7 @@ class TestOnPstest(PubSubContract):
         broker.close()
         time.sleep(self.short_lease.total_seconds() * 1.5)
 
-        assert self.left(another_broker, queue) == 2
+        assert len(self.take(another_broker, queue, 3, least=2)) == 2
 
     def test_a_dead_letter_names_the_queue_on_which_it_failed(
         self, broker: GooglePubSub, make_queue: Callable[..., str], let_pass: Callable[[timedelta], None]
@@ -533,7 +533,7 @@ def test_a_request_has_one_ordering_key(pubsub: GooglePubSub, operator: Operator
 def test_a_publish_of_unknown_fate_is_never_repeated(
     make_adapter: Callable[..., GooglePubSub], world: World, fault: dict[str, dict[str, object]]
 ) -> None:
-    broker = make_adapter(concurrency=1, timeout=1)
+    broker = make_adapter(concurrency=1, timeout=1 if "hang" in fault else PATIENCE)
     queue = Operator(broker).queue(ordered=True)
     for name, of_method in fault.items():
         getattr(world.faults, name).update({one: copy(what) for one, what in of_method.items()})
@@ -591,6 +591,8 @@ def test_a_server_that_went_away_has_taken_nothing(
     queue = Operator(broker).queue()
     broker.depth(queue)
     server.stop()
+    # By the first the client notices that its connection is gone; what breaks under way is rightly unknown.
+    assert set(statuses(broker, queue, 2)) <= {"retry", "unknown"}
     assert statuses(broker, queue, 2) == ["retry", "retry"]
     server.start()
     deadline = time.monotonic() + 60  # the channel connects anew after pauses of up to 5 s
@@ -608,7 +610,7 @@ def test_after_a_restart_the_same_adapter_goes_on(
     [first] = broker.receive(queue, limit=1, wait=NO_WAIT, lease=LEASE)
     server.restart()
 
-    assert len(broker.receive(queue, limit=5, wait=SECOND, lease=LEASE)) == 2
+    assert len(BrokerContract.take(broker, queue, 5, least=2)) == 2
     assert broker.settle(queue, [first.receipt]).count == 1
     assert statuses(broker, queue, 1) == ["sent"]
 
@@ -755,7 +757,7 @@ def test_a_message_that_was_given_back_rests_as_the_retry_policy_says(
 def test_silence_of_a_server_that_is_gone_is_not_taken_for_an_empty_subscription(
     make_adapter: Callable[..., GooglePubSub], world: World
 ) -> None:
-    broker = make_adapter(timeout=1)
+    broker = make_adapter()
     queue = Operator(broker).queue()
     assert broker.receive(queue, limit=1, wait=SECOND / 5, lease=LEASE) == []
     world.faults.hang["Pull"] = 100  # also for a pull of before that is only now begun

@@ -22,6 +22,7 @@ from redrive.errors import SourcesFailed
 from redrive.message import DeadLetter, Header
 from redrive.settings import Canary
 from redrive.stages import doctor, pipeline
+from tests.contract.broker_contract import PATIENCE
 from tests.contract.test_google_pubsub import Operator, adapter, connection, subscription, topic
 from tests.stages.loop_contract import LoopContract
 from tests.stand_ins.pubsub import PubSubServer
@@ -58,7 +59,7 @@ class PubSubWorkshop(Workshop):
 
     def open(self, **options: Any) -> Any:
         """An adapter of its own, as another task has."""
-        options = {"sleep": time.sleep, "monotonic": lambda: self.time.now / 1e6, "timeout": 2} | options
+        options = {"sleep": time.sleep, "monotonic": lambda: self.time.now / 1e6, "timeout": PATIENCE} | options
         return adapter(self.server.endpoint, **options)
 
     def close(self) -> None:
@@ -282,8 +283,7 @@ def test_a_restart_in_the_middle_of_a_drain_loses_and_doubles_nothing(build: Bui
 
     def restart(method: str, _: str) -> None:
         if method == "Acknowledge" and next(calls) == 2:
-            threading.Thread(target=shop.server.restart).start()
-            time.sleep(0.2)
+            shop.server.restart()
 
     shop.pubsub.faults.before = restart
     report = shop.cycle()

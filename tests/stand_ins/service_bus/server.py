@@ -51,7 +51,7 @@ class ServiceBusStandIn:
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="service-bus-stand-in", daemon=True)
         self._thread.start()
-        if not ready.wait(10):
+        if not ready.wait(60):
             raise RuntimeError("the Service Bus stand-in does not start")
         return self
 
@@ -61,7 +61,7 @@ class ServiceBusStandIn:
         if loop is None or thread is None:
             return
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         self._loop = self._thread = None
 
     def restart(self) -> None:
@@ -80,7 +80,8 @@ class ServiceBusStandIn:
                 done.set()
 
             loop.call_soon_threadsafe(drop)
-            done.wait(5)
+            if not done.wait(60):
+                raise RuntimeError("the Service Bus stand-in does not break its connections")
 
     def __enter__(self) -> Self:
         return self.start()
