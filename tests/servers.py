@@ -111,6 +111,7 @@ class Server:
 
     name = "server"
     start_within = 120.0  # seconds; several start side by side
+    stop_within = 10.0  # and is killed then
     stop_signal = signal.SIGTERM
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -167,10 +168,10 @@ class Server:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(self.stop_signal)
             try:
-                self.process.wait(10)
+                self.process.wait(self.stop_within)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait(10)
+                self.process.wait(60)
         if self.process is not None:
             GUARD.forget(self.process.pid)
         self.process = None
@@ -332,6 +333,7 @@ class RabbitMQ(Server):
     """
 
     name = "rabbitmq"
+    stop_within = 60.0  # killed, it might forget what tests go on with
     home = Path("/usr/lib/rabbitmq/lib")
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -418,7 +420,7 @@ class RabbitMQ(Server):
         """Let the node die as in a power cut, as far as a process can."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
         GUARD.forget(self.process.pid)
         self.process = None
         self._stop_epmd()
@@ -446,7 +448,7 @@ class RabbitMQ(Server):
                 "Authorization": "Basic " + base64.b64encode(f"{user}:{user}".encode()).decode(),
             },
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             content = answer.read()
         return json.loads(content) if content else None
 

@@ -18,13 +18,14 @@ from redrive.brokers.pulsar.kind import FAILURE_HEADERS
 from redrive.brokers.pulsar.message import base_topic, entry, schema_version
 from redrive.errors import BrokerUnavailable, PermissionRefused, QueueMissing, SettingsError
 from redrive.message import Header, clean_headers, tracking_headers
-from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, outgoing
+from tests.contract.broker_contract import LEASE, NO_WAIT, PATIENCE, BrokerContract, eventually, outgoing
 from tests.pulsar_server import Pulsar, token
 from tests.servers import free_port
 
 pytestmark = pytest.mark.server
 
 SECOND = timedelta(seconds=1)
+MILLISECONDS = round(1000 * PATIENCE)  # for what comes
 QUIET = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
 
 
@@ -188,14 +189,15 @@ def fail(
         negative_ack_redelivery_delay_ms=100,
         dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(times, **options),
     )
-    try:
-        while True:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
             consumer.negative_acknowledge(consumer.receive(700))
-    except pulsar.Timeout:
-        server.until_dead_lettered(topic, subscription)
-        return f"{topic}-{subscription}-DLQ"
-    finally:
-        consumer.close()
+        except pulsar.Timeout:
+            if server.is_worked_off(topic, subscription):
+                break
+    consumer.close()
+    return f"{topic}-{subscription}-DLQ"
 
 
 def statuses(broker: ApachePulsar, queue: str, count: int, **fields: object) -> list[str]:
@@ -278,8 +280,17 @@ def test_a_retry_letter_topic_is_shared_with_its_consumer_not_copied(
     pulsar_server.subscribe(retry, "order-worker")
     pulsar_server.subscribe(retry, "worker")  # a shorter name that fits too
     broker = make_adapter()
-    broker.publish(retry, [outgoing(delay_seconds=0.4)])
-    assert broker.receive(retry, limit=1, wait=NO_WAIT, lease=LEASE) == []
+    delay = 0.4
+    while True:
+        began = time.monotonic()
+        broker.publish(retry, [outgoing(delay_seconds=delay)])
+        early = broker.receive(retry, limit=1, wait=NO_WAIT, lease=LEASE)
+        if not early:
+            break
+        assert time.monotonic() - began >= delay, "before its time"
+        broker.settle(retry, [one.receipt for one in early])
+        pulsar_server.ask("POST", f"persistent/public/default/{retry}/subscription/worker/skip_all")
+        delay *= 4  # on so busy a machine its time comes before it can be looked for
 
     [received] = BrokerContract.take(broker, retry, 1)
     broker.settle(retry, [received.receipt])
@@ -343,7 +354,7 @@ def test_keys_event_time_and_null_values_survive_a_round_trip(
         assert result.status == "sent"
 
     reader = consumers.subscribe(full(live), "check", initial_position=pulsar.InitialPosition.Earliest)
-    first, second = reader.receive(3000), reader.receive(3000)
+    first, second = reader.receive(MILLISECONDS), reader.receive(MILLISECONDS)
     reader.close()
     assert (first.partition_key(), first.ordering_key()) == ("p-1", "o-1")
     assert first.event_timestamp() == 1_700_000_000_123
@@ -369,7 +380,7 @@ def test_bytes_written_with_a_schema_go_back_under_that_schema(
 
     assert [r.status for r in results] == ["sent", "sent"]
     reader = consumers.subscribe(full(live), "check", schema=schema, initial_position=pulsar.InitialPosition.Earliest)
-    got = reader.receive(3000)
+    got = reader.receive(MILLISECONDS)
     reader.close()
     assert got.value().sku == "a-17"
     assert schema_version(got.schema_version()) == 0
@@ -575,10 +586,11 @@ def test_consumers_tell_what_they_hold_and_when_they_acked(
     statuses(broker, queue, 10)
     options = {"consumer_type": pulsar.ConsumerType.Shared, "initial_position": pulsar.InitialPosition.Earliest}
     worker = consumers.subscribe(full(queue), "worker", consumer_name="w-1", **options)
-    first = worker.receive(3000)
+    first = worker.receive(MILLISECONDS)
+    eventually(lambda: broker.consumers(queue)[0].unacked == 10)  # sent to it, one part after the other
     [before] = broker.consumers(queue)
     worker.acknowledge(first)
-    time.sleep(0.3)
+    eventually(lambda: broker.consumers(queue)[0].unacked < 10)
     [after] = broker.consumers(queue)
     options["consumer_type"] = pulsar.ConsumerType.KeyShared
     keyed = consumers.subscribe(full(queue), "keyed", **options)
@@ -600,11 +612,12 @@ def test_a_consumer_that_refuses_what_it_gets_gets_on(
     worker = consumers.subscribe(
         full(queue), "worker", consumer_name="w-1", negative_ack_redelivery_delay_ms=100, **options
     )
-    seen = []
+    seen: list[int] = []
     for _ in range(4):
         for _ in range(20):
-            worker.negative_acknowledge(worker.receive(3000))
-        time.sleep(0.5)
+            worker.negative_acknowledge(worker.receive(MILLISECONDS))
+        eventually(lambda: broker.consumers(queue)[0].progress not in seen)
+        time.sleep(0.2)  # all twenty come again
         [told] = broker.consumers(queue)
         seen.append(told.progress)
     worker.close()
@@ -620,12 +633,11 @@ def test_being_given_more_is_no_progress(
     statuses(broker, queue, 3)
     options = {"consumer_type": pulsar.ConsumerType.Shared, "initial_position": pulsar.InitialPosition.Earliest}
     worker = consumers.subscribe(full(queue), "worker", consumer_name="w-1", **options)
-    worker.receive(3000)
+    worker.receive(MILLISECONDS)
+    eventually(lambda: broker.consumers(queue)[0].unacked == 3)  # sent to it, one part after the other
     [before] = broker.consumers(queue)
     statuses(broker, queue, 5)
-    until = time.monotonic() + 60
-    while broker.consumers(queue)[0].unacked < 8 and time.monotonic() < until:
-        time.sleep(0.1)
+    eventually(lambda: broker.consumers(queue)[0].unacked >= 8)
     [after] = broker.consumers(queue)
     worker.close()
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests import workshop
-from tests.servers import GUARD
+from tests.servers import GUARD, free_port
 from tests.spark.test_classify_messages import answers, plainly, said, staged
 from tests.workshop import Workshop
 
@@ -68,9 +67,7 @@ def running(folder: Path, name: str, sign: str, *arguments: str, host: str = HOS
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        address = f"{HOST}:{probe.getsockname()[1]}"
+    address = f"{HOST}:{free_port()}"
     with (
         running(tmp_path, "master.Master", "New state: ALIVE", "--port", address.rpartition(":")[2]),
         running(tmp_path, "worker.Worker", "Successfully registered", "-c", "2", "-m", "1g", f"spark://{address}"),

@@ -166,7 +166,7 @@ class TestLoop(LoopContract):
         done = shop.work(lambda message: refused(message) if fails(b"".join(message.body).decode()) else None)
         return sorted(body.decode() for body in done)
 
-    def restart(self, shop: ServiceBusWorkshop) -> None:
+    def restart(self, shop: ServiceBusWorkshop, held: int) -> None:
         shop.broker.close()
         shop.broker = adapter(shop.bus)  # type: ignore[assignment]
         shop.advance(seconds=LOCK + 1)

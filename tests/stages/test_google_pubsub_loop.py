@@ -138,7 +138,7 @@ class TestLoop(LoopContract):
     def work(self, shop: PubSubWorkshop, fails: Callable[[str], bool] = lambda _: False) -> list[str]:
         return sorted(body.decode() for body in shop.work(lambda letter: not fails(letter.body.decode())))
 
-    def restart(self, shop: PubSubWorkshop) -> None:
+    def restart(self, shop: PubSubWorkshop, held: int) -> None:
         shop.broker.close()
         shop.broker = shop.open()
         shop.advance(minutes=2)

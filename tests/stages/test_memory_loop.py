@@ -32,5 +32,5 @@ class TestLoop(LoopContract):
         shop.consume(verdict)
         return sorted(done)
 
-    def restart(self, shop: Workshop) -> None:
+    def restart(self, shop: Workshop, held: int) -> None:
         shop.advance(minutes=10)

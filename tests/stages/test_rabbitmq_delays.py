@@ -6,7 +6,7 @@ import pytest
 
 from redrive.ledger.engine import parse_instant
 from tests import servers
-from tests.contract.test_rabbitmq import eventually
+from tests.contract.broker_contract import eventually
 from tests.stages.test_rabbitmq_loop import RabbitWorkshop
 
 pytestmark = pytest.mark.server

@@ -22,7 +22,8 @@ from redrive.message import DeadLetter, Header, Outgoing, read_tracking
 from redrive.policy import backoff
 from redrive.stages import doctor, open_batch, pipeline, source_end
 from tests import servers
-from tests.contract.test_rabbitmq import adapter, eventually
+from tests.contract.broker_contract import eventually
+from tests.contract.test_rabbitmq import adapter, ready
 from tests.stages.loop_contract import Killed, LoopContract
 from tests.workshop import Workshop
 
@@ -119,7 +120,8 @@ class RabbitWorkshop(Workshop):
     def work(self, fails: Callable[[str], bool] = lambda _: False) -> list[str]:
         """A consumer works off its queue and rejects what fails; the orders that it got done."""
         done: list[str] = []
-        while got := self.consumer.receive(self.orders, limit=1000, wait=NO_WAIT, lease=MINUTE):
+        while ready(self.consumer, self.orders):  # however long a receive brings nothing
+            got = self.consumer.receive(self.orders, limit=1000, wait=NO_WAIT, lease=MINUTE)
             bad = [one for one in got if fails(order_of(one.letter))]
             good = [one for one in got if not fails(order_of(one.letter))]
             self.consumer.reject(self.orders, [one.receipt for one in bad])
@@ -140,7 +142,9 @@ class RabbitWorkshop(Workshop):
 
     def letters(self, queue: str) -> list[DeadLetter]:
         """What lies in a queue; it is looked at and given back."""
-        got = self.consumer.receive(queue, limit=1000, wait=NO_WAIT, lease=MINUTE)
+        got = []
+        while ready(self.consumer, queue):
+            got += self.consumer.receive(queue, limit=1000, wait=NO_WAIT, lease=MINUTE)
         self.consumer.release(queue, [one.receipt for one in got])
         eventually(lambda: self.depth(queue) == len(got))  # quorum queues take their time
         return [one.letter for one in got]
@@ -192,9 +196,10 @@ class TestLoop(LoopContract):
         assert eventually(lambda: shop.depth(shop.dlq) == len(died)), "dead-lettering is not done at once"
         return done
 
-    def restart(self, shop: RabbitWorkshop) -> None:
+    def restart(self, shop: RabbitWorkshop, held: int) -> None:
         shop.broker._session.link.abort()  # type: ignore[attr-defined]
         shop.restarted_process()
+        assert eventually(lambda: ready(shop.consumer, shop.dlq) == held), "it is not given back at once"
 
 
 def test_what_is_sent_back_looks_as_it_did(workshop: RabbitWorkshop) -> None:
@@ -495,6 +500,7 @@ def test_the_limit_of_a_run_does_not_cut_a_batch_that_may_come_again(
     workshop = RabbitWorkshop(tmp_path, rabbitmq)
     workshop.fail(*(f"o-{n}" for n in range(30)))
     crash_in_drain(workshop, monkeypatch, after_ack=False)
+    assert eventually(lambda: workshop.depth(workshop.dlq) == 30), "it is not given back at once"
     workshop.reconfigure(drain={"limit": 10, "wait": "0s"})
     report = workshop.cycle()
 
@@ -624,7 +630,8 @@ def test_the_broker_dies_in_the_middle_of_a_delivery(
 
     # A classic queue that dies may bring back what was taken out of it just before; only what we sent carries our id.
     arrived: list[str] = []
-    while got := workshop.consumer.receive(workshop.orders, limit=1000, wait=NO_WAIT, lease=MINUTE):
+    while ready(workshop.consumer, workshop.orders):
+        got = workshop.consumer.receive(workshop.orders, limit=1000, wait=NO_WAIT, lease=MINUTE)
         arrived += [order_of(letter) for letter, _ in got if read_tracking(letter.headers)]
         workshop.consumer.settle(workshop.orders, [one.receipt for one in got])
     assert len(arrived) == len(set(arrived)), "nothing was doubled"
