@@ -134,7 +134,7 @@ class Pulsar(Server):
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGSTOP)
         threads = Path(f"/proc/{self.process.pid}/task")
-        patience = time.monotonic() + 10
+        patience = time.monotonic() + 60
         while {(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads.iterdir()} != {"T"}:
             assert time.monotonic() < patience, "it goes on"
             time.sleep(0.001)
@@ -143,7 +143,7 @@ class Pulsar(Server):
         """Let it die as in a power cut, as far as a process can."""
         assert self.process is not None
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
         GUARD.forget(self.process.pid)
         self.process = None
 
@@ -167,7 +167,7 @@ class Pulsar(Server):
         deadline, asked_again = time.monotonic() + 60, False
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=15) as answer:
+                with urllib.request.urlopen(request, timeout=60) as answer:
                     content = answer.read().decode()
                 break
             except urllib.error.HTTPError as error:

@@ -287,7 +287,7 @@ def test_a_retry_letter_topic_is_shared_with_its_consumer_not_copied(
         early = broker.receive(retry, limit=1, wait=NO_WAIT, lease=LEASE)
         if not early:
             break
-        assert time.monotonic() - began >= delay, "before its time"
+        assert time.monotonic() - began >= delay - 0.1, "before its time"  # which the broker takes to the tick
         broker.settle(retry, [one.receipt for one in early])
         pulsar_server.ask("POST", f"persistent/public/default/{retry}/subscription/worker/skip_all")
         delay *= 4  # on so busy a machine its time comes before it can be looked for
