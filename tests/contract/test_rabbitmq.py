@@ -1,5 +1,6 @@
 """The RabbitMQ adapter: the contract on a real node, with classic and quorum queues, and what only RabbitMQ does."""
 
+import copy
 import json
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 from redrive.brokers import open_broker
 from redrive.brokers.base import Publication
 from redrive.brokers.rabbitmq.adapter import RabbitMQ
-from redrive.brokers.rabbitmq.confirms import Sender
+from redrive.brokers.rabbitmq.confirms import Sender, Window
 from redrive.brokers.rabbitmq.consumption import Consumption
 from redrive.brokers.rabbitmq.content_header import decode
 from redrive.brokers.rabbitmq.deaths import Death, deaths_of
@@ -987,9 +988,14 @@ def test_a_lost_answer_is_unknown_and_not_sent_again(
 ) -> None:
     queue = create()
     fill(rabbit, queue, 1)
-    link = rabbit._session.link
-    assert link is not None
-    monkeypatch.setattr(rabbit._publishing.confirms, "wait", lambda *_: (link.serve(), link.abort()))
+
+    def lose(link: Link, _: Sender, window: Window) -> None:
+        before = copy.deepcopy(vars(window))
+        link.serve()
+        vars(window).update(before)  # what a quick node has answered by now is lost too
+        link.abort()
+
+    monkeypatch.setattr(rabbit._publishing.confirms, "wait", lose)
     results = rabbit.publish(queue, [outgoing(number=n) for n in range(3)])
     monkeypatch.undo()
 
