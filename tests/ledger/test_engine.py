@@ -6,6 +6,7 @@ import string
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from redrive.errors import LedgerRefused, LedgerUnavailable
 from redrive.ledger.engine import Ledger, instant_text, sql
+from redrive.ledger.tables import escalated_messages, redelivery_attempts
 from tests.ledger.planting import NOW
 
 SECRET = "Kim's card is 4111"
@@ -56,6 +58,14 @@ def tuples(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]
         ledger.dialect.tuples(connection, f"{statement} returning message_id", row)
 
 
+def update_each(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
+    given = list(rows)
+    bulk(ledger, connection, [(*row[:7], "open", None) for row in given])
+    keys = connection.exec_driver_sql("select escalation_id from escalated_messages order by 1").scalars()
+    each = [(*row[7:], key) for row, key in zip(given, keys, strict=True)]
+    ledger.dialect.update_each(connection, escalated_messages, ("status", "corrected_body"), each)
+
+
 def in_trouble(ledger: Ledger, way: Callable[..., None]) -> None:
     with ledger.write() as connection:
         break_it(ledger, connection)
@@ -91,7 +101,7 @@ def statement(ledger: Ledger, connection: Connection, rows: Iterable[Sequence[An
     )
 
 
-@pytest.mark.parametrize("way", [statement, bulk, many, tuples])
+@pytest.mark.parametrize("way", [statement, bulk, many, tuples, update_each])
 def test_no_value_is_in_what_the_database_refuses(ledger: Ledger, way: Callable[..., None]) -> None:
     with pytest.raises(IntegrityError, match="status") as caught:
         refused(ledger, way)
@@ -118,6 +128,36 @@ def test_a_text_that_is_none_is_no_outage(ledger: Ledger) -> None:
 def test_a_number_that_no_column_holds_is_no_outage(ledger: Ledger) -> None:
     with pytest.raises(LedgerRefused, match="for table runs was refused"), ledger.write() as connection:
         ledger.dialect.many(connection, "update runs set fence = ?", [(1 << 80,)])
+    with pytest.raises(LedgerRefused, match="for table redelivery_attempts was refused"), ledger.write() as connection:
+        ledger.dialect.update_each(connection, redelivery_attempts, ("slice_id",), [(1 << 80, 1, 1)])
+
+
+def test_each_row_gets_its_own_values_and_no_other_row_any(ledger: Ledger) -> None:
+    columns = ("message_id", "attempt", "route", "slice_id", "mode", "destination", "claimed_at")
+    at, later = (ledger.dialect.stored(when) for when in (NOW, NOW + timedelta(microseconds=1)))
+    rows = [(1, 1, 10, None, later, True), (1, 2, 20, b"\0\xff", None, False), (2, 1, None, b"", later, True)]
+    with ledger.write() as connection:
+        ledger.dialect.bulk(
+            connection, "redelivery_attempts", columns,
+            [(message, attempt, "orders", 7, "requeue", "q", at) for message in (1, 2, 3) for attempt in (1, 2)],
+        )  # fmt: skip
+        ledger.dialect.update_each(
+            connection,
+            redelivery_attempts,
+            ("group_id", "body_hash", "sent_at", "tracked"),
+            [(*row[2:], *row[:2]) for row in [*rows, (4, 1, 40, None, later, False)]],
+        )
+        ledger.dialect.update_each(connection, redelivery_attempts, ("outcome",), [])
+        found = connection.execute(
+            sql(
+                "select message_id, attempt, group_id, body_hash, sent_at, tracked from redelivery_attempts"
+                " order by 1, 2"
+            )
+        ).all()
+    untouched = [(2, 2), (3, 1), (3, 2)]
+    assert [tuple(row) for row in found] == sorted(
+        [*rows, *((*key, None, None, None, True) for key in untouched)], key=lambda row: row[:2]
+    )
 
 
 def _a_run(ledger: Ledger, run_id: str) -> None:

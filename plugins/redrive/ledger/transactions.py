@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import TextClause
+from sqlalchemy import Table, TextClause
 from sqlalchemy.engine import Connection, CursorResult
 
 from redrive.errors import LeaseLost
@@ -74,6 +74,10 @@ class Transaction:
     def many(self, statement: str, rows: Sequence[Sequence[Any]]) -> int:
         """As :meth:`Dialect.many`."""
         return self.dialect.many(self.connection, statement, rows)
+
+    def update_each(self, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """As :meth:`Dialect.update_each`."""
+        self.dialect.update_each(self.connection, table, columns, rows)
 
     def tuples(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """As :meth:`Dialect.tuples`."""

@@ -20,6 +20,7 @@ from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.moves import move
 from redrive.ledger.predicates import HERE, due, listed
 from redrive.ledger.selecting import Selection, stage_selection
+from redrive.ledger.tables import redelivery_attempts
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
 from redrive.message import as_tuples
@@ -209,10 +210,7 @@ def claim_resends(
             return None
         slice_id = _open(tx, asked, terms)
         tx.execute(sql("update delivery_slices set claimed = :n where slice_id = :s"), {"n": len(rows), "s": slice_id})
-        tx.many(
-            "update redelivery_attempts set slice_id = ? where message_id = ? and attempt = ?",
-            [(slice_id, row.message_id, row.attempts) for row in rows],
-        )
+        tx.update_each(redelivery_attempts, ("slice_id",), [(slice_id, row.message_id, row.attempts) for row in rows])
         move(
             tx,
             State.UNKNOWN,

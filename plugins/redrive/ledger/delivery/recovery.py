@@ -11,6 +11,7 @@ from redrive.ledger.delivery.windows import close_slice, put_back
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move, record_event
 from redrive.ledger.review import applying
+from redrive.ledger.tables import redelivery_attempts
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import State
 from redrive.message import body_hash
@@ -84,8 +85,9 @@ def _keep_edits(tx: RunTransaction, within: str, values: dict[str, int]) -> None
         sql(f"select message_id, attempt from redelivery_attempts where {within} and mode = 'release'"), values
     ).all()
     edits = applying.corrected(tx.connection, [row.message_id for row in rows])
-    tx.many(
-        "update redelivery_attempts set body_hash = ? where message_id = ? and attempt = ?",
+    tx.update_each(
+        redelivery_attempts,
+        ("body_hash",),
         [
             (body_hash(edit.body.encode()), row.message_id, row.attempt)
             for row in rows

@@ -16,6 +16,7 @@ from redrive.ledger.delivery.claims import AT_ONCE
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
 from redrive.ledger.review import escalations
+from redrive.ledger.tables import redelivery_attempts
 from redrive.ledger.transactions import RouteLease, RunTransaction
 from redrive.lifecycle import Plan, State
 from redrive.message import index_keys
@@ -197,11 +198,7 @@ def mark(
         _mark_not_sent(tx, slice_id, marks, tries)
         unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
         if unknown:
-            tx.many(
-                "update redelivery_attempts set unknown_at = ?, tracked = ?, body_hash = ?"
-                " where message_id = ? and attempt = ?",
-                unknown,
-            )
+            tx.update_each(redelivery_attempts, ("unknown_at", "tracked", "body_hash"), unknown)
             tx.temporary("lost", "message_id bigint primary key")
             tx.bulk("lost", ("message_id",), [(row[3],) for row in unknown])
             move(
@@ -223,12 +220,8 @@ def mark(
             for m in marks
             if m.due_at is not None and m.status in ("sent", "unknown")
         ]
-        tx.many("update redelivery_attempts set due_at = ? where message_id = ? and attempt = ?", kept)
-        tx.many(
-            "update redelivery_attempts set sent_at = ?, broker_message_id = ?, tracked = ?, body_hash = ?"
-            " where message_id = ? and attempt = ?",
-            sent,
-        )
+        tx.update_each(redelivery_attempts, ("due_at",), kept)
+        tx.update_each(redelivery_attempts, ("sent_at", "broker_message_id", "tracked", "body_hash"), sent)
         tx.execute(
             sql(
                 "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at = :now"

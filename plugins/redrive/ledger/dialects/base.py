@@ -127,6 +127,13 @@ class Dialect(ABC):
         """Run ``statement`` (with ``?`` marks) once per row through the driver; the number of rows changed."""
 
     @abstractmethod
+    def update_each(
+        self, connection: Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        """Give many rows of ``table`` values of their own: each of ``rows`` has those of ``columns``, then those of the
+        primary key, which none of the others has. A key that the table doesn't have is passed over."""
+
+    @abstractmethod
     def tuples(self, connection: Connection, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """The rows of a query (with ``?`` marks) as the driver gives them: plain tuples, instants as stored."""
 

@@ -105,6 +105,13 @@ class Sqlite(Dialect):
         with through_driver(connection, statement) as raw:
             return int(raw.executemany(statement, rows).rowcount)
 
+    def update_each(
+        self, connection: Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> None:
+        values = ", ".join(f"{column} = ?" for column in columns)
+        key = " and ".join(f"{column.name} = ?" for column in table.primary_key)
+        self.many(connection, f"update {table.name} set {values} where {key}", rows)
+
     def tuples(self, connection: Connection, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with through_driver(connection, statement) as raw:
             return list(raw.execute(statement, values).fetchall())
