@@ -183,6 +183,6 @@ def test_no_text_is_slow() -> None:
 
     for name, text in HOSTILE.items():
         cut = failure_text.cut(text)
-        started = time.perf_counter()
+        started = time.thread_time()  # of computing, however busy the machine is
         Masked().all([cut] * 3)
-        assert time.perf_counter() - started < 0.5, name  # a slow case takes seconds; the machine is shared
+        assert time.thread_time() - started < 0.5, name  # a slow case takes seconds

@@ -131,10 +131,12 @@ def test_a_missing_connection_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_answer_that_takes_too_long_is_a_failure(shop: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Checker, "_run", lambda self, keys: time.sleep(2))
+    over = threading.Event()  # the answer comes after the test
+    monkeypatch.setattr(Checker, "_run", lambda self, keys: over.wait(60))
     checker = Checker(a_check().model_copy(update={"timeout": timedelta(seconds=0.1)}))
     with pytest.raises(CheckFailed, match="no answer within"):
         checker.processed(["m-1"])
+    over.set()
     checker.close()
 
 

@@ -106,7 +106,7 @@ def serve() -> Iterator[Callable[..., tuple[Rest, list[str]]]]:
         servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/api/"
-        return Rest(url, headers=lambda: {"Authorization": "me"}, context=None, timeout=5), asked
+        return Rest(url, headers=lambda: {"Authorization": "me"}, context=None, timeout=60), asked
 
     yield start
     for server in servers:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -277,19 +278,22 @@ class TestARun:
         assert log.stat().st_mode & 0o077 == 0, "error texts of a customer's messages are nobody else's business"
 
     def test_that_hangs_is_stopped(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        spark_submit_is(
-            home,
-            monkeypatch,
-            """
-            import os, sys, time, pathlib
-            pathlib.Path(sys.argv[-1] + ".pid").write_text(str(os.getpid()))
-            time.sleep(60)
-            """,
-        )
+        spark_submit_is(home, monkeypatch, "import time; time.sleep(60)")
+        started: list[subprocess.Popen[bytes]] = []
+
+        class Noted(subprocess.Popen[bytes]):
+            """Known also where it is stopped before it has got to its first line."""
+
+            def __init__(self, *words: Any, **options: Any) -> None:
+                super().__init__(*words, **options)
+                started.append(self)
+
+        monkeypatch.setattr(subprocess, "Popen", Noted)
         with pytest.raises(ClassificationFailed, match=r"spark\.timeout"):
-            submit.classify(settings_with("{timeout: 2s}"), a_manifest(home))
+            submit.classify(settings_with("{timeout: 1s}"), a_manifest(home))
+        [job] = started
         with pytest.raises(ProcessLookupError):
-            os.kill(int((home / "m.json.pid").read_text()), 0)
+            os.kill(job.pid, 0)
 
     def test_without_java_says_so_before_anything_starts(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", str(home))
