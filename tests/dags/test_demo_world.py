@@ -1,8 +1,10 @@
 """The demo before Redrive enters: a broken shop fills the dead-letter and delay queues of a real server."""
 
 import json
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
@@ -60,6 +62,23 @@ class Aftermath(NamedTuple):
     processed: set[str]
 
 
+class Patient(consumer.Consumer):
+    """Stops when nobody works any more but the ``hung``, whose work never ends."""
+
+    def __init__(self, queues: world.Queues, shop: services.Shop, hung: int) -> None:
+        super().__init__(queues, shop)
+        self._hung = hung
+
+    def _consume(self, goes_on: Callable[[int], bool], until: Callable[[], float]) -> None:
+        def over() -> float:
+            patience = time.monotonic() + 60
+            while self._busy > self._hung and time.monotonic() < patience:
+                time.sleep(0.05)
+            return until()
+
+        super()._consume(goes_on, over)
+
+
 def received(queues: world.Queues, name: str) -> list[dict[str, Any]]:
     letters: list[dict[str, Any]] = []
     while batch := queues.client.receive_message(
@@ -94,12 +113,15 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aftermath]:
     except UsageError as error:
         servers.missing(str(error))
     slow = world.VISIBILITY_SECONDS * world.MAX_RECEIVES + 0.6
-    with world.embedded_server(program, folder) as endpoint:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as running:
+        patch.setattr(world, "free_port", servers.free_port)  # nobody takes it before the server does
+        endpoint = running.enter_context(world.embedded_server(program, folder))
         queues = world.make_queues(endpoint)
         with services.Shop(folder / "shop", slow_seconds=slow) as shop:
             sent = orders.make_orders(MESSAGES, seed=3)
             orders.publish(queues, sent)
-            tally = consumer.Consumer(queues, shop).work_off(patience=2, limit=40)
+            hung = world.MAX_RECEIVES * sum(json_type(message.body) == "gift.engrave" for message in sent)
+            tally = Patient(queues, shop, hung).work_off(patience=0, limit=300)
             with shop.orders() as database:
                 processed = {row[0] for row in database.execute("select message_id from processed")}
         yield Aftermath(
