@@ -80,6 +80,10 @@ for name, uri in {"after": "redrive://route/orders", "clean": "redrive://route/o
         seen(uri)
 """
 
+#: A DAG folder's file as a team has it, but for one thing: a decision is applied when a test asks for it. By schedule
+#: the review would come every five minutes, also between a test's decision and what the test looks at or takes back.
+OURS = f"from redrive.airflow import definitions\n\ndefinitions.REVIEW_SCHEDULE = None\n\n{DAG_FILE}"
+
 VIEWER = "val"  # may look and change nothing
 PATIENCE = 600  # seconds; a whole run takes about 40 where nothing else runs
 
@@ -95,8 +99,7 @@ class House:
         for name in ("config", "dags", "var"):
             (home / name).mkdir()
         (home / "bell.py").write_text(BELL)
-        # A DAG folder as a team has it.
-        (home / "dags" / "redrive_dags.py").write_text(DAG_FILE)
+        (home / "dags" / "redrive_dags.py").write_text(OURS)
         (home / "dags" / "after.py").write_text(AFTER)
 
     def airflow(self) -> Airflow:
@@ -111,8 +114,10 @@ class House:
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(local_airflow, "environment", with_folder)
-                one = local_airflow.running(self.home, self.port, base=base, viewers=[VIEWER])
-                self._airflow = self._running.enter_context(one)
+                one = local_airflow.started(self.home, self.port, base=base, viewers=[VIEWER])
+                airflow, watch = self._running.enter_context(one)
+            watch.until_healthy(airflow, timeout=PATIENCE)  # it begins while every other worker begins too
+            self._airflow = airflow
         return self._airflow
 
     def stop(self) -> None:

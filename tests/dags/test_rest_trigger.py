@@ -32,7 +32,7 @@ def airflow(shop: Shop) -> Airflow:
 def rest(airflow: Airflow) -> Rest:
     """Its API, as soon as the DAGs are known."""
     api = Rest(airflow)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while any(api.call("GET", f"/api/v2/dags/{dag}")[0] != 200 for dag in ("redrive_orders", "after", "clean")):
         assert time.monotonic() < deadline, api.call("GET", "/api/v2/importErrors")
         time.sleep(0.5)
@@ -172,11 +172,16 @@ def heartbeat(rest: Rest) -> tuple[str, str]:
 
 
 def dag_processors() -> set[int]:
-    found = set()
+    return {child.pid for child in children("dag-processor")}
+
+
+def children(word: str) -> list[psutil.Process]:
+    """Those of this process that were started with this word. Others may end while they are looked at."""
+    found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "dag-processor" in child.cmdline():
-                found.add(child.pid)
+            if word in " ".join(child.cmdline()):
+                found.append(child)
     return found
 
 
@@ -285,7 +290,7 @@ def test_nobody_without_the_password_gets_in(rest: Rest, airflow: Airflow) -> No
 
 def test_it_listens_on_loopback_only(airflow: Airflow) -> None:
     # Other tests' servers are children of this process too.
-    parts = [child for child in psutil.Process().children() if "airflow" in " ".join(child.cmdline())]
+    parts = children("airflow")
     assert len(parts) == len(local_airflow.COMPONENTS)
     listening = set()
     for part in parts:

@@ -144,6 +144,6 @@ def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # Its own sandbox refuses to run as root, as in a container; it visits nothing but our own pages.
         options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = playwright.chromium.launch(executable_path=program, args=options)
+        browser = playwright.chromium.launch(executable_path=program, args=options, timeout=120_000)  # 30 s unless told
         yield browser
         browser.close()

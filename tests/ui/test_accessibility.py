@@ -8,6 +8,7 @@ import json
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -37,14 +38,19 @@ def tab(site: Site, browser: Browser) -> Iterator[Page]:
     server = uvicorn.Server(uvicorn.Config(site.client.app, host="127.0.0.1", port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
-    with closing(browser.new_context(base_url=f"http://127.0.0.1:{port}", timezone_id="Asia/Kolkata")) as context:
-        context.set_default_timeout(PATIENCE)
-        page = context.new_page()
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        yield page
-    server.should_exit = True
-    thread.join()
+    problems: list[str] = []
+    try:
+        while not server.started:  # else nobody listens yet when the tab asks
+            assert thread.is_alive()
+            time.sleep(0.005)
+        with closing(browser.new_context(base_url=f"http://127.0.0.1:{port}", timezone_id="Asia/Kolkata")) as context:
+            context.set_default_timeout(PATIENCE)
+            page = context.new_page()
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            yield page
+    finally:
+        server.should_exit = True
+        thread.join()
     assert problems == []
 
 
