@@ -61,7 +61,11 @@ def running(folder: Path, name: str, sign: str, *arguments: str, host: str = HOS
         yield server.pid
     finally:
         server.terminate()
-        server.wait(30)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
         GUARD.forget(server.pid)
 
 
