@@ -172,10 +172,13 @@ class TestSize:
             "/audit", "/audit?machine=1&group=1000", "/standing",
             "/standing/new?route=orders&group=1000",
         ):  # fmt: skip
-            began, worked = time.monotonic(), time.process_time()
-            page = site.page(path)
-            assert time.process_time() - worked < 1.2, path
-            assert time.monotonic() - began < 20, path
+            for tries_left in (2, 1, 0):  # a page that is slow is slow each time; a busy machine is not
+                began, worked = time.monotonic(), time.process_time()
+                page = site.page(path)
+                worked, took = time.process_time() - worked, time.monotonic() - began
+                if worked < 1.2 and took < 20:
+                    break
+                assert tries_left, f"{path}: {worked:.1f} s of a processor, {took:.1f} s of the clock"
             assert len(page) < 100_000, path
         assert "<b>100,000</b> messages" in site.page("/messages")
 
