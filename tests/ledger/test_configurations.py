@@ -62,6 +62,6 @@ def test_a_run_that_begins_with_what_is_being_forgotten_finds_it(ledger: Ledger)
         forgetting.start()
         forgetting.join(0.2)  # it waits for us, or hasn't begun: both are right
         assert not gone
-    forgetting.join(30)
+    forgetting.join(300)
     assert gone == [0]
     assert kept(ledger) == ["a", "b"]

@@ -39,7 +39,7 @@ def break_it(ledger: Ledger, connection: Connection) -> None:
     pid = connection.exec_driver_sql("select pg_backend_pid()").scalar_one()
     other = Ledger(ledger.url.render_as_string(hide_password=False))
     with other.write() as killing:
-        killing.execute(sql("select pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        killing.execute(sql("select pg_terminate_backend(:pid, 60000)"), {"pid": pid})
     other.close()
 
 

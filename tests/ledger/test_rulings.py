@@ -50,6 +50,7 @@ def test_what_people_merged_comes_under_the_older_name_and_the_trail_says_who(pl
     assert apply(plant)["applied"] == 0
     assert plant.rows(
         "select actor, action, reason from audit_events where action in ('rule_merge', 'merge_groups')"
+        " order by event_id"
     ) == [
         ("ana", "rule_merge", "same fix"),
         ("redrive", "merge_groups", "ruling 1 by ana: same fix"),

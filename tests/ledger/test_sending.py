@@ -509,6 +509,7 @@ def test_one_audit_event_tells_of_each_set_that_moved(due: Plant) -> None:
     due.mark(slice_, [sent(m) for m in slice_.messages])
     assert due.rows(
         "select action, from_state, to_state, count from audit_events where action in ('claim', 'send')"
+        " order by event_id"
     ) == [
         ("claim", "waiting", "sending", 6),
         ("send", "sending", "sent", 6),
