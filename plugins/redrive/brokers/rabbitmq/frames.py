@@ -46,10 +46,12 @@ class Delivery(NamedTuple):
 
 
 class Taker:
-    """Takes the deliveries to one consumer; pika gets those that come in more than one body frame."""
+    """Takes the deliveries to one consumer; pika gets those that come in more than one body frame, and hands them on
+    to :meth:`add`."""
 
     def __init__(self, tag: str, found: list[Delivery]) -> None:
         self.consumer = _DELIVER + bytes([len(tag)]) + tag.encode()
+        self.count = self.bytes = 0  # of all that came
         self._found = found
         self._place = b""
         self._names = ("", "")
@@ -67,8 +69,14 @@ class Taker:
                 self._place, self._names = place, (exchange.decode(), routing_key.decode())
             except UnicodeDecodeError:
                 return False
-        self._found.append(Delivery(tag, bool(redelivered & 1), *self._names, raw, body))
+        self.add(Delivery(tag, bool(redelivered & 1), *self._names, raw, body))
         return True
+
+    def add(self, delivery: Delivery) -> None:
+        """One more came."""
+        self.count += 1
+        self.bytes += len(delivery.body)
+        self._found.append(delivery)
 
 
 class Connection(SelectConnection):  # type: ignore[misc]

@@ -24,6 +24,14 @@ if logging.getLogger("pika").level == logging.NOTSET:
     logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
+#: So many messages may come to a consumer whatever their size; of more than that no more than so many bytes.
+HARMLESS, TOO_MANY_BYTES = 100, 128 * 1024 * 1024
+
+
+class TooMuchAhead(ConnectionError):
+    """What comes is so much larger than what came before that all that was asked for would fill the memory."""
+
+
 class Link:
     """An open connection. ``timeout`` (seconds) bounds every answer that is waited for.
 
@@ -78,11 +86,21 @@ class Link:
             while not expired and self.error is None:
                 self._loop.poll()
                 self._loop.process_timeouts()
+                self._bound()
                 if until():
                     return True
         finally:
             self._loop.remove_timeout(timer)
         return until()
+
+    def _bound(self) -> None:
+        """Hear nothing more where too much comes; all that is unacked goes back."""
+        for taker in self.connection.takers.values():
+            if taker.bytes > TOO_MANY_BYTES and taker.count > HARMLESS:
+                self.error = TooMuchAhead(
+                    f"{taker.count} messages came ahead and take {taker.bytes} bytes, far more than those before; they"
+                    " go back, and fewer come next time"
+                )
 
     def serve(self) -> None:
         """Take in what has come: heartbeats, a close, an alarm."""
@@ -160,14 +178,14 @@ class Channel:
 
         def deliver(_: object, method: Any, properties: Any, body: bytes) -> None:  # by pika's own way
             name, key = method.exchange, method.routing_key
-            came.append(Delivery(method.delivery_tag, method.redelivered, name, key, properties.raw, body))
+            taker.add(Delivery(method.delivery_tag, method.redelivered, name, key, properties.raw, body))
 
         if prefetch != self._prefetch:  # it counts for the consumers that begin after it
             self._ask(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done), "basic.qos", queue)
             self._prefetch = prefetch
         tag: str | None = self._quietly(lambda: self._channel.basic_consume(queue, deliver))
         if tag is not None:
-            self.link.connection.takers[self._channel.channel_number] = Taker(tag, came)
+            taker = self.link.connection.takers[self._channel.channel_number] = Taker(tag, came)
             self.link.serve()  # pika writes when it is served
         return tag
 

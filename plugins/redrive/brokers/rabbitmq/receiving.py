@@ -13,17 +13,15 @@ from redrive.brokers.base import Settled
 from redrive.brokers.rabbitmq.consumption import Consumption
 from redrive.brokers.rabbitmq.declared import Declared
 from redrive.brokers.rabbitmq.frames import Delivery
-from redrive.brokers.rabbitmq.link import Channel
+from redrive.brokers.rabbitmq.link import HARMLESS, Channel, TooMuchAhead
 from redrive.brokers.rabbitmq.measured import Measured
 from redrive.brokers.rabbitmq.message import letter_of
 from redrive.brokers.rabbitmq.session import Session
 from redrive.errors import BrokerError, BrokerUnavailable
 from redrive.message import DeadLetter, Received
 
-#: Bytes that a receive may have under way, and messages while their size is not known yet.
-PREFETCH_BYTES, FIRST_PREFETCH = 16 * 1024 * 1024, 100
-#: And messages at most.
-MOST_PREFETCH = 5_000
+#: Bytes that a receive may have under way, by what is known of their size, and messages at most.
+PREFETCH_BYTES, MOST_PREFETCH = 16 * 1024 * 1024, 8_192
 
 
 class Receipt(NamedTuple):
@@ -60,7 +58,8 @@ class Receiving:
         self._declared = declared
         self._numbers = 0
         self._mean_bytes: dict[str, float] = {}  # of what came
-        session.on_loss(self.holders.clear)
+        self._uneven: set[str] = set()  # queues where far larger ones came than those before
+        session.on_loss(self._forget_all)
 
     def receive(self, queue: str, *, limit: int, ahead: int, wait: timedelta) -> list[Received]:
         """Up to ``limit`` messages, and ``ahead`` more under way; see :class:`~redrive.brokers.base.ReadsAhead`.
@@ -73,7 +72,7 @@ class Receiving:
         lost = self.holders.get(queue)
         if lost is not None and lost.held and not lost.channel.is_open:
             # What is staged of it can't be settled any more, and would be staged again behind it.
-            del self.holders[queue]
+            self._forget(queue)
             raise BrokerUnavailable(
                 f"basic.consume on queue {queue}: the channel was lost with {len(lost.held)} messages held;"
                 " they went back to the queue"
@@ -162,7 +161,9 @@ class Receiving:
         if not coming.may_ask:
             return
         mean, whole = self._mean_bytes.get(queue), self._measured.backlog_bytes.get(queue)
-        affordable = FIRST_PREFETCH if mean is None else max(1, int(PREFETCH_BYTES / max(mean, whole or 0, 1)))
+        affordable = HARMLESS if mean is None else max(1, int(PREFETCH_BYTES / max(mean, whole or 0, 1)))
+        if queue in self._uneven:
+            affordable = min(affordable, HARMLESS)
         most = min(affordable, limit if whole is None else max(limit, MOST_PREFETCH))
         # A power of two, so that a mean that moves a little doesn't make each share another size.
         share = most if most < 2 * limit else 1 << ((most // 2).bit_length() - 1)
@@ -241,8 +242,18 @@ class Receiving:
         try:
             return call()
         except BrokerError:
-            self.holders.pop(queue, None)
+            self._forget(queue)
             raise
+
+    def _forget(self, queue: str) -> None:
+        """Its channel is not used again."""
+        holder = self.holders.pop(queue, None)
+        if holder is not None and isinstance(holder.channel.link.error, TooMuchAhead):
+            self._uneven.add(queue)
+
+    def _forget_all(self) -> None:
+        for queue in list(self.holders):
+            self._forget(queue)
 
 
 def _held_of(receipts: Sequence[object], holder: Holder) -> tuple[set[int], list[tuple[object, str]]]:
