@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from redrive_ui.rendering import PREFIX
 from tests.servers import free_port
@@ -141,6 +141,21 @@ def test_headers_and_body_are_corrected_and_what_changes_is_shown_first(site: Si
     )
     assert body is None
     assert json.loads(changes) == {"tenant": "blue", "trace": None, "retries": ["Number", "3"], "second": "x"}
+
+
+def test_a_page_that_looks_again_by_itself_waits_for_the_answer_to_what_was_decided(site: Site, tab: Page) -> None:
+    site.decide("redeliver", filter={"route": "orders", "group": "2"})
+    at = site.value("select max(decided_at) from escalated_messages")
+    tab.goto(f"{PREFIX}/results?decided_by=Ana+Kov%C3%A1%C4%8D&decided_at={at}".replace(" ", "T"))
+
+    def slowly(route: Route) -> None:
+        tab.evaluate("refresh(0)")
+        tab.wait_for_timeout(300)
+        route.continue_()
+
+    tab.route("**/api/decisions", slowly)
+    tab.get_by_role("button", name="Undo").click()
+    expect(tab.get_by_text("Nothing of it stands")).to_be_visible()
 
 
 def test_times_are_told_in_airflows_zone(site: Site, tab: Page) -> None:

@@ -131,18 +131,25 @@ function picked(form) {
 }
 
 // --- what people say, to the server ---------------------------------------------------------------------------
+let unanswered = 0;
+
 async function post(endpoint, order) {
-  const response = await fetch(endpoint, {
-    method: "POST",
-    credentials: "same-origin",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(order),
-  });
-  const told = await response.json();
-  if (!response.ok) {
-    throw new Error(told.detail);
+  unanswered += 1;
+  try {
+    const response = await fetch(endpoint, {
+      method: "POST",
+      credentials: "same-origin",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(order),
+    });
+    const told = await response.json();
+    if (!response.ok) {
+      throw new Error(told.detail);
+    }
+    return told;
+  } finally {
+    unanswered -= 1;
   }
-  return told;
 }
 
 // --- deciding ----------------------------------------------------------------------------------------------
@@ -341,10 +348,10 @@ function keys(event) {
   event.preventDefault();
 }
 
-// --- what is under way looks again by itself, but never while somebody writes or picks ------------------------
+// --- what is under way looks again by itself, but never while somebody writes, picks or waits for an answer ---
 function refresh(seconds) {
   window.setTimeout(() => {
-    const busy = document.hidden || document.querySelector("[data-pick]:checked, details[open] form")
+    const busy = unanswered || document.hidden || document.querySelector("[data-pick]:checked, details[open] form")
       || document.activeElement.closest("input, textarea, select");
     if (busy) {
       refresh(seconds);

@@ -47,8 +47,8 @@ class Shop:
     def work(self, *, broken: tuple[str, ...] = ()) -> None:
         """Until nothing is left; messages of the ``broken`` types fail."""
         with self._client.get_queue_receiver(QUEUE) as receiver:
-            while messages := receiver.receive_messages(50, max_wait_time=0.5):
-                for message in messages:
+            while receiver.peek_messages(1):
+                for message in receiver.receive_messages(50, max_wait_time=0.5):
                     self._handle(receiver, message, broken)
 
     def _handle(self, receiver: Any, message: Any, broken: tuple[str, ...]) -> None:
