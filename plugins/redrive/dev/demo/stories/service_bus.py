@@ -47,7 +47,7 @@ class Shop:
     def work(self, *, broken: tuple[str, ...] = ()) -> None:
         """Until nothing is left; messages of the ``broken`` types fail."""
         with self._client.get_queue_receiver(QUEUE) as receiver:
-            while receiver.peek_messages(1):
+            while receiver.peek_messages(1, sequence_number=1):  # from the first on, each time
                 for message in receiver.receive_messages(50, max_wait_time=0.5):
                     self._handle(receiver, message, broken)
 
