@@ -7,7 +7,7 @@ from pika import frame, spec
 from pika.channel import ContentFrameAssembler
 
 from redrive.brokers.rabbitmq import frames
-from redrive.brokers.rabbitmq.frames import Connection, Delivery, RawProperties, Taker
+from redrive.brokers.rabbitmq.frames import Arrivals, Connection, Delivery, RawProperties, Taker
 
 OURS, OTHERS, TAG = 3, 5, "ctag3.1"
 RAW = b"\x10\x00\x02"  # a content header from its flags on: only a delivery mode
@@ -33,13 +33,14 @@ class _Stream:
     """The connection of a link without a socket; what it leaves to pika, pika puts together."""
 
     def __init__(self) -> None:
-        self.found: list[Delivery] = []
+        self._arrivals = Arrivals()
+        self.found = self._arrivals.kept
         self.left: list[Any] = []  # frames that pika got
         self._assembler = ContentFrameAssembler()
         self._connection = Connection.__new__(Connection)
         self._connection._frame_buffer = b""
         self._connection.bytes_received = self._connection.frames_received = 0
-        self._connection.takers = {OURS: Taker(TAG, self.found)}
+        self._connection.takers = {OURS: Taker(TAG, self._arrivals)}
         self._connection._process_frame = self._pika
 
     def _pika(self, one: Any) -> None:

@@ -1,7 +1,7 @@
 """What comes of a queue ahead of who asks for it, and that nothing more comes than was asked for."""
 
 from redrive.brokers.rabbitmq.errors import channel_error, connection_error
-from redrive.brokers.rabbitmq.frames import Delivery
+from redrive.brokers.rabbitmq.frames import Arrivals, Delivery
 from redrive.brokers.rabbitmq.link import Channel
 
 
@@ -15,7 +15,8 @@ class Consumption:
     def __init__(self, channel: Channel, queue: str) -> None:
         self._channel = channel
         self._queue = queue
-        self._came: list[Delivery] = []  # and was not taken yet
+        self._arrivals = Arrivals()
+        self._came = self._arrivals.kept  # and was not taken yet
         self._asked = self._taken = 0  # of all consumers
         self._before = 0  # so many were asked for before the consumer that there is
         self._ended = False  # nothing comes any more
@@ -24,12 +25,17 @@ class Consumption:
     @property
     def is_spent(self) -> bool:
         """Nothing is to be taken any more."""
-        return self._ended and not self._came
+        return self._ended and not self.waiting
 
     @property
     def waiting(self) -> int:
         """So many came and were not taken yet."""
-        return len(self._came)
+        return len(self._came) + len(self._arrivals.spilled)
+
+    @property
+    def has_spilled(self) -> bool:
+        """More came than could be kept; see :meth:`drop_spilled`."""
+        return bool(self._arrivals.spilled)
 
     @property
     def may_ask(self) -> bool:
@@ -38,26 +44,28 @@ class Consumption:
 
     @property
     def _is_complete(self) -> bool:
-        return self._asked == self._taken + len(self._came)
+        return self._asked == self._taken + self.waiting
 
     def ask(self, count: int) -> None:
         """Let ``count`` more come; only where :attr:`may_ask`."""
         self._leave()
         self._before = self._asked
         self._asked += count
-        self._tag = self._channel.subscribe(self._queue, count, self._came)
+        self._tag = self._channel.subscribe(self._queue, count, self._arrivals)
 
     def take(self, limit: int, *, first: float, idle: float) -> list[Delivery]:
         """Up to ``limit`` deliveries, unacked.
 
-        Ends when they are here, or all that were asked for; when none came for ``idle`` seconds after one did, or when
-        the first did not come within ``first`` seconds: then nothing more comes.
+        Ends when they are here, or all that were asked for; when none came for ``idle`` seconds after one did, when
+        more came than could be kept, or when the first did not come within ``first`` seconds: then nothing more comes.
         """
         link, came, enough = self._channel.link, self._came, min(limit, self._asked - self._taken)
-        link.wait(lambda: bool(came) or self._stopped(), first)
+        link.wait(lambda: self.waiting > 0 or self._stopped(), first)
         while came and len(came) < enough and not self._stopped():
-            before = len(came)
-            if not link.wait(lambda before=before: len(came) > before or self._stopped(), idle):  # type: ignore[misc]
+            before = self.waiting
+            if not link.wait(lambda before=before: self.waiting > before or self._stopped(), idle):  # type: ignore[misc]
+                break
+            if self.has_spilled:
                 break
         if len(came) < enough:
             self.cancel()
@@ -72,7 +80,7 @@ class Consumption:
 
     def end_if_spent(self) -> None:
         """Where all that was asked for was taken, nothing more comes."""
-        if self._is_complete and not self._came:
+        if self._is_complete and not self.waiting:
             self.cancel()
 
     def before_ack(self) -> None:
@@ -94,6 +102,13 @@ class Consumption:
         """Forget what came and was not taken; returns its tags."""
         tags = [delivery.tag for delivery in self._came]
         self._came.clear()
+        return tags + self.drop_spilled()
+
+    def drop_spilled(self) -> list[int]:
+        """Forget what came and was not kept; returns its tags."""
+        tags = self._arrivals.spilled[:]
+        self._arrivals.spilled.clear()
+        self._taken += len(tags)
         return tags
 
     def _leave(self) -> None:

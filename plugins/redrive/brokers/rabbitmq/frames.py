@@ -16,6 +16,9 @@ from pika.adapters.select_connection import SelectConnection
 #: Bytes of messages that are written, and read, at once.
 TOGETHER = 128 * 1024
 
+#: So many messages to one consumer are kept whatever their size; of more than that no more than so many bytes.
+HARMLESS, TOO_MANY_BYTES = 100, 128 * 1024 * 1024
+
 #: Frames: type, channel and size; of a content header also its class, weight and the size of the body.
 _FRAME, _HEADER, _END, _BASIC = struct.Struct(">BHL"), struct.Struct(">BHLHHQ"), bytes([spec.FRAME_END]), 60
 #: Of a delivery: what its payload begins with, up to the length of the consumer's tag; and tag and flags behind that.
@@ -45,14 +48,26 @@ class Delivery(NamedTuple):
     body: bytes
 
 
+class Arrivals:
+    """What came of a queue, in its order."""
+
+    def __init__(self) -> None:
+        self.kept: list[Delivery] = []
+        self.spilled: list[int] = []  # tags of those behind them that were too much to keep: they have to go back
+
+
 class Taker:
     """Takes the deliveries to one consumer; pika gets those that come in more than one body frame, and hands them on
-    to :meth:`add`."""
+    to :meth:`add`.
 
-    def __init__(self, tag: str, found: list[Delivery]) -> None:
+    All that is under way has to be read before anything else is heard. Where that is far more than was asked for,
+    because those behind are so much larger than those before, what is too much is read and not kept.
+    """
+
+    def __init__(self, tag: str, arrivals: Arrivals) -> None:
         self.consumer = _DELIVER + bytes([len(tag)]) + tag.encode()
-        self.count = self.bytes = 0  # of all that came
-        self._found = found
+        self._count = self._bytes = 0  # of all that came
+        self._arrivals = arrivals
         self._place = b""
         self._names = ("", "")
 
@@ -74,9 +89,12 @@ class Taker:
 
     def add(self, delivery: Delivery) -> None:
         """One more came."""
-        self.count += 1
-        self.bytes += len(delivery.body)
-        self._found.append(delivery)
+        self._count += 1
+        self._bytes += len(delivery.body)
+        if self._bytes > TOO_MANY_BYTES and self._count > HARMLESS:
+            self._arrivals.spilled.append(delivery.tag)
+        else:
+            self._arrivals.kept.append(delivery)
 
 
 class Connection(SelectConnection):  # type: ignore[misc]

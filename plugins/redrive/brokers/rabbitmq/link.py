@@ -16,20 +16,12 @@ from pika import spec
 from pika.adapters.select_connection import IOLoop
 
 from redrive.brokers.rabbitmq.errors import channel_error, connection_error
-from redrive.brokers.rabbitmq.frames import TOGETHER, Connection, Delivery, Taker, published
+from redrive.brokers.rabbitmq.frames import TOGETHER, Arrivals, Connection, Delivery, Taker, published
 from redrive.errors import BrokerUnavailable
 
 # Every lost connection is raised here as an error of ours; pika would log it as well, with its own stack.
 if logging.getLogger("pika").level == logging.NOTSET:
     logging.getLogger("pika").setLevel(logging.CRITICAL)
-
-
-#: So many messages may come to a consumer whatever their size; of more than that no more than so many bytes.
-HARMLESS, TOO_MANY_BYTES = 100, 128 * 1024 * 1024
-
-
-class TooMuchAhead(ConnectionError):
-    """What comes is so much larger than what came before that all that was asked for would fill the memory."""
 
 
 class Link:
@@ -86,21 +78,11 @@ class Link:
             while not expired and self.error is None:
                 self._loop.poll()
                 self._loop.process_timeouts()
-                self._bound()
                 if until():
                     return True
         finally:
             self._loop.remove_timeout(timer)
         return until()
-
-    def _bound(self) -> None:
-        """Hear nothing more where too much comes; all that is unacked goes back."""
-        for taker in self.connection.takers.values():
-            if taker.bytes > TOO_MANY_BYTES and taker.count > HARMLESS:
-                self.error = TooMuchAhead(
-                    f"{taker.count} messages came ahead and take {taker.bytes} bytes, far more than those before; they"
-                    " go back, and fewer come next time"
-                )
 
     def serve(self) -> None:
         """Take in what has come: heartbeats, a close, an alarm."""
@@ -170,8 +152,8 @@ class Channel:
             queue,
         )
 
-    def subscribe(self, queue: str, prefetch: int, came: list[Delivery]) -> str | None:
-        """Let deliveries be added to ``came``, of which ``prefetch`` may be unacked; returns the consumer's tag.
+    def subscribe(self, queue: str, prefetch: int, arrivals: Arrivals) -> str | None:
+        """Let deliveries be added to ``arrivals``, of which ``prefetch`` may be unacked; returns the consumer's tag.
 
         Its answer is not waited for: a broker that is busy with acks takes a while to give it.
         """
@@ -185,7 +167,7 @@ class Channel:
             self._prefetch = prefetch
         tag: str | None = self._quietly(lambda: self._channel.basic_consume(queue, deliver))
         if tag is not None:
-            taker = self.link.connection.takers[self._channel.channel_number] = Taker(tag, came)
+            taker = self.link.connection.takers[self._channel.channel_number] = Taker(tag, arrivals)
             self.link.serve()  # pika writes when it is served
         return tag
 

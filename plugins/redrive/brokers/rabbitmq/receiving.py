@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from redrive.brokers.base import Settled
 from redrive.brokers.rabbitmq.consumption import Consumption
 from redrive.brokers.rabbitmq.declared import Declared
-from redrive.brokers.rabbitmq.frames import Delivery
-from redrive.brokers.rabbitmq.link import HARMLESS, Channel, TooMuchAhead
+from redrive.brokers.rabbitmq.frames import HARMLESS, Delivery
+from redrive.brokers.rabbitmq.link import Channel
 from redrive.brokers.rabbitmq.measured import Measured
 from redrive.brokers.rabbitmq.message import letter_of
 from redrive.brokers.rabbitmq.session import Session
@@ -59,7 +59,7 @@ class Receiving:
         self._numbers = 0
         self._mean_bytes: dict[str, float] = {}  # of what came
         self._uneven: set[str] = set()  # queues where far larger ones came than those before
-        session.on_loss(self._forget_all)
+        session.on_loss(self.holders.clear)
 
     def receive(self, queue: str, *, limit: int, ahead: int, wait: timedelta) -> list[Received]:
         """Up to ``limit`` messages, and ``ahead`` more under way; see :class:`~redrive.brokers.base.ReadsAhead`.
@@ -72,13 +72,14 @@ class Receiving:
         lost = self.holders.get(queue)
         if lost is not None and lost.held and not lost.channel.is_open:
             # What is staged of it can't be settled any more, and would be staged again behind it.
-            self._forget(queue)
+            del self.holders[queue]
             raise BrokerUnavailable(
                 f"basic.consume on queue {queue}: the channel was lost with {len(lost.held)} messages held;"
                 " they went back to the queue"
             )
         holder = self._holder(queue, f"basic.consume on queue {queue}")
         patience, ready = wait.total_seconds(), 1
+        self._give_back_spilled(queue, holder)
         coming = holder.coming
         if coming is None or coming.is_spent:
             ready, _ = self._on(queue, lambda: holder.channel.count(queue, "queue.declare"))
@@ -92,6 +93,8 @@ class Receiving:
         # What is ready comes at once, unless another consumer was quicker.
         first = max(patience, 0.5 if ready else 0)
         deliveries = self._on(queue, lambda: coming.take(limit, first=first, idle=0.25))
+        if not deliveries and coming.has_spilled:
+            return self.receive(queue, limit=limit, ahead=ahead, wait=wait)
         if not deliveries:
             return []
         self._measured.touch(queue)
@@ -101,6 +104,7 @@ class Receiving:
         holder.expected -= len(deliveries)
         size = sum(len(delivery.body) + len(delivery.raw) for delivery in deliveries) / len(deliveries)
         self._mean_bytes[queue] = max(size, (self._mean_bytes.get(queue) or 0) / 2)
+        self._give_back_spilled(queue, holder)
         if ahead > 0:
             self._ask(holder, coming, queue, min(limit, ahead), max(ahead - limit, 0))
         self._on(queue, coming.end_if_spent)
@@ -196,6 +200,7 @@ class Receiving:
             return Settled(0)
         holder = self._holder(queue, f"{action} on queue {queue}")
         tags, failures = _held_of(receipts, holder)
+        self._give_back_spilled(queue, holder)
         if holder.coming is not None:  # what is given back must not come again
             self._on(queue, holder.coming.before_ack if action == "basic.ack" else holder.coming.cancel)
         # As many as possible of the oldest in one: that is all of them, when a batch is settled as a whole.
@@ -232,6 +237,17 @@ class Receiving:
         self._on(queue, holder.coming.cancel)
         tags = holder.coming.drop()
         holder.coming = None
+        self._requeue(queue, holder, tags)
+
+    def _give_back_spilled(self, queue: str, holder: Holder) -> None:
+        """Give back what was too much to keep, let no more come by this consumption, and ever after ask for fewer."""
+        coming = holder.coming
+        if coming is not None and coming.has_spilled:
+            self._uneven.add(queue)
+            self._on(queue, coming.cancel)
+            self._requeue(queue, holder, coming.drop_spilled())
+
+    def _requeue(self, queue: str, holder: Holder, tags: Sequence[int]) -> None:
         for tag in tags:
             holder.channel.requeue(tag, multiple=False)
         if tags and holder.channel.is_open:
@@ -242,18 +258,8 @@ class Receiving:
         try:
             return call()
         except BrokerError:
-            self._forget(queue)
+            self.holders.pop(queue, None)
             raise
-
-    def _forget(self, queue: str) -> None:
-        """Its channel is not used again."""
-        holder = self.holders.pop(queue, None)
-        if holder is not None and isinstance(holder.channel.link.error, TooMuchAhead):
-            self._uneven.add(queue)
-
-    def _forget_all(self) -> None:
-        for queue in list(self.holders):
-            self._forget(queue)
 
 
 def _held_of(receipts: Sequence[object], holder: Holder) -> tuple[set[int], list[tuple[object, str]]]:
