@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pika
 
 from redrive.brokers.rabbitmq.adapter import RabbitMQ
-from redrive.brokers.rabbitmq.frames import Delivery
+from redrive.brokers.rabbitmq.frames import Arrivals, Delivery, Taker
 from redrive.brokers.rabbitmq.management import Management
 from redrive.errors import BrokerError, BrokerUnavailable, QueueMissing
 from tests.simulation.world import Copy, System
@@ -154,7 +154,7 @@ class Consumer(NamedTuple):
 
     queue: str
     prefetch: int
-    came: list[Delivery]
+    taker: Taker
     first: int  # tag
 
 
@@ -189,14 +189,14 @@ class Channel:
     def declare(self, queue: str, arguments: dict[str, object]) -> None:
         self._alive(f"queue.declare on queue {queue}")
 
-    def subscribe(self, queue: str, prefetch: int, came: list[Delivery]) -> str:
+    def subscribe(self, queue: str, prefetch: int, arrivals: Arrivals) -> str:
         system, subject = self.link.system, f"basic.consume on queue {queue}"
         self._alive(subject)
         self._exists(queue, "basic.consume")
         fate = system.fate("receive")
         if fate in ("down", "error", "retry"):
             self._break(subject)
-        self._consumer = Consumer(queue, prefetch, came, self._tag + 1)
+        self._consumer = Consumer(queue, prefetch, Taker("consumer", arrivals), self._tag + 1)
         self.bring()
         if fate == "lost":
             self._break(subject)
@@ -218,7 +218,7 @@ class Channel:
         for copy, receipt in self.link.system.receive(one.queue, one.prefetch - unacked, HEARTBEAT, by="redrive"):
             self._tag += 1
             self._held[self._tag] = (one.queue, receipt)
-            one.came.append(Delivery(self._tag, copy.redelivered, "", one.queue, content_header(copy), copy.body))
+            one.taker.add(Delivery(self._tag, copy.redelivered, "", one.queue, content_header(copy), copy.body))
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         self._finish(tag, multiple, "settle")
