@@ -4,6 +4,7 @@ Message by message and as plainly as it can be said; the Spark job's own tests h
 """
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,8 @@ def classify(manifest_uri: str) -> None:
 def _rows(uri: str) -> list[tuple[dict[str, Any], DeadLetter]]:
     folder, _, name = uri.rpartition("/")
     table = pq.read_table(uri)
-    letters = dict(Staging(folder).letters(name, range(table.num_rows)))
-    return [(row, letters[row["row"]]) for row in table.drop_columns(["body", "headers"]).to_pylist()]
+    letters = chain.from_iterable(Staging(folder).letters(name, range(table.num_rows)))
+    return list(zip(table.drop_columns(["body", "headers"]).to_pylist(), letters, strict=True))
 
 
 def _hint(

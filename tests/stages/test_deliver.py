@@ -16,10 +16,9 @@ from redrive.ledger import leases
 from redrive.ledger.delivery import windows
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
-from redrive.stages import pipeline
+from redrive.stages import pipeline, sending
 from redrive.stages.context import Context, Run
 from redrive.stages.prefetch import in_a_thread
-from redrive.staging.batch_files import Staging
 from tests.turns import Turns
 from tests.workshop import KEY_ERROR, REFUSED, THROTTLED, Pipelining, Workshop
 
@@ -617,17 +616,17 @@ class WhileReading(Watched):
         super().__init__(workshop)
         self._asked = threading.Event()
         self.seen: list[bool] = []
-        letters, read = Staging.letters, itertools.count(1)
+        outgoing, read = sending.outgoing, itertools.count(1)
 
-        def asked(staging: Staging, relative: str, rows: Any) -> Any:
-            for one in letters(staging, relative, rows):
+        def asked(*arguments: Any) -> Any:
+            for one in outgoing(*arguments):
                 if next(read) > 3:
                     self._asked.set()
                     if error is not None:
                         raise error
                 yield one
 
-        monkeypatch.setattr(Staging, "letters", asked)
+        monkeypatch.setattr(sending, "outgoing", asked)
 
     def publish(self, queue: str, messages: Any) -> Any:
         results = super().publish(queue, messages)

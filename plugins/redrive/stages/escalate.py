@@ -5,6 +5,7 @@ What a standing decision of theirs covers is decided at once in its name; ``redr
 
 import base64
 from collections.abc import Sequence
+from itertools import chain
 
 from redrive.classification import failure_text
 from redrive.classification.causes import Cause
@@ -156,8 +157,8 @@ def _letters(context: Context, paths: dict[int, str], copy_ids: set[int]) -> dic
         by_batch.setdefault(batch_id, []).append(row)
     for batch_id, rows in by_batch.items():
         try:
-            for row, letter in context.staging.letters(paths[batch_id], rows):
-                found[message_id_of(batch_id, row)] = letter
+            letters = chain.from_iterable(context.staging.letters(paths[batch_id], rows))
+            found.update(zip([message_id_of(batch_id, row) for row in rows], letters, strict=True))
         except StagingError:
             context.staging.close()  # not to be read on from where it failed
             if not context.staging.is_damaged(paths[batch_id]):

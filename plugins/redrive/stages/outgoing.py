@@ -43,36 +43,37 @@ def outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged:
     strip = not_sent_on(context.route, capabilities)
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
     make = maker(Outgoing)
-    for one, letter in _letters(context, todo, paths, damaged):
-        headers = clean_headers(letter.headers, strip)
-        body = letter.body
-        edit = edits.get(one.message_id) if edits else None
-        if edit is not None and edit.headers is not None:
-            headers = changed(headers, read_changes(edit.headers))
-        room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
-        marks = tracking_headers(one.redrive_id, one.attempt, room=room)
-        if edit is not None:
-            body = letter.body if edit.body is None else edit.body.encode("utf-8")
-            if room is None or room > len(marks):
-                marks = (*marks, Header(EDITED_HEADER, "String", "true"))
-        if one.claimed_at not in claimed_at:
-            moment = parse_instant(one.claimed_at)
-            claimed_at[one.claimed_at] = micros(moment) if moment else None
-        yield make(
-            (
-                one.message_id,
-                one.redrive_id,
-                one.attempt,
-                body,
-                headers + marks,
-                letter.properties,
-                letter.ordering_key,
-                letter.content_type,
-                None,  # dedup_id: that of the attempt
-                0.0 if one.due_at is None else _delay(one.due_at, context.now(), capabilities),
-                claimed_at[one.claimed_at],
+    for together, letters in _letters(context, todo, paths, damaged):
+        for one, letter in zip(together, letters, strict=True):
+            body = letter.body
+            headers = clean_headers(letter.headers, strip)
+            edit = edits.get(one.message_id) if edits else None
+            if edit is not None and edit.headers is not None:
+                headers = changed(headers, read_changes(edit.headers))
+            room = None if capabilities.max_headers is None else capabilities.max_headers - len(headers)
+            marks = tracking_headers(one.redrive_id, one.attempt, room=room)
+            if edit is not None:
+                body = letter.body if edit.body is None else edit.body.encode("utf-8")
+                if room is None or room > len(marks):
+                    marks = (*marks, Header(EDITED_HEADER, "String", "true"))
+            if one.claimed_at not in claimed_at:
+                moment = parse_instant(one.claimed_at)
+                claimed_at[one.claimed_at] = micros(moment) if moment else None
+            yield make(
+                (
+                    one.message_id,
+                    one.redrive_id,
+                    one.attempt,
+                    body,
+                    headers + marks,
+                    letter.properties,
+                    letter.ordering_key,
+                    letter.content_type,
+                    None,  # dedup_id: that of the attempt
+                    0.0 if one.due_at is None else _delay(one.due_at, context.now(), capabilities),
+                    claimed_at[one.claimed_at],
+                )
             )
-        )
 
 
 def _delay(due_at: datetime | str, now: datetime, capabilities: Capabilities) -> float:
@@ -87,21 +88,19 @@ def _delay(due_at: datetime | str, now: datetime, capabilities: Capabilities) ->
 
 def _letters(
     context: Context, todo: Sequence[Claimed], paths: dict[int, str], damaged: list[Claimed]
-) -> Iterator[tuple[Claimed, DeadLetter]]:
+) -> Iterator[tuple[Sequence[Claimed], list[DeadLetter]]]:
+    """What was claimed with its copies, those of a row group at a time."""
     end = 0
     while end < len(todo):
         start, batch_id = end, todo[end].message_id >> ROW_BITS
         end = bisect_left(todo, (batch_id + 1) << ROW_BITS, start, key=_message_id)
-        claimed = todo[start:end]
-        rows = [one.message_id & (MAX_ROWS - 1) for one in claimed]
-        found = context.staging.letters(paths[batch_id], rows)
-        read = 0
+        rows = [one.message_id & (MAX_ROWS - 1) for one in todo[start:end]]
         try:
-            for (_, letter), one in zip(found, claimed, strict=True):
-                read += 1
-                yield one, letter
+            for letters in context.staging.letters(paths[batch_id], rows):
+                start += len(letters)
+                yield todo[start - len(letters) : start], letters
         except StagingError:
             context.staging.close()  # not to be read on from where it failed
             if not context.staging.is_damaged(paths[batch_id]):
                 raise
-            damaged += claimed[read:]
+            damaged += todo[start:end]

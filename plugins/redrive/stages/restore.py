@@ -92,7 +92,7 @@ def _put_back(context: Context, source: str, some: Sequence[Unfinished]) -> tupl
     for one in some:
         batch_id, row = batch_and_row(one.message_id)
         try:
-            _, letter = next(iter(context.staging.letters(paths[batch_id], [row])))
+            [letter] = next(context.staging.letters(paths[batch_id], [row]))
         except (StagingError, KeyError, StopIteration) as error:
             problems[one.message_id] = f"its payload can't be read: {error or 'the row is missing'}"
             continue

@@ -285,6 +285,7 @@ class SliceSender:
             now=context.now(),
             following=(current.claimed.slice_id, following[-1].message_id) if current and following else None,
             last_window=last,
+            first_sends=not one.claimed.resends,
         )
         one.on_the_wire -= 1  # not before: a slice stays open, and is recovered, where a part could not be marked
         self._count(one, marks)

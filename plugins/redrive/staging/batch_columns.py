@@ -1,6 +1,6 @@
 """Dead letters as the columns of a batch file, and back: thousands at once, so column by column."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -181,14 +181,14 @@ def of_types(table: pa.Table, rows: Sequence[int], start: int, types: AbstractSe
     return [row for row, headers, properties in each if message_type(headers, properties) in types]
 
 
-def to_letters(table: pa.Table) -> Iterator[tuple[int, DeadLetter]]:
-    """Each copy of ``table`` with its row; the table has the payload columns."""
+def to_letters(table: pa.Table) -> list[DeadLetter]:
+    """Each copy of ``table``, which has the payload columns."""
     # Column by column and without a name for each field: a slice of a delivery makes thousands of these.
     columns = [
         _lists(table.column(name), _LISTS[name]) if name in _LISTS else _column(table, name)
         for name in DeadLetter._fields
     ]
-    yield from zip(table.column("row").to_pylist(), as_tuples(DeadLetter, zip(*columns, strict=True)), strict=True)
+    return list(as_tuples(DeadLetter, zip(*columns, strict=True)))
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:

@@ -315,8 +315,8 @@ class Staging:
         with staging_errors(path), self.filesystem.open_input_file(path) as stream:
             return pq.read_table(stream, columns=_DESCRIBING_COLUMNS)
 
-    def letters(self, relative: str, rows: Sequence[int]) -> Iterator[tuple[int, DeadLetter]]:
-        """The copies at ``rows`` (ascending), one at a time; at most one row group is in memory.
+    def letters(self, relative: str, rows: Sequence[int]) -> Iterator[list[DeadLetter]]:
+        """The copies at ``rows`` (ascending), those of one row group at a time.
 
         The last file and row group stay open for the next call, which most often goes on where this one ended.
         """
@@ -340,7 +340,7 @@ class Staging:
                     table = table.slice(picked[0], len(picked))  # neighbours: no copy
                 else:
                     table = table.take(pa.array(picked, pa.int64()))
-            yield from to_letters(table)
+            yield to_letters(table)
         if position < len(rows):
             raise StagingError(f"{path}: has no row {rows[position]}")
 
@@ -371,7 +371,7 @@ class _OpenFile:
         """The payload columns of row group ``group``, in one chunk."""
         if group != self._group:
             self._table = None  # never two at a time
-            self._table = self._file.read_row_group(group, columns=_PAYLOAD_COLUMNS).combine_chunks()
+            self._table = self._file.read_row_group(group, columns=_PAYLOAD_COLUMNS, use_threads=False).combine_chunks()
             self._group = group
         return self._table
 

@@ -53,6 +53,7 @@ class Slice:
     deadline: datetime
     messages: Sequence[Claimed]
     repeat_until: datetime | None = None  # nothing of it is sent later: the broker may have forgotten the first try
+    resends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ def claim_resends(
         messages = _claimed(tx, slice_id)
     firsts = [at for at in (parse_instant(row.first_at) for row in rows) if at is not None]
     until = min(firsts) + dedupes_for if firsts and dedupes_for is not None else None
-    return Slice(slice_id, asked.destination, now + terms.lasts, messages, until)
+    return Slice(slice_id, asked.destination, now + terms.lasts, messages, until, resends=True)
 
 
 def _open(tx: RunTransaction, asked: ClaimFilter, terms: ClaimTerms) -> int:

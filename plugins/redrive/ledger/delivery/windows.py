@@ -183,10 +183,12 @@ def mark(
     now: datetime,
     following: tuple[int, int] | None = None,
     last_window: bool = False,
+    first_sends: bool = False,
 ) -> bool:
     """Record how a window ended, in one transaction; with ``following`` (slice, last message) also announce the next
     window, of this slice or the next one; after the ``last_window`` also close the slice. What was sent is recorded in
-    the attempts; the messages follow when the slice is closed, or recovered.
+    the attempts; the messages follow when the slice is closed, or recovered. Of ``first_sends``, which are no resends,
+    nothing was recorded before, so what an attempt is taken for need not be written again.
 
     Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
     for a reason of its own is tried ``tries`` times, then goes to people.
@@ -211,23 +213,29 @@ def mark(
             )
         arrived = [m for m in marks if m.status == "sent"]
         keys = index_keys([m.broker_message_id for m in arrived])
-        sent = [
-            (stored, key, tracked, hashed, message_id, attempt)
-            for (message_id, attempt, _, _, _, tracked, hashed, _), key in zip(arrived, keys, strict=True)
-        ]
         kept = [
             (ledger.dialect.stored(m.due_at), m.message_id, m.attempt)
             for m in marks
             if m.due_at is not None and m.status in ("sent", "unknown")
         ]
         tx.update_each(redelivery_attempts, ("due_at",), kept)
-        tx.update_each(redelivery_attempts, ("sent_at", "broker_message_id", "tracked", "body_hash"), sent)
+        if first_sends and all(m.tracked and m.body_hash is None for m in arrived):
+            plain = [(stored, key, m.message_id, m.attempt) for m, key in zip(arrived, keys, strict=True)]
+            tx.update_each(redelivery_attempts, ("sent_at", "broker_message_id"), plain)
+        else:
+            sent = [
+                (stored, key, m.tracked, m.body_hash, m.message_id, m.attempt)
+                for m, key in zip(arrived, keys, strict=True)
+            ]
+            tx.update_each(redelivery_attempts, ("sent_at", "broker_message_id", "tracked", "body_hash"), sent)
+        # Where the broker keeps some of them, nothing can be seen of those before they are due.
+        until = max([now, *(m.due_at for m in arrived if m.due_at is not None)])
         tx.execute(
             sql(
-                "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at = :now"
-                " where slice_id = :slice_id"
+                "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at ="
+                " case when last_sent_at > :until_at then last_sent_at else :until_at end where slice_id = :slice_id"
             ),
-            {"slice_id": slice_id, "last": marks[-1].message_id, "n": len(sent)},
+            {"slice_id": slice_id, "last": marks[-1].message_id, "n": len(arrived), "until_at": until},
         )
         if last_window:
             close_slice(tx, slice_id)
@@ -326,15 +334,6 @@ def close_slice(tx: RunTransaction, slice_id: int) -> None:
     )
     if not sent:
         return
-    # Where the broker keeps some of them, nothing can be seen of those before they are due.
-    tx.execute(
-        sql(
-            "update delivery_slices set last_sent_at = kept.due_at from (select max(due_at) as due_at"
-            " from redelivery_attempts where slice_id = :slice_id and sent_at is not null) kept"
-            " where delivery_slices.slice_id = :slice_id and kept.due_at > delivery_slices.last_sent_at"
-        ),
-        of_slice,
-    )
     counting.take_places(tx, slice_id)
     tx.execute(
         sql(
