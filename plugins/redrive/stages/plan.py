@@ -166,6 +166,8 @@ def _step_destinations(context: Context, rules: gates.Rules) -> int:
 def _pause_if_sick(context: Context) -> None:
     """With most of the open messages behind stopped gates it is the destination that is sick, not the messages."""
     with context.ledger.read() as connection:
+        if not breakers.has_gates_at(connection, context.name, gates.Stage.TRIPPED):
+            return
         current = breakers.of_groups(connection, context.name)
     open_messages = {gate.group_id: gate.waiting + gate.held for gate in current}
     busy = [gate for gate in current if open_messages[gate.group_id]]

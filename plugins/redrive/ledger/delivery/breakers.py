@@ -79,6 +79,19 @@ def of_groups(connection: Connection, route: str) -> list[GroupGate]:
     return [GroupGate(**_as_read(row)) for row in connection.execute(sql(_GATES), {"route": route})]
 
 
+def has_gates_at(connection: Connection, route: str, *stages: Stage) -> bool:
+    """Whether any group's gate is at one of ``stages``: that is known without counting what is behind them."""
+    marks = {f"stage_{i}": stage.value for i, stage in enumerate(stages)}
+    found = connection.execute(
+        sql(
+            "select exists (select 1 from breakers where route = :route and group_id is not null and stage in"
+            f" ({', '.join(':' + mark for mark in marks)}))"
+        ),
+        {"route": route, **marks},
+    ).scalar()
+    return bool(found)
+
+
 def _as_read(row: Row[Any]) -> dict[str, Any]:
     return {
         **row._mapping,

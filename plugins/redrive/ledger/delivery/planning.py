@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from redrive.audit_actions import Action
 from redrive.classification.causes import Cause
+from redrive.ledger.delivery import breakers
 from redrive.ledger.dialects import Dialect
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
@@ -18,6 +19,7 @@ from redrive.ledger.selecting import Selection, stage_selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import SENDS, Plan, State
 from redrive.policy import backoff
+from redrive.policy.gates import OF_GROUPS, Stage
 from redrive.policy.next_step import Case, Consumers, Decision, Discard, Escalate, Hold, Send
 
 _NOBODY_TELLS: Mapping[str, Consumers] = MappingProxyType({})
@@ -229,14 +231,16 @@ def apply(
             values,
         ).rowcount
         to_review += to(State.CLASSIFIED, State.TO_REVIEW, "escalate", set_=_BECAUSE)
-        held = to(
-            State.CLASSIFIED,
-            State.HELD,
-            *SENDS,
-            that=_IS_GATED,
-            set_=planned,
-            reason="The gate of its group is not open.",
-        )
+        held = 0
+        if breakers.has_gates_at(tx.connection, tx.route, *(stage for stage in OF_GROUPS if stage != Stage.OPEN)):
+            held += to(
+                State.CLASSIFIED,
+                State.HELD,
+                *SENDS,
+                that=_IS_GATED,
+                set_=planned,
+                reason="The gate of its group is not open.",
+            )
         held += to(
             State.CLASSIFIED, State.HELD, Plan.HOLD, set_=planned, reason="Consumers of its destination are stuck."
         )
