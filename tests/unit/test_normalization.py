@@ -27,6 +27,31 @@ def groups_of(*lines: str) -> list[str]:
             "2026-03-01T10:00:07Z ERROR [pool-3] shop.Worker - KeyError: 'sku'", "KeyError: 'sku'", id="log prefix"
         ),
         pytest.param("Mar 11 10:00:07 node-7 app[431]: queue is full", "queue is full", id="syslog"),
+        pytest.param(
+            "2026-03-01 10:00:07.001 ERROR 7 --- [pool-3-thread-1] shop.orders.Worker     : queue is full",
+            "queue is full",
+            id="spring boot",
+        ),
+        pytest.param("10:00:07.001 [pool-3] ERROR shop.Worker - queue is full", "queue is full", id="logback"),
+        pytest.param("[2026-03-01T10:00:07+00:00] shop.CRITICAL: queue is full", "queue is full", id="monolog"),
+        pytest.param("Handler OrderListener failed for a1b2c3d4: queue is full", "queue is full", id="handler"),
+        pytest.param("Task shop.tasks.ship[7f3a] raised unexpected: queue is full", "queue is full", id="celery"),
+        pytest.param("delivery_tag=7 queue is full", "queue is full", id="setting in front"),
+        pytest.param("queue is full [truncated]", "queue is full\u2026", id="cut short"),
+        pytest.param("ValueError('bad hat size')", "ValueError: bad hat size", id="printed exception"),
+        pytest.param("seat of guest Ada Blorentz is taken", "seat of guest <*> is taken", id="person"),
+        pytest.param("patient Patient/77 has no name", "patient Patient has no name", id="reference"),
+        pytest.param(
+            '{"code": "bad_type", "path": ["hats", 7, "size"], "message": "Required"}',
+            "code=bad_type path=hats.size | Required",
+            id="path in a list",
+        ),
+        pytest.param("[{'count': 7, 'reason': 'expired', 'queue': 'a'}]", "reason=expired", id="printed map"),
+        pytest.param(
+            "DeadLetterReason=HatLost; DeadLetterErrorDescription=the hat is gone",
+            "dead_letter_reason=HatLost | the hat is gone",
+            id="settings of several words",
+        ),
         pytest.param("attempt 3/5: printer is out of paper", "printer is out of paper", id="attempt"),
         pytest.param(
             'null value in column "tin" of relation "firms"',
@@ -68,6 +93,15 @@ def test_what_is_left(text: str, left: str) -> None:
             id="detail and case",
         ),
         pytest.param(("load cart: pool is closed", "handle Paid: load cart: pool is closed"), id="wrapper"),
+        pytest.param(
+            (
+                "could not execute statement [duplicate key in 'ux_hat']; SQL [insert into hats (a) values (?)]",
+                "save hat: shop.DupException: duplicate key in 'ux_hat'",
+                "retry 2 exhausted: duplicate key in 'ux_hat'",
+            ),
+            id="who tells what is named",
+        ),
+        pytest.param(("hat 7 does not fit any head", "hat 8 does not fit any he\u2026"), id="cut short"),
         pytest.param(("3 items missing: A-1, A-2, A-3", "1 items missing: B-7"), id="length of a list"),
     ],
 )
@@ -84,6 +118,15 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
             ("GET https://a.test/carts/7 gave 404 Not Found", "GET https://a.test/users/7 gave 404 Not Found"),
             id="resources",
         ),
+        pytest.param(
+            ('{"code": "a_b", "path": ["hat", "size"]}', '{"code": "a_b", "path": ["hat", "brim"]}'),
+            id="ways to a field",
+        ),
+        pytest.param(
+            ('status=404 msg="lookup failed" path=/v2/hats/7', 'status=404 msg="lookup failed" path=/v2/heads/7'),
+            id="what was asked for",
+        ),
+        pytest.param(("Undefined index: ean in x.php", "Undefined index: brand in x.php"), id="name before a place"),
         pytest.param(("load cart: pool is closed", "load user: pool is closed"), id="wrappers"),
         pytest.param(("sync stopped (pool is closed)", "sync stopped (disk is full)"), id="what is in parentheses"),
         pytest.param(('{"code": "a_b", "status": 400}', '{"code": "a_c", "status": 400}'), id="codes"),
@@ -91,6 +134,13 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
 )
 def test_look_alikes_stay_apart(lookalikes: tuple[str, ...]) -> None:
     assert len(set(groups_of(*lookalikes))) == len(lookalikes)
+
+
+def test_that_it_failed_makes_no_group_of_all_failures() -> None:
+    hat, shoe = "hat does not fit head", "shoe does not fit foot"
+    found = groups_of(*(f'{{"status": "FAILED", "cause": "{said}"}}' for said in (hat, shoe)), hat, shoe)
+    assert found[:2] == found[2:]
+    assert found[0] != found[1]
 
 
 def test_who_lacks_what_tells_others_apart_stands_alone() -> None:

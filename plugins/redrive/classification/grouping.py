@@ -111,6 +111,7 @@ _CODE_BEFORE = "".join(
         "PLS-",
         "SQL-",
         "ERR ",
+        "error, data ",
     )
 )
 _CODE_AFTER = (

@@ -13,8 +13,8 @@ import re
 from typing import Final
 
 from redrive.classification import error_fields
-from redrive.classification.stack_traces import FRAME, Trace, panic
-from redrive.classification.values_and_names import phrase
+from redrive.classification.stack_traces import CUT, FRAME, Trace, panic
+from redrive.classification.values_and_names import is_of_consumer, phrase
 from redrive.classification.word_lists import any_of
 
 MAX_TEMPLATE: Final = 1000
@@ -32,13 +32,34 @@ _FRONT: Final = tuple(
         (r"[A-Z][a-z]{2} {1,2}(?:<\*>|[0-9]{1,2}) (?:<\*>) [^ \n]{1,80} [^ \n:]{1,60}: ", 0),
         # E0311 <*> <*> file.go:<*>]
         (r"[EWIF](?:[0-9]{4}|<\*>) <\*>\s{1,8}(?:<\*>|[0-9]+) [^ \n\]]{1,60}\] ", 0),
+        # LEVEL <*> --- [thread] logger : as Spring Boot logs
+        (r"[A-Z]{4,8} +(?:[0-9]+|<\*>) --- (?:\[[^\]\n]{0,80}\] ?){1,3}[^ \n]{1,80} *: ", 0),
         # what is in brackets: a time, a level, a thread, an id; not a sentence
-        (r"\[(?![\"'{\[])(?:[^\]\n ]{1,80} ?){1,3}\](?=[ :|\[-])[:| -]{0,3}", 0),
+        (r"\[(?![\"'{\[]|[1-5][0-9]{2} )(?:[^\]\n ]{1,80} ?){1,3}\](?=[ :|\[-])[:| -]{0,3}", 0),
         (rf"(?:{any_of('levels')})(?:(?:[:|]| -)[ ]*|(?=  ?\[)\s*|[ ]+(?=[A-Z<\[\"'(]))", 0),
+        # Task orders.ship<*> raised unexpected: , job <*> failed (attempt <*>):
+        (
+            r"(?:Task|Job|Handler|Handling|Consumer|Listener|Worker|Processing|Actor|Step|Message|Event|Processor)"
+            r" [^ :]{1,120} (?:raised unexpected|failed|threw(?: an)?(?: exception| error)?|errored|crashed)"
+            r"(?: \([^()\n]{1,60}\))?: ",
+            re.I,
+        ),
+        # delivery_tag=<*>
+        (r"(?:[A-Za-z][\w.-]{1,40}=<\*>[ ,;]{1,2})+(?![\w.@-]{1,60}=)(?=[^ ,;])", 0),
+        (r"[^\s:]{1,200}/\$DeadLetterQueue[ :,-]{1,3}", re.I),
+        (r"[AP]M +(?=[A-Z\[])", 0),
+        # channel.LEVEL: as Monolog logs
+        (rf"[A-Za-z_][\w-]{{0,40}}[.](?:{any_of('levels')}): ", 0),
+        # LEVEL logger - , LEVEL service-name:
+        (
+            rf"(?:{any_of('levels')}) +(?:[A-Za-z_$][\w.$/<*>-]{{1,100}} - |"
+            r"(?=[^ :]*[._$-])[A-Za-z_$][\w.$/<*>-]{1,100}: )(?=[^ ])",
+            0,
+        ),
         (r"(?:error|err|warning|fatal|exception|failed|failure|fehler|erreur)[:|] *", re.I),
         (r"<\*>(?: ?[,.:;|/\]-]{1,2}(?= )| ?\|)? *(?=[^ ,.:;/])", 0),
         # attempt <*>/<*>:
-        (rf"(?:(?:{any_of('counted')})\b[ #:=]*(?:<\*>[ /]*|[0-9]+[ /]*)*){{1,4}}(?:[:|](?!:)|[)\]]) *", re.I),
+        (rf"\(?(?:(?:{any_of('counted')})\b[ #:=]*(?:<\*>[ /]*|[0-9]+[ /]*)*){{1,4}}(?:[:|](?!:)|[)\]]) *", re.I),
         # a logger's name
         (r"(?![A-Z_]+ )[A-Za-z_$][A-Za-z0-9_.$/<*>-]{1,80} - (?=[^ ])", 0),
         (r"(?:[a-z_][a-z0-9_]{0,40}[.]){1,8}[A-Za-z_$][A-Za-z0-9_$]{0,60}(?<!Exception)(?<!Error):(?=[^ :])", 0),
@@ -64,6 +85,10 @@ _SDK: Final = tuple(
             r"(?:RequestID: [^ ,]{0,90}, )?(?:HostID: [^,]{0,120}, )?(?:api error )?",
             "",
         ),
+        (
+            r"Validation failed for classes [^ ]{1,200} during \w+ time for groups \[[^\]\n]{0,200}\]",
+            "Validation failed",
+        ),
         (r" ?\(Service: [^;,()\n]{1,60}[;,] Status Code: [^()\n]{1,600}\)?", ""),
     )
 )
@@ -71,9 +96,30 @@ _INNER: Final = re.compile(
     r"(?:nested exception is|[Cc]aused by:?|[( ,;][Cc]ause(?:d by)?[:=]|[Rr]oot cause:?|--->|"
     r"[Ii]nner exception(?: is)?:?|[Ee]rror_?[Mm]essage[:=]|reply-text=|(?<=[{ ,])message=)\s*"
 )
+# What is said after the failure: what was done meanwhile, and that the text was cut short.
+_WHILE: Final = re.compile(
+    r"[:;,]? ?\b[Ww]hile (?:executing|processing|reading|writing|parsing|handling) [^:;]{1,200}$"
+)
+_CUT_SHORT: Final = re.compile(r"\s{0,9}(?:[(\[]?truncated[)\]]?|\u2026|[.]{3})\s*$")
+# What an object mapper says of the database's message, and the statement.
+_MAPPED: Final = re.compile(
+    r"(?:could not|cannot|unable to) (?:execute|prepare|extract|perform|insert|update) [\w ]{1,30} ?[\[(](?=.{20})"
+)
+_SQL: Final = re.compile(r";? ?\[?SQL:? ?[\[(:].*$|;? SQL \[.*$", re.S)
+# ValueError('unknown plan'): as Python prints an exception
+_PRINTED = re.compile(r"\b((?=[A-Z])\w{0,60}(?:Error|Exception|Warning|Failure|Fault))\(([\"'])([^\n]{3,600}?)\2,?\)")
+_STATEMENT = re.compile(r" ?[\[(](?:Connection: [\w ,:-]{1,60}, )?SQL: .*$", re.S)
+_CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}): (?=[^ ])")
+_PLAIN_WORD = re.compile(r"[^\W\d_][\w.$-]*")
+_FAILS: Final = frozenset(
+    ["failed", "error", "exhausted", "failure", "could", "unable", "cannot", "attempt", "threw", "raised"]
+)
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 _DETAIL = re.compile(rf"\s*(?:{any_of('details')}|LINE [0-9<]|[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{{3,20}}(?: [0-9]+)? ?: )")
 _ADDED = re.compile(r"\s*(?:ORA-06512: |[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{4,20} ?: )")
+# The way to a field, on a line of its own.
+_WAY = re.compile(r"[a-z_]\w{0,40}(?:[.][A-Za-z_]\w{0,40}){1,4}")
+_LINK = re.compile(r"\s*https?://\S+\s*$")
 _INDEX = re.compile(r"(?<=[a-z\]])[.]<\*>(?=[.]|$)|\[<\*>\](?=[.\[]|$)")
 
 
@@ -91,21 +137,35 @@ def template(masked: str) -> str:
 
 
 def without_front(text: str) -> str:
-    """``text`` without what loggers and retries put in front of it, as long as something is left."""
+    """``text`` without what loggers, retries and consumers put in front of it, as long as something is left."""
     for _ in range(_MAX_FRONT):
-        for pattern in _FRONT:
-            match = pattern.match(text)
-            if match is not None and match.end() and _TWO_LETTERS.search(text, match.end()):
-                text = text[match.end() :].lstrip()
-                break
-        else:
+        end = _end_of_front(text)
+        if not end or not _TWO_LETTERS.search(text, end):
             return text
+        text = text[end:].lstrip()
     return text
+
+
+def _end_of_front(text: str) -> int:
+    for pattern in _FRONT:
+        match = pattern.match(text)
+        if match is not None and match.end() and _TWO_LETTERS.search(text, match.end()):
+            return match.end()
+    # Handler Orders failed for <*>: , failed to process <*>: , Retry <*> exhausted:
+    clause = _CLAUSE.match(text)
+    if clause is not None and " " in clause[1]:
+        words = _PLAIN_WORD.findall(clause[1].replace("<*>", " "))
+        if words and any(word.lower() in _FAILS for word in words) and all(is_of_consumer(word) for word in words):
+            return clause.end()
+    return 0
 
 
 def _line(text: str) -> str:
     """The template of a text without frames."""
     text = without_front(text.strip())
+    if "\n" in text and (trace := Trace(text.split("\n"))).frames:  # in a field
+        root, frame = trace.root_and_frame()
+        return f"{_said(root) or root} at {frame}" if frame else _said(root) or root
     return error_fields.message_of(text, _line) or _said(text)
 
 
@@ -119,11 +179,17 @@ def _said(text: str) -> str:
         if len(_TWO_LETTERS.findall(rest[:200])) > 1:
             text = rest
             break
-    text = without_front(text)
-    if "rror" in text or "(Service:" in text:
+    if mapped := _MAPPED.search(text):
+        text = _SQL.sub("", text[mapped.end() :]).rstrip(" ;)]")
+    cut = _CUT_SHORT.search(text)
+    text = without_front(text[: cut.start()] if cut else text)
+    if (meanwhile := _WHILE.search(text)) and len(_TWO_LETTERS.findall(text[: meanwhile.start()])) > 3:
+        text = text[: meanwhile.start()]
+    text = _PRINTED.sub(r"\1: \3", _STATEMENT.sub("", text))
+    if "rror" in text or "Validation failed for" in text or "(Service:" in text:
         for pattern, replacement in _SDK:
             text = pattern.sub(replacement, text)
-    return phrase(text[:_LONGEST]).strip(" :;,-|")
+    return phrase(text[:_LONGEST]).strip(" :;,-|") + (CUT if cut else "")
 
 
 def _one_line(text: str) -> str:
@@ -133,6 +199,9 @@ def _one_line(text: str) -> str:
     lines = [line for line in text.split("\n")[:_MAX_LINES] if line.strip()]
     # What a database adds comes last, and goes on over several lines.
     end = next((number for number, line in enumerate(lines) if number and _ADDED.match(line)), len(lines))
-    kept = [line for number, line in enumerate(lines[:end]) if number == 0 or not _DETAIL.match(line)]
+    kept = [
+        line for number, line in enumerate(lines[:end]) if number == 0 or not (_DETAIL.match(line) or _LINK.match(line))
+    ]
     # A report of several errors of one kind says the same several times.
-    return " ; ".join(dict.fromkeys(_INDEX.sub("", " ".join(line.split())) for line in kept))
+    whole = (_INDEX.sub("", " ".join(line.split())) for line in kept)
+    return " ; ".join(dict.fromkeys(line.replace(".", "/") if _WAY.fullmatch(line) else line for line in whole))

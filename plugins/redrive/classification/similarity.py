@@ -7,17 +7,19 @@ who lacks it stands alone. So *timed out (read)* and *timed out* are one failure
 """
 
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from redrive.classification.stack_traces import FRAME
-from redrive.classification.values_and_names import BLANK
+from redrive.classification.stack_traces import CUT, FRAME
+from redrive.classification.values_and_names import BLANK, is_of_consumer
 from redrive.classification.word_lists import WORDS, any_of
 
 #: A core of so many words is one failure whatever its class is called.
-LONG: Final = 5
+LONG: Final = 3
 #: What has fewer words says nothing on its own.
 MIN_WORDS: Final = 2
 
@@ -35,16 +37,22 @@ _BEFORE = re.compile(
     re.I,
 )
 _LONGEST_BEFORE = 90
+_GOES_ON = re.compile(r"[ <*>\"']*(?:from|for|at|in|on|by|with|after|to) ")
 _COMMAS = (",", "\u3001", "\uff0c", ":", "(")
 _ENDS = (",", "\u3001", "\uff0c", ";")
 _WORD = re.compile(r"[^\W_][\w.'$/-]*|<\*>")
 _CODES = re.compile(r"(?:[a-z_@]{2,40}=[^\s|]{1,80}(?: |$))+")
+_AMOUNTS = frozenset(WORDS["amounts"])
+_PREPOSITIONS = frozenset(WORDS["prepositions"])
 _STOP, _TECHNICAL = frozenset(WORDS["stop"]), frozenset(WORDS["technical"])
 _OF_RUNTIMES = frozenset(WORDS["of_runtimes"])
 _SENTENCE = re.compile(r"(?<=[^\W\d_][^\W\d_'\")\]])[.] |[;\uff1b\u3002]")
 # Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
 _ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[a-z][a-z_-]*(?:/[a-z][a-z_-]*)*")
 _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
+# What is broken: a quoted name, a name of several words, a code.
+_BROKEN = re.compile(r"'[^'\n]{2,120}'|\b\w+_\w+\b|\b[A-Z]{2,5}-[0-9]{3,5}\b")
+_CODE = re.compile(r"[a-z]{2,5}-[0-9]{3,5}")
 _NUMBER = re.compile(r"([0-9]{3,6}), ")
 _NAME = re.compile(r"'([^'\n]{1,120})'")
 
@@ -162,6 +170,9 @@ def _asides(text: str) -> tuple[str, list[str]]:
     def aside(match: re.Match[str]) -> str:
         inside = match[1] or match[2] or ""
         words = inside.split()
+        if BLANK in inside and "," in inside:  # what was at hand, each with its value: only names tell
+            found.extend(_words(" ".join(_BROKEN.findall(inside))))
+            return " "
         # Names of people and places, as values are: every word has a capital.
         if len(words) < 2 or not all(word[:1].isupper() for word in words):
             found.extend(_words(_without_values(inside)))
@@ -179,10 +190,14 @@ def _unwrapped(sentence: str) -> tuple[list[str], str]:
     """The words that wrap the last clause which says something, and that clause with what follows it."""
     pieces = sentence.split(": ")
     for at in range(len(pieces) - 1, 0, -1):
-        if len(_words(_without_values(pieces[at], []))) >= MIN_WORDS:
+        piece = pieces[at]
+        words = _words(_without_values(piece, []))
+        if len(words) >= MIN_WORDS and not _AMOUNTS.issuperset(words) and not _GOES_ON.match(piece):
             before = _words(_without_values(": ".join(pieces[:at])))
             before = [part for word in before for part in word.split("/")]
             wrapper = [word for word in before if word and word not in _TECHNICAL and not word.isdigit()]
+            if all(is_of_consumer(word) for word in wrapper):
+                wrapper = []
             return wrapper, ": ".join(pieces[at:])
     return [], sentence
 
@@ -213,6 +228,10 @@ def _without_values(text: str, labels: list[str] | None = None) -> str:
         if match is None or match.start() == len(piece):
             continue
         start = match.start()
+        label = match["label"] or ""
+        if (last := label.rpartition(" "))[2].lower() in _PREPOSITIONS and last[0]:  # index: ean in <*>
+            pieces[number] = piece[: match.start("label") + len(last[0])]
+            continue
         # What comes after a colon is no part of what is before it.
         if labels is None or (match["prep"] and ":" not in match[0]):
             if labels is not None and match["label"]:
@@ -237,7 +256,7 @@ def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
         by_core.setdefault((_whole(one.frame, frames[one.parts.core]), one.parts.core), []).append(
             (template, one.parts)
         )
-    into = _longer(signatures, by_core)
+    into = _longer(signatures, by_core) | _cut_short(by_core)
     for key in sorted(into):
         to = into[key]
         while to in into:
@@ -249,14 +268,35 @@ def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
         if len(members) > 1:
             # Where many words are the same, what the exception is called tells nothing more.
             same = len(core.split()) + min(len(f"{parts.wrapper} {parts.more}".split()) for _, parts in members)
-            for at in range(2 if same >= LONG else 1, len(Parts._fields)):
-                values = {parts[at] for _, parts in members}
-                telling = _telling(values)
+            named = all(_names_what_is_broken(template) for template, _ in members)
+            for at in range(2 if same >= LONG or named else 1, len(Parts._fields)):
+                few = named and at in _OF_TELLER
+                said = {template: _names_in(parts[at]) if few else parts[at] for template, parts in members}
+                telling = _telling(set(said.values()))
                 if telling:
-                    for template, parts in members:
-                        keys[template].append(f"{at}:{telling[parts[at]]}")
+                    for template, value in said.items():
+                        keys[template].append(f"{at}:{telling[value]}")
         found.update({template: tuple(key) for template, key in keys.items()})
     return found
+
+
+#: The parts in which the failure's teller is told.
+_OF_TELLER = tuple(Parts._fields.index(part) for part in ("name", "wrapper", "aside"))
+
+
+def _names_in(words: str) -> str:
+    return " ".join(word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word))
+
+
+@lru_cache(maxsize=1 << 15)
+def _names_what_is_broken(template: str) -> bool:
+    """Whether a column, a constraint or a code is named: then who says it, and when, tells nothing more."""
+    said = template.partition(FRAME)[0]
+    parts = signature_of(template).parts
+    if _CODES.match(_peeled(said)):
+        return False
+    quoted = {word for name in _NAME.findall(said) for word in _words(name)}
+    return bool(_names_in(parts.core) or _names_in(parts.aside) or quoted.intersection(parts.core.split()))
 
 
 #: What the parts of a template are called in front of people.
@@ -344,7 +384,34 @@ def _longer(
         shorter = (one.frame, one.head)
         if one.head != one.parts.core and len(one.head.split()) >= 3 and shorter in by_core and key in by_core:
             longer.setdefault(shorter, set()).add(key)
-    return {key: next(iter(some)) for key, some in longer.items() if len(some) == 1 and next(iter(some)) != key}
+    into = {key: next(iter(some)) for key, some in longer.items() if len(some) == 1 and next(iter(some)) != key}
+    # What two different failures would be told as is not one of them.
+    taken = Counter(into.values())
+    return {key: to for key, to in into.items() if taken[to] == 1}
+
+
+def _cut_short(
+    by_core: Mapping[tuple[str, str], Sequence[tuple[str, Parts]]],
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """Cores that were cut short, and the only one that begins so."""
+    whole: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    cut: list[tuple[str, str]] = []
+    for key, members in by_core.items():
+        if all(template.partition(FRAME)[0].endswith(CUT) for template, _ in members):
+            cut.append(key)
+        else:
+            words = key[1].split()[:MIN_WORDS]
+            whole.setdefault((key[0], " ".join(words)), []).append(key)
+    into = {}
+    for key in cut:
+        words = key[1].split()
+        if len(words) <= MIN_WORDS:
+            continue
+        begun = " ".join(words)
+        fitting = [to for to in whole.get((key[0], " ".join(words[:MIN_WORDS])), ()) if to[1].startswith(begun)]
+        if len(fitting) == 1:
+            into[key] = fitting[0]
+    return into
 
 
 def _telling(values: set[str]) -> dict[str, str]:
@@ -352,11 +419,18 @@ def _telling(values: set[str]) -> dict[str, str]:
     if len(values) <= 1:
         return {}
     sets = {value: frozenset(value.split()) for value in values}
-    widest = [value for value in values if not any(sets[value] < sets[other] for other in values)]
+    every = sorted(frozenset().union(*sets.values()))
+    for value in values:  # a last word that was cut short is the word that begins so
+        words = value.split()
+        if words and (at := bisect_right(every, words[-1])) < len(every) and every[at].startswith(words[-1]):
+            longer = [one for one in sets if sets[value] - {words[-1]} <= sets[one] and every[at] in sets[one]]
+            if longer:
+                sets[value] = sets[value] - {words[-1]} | {every[at]}
+    widest = [one for one in dict.fromkeys(sets.values()) if not any(one < other for other in sets.values())]
     if len(widest) <= 1:
         return {}
     found = {}
     for value in values:
-        above = [other for other in widest if sets[value] <= sets[other]]
-        found[value] = above[0] if len(above) == 1 else value
+        above = [other for other in widest if sets[value] <= other]
+        found[value] = " ".join(sorted(above[0] if len(above) == 1 else sets[value]))
     return found

@@ -9,6 +9,8 @@ from typing import Final
 
 #: Between what a trace says and its frame, in keys and templates.
 FRAME: Final = "\n  at "
+#: At the end of what was cut short.
+CUT: Final = "\u2026"
 _MAX_LINE = 600
 
 # Classes and places that are not the application's: the runtimes and what applications are usually built on.
@@ -184,7 +186,7 @@ class Trace:
             last_frame = frames[-1] if frames else -1
             after = [item for item in before if item[0] > last_frame]
             number, root = (after or before or self.said)[0]
-            return root, number
+            return self._whole(root, number), number
         roots = [item for item in self.said if _ROOT.match(item[1])]
         if roots:
             number, root = roots[-1]

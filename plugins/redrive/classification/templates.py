@@ -58,6 +58,10 @@ _TELLING: Final = re.compile(
     r"^[A-Z]{2,5}-[0-9]{3,5}$|^E?[A-Z0-9]{4,5}$",
     re.ASCII,
 )
+# What was asked for tells, and the way to a field: /api/orders, customer.taxId
+_OF_NAMES: Final = re.compile(
+    r"[A-Za-z_]+(?:[.][A-Za-z_]+){1,3}|[a-z][a-z_-]*/[a-z][a-z_-]*|(?:/[a-z][a-z_-]*){1,3}", re.ASCII
+)
 _WORD: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
 
 Tokens = tuple[str, ...]
@@ -159,14 +163,14 @@ def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
 
 @lru_cache(maxsize=1 << 16)
 def _skeleton(token: str) -> str:
-    if _IDENTIFIER.search(token) and not _TELLING.search(token):
+    if _IDENTIFIER.search(token) and not _TELLING.search(token) and not _OF_NAMES.fullmatch(token):
         return WILDCARD
     return token
 
 
 @lru_cache(maxsize=1 << 16)
 def _tells(token: str) -> bool:
-    return _TELLING.search(token) is not None
+    return _TELLING.search(token) is not None or _OF_NAMES.fullmatch(token) is not None
 
 
 @lru_cache(maxsize=1 << 16)

@@ -4,8 +4,10 @@
 form, by its quotes and by the word before it (*column "email"*, *user 'ana'*): see ``word_lists.txt``.
 """
 
+import functools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from redrive.classification.word_lists import WORDS, any_of
@@ -17,7 +19,11 @@ NAMING: Final = re.compile(
     r"(?:^|[._-])(?:code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
     r"event|op|operation|action|class|error_class|kind|name|field|param|parameter|property|column|constraint|resource|"
     r"component|faultcode|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
-    r"loc)$"
+    r"loc|sqlcode|cd|property_path)$"
+)
+#: A name of a field that says what was asked for: of its value the words of its path tell.
+ASKED_FOR: Final = re.compile(
+    r"^(?:(?:http|request|target|upstream|full|original)[._-])?(?:path|uri|url|endpoint|route)$"
 )
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -57,6 +63,14 @@ _HOST = re.compile(
 _PATH_WORD = re.compile(r"[a-z][a-z_-]{2,30}")
 # TS-BLU-M, DE-BY
 _SHOUTED = re.compile(r"[A-Z]{1,6}(?:-[A-Z]{1,4}){2,}|[A-Z]{2}-[A-Z]{2,3}")
+# Patient/<*>
+_OF_TYPE = re.compile(r"([A-Z][a-z]+(?:[A-Z][a-z]+)*)/[\w.<*>-]*(?:<\*>|[0-9])[\w.<*>-]*")
+_CAPITAL = r"[A-Z\u00c0-\u00de][\w'-]*[^\W\d_]"
+_NAMED = re.compile(
+    rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?: (?:{_CAPITAL}|(?:van|von|de|da|del|la|al|bin)\b)){{1,3}}(?![\w-])"
+)
+_SAYS = re.compile(r"(?:Error|Exception): ")
+_LETTERS = re.compile(r"[a-z]{3}")
 _VOWELS = re.compile(r"[aeiouyAEIOUY]")
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # A request, or a status with its words.
@@ -114,6 +128,18 @@ _NOT_RESOLVED = re.compile(
 )
 
 
+# A class that takes messages, as its name says.
+_CONSUMER = re.compile(r"[\w.$-]*(?:Handler|Listener|Consumer|Worker|Processor|Subscriber|Job|Task)s?", re.I)
+_OF_CONSUMERS = frozenset(WORDS["of_consumers"])
+_STOP = frozenset(WORDS["stop"])
+
+
+def is_of_consumer(word: str) -> bool:
+    """Whether a word is what takes messages, or what it says about itself: it tells no failure."""
+    small = word.lower()
+    return small in _OF_CONSUMERS or small in _STOP or _CONSUMER.fullmatch(word) is not None
+
+
 def field_of(key: str) -> str:
     """The name of a field in small letters, its parts parted by underscores."""
     return _HUMP.sub("_", key.rpartition(":")[2]).lower()
@@ -133,9 +159,23 @@ def phrase(text: str) -> str:
     if "=" in text:
         text = _SETTING.sub(_setting, text)
     found = "".join(_prose(text))
+    if _NAMED.search(found):
+        found = _NAMED.sub(_person, found)
     for pattern, replacement in ((_DATE, BLANK), (_BEFORE_VALUE, ""), (_AFTER_VALUE, BLANK), (_RUN_OF_VALUES, BLANK)):
         found = pattern.sub(replacement, found)
     return " ".join(found.split())
+
+
+def _person(match: re.Match[str]) -> str:
+    """A run of words with capitals is a person or a place unless it is one of the trade's own words."""
+    return match[0] if any(word.lower().strip(".") in _known_words() for word in match[0].split()) else BLANK
+
+
+@functools.cache
+def _known_words() -> frozenset[str]:
+    """The words of failures, as the texts say that the causes were learned from."""
+    texts = (Path(__file__).parent / "cause_texts.jsonl").read_text(encoding="utf-8")
+    return frozenset(re.findall(r"[a-z]{2,}", texts)) | frozenset(map(str.lower, re.findall(r"\b[A-Z][a-z]+\b", texts)))
 
 
 def _network(text: str) -> str:
@@ -146,6 +186,8 @@ def _network(text: str) -> str:
 
 def _setting(match: re.Match[str]) -> str:
     names = NAMING.search(field_of(match[1])) or match[1].endswith("reason") or BLANK in match[2]
+    if ASKED_FOR.search(field_of(match[1])) and (words := path_words(match[2])):
+        return words
     return match[0] if names else f"{match[1]}={BLANK}"
 
 
@@ -184,6 +226,8 @@ def _of_word(word: str) -> str:
     if "#" in word and "." in word:
         word = word.partition("#")[0]
     if "/" in word:
+        if match := _OF_TYPE.fullmatch(word):
+            return match[1]
         is_pair = word.count("/") == 1 and BLANK not in word and "://" not in word and len(word) < 40
         return word if is_pair else _path_words(word, "") or BLANK
     if "." in word and _CAMEL.search(last := word.rpartition(".")[2]) and not _DIGIT.search(last):
@@ -237,6 +281,7 @@ def _of_quoted(said: str, before: str) -> str:
         # A sentence in quotes is a message; a few words are a value.
         words = [word.strip(":,.;'") for word in said.split()]
         is_sentence = len(words) > 3 and sum(word.islower() and word.isalpha() for word in words) > 2
+        is_sentence |= _SAYS.search(said) is not None
         return "".join(_prose(said)) if is_sentence else BLANK
     context = before.lower().rstrip(":=")
     is_code = context in _CODED and _CODE.fullmatch(said) is not None
@@ -244,12 +289,20 @@ def _of_quoted(said: str, before: str) -> str:
     if before == ": " or context in _VALUES - _NAMES or not said:
         return BLANK
     if context in _NAMES:
+        if is_name and (_CAMEL.search(said) or _LETTERS.search(said)):
+            return _last(said)
         return _last(said) if is_name or said.isalpha() else _of_numbered(said) if _DIGIT.search(said) else said
     if _DIGIT.search(said) or ("." in said and _HOST.fullmatch(said)):
         return said if is_code else BLANK
     if is_name and (said.islower() or "_" in said or _CAMEL.search(said)):
         return _last(said)
     return said if _HEADER.fullmatch(said) else BLANK
+
+
+def path_words(asked_for: str) -> str:
+    """The words of the path of a request, "" where it has none."""
+    path = asked_for.partition("://")[2].partition("/")[2] if "://" in asked_for else asked_for
+    return _path_words(path.partition("?")[0], "/") if "/" in asked_for else ""
 
 
 def _of_url(rest: str) -> str:
