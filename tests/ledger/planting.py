@@ -141,7 +141,10 @@ class Plant(Probe):
 
     def mark(self, claimed: Slice, marks: Sequence[Mark], tries: int = 3) -> None:
         """Mark the slice's only window."""
-        windows.mark(self.ledger, self.lease, claimed.slice_id, marks, tries=tries, now=self.now, last_window=True)
+        windows.mark(
+            self.ledger, self.lease, claimed.slice_id, marks, tries=tries, now=self.now, last_window=True,
+            first_sends=not claimed.resends,
+        )  # fmt: skip
 
     def send(self, plan: str = "requeue", status: str = "sent", **fields: Any) -> list[Mark]:
         """Send everything that is new or due; the marks."""

@@ -12,6 +12,7 @@ from redrive.ledger import leases
 from redrive.ledger.delivery import claims, lanes, recovery, windows
 from redrive.ledger.delivery.claims import Slice
 from redrive.ledger.delivery.windows import Mark
+from redrive.ledger.engine import parse_instant
 from redrive.ledger.selecting import Selection
 from redrive.lifecycle import FINISHED, State
 from tests.ledger.planting import Plant, entering, unchanged
@@ -406,6 +407,41 @@ def test_a_resend_is_the_same_attempt(plant: Plant) -> None:
         plant.rows("select attempt, sent_at is not null, unknown_at is not null from redelivery_attempts")
         == [(1, True, True)] * 2
     )
+
+
+@pytest.mark.parametrize(("first", "then"), [(False, True), (True, False)])
+def test_a_resend_says_anew_what_it_is_known_by(plant: Plant, first: bool, then: bool) -> None:
+    """Whether it had room for our headers, and which body it has, may have changed since the first try."""
+    plant.messages(2)
+    plant.send(status="unknown", tracked=first, body_hash=None if first else b"x" * 16)
+    plant.change("update messages set plan = 'resend' where state = 'unknown'")
+    again = resend(plant)
+    plant.announce(again, again.messages[-1].message_id)
+    body = None if then else b"y" * 16
+    plant.mark(again, [sent(m)._replace(tracked=then, body_hash=body) for m in again.messages])
+    assert plant.rows("select tracked, body_hash from redelivery_attempts") == [(then, body)] * 2
+
+
+@pytest.mark.parametrize(("tracked", "body"), [(True, None), (False, None), (True, b"y" * 16)])
+def test_a_first_send_says_what_it_is_known_by(plant: Plant, tracked: bool, body: bytes | None) -> None:
+    plant.messages(3)
+    marks = plant.send(tracked=tracked, body_hash=body)
+    said = plant.rows("select tracked, body_hash, broker_message_id from redelivery_attempts order by message_id")
+    assert said == [(tracked, body, mark.broker_message_id) for mark in marks]
+
+
+def test_a_slice_ends_when_the_broker_lets_go_of_the_last_that_it_keeps(plant: Plant) -> None:
+    """However many windows come after that one."""
+    plant.messages(3)
+    plant.make_due()
+    slice_ = claimed(plant)
+    late = plant.now + timedelta(hours=1)
+    for number, one in enumerate(slice_.messages):
+        plant.announce(slice_, one.message_id)
+        mark = sent(one)._replace(due_at=late if number == 1 else None)
+        windows.mark(plant.ledger, plant.lease, slice_.slice_id, [mark], tries=3, now=plant.now, first_sends=True)
+    windows.close(plant.ledger, plant.lease, slice_.slice_id, plant.now)
+    assert [parse_instant(at) for (at,) in plant.rows("select last_sent_at from delivery_slices")] == [late]
 
 
 def test_what_is_repeated_because_the_broker_dedupes_is_claimed_only_while_it_does(plant: Plant) -> None:
