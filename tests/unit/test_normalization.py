@@ -40,6 +40,8 @@ def groups_of(*lines: str) -> list[str]:
         pytest.param("queue is full [truncated]", "queue is full\u2026", id="cut short"),
         pytest.param("ValueError('bad hat size')", "ValueError: bad hat size", id="printed exception"),
         pytest.param("seat of guest Ada Blorentz is taken", "seat of guest <*> is taken", id="person"),
+        pytest.param("hat of customer Ada Blorentz is lost", "hat of customer <*> is lost", id="person behind a noun"),
+        pytest.param("seat answered Bad Gateway twice", "seat answered Bad Gateway twice", id="words of the trade"),
         pytest.param("patient Patient/77 has no name", "patient Patient has no name", id="reference"),
         pytest.param(
             '{"code": "bad_type", "path": ["hats", 7, "size"], "message": "Required"}',

@@ -7,7 +7,7 @@ form, by its quotes and by the word before it (*column "email"*, *user 'ana'*): 
 import functools
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from importlib import resources
 from typing import Final
 
 from redrive.classification.word_lists import WORDS, any_of
@@ -65,7 +65,7 @@ _PATH_WORD = re.compile(r"[a-z][a-z_-]{2,30}")
 _SHOUTED = re.compile(r"[A-Z]{1,6}(?:-[A-Z]{1,4}){2,}|[A-Z]{2}-[A-Z]{2,3}")
 # Patient/<*>
 _OF_TYPE = re.compile(r"([A-Z][a-z]+(?:[A-Z][a-z]+)*)/[\w.<*>-]*(?:<\*>|[0-9])[\w.<*>-]*")
-_CAPITAL = r"[A-Z\u00c0-\u00de][\w'-]*[^\W\d_]"
+_CAPITAL = r"[A-Z\u00c0-\u00de][\w'-]*[^\W\d_A-Z]"
 _NAMED = re.compile(
     rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?: (?:{_CAPITAL}|(?:van|von|de|da|del|la|al|bin)\b)){{1,3}}(?![\w-])"
 )
@@ -150,6 +150,7 @@ def phrase(text: str) -> str:
     if "{" in text or "<" in text:
         text = _DUMP.sub("", _OBJECT.sub(BLANK, text))
     text = _NESTED.sub("", text) if "=[" in text else text
+    text = _NAMED.sub(_person, text)
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(r"\1 <*>", _OF_NOUN.sub(r"\1 <*>", _network(text))))
     text = _UNKNOWN.sub(r"\1 <*>", text)
     if ": " in text or "=" in text:
@@ -159,8 +160,6 @@ def phrase(text: str) -> str:
     if "=" in text:
         text = _SETTING.sub(_setting, text)
     found = "".join(_prose(text))
-    if _NAMED.search(found):
-        found = _NAMED.sub(_person, found)
     for pattern, replacement in ((_DATE, BLANK), (_BEFORE_VALUE, ""), (_AFTER_VALUE, BLANK), (_RUN_OF_VALUES, BLANK)):
         found = pattern.sub(replacement, found)
     return " ".join(found.split())
@@ -174,7 +173,7 @@ def _person(match: re.Match[str]) -> str:
 @functools.cache
 def _known_words() -> frozenset[str]:
     """The words of failures, as the texts say that the causes were learned from."""
-    texts = (Path(__file__).parent / "cause_texts.jsonl").read_text(encoding="utf-8")
+    texts = (resources.files("redrive.classification") / "cause_texts.jsonl").read_text(encoding="utf-8")
     return frozenset(re.findall(r"[a-z]{2,}", texts)) | frozenset(map(str.lower, re.findall(r"\b[A-Z][a-z]+\b", texts)))
 
 
