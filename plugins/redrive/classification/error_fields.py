@@ -14,14 +14,16 @@ _PAIR: Final = re.compile(
     r"(?P<value>\"(?:[^\"\\]|\\.){0,2000}+\"?|'[^'\n]{0,500}'|[^ \t\n,;]*)[,;]?"
 )
 _FIELD: Final = re.compile(
-    r"\"(?P<key>[^\"\\\n]{1,60})\"\s*:\s*(?P<value>\[(?:\s*(?:\"[^\"\n]{0,200}\"|[0-9]{1,9}|<\*>)\s*,?){1,12}\]|\"(?:[^\"\\]|\\.){0,4000}+\"?|[^\s,\"{}\[\]]+|[\[{])"
+    r"\"(?P<key>[^\"\\\n]{1,60})\"\s*:\s*"
+    r"(?P<value>\[(?:\s*(?:\"[^\"\n]{0,200}\"|[0-9]{1,9}|<\*>)\s*,?){1,12}\]|"
+    r"\"(?:[^\"\\]|\\.){0,4000}+\"?|[^\s,\"{}\[\]]+|[\[{])"
 )
 _TAG: Final = re.compile(
     r"<(?P<key>[A-Za-z][A-Za-z0-9_:.-]{0,60})(?: [^<>]{0,300})?>(?P<value>[^<>]{1,2000}|(?:[^<>]|<\*>){1,2000}?)</"
 )
 _SAYING = re.compile(
-    r"(?:^|[._-])(?:messages?|msg|err|errors?|errormessage|errormsg|description|desc|detail|details|reason|exc_info|exception|"
-    r"cause|faultstring|error_description|fault|title|exc|what|text|failure)$"
+    r"(?:^|[._-])(?:messages?|msg|err|errors?|errormessage|errormsg|description|desc|detail|details|reason|exc_info|"
+    r"exception|cause|faultstring|error_description|fault|title|exc|what|text|failure)$"
 )
 _SENTENCE = re.compile(r"(?:message|msg|description|desc|detail|details|text|title|faultstring)$")
 # Names of things of the trade are values.

@@ -258,10 +258,8 @@ def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
         )
     into = _longer(signatures, by_core) | _cut_short(by_core)
     for key in sorted(into):
-        to = into[key]
-        while to in into:
-            to = into[to]
-        by_core.setdefault(to, []).extend((template, Parts(to[1])) for template, _ in by_core.pop(key))
+        if (to := _end_of(key, into)) != key:
+            by_core.setdefault(to, []).extend((template, Parts(to[1])) for template, _ in by_core.pop(key))
     found: dict[str, tuple[str, ...]] = {}
     for (frame, core), members in by_core.items():
         keys = {template: [frame, core] for template, _ in members}
@@ -388,6 +386,17 @@ def _longer(
     # What two different failures would be told as is not one of them.
     taken = Counter(into.values())
     return {key: to for key, to in into.items() if taken[to] == 1}
+
+
+def _end_of(key: tuple[str, str], into: Mapping[tuple[str, str], tuple[str, str]]) -> tuple[str, str]:
+    """Where ``key`` leads, one after the other; itself where that goes round in a circle (*a: b* and *b: a*)."""
+    to, seen = key, set[tuple[str, str]]()
+    while to in into:
+        if to in seen:
+            return key
+        seen.add(to)
+        to = into[to]
+    return to
 
 
 def _cut_short(
