@@ -33,7 +33,8 @@ _ITEM = re.compile(r"\"([^\"\n]{1,200})\"")
 _OF_RESOURCES = frozenset(["400", "404", "405", "409", "410", "422"])
 # The way to what is wrong in what was sent.
 _WAY = re.compile(r"(?:^|[._-])(?:path|loc|location|field|instance_?path|pointer)$")
-_ANY = re.compile(r"^(?:.*[._-])?(?:error|err|status|exception|fault|api|response|http|x|failure|_+)[._-]|^.*[.]")
+# What many names of fields begin with, and says nothing: error_code is code, decline_code is not.
+_GENERAL = re.compile(r"^(?:.*[._-])?(?:error|err|status|exception|fault|api|response|http|x|failure|_+)[._-]|^.*[.]")
 # {count=<*>, reason=expired}, [{'count': <*>, 'reason': 'expired'}]: as runtimes print a map
 _MAP = re.compile(r"(?:[\w -]{1,40}: ?)?[\[(]*\{")
 _ENTRY = re.compile(
@@ -98,11 +99,10 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
             continue
         is_word = _WORD.fullmatch(value) is not None
         if NAMING.search(key) and not _NO_NAME.search(key):
-            if is_word and (_NUMBER.search(value) or _NO_NEWS.match(value)):
-                continue
             if is_word:
-                names.setdefault(_ANY.sub("", key), value)
-            elif not is_word and BLANK not in value:
+                if not _NUMBER.search(value) and not _NO_NEWS.match(value):
+                    names.setdefault(_GENERAL.sub("", key), value)
+            elif BLANK not in value:
                 _add(messages, " ".join(value.split()))
         elif ASKED_FOR.search(key) and (words := path_words(value)):
             asked_for = words

@@ -130,9 +130,8 @@ def template(masked: str) -> str:
     if "\n" in masked:
         trace = Trace(without_front(masked).split("\n"))
         if trace.frames:
-            root, frame = trace.root_and_frame()
-            words = (_said(root) or root)[:MAX_TEMPLATE]
-            return words + FRAME + frame if frame else words
+            words, frame = _traced(trace)
+            return words[:MAX_TEMPLATE] + (FRAME + frame if frame else "")
     return (_line(masked) or masked)[:MAX_TEMPLATE]
 
 
@@ -140,20 +139,21 @@ def without_front(text: str) -> str:
     """``text`` without what loggers, retries and consumers put in front of it, as long as something is left."""
     for _ in range(_MAX_FRONT):
         end = _end_of_front(text)
-        if not end or not _TWO_LETTERS.search(text, end):
+        if not end:
             return text
         text = text[end:].lstrip()
     return text
 
 
 def _end_of_front(text: str) -> int:
+    """Where the first thing in front ends; 0 where there is none, or nothing behind it."""
     for pattern in _FRONT:
         match = pattern.match(text)
         if match is not None and match.end() and _TWO_LETTERS.search(text, match.end()):
             return match.end()
     # Handler Orders failed for <*>: , failed to process <*>: , Retry <*> exhausted:
     clause = _CLAUSE.match(text)
-    if clause is not None and " " in clause[1]:
+    if clause is not None and " " in clause[1] and _TWO_LETTERS.search(text, clause.end()):
         words = _PLAIN_WORD.findall(clause[1].replace("<*>", " "))
         if words and any(word.lower() in _FAILS for word in words) and all(is_of_consumer(word) for word in words):
             return clause.end()
@@ -164,9 +164,15 @@ def _line(text: str) -> str:
     """The template of a text without frames."""
     text = without_front(text.strip())
     if "\n" in text and (trace := Trace(text.split("\n"))).frames:  # in a field
-        root, frame = trace.root_and_frame()
-        return f"{_said(root) or root} at {frame}" if frame else _said(root) or root
+        words, frame = _traced(trace)
+        return f"{words} at {frame}" if frame else words
     return error_fields.message_of(text, _line) or _said(text)
+
+
+def _traced(trace: Trace) -> tuple[str, str]:
+    """What the root of a trace says, and where."""
+    root, frame = trace.root_and_frame()
+    return _said(root) or root, frame
 
 
 def _said(text: str) -> str:

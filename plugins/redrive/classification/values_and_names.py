@@ -70,7 +70,6 @@ _NAMED = re.compile(
     rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?: (?:{_CAPITAL}|(?:van|von|de|da|del|la|al|bin)\b)){{1,3}}(?![\w-])"
 )
 _SAYS = re.compile(r"(?:Error|Exception): ")
-_LETTERS = re.compile(r"[a-z]{3}")
 _VOWELS = re.compile(r"[aeiouyAEIOUY]")
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # A request, or a status with its words.
@@ -288,8 +287,6 @@ def _of_quoted(said: str, before: str) -> str:
     if before == ": " or context in _VALUES - _NAMES or not said:
         return BLANK
     if context in _NAMES:
-        if is_name and (_CAMEL.search(said) or _LETTERS.search(said)):
-            return _last(said)
         return _last(said) if is_name or said.isalpha() else _of_numbered(said) if _DIGIT.search(said) else said
     if _DIGIT.search(said) or ("." in said and _HOST.fullmatch(said)):
         return said if is_code else BLANK

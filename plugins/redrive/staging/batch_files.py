@@ -27,7 +27,6 @@ from redrive.staging.batch_columns import SCHEMA, carriers_of, headers_of, of_ty
 from redrive.staging.batch_writer import GROUP_BYTES, BatchWriter, Written, staging_errors
 
 _PAYLOAD_COLUMNS = [
-    "row",
     "broker_message_id",
     "body",
     "headers",

@@ -53,7 +53,7 @@ class Slice:
     deadline: datetime
     messages: Sequence[Claimed]
     repeat_until: datetime | None = None  # nothing of it is sent later: the broker may have forgotten the first try
-    resends: bool = False
+    resends: bool = False  # its attempts stood in the ledger before, with what they say of their first send
 
 
 @dataclass(frozen=True, slots=True)
