@@ -1,7 +1,7 @@
 """Speed of the classification: our Spark job against Drain3, on the same failure texts and the same two cores.
 
-``python -m benchmarks.classification [--texts 2000000] [--no-double]``. Texts are made from ``$REDRIVE_DATA``
-(:mod:`benchmarks.failure_texts`) and staged as a drain stages them, before anything is measured.
+``python -m benchmarks.classification [--texts 2000000] [--no-double] [--invented 'in one place']``. Texts are made from
+``$REDRIVE_DATA`` (:mod:`benchmarks.failure_texts`) and staged as a drain stages them, before anything is measured.
 
 - Drain3 runs in one process with the masking and the settings of its own documentation; measured is
   ``add_log_message`` over all texts, which are in memory. It lives in an environment of its own
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,9 @@ _DRAIN3_MASKS = (
 
 def main() -> int:
     """Print rates, their ratio and the scaling; 1 when a target was missed."""
-    options = _options()
-    from benchmarks.failure_texts import lines  # noqa: PLC0415
+    from benchmarks.failure_texts import PLACES, lines  # noqa: PLC0415
+
+    options = _options(PLACES)
 
     if not any(lines()):
         print("no data: set REDRIVE_DATA to a folder with failures/*.jsonl and loghub/*.csv")
@@ -55,7 +56,7 @@ def main() -> int:
         print(f"no {DRAIN3_PYTHON.relative_to(ROOT)}: `make bench` makes it")
         return 1
     with tempfile.TemporaryDirectory(dir=os.environ.get("REDRIVE_BENCH_DIR")) as folder:
-        once = _stage(Path(folder) / "once", options.texts, seed=1)
+        once = _stage(Path(folder) / "once", options.texts, seed=1, invented=options.invented)
         peer = _child([options.drain3_python or str(DRAIN3_PYTHON), str(Path(__file__)), "drain3", str(once)])
         ours = _ours(once)
         print(f"{'':24}{'texts':>12}{'seconds':>10}{'texts/s':>12}{'groups':>9}{'peak memory':>44}")
@@ -65,7 +66,7 @@ def main() -> int:
         good = ratio >= RATIO
         scaling = None
         if options.double:
-            twice = _stage(Path(folder) / "twice", 2 * options.texts, seed=2)
+            twice = _stage(Path(folder) / "twice", 2 * options.texts, seed=2, invented=options.invented)
             double = _ours(twice)
             _print("ours, twice the texts", double)
             scaling = double["seconds"] / ours["seconds"]
@@ -75,10 +76,13 @@ def main() -> int:
     return int(not good)
 
 
-def _options() -> argparse.Namespace:
+def _options(places: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--texts", type=int, default=2_000_000)
     parser.add_argument("--no-double", dest="double", action="store_false", help="leave out twice the texts")
+    parser.add_argument(
+        "--invented", choices=places, default=places[0], help="a word of each text is invented: all are distinct"
+    )
     parser.add_argument("--drain3-python", help="a Python that has drain3")
     return parser.parse_args()
 
@@ -107,7 +111,7 @@ def _ours(folder: Path) -> dict[str, Any]:
 # --- the texts, made and staged before anything is measured ---------------------------------------------------
 
 
-def _stage(folder: Path, count: int, seed: int) -> Path:
+def _stage(folder: Path, count: int, seed: int, *, invented: str) -> Path:
     """Staging files, a manifest that names them, and the texts alone as JSON lines."""
     folder.mkdir(parents=True)
     numbers = range(1, -(-count // BATCH) + 1)
@@ -119,6 +123,7 @@ def _stage(folder: Path, count: int, seed: int) -> Path:
                 numbers,
                 [min(BATCH, count - (number - 1) * BATCH) for number in numbers],
                 [seed * 1_000_003 + number for number in numbers],
+                [invented] * len(numbers),
                 chunksize=4,
             )
         )
@@ -138,7 +143,7 @@ def _stage(folder: Path, count: int, seed: int) -> Path:
     return folder
 
 
-def _stage_batch(folder: Path, number: int, count: int, seed: int) -> dict[str, Any]:
+def _stage_batch(folder: Path, number: int, count: int, seed: int, invented: str) -> dict[str, Any]:
     from benchmarks.failure_texts import texts  # noqa: PLC0415
     from redrive.message import DeadLetter, Header  # noqa: PLC0415
     from redrive.staging.batch_files import Staging  # noqa: PLC0415
@@ -151,7 +156,7 @@ def _stage_batch(folder: Path, number: int, count: int, seed: int) -> dict[str, 
     enqueued = 1_750_000_000_000_000 + number * BATCH
     with (folder / f"texts-{number:06}.jsonl").open("w", encoding="utf-8") as lines:
         letters = []
-        for row, text in enumerate(texts(count, seed)):
+        for row, text in enumerate(texts(count, seed, invented)):
             lines.write(json.dumps(text) + "\n")
             letters.append(
                 DeadLetter(

@@ -25,6 +25,10 @@ _FRESH = re.compile(
     r"|(?P<number>(?<![A-Za-z0-9])[0-9]{1,40}(?![A-Za-z]))"
 )
 _IS_CODE = re.compile(_CODE_WORD)
+_WORD = re.compile(r"(?<![A-Za-z0-9_.])[a-z]{3,}(?![A-Za-z0-9_.])")
+
+#: Where a word of each text is invented: in none, in one place of its template, or in any.
+PLACES = ("nowhere", "in one place", "anywhere")
 
 
 def lines() -> tuple[list[str], list[str]]:
@@ -43,21 +47,44 @@ def lines() -> tuple[list[str], list[str]]:
     return failures, logs
 
 
-def texts(count: int, seed: int) -> Iterator[str]:
-    """``count`` texts; raises ValueError where there is nothing to make them from."""
+def texts(count: int, seed: int, invented: str = "nowhere") -> Iterator[str]:
+    """``count`` texts; raises ValueError where there is nothing to make them from.
+
+    With ``invented`` in one place (:data:`PLACES`), one word of each text is replaced by an invented one of letters,
+    which no mask takes for a value. So no two are equal once they are masked, as where a sender writes names of people
+    or of things into its failures.
+    """
+    if invented not in PLACES:
+        raise ValueError(f"{invented!r} is none of {PLACES}")
     chance = random.Random(seed)
     pools = [[_Template(line) for line in pool] for pool in lines() if pool]
     if not pools:
         raise ValueError("no data")
     for number in range(count):
         pool = pools[number % len(pools)]
-        yield pool[int(chance.random() * len(pool))].fresh(chance)
+        template = pool[int(chance.random() * len(pool))]
+        text = template.fresh(chance)
+        if invented != "nowhere":
+            where = chance.random() if invented == "anywhere" else template.place
+            text = _with_invented_word(text, where, chance)
+        yield text
+
+
+def _with_invented_word(text: str, where: float, chance: random.Random) -> str:
+    """``text`` with one of its words invented, ``where`` of 0 to 1; with a word behind it where it has none."""
+    invented = "".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(6))
+    words = list(_WORD.finditer(text))
+    if not words:
+        return f"{text} {invented}"
+    word = words[int(where * len(words))]
+    return text[: word.start()] + invented + text[word.end() :]
 
 
 class _Template:
     """A text cut at what is to be made anew."""
 
     def __init__(self, text: str) -> None:
+        self.place = random.Random(text).random()  # of a word that varies
         self._pieces: list[str] = []
         self._makers: list[tuple[str, str]] = []
         end = 0

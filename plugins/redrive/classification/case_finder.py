@@ -25,6 +25,7 @@ from redrive.classification.cases import (
     lease_ran_out,
 )
 from redrive.classification.failure_text import Evidence
+from redrive.classification.rare_words import RareWords, words_of
 from redrive.classification.row_groups import RowGroup, RowGroupHeaders
 from redrive.message import ROW_BITS, Header
 from redrive.selectors import Kind, Selector
@@ -45,6 +46,9 @@ FOUND = pa.schema(
 )
 #: Remembers from task to task of a worker what masks alike.
 _MASKED = Masked()
+#: For so many cases a job has room before it is looked at as a flood; each share has its part of it, and at least so
+#: much that a share of usual failures is none.
+ROOM, LEAST_ROOM = 8_000, 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,16 @@ class CaseSettings:
     search: tuple[Selector, ...] = ()
     rules: tuple[str, ...] = ()  # patterns of the route's own rules
     leases: Mapping[str, float] = field(default_factory=dict)  # seconds, of the sources where time is evidence
+    known_words: frozenset[str] = frozenset()  # of the templates of known groups
+    split_words: frozenset[str] = frozenset()  # by which people split groups
+    room: int = ROOM  # for so many cases a share is not looked at as a flood
 
     @classmethod
-    def by(cls, manifest: Mapping[str, Any]) -> "CaseSettings":
-        """As ``manifest`` names it."""
+    def by(cls, manifest: Mapping[str, Any], shares: int = 1) -> "CaseSettings":
+        """As ``manifest`` names it; its messages are looked at in so many ``shares``."""
         sources = manifest.get("sources") or {}
         message_key, order_key = manifest.get("message_key"), manifest.get("order_key")
+        known = manifest.get("known_groups") or ()
         return cls(
             evidence=tuple(parse_selector(text) for text in manifest.get("evidence") or ()),
             message_key=parse_selector(message_key) if message_key else None,
@@ -72,6 +80,9 @@ class CaseSettings:
             leases={
                 source: float(facts["lease_seconds"]) for source, facts in sources.items() if facts.get("lease_seconds")
             },
+            known_words=words_of(group["template"] for group in known),
+            split_words=words_of(group.get("words") or "" for group in known),
+            room=max(ROOM // max(shares, 1), LEAST_ROOM),
         )
 
 
@@ -93,7 +104,8 @@ class CaseFinder:
     def __init__(self, asked: CaseSettings) -> None:
         self._asked = asked
         self._found: dict[tuple[str, str, str], _Found] = {}
-        self._delays = 0
+        self._messages = self._delays = 0
+        self._rare_words = RareWords(asked.room, asked.known_words, asked.split_words)
         selected = (*asked.evidence, asked.message_key, asked.order_key, *asked.search)
         self._attributes = frozenset(
             one.name.lower() for one in selected if one is not None and one.kind is Kind.ATTRIBUTE
@@ -127,11 +139,12 @@ class CaseFinder:
 
     def _case_keys(self, rows: RowGroup, headers: RowGroupHeaders, ids: Integers) -> pa.Array:
         evidence = self._evidence(rows, headers)
-        masked = _MASKED.all([text for text, _ in evidence])
         kinds = rows.values("kind")
-        rules = route_rules.first_matches([text for text, _ in evidence], self._asked.rules)
         found = self._found
         keys: list[int] = []
+        texts = [text for text, _ in evidence]
+        rules = route_rules.first_matches(texts, self._asked.rules)
+        masked = self._masked(texts)
         for number, ((text, reason), mask, kind, rule) in enumerate(zip(evidence, masked, kinds, rules, strict=True)):
             if kind == "delay":
                 self._delays += 1
@@ -146,6 +159,18 @@ class CaseFinder:
             keys.append(one.key)
         failed = np.array([kind != "delay" for kind in kinds], np.bool_)
         return integers(np.array(keys, np.int64), failed)
+
+    def _masked(self, texts: Sequence[str]) -> list[str]:
+        """By message, its masked text; in a flood without the words that hardly any other has."""
+        words, cases, messages = self._rare_words, len(self._found), self._messages
+        self._messages += len(texts)
+        if not words.is_flood(cases, messages):
+            masked = _MASKED.all(texts)
+            new = {mask for mask in masked if (mask, "", "") not in self._found}
+            if not words.is_flood(cases + len(new), self._messages):
+                return masked
+        words.look(texts)
+        return [words.shown(mask) for mask in _MASKED.all(words.blanked(texts, cases))]
 
     def _evidence(self, rows: RowGroup, headers: RowGroupHeaders) -> list[tuple[str, str]]:
         """(failure text, broker's reason) of each message; both "" of one that has not failed."""

@@ -73,7 +73,8 @@ def run(manifest: Mapping[str, Any], spark: SparkSession, access: filesystems.Ac
     rules = [RouteRule(rule["match"], Cause(rule["cause"])) for rule in manifest.get("rules") or ()]
     known = _known_groups(manifest)
     folder_of_messages = f"{output}/{file_schemas.MESSAGES_DIR}"
-    found = distinct_cases(spark, shares(manifest), CaseSettings.by(manifest), folder_of_messages, access)
+    tasks = shares(manifest)
+    found = distinct_cases(spark, tasks, CaseSettings.by(manifest, len(tasks)), folder_of_messages, access)
     first, others = most_frequent(found, of=sum(batch["rows"] for batch in manifest["batches"]))
     rows = sorted(zip(*(column.to_pylist() for column in first.columns), strict=True), key=lambda row: row[2])
     delays = sum(messages for key, messages, *_ in rows if key is None)

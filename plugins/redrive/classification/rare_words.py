@@ -1,0 +1,115 @@
+"""Texts that are all different, made equal where only rare words tell them apart.
+
+Values that look like words (names of people, of shops, of things) make each failure text a case of its own, and a case
+costs a hundred times what a message costs. So where a share of a batch turns out to be a flood, the words are blanked
+in it that hardly any other of its texts has. Kept is what the causes are known by, names of exceptions, what people
+split groups by, what known groups say, and every word that is frequent here.
+
+The answer for a text depends on the texts before it in its share and on nothing else: a task that runs again finds the
+same cases.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from redrive.classification.templates import WILDCARD
+
+#: Cases of a flood have fewer messages than this on average, or there are so many of them all the same.
+ALIKE: Final = 2
+TOO_MANY: Final = 8
+#: A word is rare that fewer texts have, as long as there are no more cases than twice the room for them.
+RARE: Final = 3
+#: With twice as many cases a word has to be so many times as frequent.
+STEP: Final = 4
+
+_WORD = re.compile(r"\w{3,}")
+_WORDS_AND_BETWEEN = re.compile(r"(\w{3,})")
+# Digits, hexadecimal ids, numbers with a unit, the middle of a time: masks see to them, and have to find them whole.
+_OF_MASKS = re.compile(r"[0-9a-fA-F_]+|[0-9]+(?:[a-zA-Z]{1,3}|T[0-9]+Z?)|[^\W0-9]{1,3}[0-9]+")
+_EXCEPTION = re.compile(r"(?:Exception|Error|Fault|Failure|Violation|Timeout)[A-Za-z]{0,20}$")
+# What stands for a rare word until masks have been applied: to them it is a word, and no hexadecimal one.
+_BLANKED = "qzxvzq"
+_RUNS = re.compile(rf"{_BLANKED}(?:[ .,:;/_-]{{1,2}}{_BLANKED})*")
+
+
+class RareWords:
+    """Knows how many texts of a share have each word, and blanks those that few have.
+
+    ``room`` is for how many cases a share may have without being looked at as a flood. Never blanked are the words of
+    ``known`` and what has one of ``pieces`` in it.
+    """
+
+    def __init__(self, room: int, known: frozenset[str] = frozenset(), pieces: frozenset[str] = frozenset()) -> None:
+        self._room = room
+        self._known = known
+        self._pieces = pieces
+        self._texts_with: Counter[str] = Counter()
+        self._is_flood = False
+        self._shown: dict[str, str] = {}
+
+    def is_flood(self, cases: int, messages: int) -> bool:
+        """Whether so many ``cases`` of so many ``messages`` are a flood; what was one once stays one."""
+        if cases > self._room and (cases * ALIKE > messages or cases > self._room * TOO_MANY):
+            self._is_flood = True
+        return self._is_flood
+
+    def look(self, texts: Iterable[str]) -> None:
+        """Count in how many of ``texts`` each word is; what is blanked is looked at before, with much beside it."""
+        for text in texts:
+            self._texts_with.update(set(_WORD.findall(text)))
+
+    def blanked(self, texts: Iterable[str], cases: int) -> list[str]:
+        """``texts`` with a stand-in for each word that was rare among all texts so far; ``cases`` there are yet.
+
+        :meth:`shown` makes of the stand-in what a reader sees, once masks have been applied.
+        """
+        rare = RARE * STEP ** max((cases // self._room).bit_length() - 1, 0)
+        instead = _Instead(lambda word: self._texts_with[word] < rare and not self._tells(word))
+        found = []
+        for text in texts:
+            pieces = _WORDS_AND_BETWEEN.split(text)
+            pieces[1::2] = [instead[word] for word in pieces[1::2]]
+            found.append("".join(pieces))
+        return found
+
+    def shown(self, masked: str) -> str:
+        """A text that was blanked and masked, as a template's text: rare words in a row are one value."""
+        found = self._shown.get(masked)
+        if found is None:
+            found = self._shown[masked] = _RUNS.sub(WILDCARD, masked)
+        return found
+
+    def _tells(self, word: str) -> bool:
+        if _OF_MASKS.fullmatch(word) or _EXCEPTION.search(word):
+            return True
+        plain = word.casefold()
+        return plain in _vocabulary() or plain in self._known or any(piece in plain for piece in self._pieces)
+
+
+def words_of(texts: Iterable[str]) -> frozenset[str]:
+    """The words of all ``texts``, without case."""
+    return frozenset(word for text in texts for word in _WORD.findall(text.casefold()))
+
+
+class _Instead(dict[str, str]):
+    """By word, what stands in its place."""
+
+    def __init__(self, is_rare: Callable[[str], bool]) -> None:
+        self._is_rare = is_rare
+
+    def __missing__(self, word: str) -> str:
+        self[word] = instead = _BLANKED if self._is_rare(word) else word
+        return instead
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    """The words that causes are known by: those of the rules, and of the texts that the model was trained on."""
+    ours = resources.files("redrive.classification")
+    rules, texts = ((ours / name).read_text(encoding="utf-8") for name in ("rule_table.txt", "cause_texts.jsonl"))
+    return words_of([rules, *(json.loads(line)["text"] for line in texts.splitlines())])
