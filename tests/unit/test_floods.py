@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from redrive.classification import explain, grouping
+from redrive.classification import explain, grouping, rare_words
 from redrive.classification.case_finder import CaseSettings
 from redrive.classification.cases import Case
 from redrive.classification.executor import Batch, write
@@ -163,3 +163,14 @@ def test_a_flood_stays_one() -> None:
     assert words.is_flood(11, 21)
     assert words.is_flood(1, 1_000)
     assert RareWords(10).is_flood(81, 1_000_000), "so many that it is one whatever their number of messages"
+
+
+def test_memory_is_bounded_however_many_words_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rare_words, "MOST_WORDS", 1_000)
+    words = RareWords(10)
+    some = names(5_000)
+    texts = [f"the frobnicator is {' '.join(some[at : at + 10])}" for at in range(0, 5_000, 10)]
+    words.look(texts)
+    assert len(words._texts_with) <= 1_000
+    assert words._texts_with["frobnicator"] == 500, "what is frequent is known"
+    assert set(words.blanked(texts, 0)) == {"the frobnicator is qzxvzq" + " qzxvzq" * 9}

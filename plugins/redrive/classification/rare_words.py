@@ -24,6 +24,8 @@ ALIKE: Final = 2
 TOO_MANY: Final = 8
 #: A word is rare that fewer texts have, as long as there are no more cases than twice the room for them.
 RARE: Final = 3
+#: So many words are counted, about 100 MiB of them: beyond that the rarest are forgotten.
+MOST_WORDS: Final = 500_000
 #: With twice as many cases a word has to be so many times as frequent.
 STEP: Final = 4
 
@@ -60,8 +62,14 @@ class RareWords:
 
     def look(self, texts: Iterable[str]) -> None:
         """Count in how many of ``texts`` each word is; what is blanked is looked at before, with much beside it."""
+        counted = self._texts_with
         for text in texts:
-            self._texts_with.update(set(_WORD.findall(text)))
+            counted.update(set(_WORD.findall(text)))
+            least = 1
+            while len(counted) > MOST_WORDS:
+                least += 1
+                for word in [word for word, count in counted.items() if count < least]:
+                    del counted[word]
 
     def blanked(self, texts: Iterable[str], cases: int) -> list[str]:
         """``texts`` with a stand-in for each word that was rare among all texts so far; ``cases`` there are yet.
@@ -73,6 +81,8 @@ class RareWords:
         found = []
         for text in texts:
             pieces = _WORDS_AND_BETWEEN.split(text)
+            if len(instead) > MOST_WORDS:
+                instead.clear()
             pieces[1::2] = [instead[word] for word in pieces[1::2]]
             found.append("".join(pieces))
         return found
