@@ -8,7 +8,7 @@
   (``requirements-bench.txt``, made by ``make bench``).
 - Ours is ``redrive.spark.job.run`` with ``local[2]``: read staging, evidence, masks, causes, groups, and write the
   messages and groups as Parquet. The start of the session is not measured, but every class that Spark loads later is.
-- Then twice the texts: the time may grow to 2.1 times at most, and the driver's memory hardly at all.
+- Then twice the texts: the time may grow to twice at most, and the driver's memory hardly at all.
 """
 
 import argparse
@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[1]
 DRAIN3_PYTHON = ROOT / ".venv-bench" / "bin" / "python"
 BATCH = 5_000  # copies of a staging file: the default of drain.flush_messages
 CORES = 2
-RATIO, SCALING = 3.0, 2.1
+#: Goals: times as fast as Drain3, also where every text is distinct; times as long for twice the texts.
+RATIO, OF_DISTINCT, SCALING = 5.0, 2.0, 2.0
 
 #: The example of Drain3's documentation (examples/drain3.ini).
 _DRAIN3_MASKS = (
@@ -63,7 +64,8 @@ def main() -> int:
         _print("Drain3, one process", peer)
         _print(f"ours, local[{CORES}]", ours)
         ratio = ours["texts"] / ours["seconds"] / (peer["texts"] / peer["seconds"])
-        good = ratio >= RATIO
+        goal = RATIO if options.invented == PLACES[0] else OF_DISTINCT
+        good = ratio >= goal
         scaling = None
         if options.double:
             twice = _stage(Path(folder) / "twice", 2 * options.texts, seed=2, invented=options.invented)
@@ -71,7 +73,7 @@ def main() -> int:
             _print("ours, twice the texts", double)
             scaling = double["seconds"] / ours["seconds"]
             good &= scaling <= SCALING
-    print(f"ratio {ratio:.2f} (goal {RATIO:.0f}, on towards 5)", end="")
+    print(f"ratio {ratio:.2f} (goal {goal:.0f})", end="")
     print(f"  twice the texts take {scaling:.2f} times as long (goal {SCALING})" if scaling else "")
     return int(not good)
 
