@@ -1,0 +1,56 @@
+"""What blanking rare words changes: causes and groups of texts that are all different, beside each told apart.
+
+``python -m benchmarks.floods [--texts 20000]``. One word of each text is invented (:mod:`benchmarks.failure_texts`), as
+values are that look like words. Half of the texts are log lines, which only count as neighbours; of the failure texts
+3,000 are judged twice: as they are, and as a share of a batch would see them
+(:mod:`redrive.classification.rare_words`). A cause is unsafe if a person's becomes one that is sent again by itself.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+
+from benchmarks.accuracy import is_unsafe
+from benchmarks.failure_texts import PLACES, lines, texts
+from redrive.classification import explain
+from redrive.classification.bulk_masking import Masked
+from redrive.classification.cases import Case
+from redrive.classification.rare_words import RareWords
+
+JUDGED = 3_000
+
+
+def main() -> int:
+    """Print what differs; 1 where more than one of a hundred causes does by values in one place."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--texts", type=int, default=20_000)
+    count = parser.parse_args().texts
+    if not all(lines()):
+        print("no data: set REDRIVE_DATA to a folder with failures/*.jsonl and loghub/*.csv")
+        return 0
+    shares = [_compared(list(texts(count, 5, place)), place) for place in PLACES[1:]]
+    return int(shares[0] > 0.01)
+
+
+def _compared(said: Sequence[str], place: str) -> float:
+    masks, words = Masked(), RareWords(1_000)
+    apart = masks.all(said)
+    words.look(said)
+    together = [words.shown(masked) for masked in masks.all(words.blanked(said, 0))]
+    pairs = list(zip(apart, together, strict=True))[0::2]
+    pairs = random.Random(2).sample(pairs, min(JUDGED, len(pairs)))
+    alone, shared = (explain.explain_cases(dict.fromkeys(map(Case, one), 1)) for one in zip(*pairs, strict=True))
+    found = [(alone[Case(one)], shared[Case(other)]) for one, other in pairs]
+    differ = sum(one.cause != other.cause for one, other in found) / len(found)
+    unsafe = sum(is_unsafe(one.cause, other.cause) for one, other in found) / len(found)
+    groups, of_shared = (len({one.fingerprint for one in some}) for some in zip(*found, strict=True))
+    print(
+        f"a word invented {place}: {len(set(apart)):,} cases become {len(set(together)):,}; of {len(found):,} failures"
+        f" {differ:.4f} have another cause, {unsafe:.4f} an unsafe one; groups {groups:,} -> {of_shared:,}"
+    )
+    return differ
+
+
+if __name__ == "__main__":
+    sys.exit(main())
