@@ -1,10 +1,11 @@
 """The loop on a real RabbitMQ node, beside a dynamic shovel on the same node in the same minutes.
 
-``python -m benchmarks.shovel [--messages 200000]``, with ``--database`` and ``--spark`` as below. Durable messages of
-1 KiB lie in a classic queue. First a dynamic shovel in ``on-confirm`` mode moves as many as that from one queue to
-another; then Redrive drains, classifies, loads, plans and delivers them. What counts are the ratios: both had the same
-broker, disk and neighbours. With ``--spark local`` Spark is started for the batch, and that counts; with ``connect`` it
-is a server that runs already and has seen some small batches.
+``python -m benchmarks.shovel [--messages 200000] [--rounds 1]``, with ``--database`` and ``--spark`` as below.
+Durable messages of 1 KiB lie in a classic queue. First a dynamic shovel in ``on-confirm`` mode moves as many as that
+from one queue to another; then Redrive drains, classifies, loads, plans and delivers them. What counts are the ratios:
+both had the same broker, disk and neighbours. Neighbours come and go, so with several rounds both take turns, and their
+sums are compared. With ``--spark local`` Spark is started for the batch, and that counts; with ``connect`` it is a
+server that runs already and has seen some small batches.
 """
 
 import argparse
@@ -49,6 +50,7 @@ def main() -> int:
     """Print rates and ratios; 1 when a goal was missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=1, help="shovel and loop take turns so many times")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--spark", choices=("local", "connect"), default="local")
     parser.add_argument("--json", type=Path, help="a file to write what was measured to")
@@ -60,13 +62,13 @@ def main() -> int:
                 _Node() as node,
                 database(Path(folder), options.database) as (ledger_url, _),
             ):
-                found = _measure(node, Path(folder), options.messages, ledger_url)
+                found = _measure(node, Path(folder), options.messages, options.rounds, ledger_url)
         except ServerMissing as missing:
             print(missing)
             return 0
     shovel = found["rates"]["shovel"]
     print(
-        f"{options.messages:,} messages, ledger on {found['ledger']}, Spark {options.spark},"
+        f"{options.rounds} x {options.messages:,} messages, ledger on {found['ledger']}, Spark {options.spark},"
         f" RabbitMQ {found['rabbitmq']}"
     )
     missed = False
@@ -91,17 +93,35 @@ def _spark(folder: Path, runner: str) -> Iterator[None]:
         yield
 
 
-def _measure(node: RabbitMQ, folder: Path, count: int, ledger_url: str) -> dict[str, Any]:
+def _measure(node: RabbitMQ, folder: Path, count: int, rounds: int, ledger_url: str) -> dict[str, Any]:
     os.environ["AIRFLOW_CONN_RABBIT_BENCH"] = json.dumps(node.connection())
-    for queue in ("from", "to", "orders", "orders-dlq"):
-        node.create_queue(queue)
-    _fill(node, "from", count)
-    seconds = {"shovel": _shovel(node, count)}
-    _fill(node, "orders-dlq", count)
     settings = _settings(folder, ledger_url)
     ledger = Ledger(settings.database)
     schema.upgrade(ledger, utc_now())
     ledger.close()
+    each = [_round(node, settings, count) for _ in range(rounds)]
+    seconds = {name: sum(one[name] for one in each) for name in each[0]}
+    shown = ("shovel", "drain", "classify", "load", "plan", "deliver", "loop")
+    return {
+        "messages": count,
+        "rounds": [{name: round(taken, 2) for name, taken in one.items()} for one in each],
+        "spark": settings.spark.runner,
+        "ledger": settings.database.partition(":")[0].partition("+")[0],
+        "rabbitmq": node.ask("GET", "overview")["rabbitmq_version"],
+        "load_average": os.getloadavg()[0],
+        "seconds": {name: round(taken, 2) for name, taken in seconds.items()},
+        "rates": {name: round(count * rounds / seconds[name], 1) for name in shown},
+    }
+
+
+def _round(node: RabbitMQ, settings: Settings, count: int) -> dict[str, float]:
+    """Seconds of the shovel and of each stage."""
+    queues = ("from", "to", "orders", "orders-dlq")
+    for queue in queues:
+        node.create_queue(queue)
+    _fill(node, "from", count)
+    seconds = {"shovel": _shovel(node, count)}
+    _fill(node, "orders-dlq", count)
     run = pipeline.begin(settings, "orders", trigger="bench", holder="bench")
     seconds["observe"], _ = _timed(lambda: pipeline.observe(settings, run))
     seconds["drain"], drained = _timed(lambda: pipeline.drain(settings, run))
@@ -114,16 +134,9 @@ def _measure(node: RabbitMQ, folder: Path, count: int, ledger_url: str) -> dict[
         assert stage != "deliver" or counts["redelivered"] == count, counts
     pipeline.finish(settings, run, "succeeded")
     seconds["loop"] = sum(taken for name, taken in seconds.items() if name != "shovel")
-    shown = ("shovel", "drain", "classify", "load", "plan", "deliver", "loop")
-    return {
-        "messages": count,
-        "spark": settings.spark.runner,
-        "ledger": settings.database.partition(":")[0].partition("+")[0],
-        "rabbitmq": node.ask("GET", "overview")["rabbitmq_version"],
-        "load_average": os.getloadavg()[0],
-        "seconds": {name: round(taken, 2) for name, taken in seconds.items()},
-        "rates": {name: round(count / seconds[name], 1) for name in shown},
-    }
+    for queue in queues:
+        node.ask("DELETE", f"queues/%2F/{queue}")
+    return seconds
 
 
 def _timed(work: Any) -> tuple[float, Any]:
