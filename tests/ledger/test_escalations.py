@@ -54,19 +54,6 @@ def bug(workshop_after: Callable[..., Workshop]) -> Workshop:
     return workshop_after(escalate_two)
 
 
-@pytest.mark.server
-@pytest.mark.parametrize(("many", "known"), [(3, False), (2, True)])
-def test_many_questions_at_once_are_known_to_the_planner_of_pages(
-    tmp_path: Path, postgres_database: str, monkeypatch: pytest.MonkeyPatch, many: int, known: bool
-) -> None:
-    monkeypatch.setattr(escalations, "MANY", many)
-    workshop = Workshop(tmp_path, postgres_database)
-    escalate_two(workshop)
-    looked = {table for (table,) in workshop.query("select relname from pg_class where reltuples = 2")}
-    assert ({"messages", "escalated_messages"} <= looked) == known
-    workshop.ledger.close()
-
-
 def rows(workshop: Workshop, columns: str) -> list[tuple]:
     return workshop.query(f"select {columns} from escalated_messages order by escalation_id")
 

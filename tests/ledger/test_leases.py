@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redrive.errors import LeaseLost, RouteBusy, RoutePaused
-from redrive.ledger import leases
+from redrive.ledger import leases, table_statistics
 from redrive.ledger.delivery import (
     aiming,
     breakers,
@@ -225,7 +225,9 @@ GUARDED: dict[str, Callable[[Plant, RouteLease, int], Any]] = {
     "escalate": lambda p, z, s: escalations.escalate(
         p.ledger, z, [escalations.Review(CANDIDATE, b"", None, [], None, "discard")], p.now
     ),
-    "look_again": lambda p, z, s: escalations.look_again(p.ledger, z, escalations.MANY, p.now),
+    "look_again": lambda p, z, s: table_statistics.look_again(
+        p.ledger, z, ["messages"], table_statistics.MANY, p.now
+    ),
     "suppress_escalation": lambda p, z, s: escalations.suppress(p.ledger, z, [1], p.now),
     "apply_decisions": lambda p, z, s: applying.apply(
         p.ledger, z, redeliver=[], discard=[DECIDED], refuse=[], now=p.now
@@ -297,7 +299,7 @@ def test_every_operation_that_takes_a_lease_is_in_the_test_above() -> None:
     modules = (
         adopting, aiming, applying, batches, consumers, breakers, first_looks, escalations, expiry, horizon, loading,
         observations, outcomes, claims, lanes, planning, presuming, recovery, restoring, rulings, standing, suspects,
-        unknown_sends, windows,
+        table_statistics, unknown_sends, windows,
     )  # fmt: skip
     takes_lease = {
         function

@@ -50,10 +50,16 @@ def test_a_claim_counts_the_attempt_and_names_its_slice(due: Plant) -> None:
     )
 
 
-def test_a_slice_is_looked_up_whatever_postgresql_believes_of_the_tables(due: Plant) -> None:
+@pytest.mark.parametrize("counted", [False, True], ids=["never counted", "counted while nothing waited"])
+def test_a_slice_is_looked_up_whatever_postgresql_believes_of_the_tables(plant: Plant, *, counted: bool) -> None:
     """It has counted neither what waits since the last load nor the attempts of this slice."""
-    if due.ledger.dialect.name != "postgresql":
+    if plant.ledger.dialect.name != "postgresql":
         return
+    plant.messages(2000)
+    if counted:
+        with plant.ledger.write() as connection:
+            connection.exec_driver_sql("analyze messages")
+    plant.make_due()
     plans: dict[str, str] = {}
 
     def note(connection: Any, _cursor: object, statement: str, values: Any, *_: object) -> None:
@@ -61,13 +67,16 @@ def test_a_slice_is_looked_up_whatever_postgresql_believes_of_the_tables(due: Pl
             rows = connection.connection.driver_connection.execute(f"explain {statement}", values).fetchall()
             plans[values["target_state"]] = " ".join(row[0] for row in rows)
 
-    event.listen(due.ledger.engine, "before_cursor_execute", note)
+    event.listen(plant.ledger.engine, "before_cursor_execute", note)
     try:
-        due.send()
+        some = claimed(plant, 20)
+        plant.announce(some, some.messages[-1].message_id)
+        plant.mark(some, [sent(one) for one in some.messages])
     finally:
-        event.remove(due.ledger.engine, "before_cursor_execute", note)
+        event.remove(plant.ledger.engine, "before_cursor_execute", note)
     assert set(plans) == {"sending", "sent"}
     assert all("InitPlan" in plan and "Join" not in plan and "Loop" not in plan for plan in plans.values()), plans
+    assert all("pk_messages" in plan and "ix_messages" not in plan for plan in plans.values()), plans
 
 
 def test_a_claim_of_nothing_writes_nothing(plant: Plant) -> None:

@@ -50,7 +50,8 @@ def move(
     target: State,
     *,
     action: Action,
-    where: str,
+    where: str = "",
+    few: str = "",
     values: Mapping[str, Any] | None = None,
     set_: str = "",
     from_: str = "",
@@ -58,18 +59,22 @@ def move(
 ) -> int:
     """Move every message that is in ``source`` and matches ``where`` to ``target``; returns how many.
 
-    ``where`` and ``set_`` are SQL over table ``messages``, and over the one that ``from_`` names, with parameters from
-    ``values`` and the transaction's own. A plan ends where the target has none. One audit event is written for the set,
-    none when it is empty. Raises :class:`~redrive.errors.IllegalMove` before touching anything when the lifecycle has
-    no such edge.
+    Instead of ``where``, ``few`` is SQL that selects the ids of messages that are few beside all, a slice's: each of
+    them is looked up, whatever the database believes of the table. ``where`` and ``set_`` are SQL over table
+    ``messages``, and over the one that ``from_`` names, with parameters from ``values`` and the transaction's own. A
+    plan ends where the target has none. One audit event is written for the set, none when it is empty. Raises
+    :class:`~redrive.errors.IllegalMove` before touching anything when the lifecycle has no such edge.
     """
     lifecycle.check(source, target)
+    assert bool(where) != bool(few), "messages are chosen in one way"  # noqa: S101 - else all would be moved
+    where = where or tx.dialect.few("message_id", few)
+    state = tx.dialect.in_row("messages.state") if few else "messages.state"
     parameters = dict(values or {})
     result = tx.execute(
         sql(
             "update messages set state = :target_state, changed_at = :now"
             f"{_unplanned(target)}{', ' + set_ if set_ else ''}{' from ' + from_ if from_ else ''}"
-            f" where messages.state = :source_state and ({where})"
+            f" where {state} = :source_state and ({where})"
         ),
         parameters | {"target_state": target.value, "source_state": source.value},
     )

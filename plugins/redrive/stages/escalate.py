@@ -10,6 +10,7 @@ from itertools import chain
 from redrive.classification import failure_text
 from redrive.classification.causes import Cause
 from redrive.errors import CheckFailed, StagingError
+from redrive.ledger import table_statistics
 from redrive.ledger.delivery import outcomes
 from redrive.ledger.drain import batches, suspects
 from redrive.ledger.review import escalations, restoring, standing
@@ -47,7 +48,9 @@ def escalate(context: Context) -> dict[str, int]:
             checker.close()
     _ask_about_suspected(context)
     ask_again(context)
-    escalations.look_again(context.ledger, context.lease, totals["escalated"], context.now())
+    table_statistics.look_again(
+        context.ledger, context.lease, ("messages", "escalated_messages"), totals["escalated"], context.now()
+    )
     decided = standing.apply(context.ledger, context.lease, approvals=context.route.approvals, now=context.now())
     return totals | ({"decided_by_standing": decided} if decided else {})
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from redrive.classification.causes import Cause
-from redrive.ledger import leases
+from redrive.ledger import leases, table_statistics
 from redrive.ledger.delivery import breakers, consumers, counting, holding, planning
 from redrive.ledger.delivery.aiming import refuse_lost
 from redrive.ledger.delivery.ordering import InOrder
@@ -53,6 +53,7 @@ def plan(context: Context) -> dict[str, Any]:
     limits = policy_limits(route)
     counts = _apply(context, [(case, next_step.decide(case.case, limits)) for case in cases], consumed)
     keys = {source.queue: aiming.key_of(context.name, route, source.queue) for source in route.sources}
+    table_statistics.look_again(ledger, lease, ("messages",), counts["planned"], now)
     lost = refuse_lost(ledger, lease, keys, now)
     counts["to_review"] += lost
 
@@ -201,7 +202,9 @@ def admit(context: Context) -> int:
             current = breakers.of_groups(connection, context.name)
     quotas = {gate.group_id: gates.quota(gate) for gate in current if gate.held}
     quotas = {group: allowed for group, allowed in quotas.items() if allowed != 0}
-    return _admit_selected(context, quotas) - back - held
+    admitted = _admit_selected(context, quotas)
+    table_statistics.look_again(ledger, lease, ("messages",), admitted, now)
+    return admitted - back - held
 
 
 def _in_order(context: Context) -> InOrder | None:

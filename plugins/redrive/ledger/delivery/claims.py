@@ -153,7 +153,7 @@ def claim(ledger: Ledger, lease: RouteLease, asked: ClaimFilter, terms: ClaimTer
             tx,
             State.WAITING,
             State.SENDING,
-            where=tx.dialect.few("message_id", "select message_id from redelivery_attempts where slice_id = :slice_id"),
+            few="select message_id from redelivery_attempts where slice_id = :slice_id",
             values={"slice_id": slice_id},
             set_=(
                 f"attempts = attempts + 1, requeues = requeues + case when plan in {AT_ONCE} then 1 else 0 end,"
@@ -216,7 +216,7 @@ def claim_resends(
             tx,
             State.UNKNOWN,
             State.SENDING,
-            where=tx.dialect.few("message_id", "select message_id from redelivery_attempts where slice_id = :slice_id"),
+            few="select message_id from redelivery_attempts where slice_id = :slice_id",
             values={"slice_id": slice_id},
             action=Action.CLAIM_RESEND,
             reason="The broker drops a repeat, or the processed_check does not know the message.",

@@ -325,10 +325,7 @@ def close_slice(tx: RunTransaction, slice_id: int) -> None:
         tx,
         State.SENDING,
         State.SENT,
-        where=tx.dialect.few(
-            "message_id",
-            "select message_id from redelivery_attempts where slice_id = :slice_id and sent_at is not null",
-        ),
+        few="select message_id from redelivery_attempts where slice_id = :slice_id and sent_at is not null",
         values=of_slice,
         action=Action.SEND,
     )

@@ -108,6 +108,10 @@ class Dialect(ABC):
         database has not counted yet: it looks each of them up, whatever it believes of the table."""
 
     @abstractmethod
+    def in_row(self, column: str) -> str:
+        """``column``, a text, in a condition beside :meth:`few`: rows that are looked up are asked, and no index is."""
+
+    @abstractmethod
     def off_index(self, column: str) -> str:
         """``column`` in a condition for which no index is used: what must be looked for in the rows themselves is found
         faster by reading them as they lie than by jumping to each row that an index names."""
@@ -150,9 +154,10 @@ class Dialect(ABC):
         """A stored instant as something that is equal when the instants are."""
 
     @abstractmethod
-    def look_again(self, connection: Connection, table: str, added: int) -> None:
-        """So many rows were added to ``table``: where that is much beside what the database knew of it, let it look
-        again, for it plans statements by what it knows, and looks by itself a minute later. Harmless at any time."""
+    def look_again(self, connection: Connection, table: str, changed: int) -> None:
+        """So many rows were added to ``table`` or got another state: where that is much, beside what the database knew
+        of it or at all, let it look again, for it plans statements by what it knows, and looks by itself a minute
+        later. Harmless at any time."""
 
     # --- the database as a whole ------------------------------------------------------------------------------
 

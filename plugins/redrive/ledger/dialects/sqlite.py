@@ -85,6 +85,9 @@ class Sqlite(Dialect):
     def few(self, column: str, chosen: str) -> str:
         return f"{column} in ({chosen})"
 
+    def in_row(self, column: str) -> str:
+        return f"+{column}"
+
     def off_index(self, column: str) -> str:
         return f"+{column}"
 
@@ -133,7 +136,7 @@ class Sqlite(Dialect):
     def comparable(self, instant: Any) -> Any:
         return instant
 
-    def look_again(self, connection: Connection, table: str, added: int) -> None:
+    def look_again(self, connection: Connection, table: str, changed: int) -> None:
         pass  # it plans without looking
 
     def no_longer_than(self, connection: Connection, limit: str) -> None:

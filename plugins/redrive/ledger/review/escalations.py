@@ -172,19 +172,6 @@ def escalate(ledger: Ledger, lease: RouteLease, reviews: Sequence[Review], now: 
         )
 
 
-#: From so many new questions on it matters that the database knows of them.
-MANY = 10_000
-
-
-def look_again(ledger: Ledger, lease: RouteLease, asked: int, now: datetime) -> None:
-    """After ``asked`` new questions: what pages ask about them should not be planned as if there were none. In a
-    transaction of its own, so that its lock is a short one."""
-    if asked >= MANY:
-        with ledger.under(lease, now) as tx:
-            for table in ("messages", "escalated_messages"):
-                tx.dialect.look_again(tx.connection, table, asked)
-
-
 def reopen(
     tx: RunTransaction,
     *,
