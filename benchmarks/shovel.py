@@ -3,9 +3,11 @@
 ``python -m benchmarks.shovel [--messages 200000] [--rounds 1]``, with ``--database`` and ``--spark`` as below.
 Durable messages of 1 KiB lie in a classic queue. First a dynamic shovel in ``on-confirm`` mode moves as many as that
 from one queue to another; then Redrive drains, classifies, loads, plans and delivers them. What counts are the ratios:
-both had the same broker, disk and neighbours. Neighbours come and go, so with several rounds both take turns, and their
-sums are compared. With ``--spark local`` Spark is started for the batch, and that counts; with ``connect`` it is a
-server that runs already and has seen some small batches.
+both had the same broker, disk and neighbours, and a node that holds nothing but what is to be moved. It rests for some
+seconds first, as dead letters do: a node is slower with a queue that it just filled (``--rest 0`` shows it). Neighbours
+come and go, so with several rounds both take turns, and their sums are compared. With ``--spark local`` Spark is
+started for the batch, and that counts; with ``connect`` it is a server that runs already and has seen some small
+batches.
 """
 
 import argparse
@@ -36,6 +38,8 @@ from redrive.stages.context import utc_now
 GOALS = {"drain": 2.2, "deliver": 1.2, "loop": 0.6}
 ERROR = "ConnectionResetError: [Errno 104] Connection reset by peer (order {})"
 PREFETCH = 1_000
+#: Seconds that a filled queue rests: its process tidies its memory when it has nothing to do.
+REST = 5.0
 
 
 class _Node(RabbitMQ):
@@ -51,6 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=1, help="shovel and loop take turns so many times")
+    parser.add_argument("--rest", type=float, default=REST, help="seconds between filling a queue and moving from it")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--spark", choices=("local", "connect"), default="local")
     parser.add_argument("--json", type=Path, help="a file to write what was measured to")
@@ -62,7 +67,7 @@ def main() -> int:
                 _Node() as node,
                 database(Path(folder), options.database) as (ledger_url, _),
             ):
-                found = _measure(node, Path(folder), options.messages, options.rounds, ledger_url)
+                found = _measure(node, Path(folder), options, ledger_url)
         except ServerMissing as missing:
             print(missing)
             return 0
@@ -93,17 +98,19 @@ def _spark(folder: Path, runner: str) -> Iterator[None]:
         yield
 
 
-def _measure(node: RabbitMQ, folder: Path, count: int, rounds: int, ledger_url: str) -> dict[str, Any]:
+def _measure(node: RabbitMQ, folder: Path, options: argparse.Namespace, ledger_url: str) -> dict[str, Any]:
+    count, rounds = options.messages, options.rounds
     os.environ["AIRFLOW_CONN_RABBIT_BENCH"] = json.dumps(node.connection())
     settings = _settings(folder, ledger_url)
     ledger = Ledger(settings.database)
     schema.upgrade(ledger, utc_now())
     ledger.close()
-    each = [_round(node, settings, count) for _ in range(rounds)]
+    each = [_round(node, settings, count, options.rest) for _ in range(rounds)]
     seconds = {name: sum(one[name] for one in each) for name in each[0]}
     shown = ("shovel", "drain", "classify", "load", "plan", "deliver", "loop")
     return {
         "messages": count,
+        "rest": options.rest,
         "rounds": [{name: round(taken, 2) for name, taken in one.items()} for one in each],
         "spark": settings.spark.runner,
         "ledger": settings.database.partition(":")[0].partition("+")[0],
@@ -114,14 +121,20 @@ def _measure(node: RabbitMQ, folder: Path, count: int, rounds: int, ledger_url: 
     }
 
 
-def _round(node: RabbitMQ, settings: Settings, count: int) -> dict[str, float]:
+def _round(node: RabbitMQ, settings: Settings, count: int, rest: float) -> dict[str, float]:
     """Seconds of the shovel and of each stage."""
-    queues = ("from", "to", "orders", "orders-dlq")
-    for queue in queues:
-        node.create_queue(queue)
-    _fill(node, "from", count)
-    seconds = {"shovel": _shovel(node, count)}
-    _fill(node, "orders-dlq", count)
+    with _queues(node, "from", "to"):
+        _fill(node, "from", count, rest)
+        seconds = {"shovel": _shovel(node, count)}
+    with _queues(node, "orders-dlq", "orders"):
+        _fill(node, "orders-dlq", count, rest)
+        seconds |= _loop(settings, count)
+    return seconds
+
+
+def _loop(settings: Settings, count: int) -> dict[str, float]:
+    """Seconds of each stage, and of all."""
+    seconds = {}
     run = pipeline.begin(settings, "orders", trigger="bench", holder="bench")
     seconds["observe"], _ = _timed(lambda: pipeline.observe(settings, run))
     seconds["drain"], drained = _timed(lambda: pipeline.drain(settings, run))
@@ -133,10 +146,16 @@ def _round(node: RabbitMQ, settings: Settings, count: int) -> dict[str, float]:
         seconds[stage], counts = _timed(lambda stage=stage: getattr(pipeline, stage)(settings, run))  # type: ignore[misc]
         assert stage != "deliver" or counts["redelivered"] == count, counts
     pipeline.finish(settings, run, "succeeded")
-    seconds["loop"] = sum(taken for name, taken in seconds.items() if name != "shovel")
-    for queue in queues:
-        node.ask("DELETE", f"queues/%2F/{queue}")
-    return seconds
+    return seconds | {"loop": sum(seconds.values())}
+
+
+@contextmanager
+def _queues(node: RabbitMQ, *names: str) -> Iterator[None]:
+    for name in names:
+        node.create_queue(name)
+    yield
+    for name in names:
+        node.ask("DELETE", f"queues/%2F/{name}")
 
 
 def _timed(work: Any) -> tuple[float, Any]:
@@ -172,7 +191,7 @@ def _connect(node: RabbitMQ) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.port))
 
 
-def _fill(node: RabbitMQ, queue: str, count: int) -> None:
+def _fill(node: RabbitMQ, queue: str, count: int, rest: float) -> None:
     connection = _connect(node)
     channel = connection.channel()
     for number in range(count):
@@ -181,6 +200,7 @@ def _fill(node: RabbitMQ, queue: str, count: int) -> None:
         channel.basic_publish("", queue, body, properties)
     connection.close()
     _wait(node, queue, count)
+    time.sleep(rest)
 
 
 def _wait(node: RabbitMQ, queue: str, count: int) -> None:
