@@ -9,11 +9,8 @@ import re
 import shutil
 import signal
 import time
-import urllib.error
-import urllib.request
 import uuid
 from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from redrive.dev.demo.pulsar_admin import administer
 from tests.servers import GUARD, Server, ServerMissing, free_port
 
 #: Signs the tokens; a server lives for one test session.
@@ -156,30 +154,7 @@ class Pulsar(Server):
 
     def ask(self, method: str, path: str, body: object = None, *, text: bool = False) -> Any:
         """Call the admin API as the superuser; None where there is no content."""
-        request = urllib.request.Request(
-            f"{self.admin_url}/admin/v2/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            method=method,
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {token('admin')}"},
-        )
-        # After a kill the bookie's old registration can outlive it and run out later; until the new one is seen,
-        # no topic can be made. What was refused for that may be done all the same: then it is there the next time.
-        deadline, asked_again = time.monotonic() + 60, False
-        while True:
-            try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    content = answer.read().decode()
-                break
-            except urllib.error.HTTPError as error:
-                if asked_again and method == "PUT" and error.code == HTTPStatus.CONFLICT:
-                    return None
-                if error.code != 500 or time.monotonic() > deadline or b"non-faulty bookies" not in error.read():
-                    raise
-                asked_again = True
-                time.sleep(0.5)
-        if text:
-            return content
-        return json.loads(content) if content else None
+        return administer(self.admin_url, token("admin"), method, path, body, text=text)
 
     def create_topic(self, name: str, *, partitions: int = 0) -> str:
         """Make a topic in public/default and return its name."""

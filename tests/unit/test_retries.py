@@ -1,11 +1,11 @@
 """Doing again what failed for the moment: how often, how long, and what is raised in the end."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import ExitStack
 
 import pytest
+from tests.answering import Answer, answering
 
 from redrive.brokers.rest import NotReady, Rest
 from redrive.brokers.retries import BRIEF, STANDARD, RetryPolicy, again, until
@@ -83,35 +83,13 @@ def test_asking_ends_when_it_is_done_or_was_asked_enough(needed: int, asked: int
 @pytest.fixture
 def serve() -> Iterator[Callable[..., tuple[Rest, list[str]]]]:
     """``serve((status, body), …)`` answers one after another; gives the client and what was asked."""
-    servers: list[HTTPServer] = []
+    with ExitStack() as leaving:
 
-    def start(*answers: tuple[int, str]) -> tuple[Rest, list[str]]:
-        left, asked = list(answers), []
+        def start(*answers: tuple[int, str]) -> tuple[Rest, list[str]]:
+            url, asked = leaving.enter_context(answering([Answer(*one) for one in answers]))
+            return Rest(f"{url}/api/", headers=lambda: {"Authorization": "me"}, context=None, timeout=60), asked
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                asked.append(f"{self.command} {self.path} {self.headers['Authorization']}")
-                status, body = left.pop(0)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body.encode())
-
-            do_DELETE = do_GET  # noqa: N815 - http.server's name
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/api/"
-        return Rest(url, headers=lambda: {"Authorization": "me"}, context=None, timeout=60), asked
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 def test_an_answer_is_decoded_and_the_request_says_who_we_are(serve: Callable[..., tuple[Rest, list[str]]]) -> None:

@@ -1,14 +1,13 @@
 """A consumer that hangs keeps what the broker pushed to it: found, told of, and freed by unloading the topic."""
 
-import json
 import time
-import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import quote
 
 from redrive.dev.demo.play import Play, Story
+from redrive.dev.demo.pulsar_admin import administer
 
 ORDERS, DEAD, WORKER = "orders", "orders-worker-DLQ", "worker"
 #: What the consumers' library fetches ahead of them, and how long one may hold messages and ack none (seconds).
@@ -33,15 +32,7 @@ class Shop:
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
         """Call the admin API."""
-        request = urllib.request.Request(  # noqa: S310 - on loopback
-            f"{self._admin}/admin/v2/persistent/{self._place}/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            method=method,
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"},
-        )
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
-            content = answer.read()
-        return json.loads(content) if content else None
+        return administer(self._admin, self._token, method, f"persistent/{self._place}/{path}", body)
 
     def prepare(self) -> None:
         """Two topics with their subscriptions, from the first message on."""
