@@ -36,7 +36,6 @@ def main() -> int:
 def _compared(said: Sequence[str], place: str) -> float:
     masks, words = Masked(), RareWords(1_000)
     apart = masks.all(said)
-    words.look(said)
     together = [words.shown(masked) for masked in masks.all(words.blanked(said, 0))]
     pairs = list(zip(apart, together, strict=True))[0::2]
     pairs = random.Random(2).sample(pairs, min(JUDGED, len(pairs)))

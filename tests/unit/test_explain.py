@@ -158,3 +158,32 @@ class TestTooManyToTellApart:
 
 
 PAIRS = [(one, other) for one in TestTooManyToTellApart.WORDS[:4] for other in TestTooManyToTellApart.WORDS[5:8]]
+
+
+ORACLE = "ORA-00001: unique constraint (SHOP.UQ_SHIPMENT_NO) violated"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_told_with_a_failure_does_not_make_it_two(order: int) -> None:
+    texts = [ORACLE, f'{ORACLE}\nORA-06512: at "SHOP.PKG_SHIPMENT", line 194\nORA-06512: at line 7']
+    alone = [next(iter(explain([{"text": text}]))) for text in texts]
+    assert alone[0]["template"] == alone[1]["template"]
+    assert alone[0]["cause"] != alone[1]["cause"], "or else this shows nothing"
+    together = list(explain([{"text": text} for text in texts[::order]]))
+    assert len({answer["group"] for answer in together}) == 1
+    assert {answer["cause"] for answer in together} == {"duplicate"}
+
+
+def test_the_group_that_is_known_decides_what_its_failure_is_whatever_is_told_with_it() -> None:
+    alone = next(iter(explain([{"text": ORACLE}])))
+    known = [KnownGroup(alone["group"], alone["cause"], alone["template"])]
+    later = next(iter(explain([{"text": f"{ORACLE}\nORA-06512: at line 7"}], known_groups=known)))
+    assert (later["group"], later["cause"]) == (alone["group"], "duplicate")
+
+
+def test_what_would_be_sent_again_and_what_would_not_stay_two() -> None:
+    said = ["503 Service Unavailable", "connection refused", "permission denied for table x"]
+    answers = list(explain([{"text": f"parcel not booked\nDETAIL: {detail}"} for detail in said]))
+    assert {answer["template"] for answer in answers} == {"parcel not booked"}
+    assert [answer["verdict"] in ("requeue", "delay") for answer in answers] == [True, True, False]
+    assert len({answer["group"] for answer in answers}) == 2

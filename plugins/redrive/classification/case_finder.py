@@ -169,7 +169,6 @@ class CaseFinder:
             new = {mask for mask in masked if (mask, "", "") not in self._found}
             if not words.is_flood(cases + len(new), self._messages):
                 return masked
-        words.look(texts)
         return [words.shown(mask) for mask in _MASKED.all(words.blanked(texts, cases))]
 
     def _evidence(self, rows: RowGroup, headers: RowGroupHeaders) -> list[tuple[str, str]]:

@@ -261,9 +261,7 @@ def _believed(cases: Mapping[Case, int], spots: Mapping[str, Spot], model: Model
     for text, finding in believed.items():
         if finding is not None and not finding.weak:
             best = said.setdefault(spots[text].template, {})
-            best[finding.cause] = max(
-                finding, best.get(finding.cause, finding), key=lambda one: (one.confidence, one.rule)
-            )
+            best[finding.cause] = max(finding, best.get(finding.cause, finding), key=_surer)
     asked: dict[str, Finding | None] = {}
     for text, finding in believed.items():
         if finding is not None and not finding.weak:
@@ -278,7 +276,42 @@ def _believed(cases: Mapping[Case, int], spots: Mapping[str, Spot], model: Model
         causes = [Cause(cause) for cause in spot.known if cause != Cause.UNCLASSIFIED]
         known = finding.cause if finding is not None and finding.cause in causes else causes[0] if causes else None
         believed[text] = _weigh(finding, asked[spot.template], known)
-    return believed
+    return believed | _agreed(believed, spots)
+
+
+def _agreed(believed: Mapping[str, Finding | None], spots: Mapping[str, Spot]) -> dict[str, Finding]:
+    """What to believe instead of texts of one template of which different things are believed.
+
+    What is told with a failure (a line of a stack, a logger's name) can make a rule match. The group that the ledger
+    has decides, then what the template itself says, and where that says none of it, the surest. Left apart is what
+    would be sent again by itself and what would not: then both may be right.
+    """
+    together: dict[tuple[str, bool], dict[str, Finding]] = {}
+    for text, finding in believed.items():
+        if finding is not None:
+            together.setdefault((spots[text].own, _goes_by_itself(finding.cause)), {})[text] = finding
+    found: dict[str, Finding] = {}
+    for (template, automatic), findings in together.items():
+        sure = {finding.cause: finding for finding in sorted(findings.values(), key=_surer)}
+        known = [Cause(cause) for cause in spots[next(iter(findings))].known if cause != Cause.UNCLASSIFIED]
+        known = [cause for cause in known if _goes_by_itself(cause) is automatic]
+        if len(known) == 1 and known[0] not in sure:
+            least = min(finding.confidence for finding in sure.values())
+            sure[known[0]] = Finding(known[0], "group.known", least, weak=True)
+        if len(sure) > 1 and len(known) < 2:
+            itself = find(template)
+            cause = known[0] if known else itself.cause if itself else None
+            deciding = sure[cause] if cause in sure else max(sure.values(), key=_surer)
+            found |= dict.fromkeys(findings, deciding)
+    return found
+
+
+def _goes_by_itself(cause: Cause) -> bool:
+    return default_verdict(cause).automatic
+
+
+def _surer(finding: Finding) -> tuple[float, str]:
+    return finding.confidence, finding.rule
 
 
 def _weigh(by_rule: Finding | None, by_model: Finding | None, known: Cause | None) -> Finding | None:

@@ -278,6 +278,8 @@ class Spot(NamedTuple):
     template: str
     #: By cause the known group that it is.
     known: Mapping[str, KnownGroup] = {}
+    #: The template of the text alone.
+    own: str = ""
 
 
 def spots(masked_texts: Collection[str], known: Sequence[KnownGroup] = ()) -> dict[str, Spot]:
@@ -310,7 +312,8 @@ def spots(masked_texts: Collection[str], known: Sequence[KnownGroup] = ()) -> di
     for some in together.values():
         spot = Spot(similarity.fullest(some))
         found.update(dict.fromkeys(some, spot))
-    return {text: found[mined[template]] for text, template in own.items()}
+    placed = {template: found[mined[template]]._replace(own=template) for template in set(own.values())}
+    return {text: placed[template] for text, template in own.items()}
 
 
 def _today(group: KnownGroup) -> str:

@@ -60,32 +60,30 @@ class RareWords:
             self._is_flood = True
         return self._is_flood
 
-    def look(self, texts: Iterable[str]) -> None:
-        """Count in how many of ``texts`` each word is; what is blanked is looked at before, with much beside it."""
-        counted = self._texts_with
-        for text in texts:
-            counted.update(set(_WORD.findall(text)))
-            least = 1
-            while len(counted) > MOST_WORDS:
-                least += 1
-                for word in [word for word, count in counted.items() if count < least]:
-                    del counted[word]
-
     def blanked(self, texts: Iterable[str], cases: int) -> list[str]:
-        """``texts`` with a stand-in for each word that was rare among all texts so far; ``cases`` there are yet.
+        """``texts`` with a stand-in for each word that is rare in them and in all before; ``cases`` there are yet.
 
         :meth:`shown` makes of the stand-in what a reader sees, once masks have been applied.
         """
+        split = [_WORDS_AND_BETWEEN.split(text) for text in texts]
+        for pieces in split:
+            self._count(set(pieces[1::2]))
         rare = RARE * STEP ** max((cases // self._room).bit_length() - 1, 0)
         instead = _Instead(lambda word: self._texts_with[word] < rare and not self._tells(word))
-        found = []
-        for text in texts:
-            pieces = _WORDS_AND_BETWEEN.split(text)
+        for pieces in split:
             if len(instead) > MOST_WORDS:
                 instead.clear()
             pieces[1::2] = [instead[word] for word in pieces[1::2]]
-            found.append("".join(pieces))
-        return found
+        return ["".join(pieces) for pieces in split]
+
+    def _count(self, words: set[str]) -> None:
+        counted = self._texts_with
+        counted.update(words)
+        least = 1
+        while len(counted) > MOST_WORDS:
+            least += 1
+            for word in [word for word, count in counted.items() if count < least]:
+                del counted[word]
 
     def shown(self, masked: str) -> str:
         """A text that was blanked and masked, as a template's text: rare words in a row are one value."""
