@@ -29,8 +29,8 @@ def accuracy(found: Sequence[str], true: Sequence[str]) -> tuple[float, float]:
     return sum(right) / len(true), 2 * precision * recall / (precision + recall) if right else 0.0
 
 
-#: Harder families, which are measured without a goal.
-HARDER = Path(__file__).parent / "families"
+#: Families of our own, which are measured without a goal: rules were written with most of them in view.
+OURS = Path(__file__).parent / "families"
 #: Goals on log lines, and on failures: at least, at least, at most, at most.
 GA, FGA = 0.80, 0.85
 
@@ -148,7 +148,7 @@ def main() -> int:
         print(
             f"goals        GA {GOALS.ga:.3f}  FGA {GOALS.fga:.3f}  merge {GOALS.merge:.3f}  split {GOALS.split:.3f}\n"
         )
-    for file in sorted(HARDER.glob("*.jsonl")):
+    for file in sorted(OURS.glob("*.jsonl")):
         one = _of([file])["all"]
         print(f"{file.stem:12} GA {one.ga:.3f}  FGA {one.fga:.3f}  merge {one.merge:.3f}  split {one.split:.3f}")
     measured = measure()
