@@ -12,6 +12,8 @@ FRAME: Final = "\n  at "
 #: At the end of what was cut short.
 CUT: Final = "\u2026"
 _MAX_LINE = 600
+#: Lines of a message, and of one that is told in fields.
+_MAX_MESSAGE, _MAX_FIELDS = 6, 40
 
 # Classes and places that are not the application's: the runtimes and what applications are usually built on.
 _LIBRARY = re.compile(
@@ -34,7 +36,9 @@ _LIBRARY = re.compile(
     r"mint) )",
 )
 _LIBRARY_PATH = re.compile(
-    r"<lib>|node:internal|<frozen|/usr/local/go|node_modules|\[internal function\]|/(?:usr/)?lib/ruby/"
+    r"<lib>|node:internal|<frozen|/usr/local/go|node_modules|\[internal function\]|/(?:usr/)?lib/ruby/|"
+    # what the runtime itself brings has no file
+    r"(?<=[\w>] )\((?:<anonymous>|native|native code)\)$"
 )
 _AT = re.compile(r"^[ \t]{0,16}at (?!\[)(.+)$")
 _PYTHON = re.compile(r'^[ \t]{0,8}File "([^"]*)", line [^,\n]*(?:, in (.*))?$')
@@ -86,7 +90,8 @@ def _place(frame: str) -> str:
     elif match := re.match(r"([^ ]+?[.](?:rb|erb|rake))[:(].*in [`'\"]?(?:[\w:]+[#.])?([^`'\"]+)", frame):
         return f"{match[1].rpartition('/')[2]} in {match[2].removeprefix('block in ')}"
     elif match := re.match(r"([^ ]+[.]php)\([^)]*\): (.*)$", frame):
-        frame = match[2]
+        # What is called there; of a library's the file that calls it.
+        frame = match[1].rpartition("/")[2] if _LIBRARY.match(match[2]) else match[2]
     if " in " not in frame or frame.startswith(("async", "new ")) or "(" in frame:
         frame = frame.removeprefix("async ")
         opening = frame.find("(", 1) if not frame.startswith("github") and ".(*" not in frame else -1
@@ -157,7 +162,7 @@ class Trace:
             ):
                 self._add(number, match[1], match[1])
             elif match := _GO.match(line):
-                function = self.said.pop()[1].strip() if self.said else ""
+                function = self.said.pop()[1].strip() if self.said and self.said[-1][0] == number - 1 else ""
                 self._add(number, re.sub(r"\((?!\*)[^()]*\)?$", "", function), function + " " + match[1])
             elif not _NO_NEWS.match(line):
                 self.said.append((number, line.strip()[:_MAX_LINE]))
@@ -198,7 +203,8 @@ class Trace:
         """A message with the lines that follow it directly."""
         lines = [root]
         known = dict(self.said)
-        while (number := number + 1) in known and len(lines) < 6 and not _ROOT.match(known[number]):
+        most = _MAX_FIELDS if root.endswith(("[", "{")) else _MAX_MESSAGE
+        while (number := number + 1) in known and len(lines) < most and not _ROOT.match(known[number]):
             lines.append(known[number])
         return "\n".join(lines)
 
