@@ -1,5 +1,6 @@
 """Dress and values are taken off a failure text; the names of what is broken stay."""
 
+import time
 from itertools import combinations
 
 import pytest
@@ -37,6 +38,54 @@ def groups_of(*lines: str) -> list[str]:
         pytest.param("Handler OrderListener failed for a1b2c3d4: queue is full", "queue is full", id="handler"),
         pytest.param("Task shop.tasks.ship[7f3a] raised unexpected: queue is full", "queue is full", id="celery"),
         pytest.param("delivery_tag=7 queue is full", "queue is full", id="setting in front"),
+        pytest.param("<14>1 2026-03-01T10:00:07Z node-7 app 431 - - queue is full", "queue is full", id="rfc 5424"),
+        pytest.param("fail: Shop.Orders.Worker[9]\n      queue is full", "queue is full", id="console of .net"),
+        pytest.param("[Nest] 7  - 03/01/2026, 9:00:07 AM   ERROR [Hats] queue is full", "queue is full", id="nest"),
+        pytest.param("2026-03-01T10:00:07Z ERROR shop::hats: queue is full", "queue is full", id="path of a module"),
+        pytest.param("Fehler bei Versuch 2 von 7: queue is full", "queue is full", id="try in German"),
+        pytest.param("retry 8 of 7 - queue is full", "queue is full", id="try and a dash"),
+        pytest.param(
+            "2026-03-01 10:00:07.001 | ERROR    | app.hats:run:7 - queue is full", "queue is full", id="loguru"
+        ),
+        pytest.param("2026-03-01 10:00:07.0|ERROR|Shop.Hats|queue is full", "queue is full", id="nlog"),
+        pytest.param(
+            "2026-03-01 10:00:07.001  WARN [hats,a1b2c3d4e5f60718] 1 --- [pool-3] shop.Hats : queue is full",
+            "queue is full",
+            id="spring boot with spans",
+        ),
+        pytest.param("[10:00:07.001] ERROR (hats/88): queue is full", "queue is full", id="pino"),
+        pytest.param(
+            "queue is full. For more information, see https://shop.test/help/hats", "queue is full", id="read on"
+        ),
+        pytest.param("pid=7 tid=x1 class=HatJob WARN: queue is full", "queue is full", id="settings and a level"),
+        pytest.param("1 error occurred:\n\t* queue is full\n\n", "queue is full", id="many errors in one"),
+        pytest.param("Msg 515, Level 16, State 2, Line 85\nqueue is full", "queue is full", id="sql server"),
+        pytest.param("queue is full (truncated...)", "queue is full\u2026", id="cut short in parentheses"),
+        pytest.param("queue is full seq=7 dest=8 node=9", "queue is full", id="what was at hand"),
+        pytest.param("hat is locked by hpark", "hat is locked by <*>", id="who did it"),
+        pytest.param("connection closed by peer", "connection closed by peer", id="who did it, in the trade's words"),
+        pytest.param("no hats in depot Nantes", "no hats in depot <*>", id="what a place is called"),
+        pytest.param("hat nicht vorhanden im Werk DE01", "hat nicht vorhanden im Werk <*>", id="code of a place"),
+        pytest.param("no hat for postal code 91547", "no hat for postal code <*>", id="code that is no failure's"),
+        pytest.param("hat sorter ended with exit code 137", "hat sorter ended with exit code 137", id="exit code"),
+        pytest.param("hat must be a Map, found: java.lang.String", "hat must be a Map, found: <*>", id="what came"),
+        pytest.param("hat not found: head 7 left", "hat not found: head <*> left", id="not found"),
+        pytest.param(
+            "\u5e3d\u5b50 7 \u5728\u897f\u85cf16\u533a\u7f3a\u8d27",
+            "\u5e3d\u5b50 <*> \u5728\u897f\u85cf<*>\u533a\u7f3a\u8d27",
+            id="no blanks between words",
+        ),
+        pytest.param(
+            '404 Not Found from hat shop seven: {"code": "no_hat", "trace": "a81"}',
+            "404 Not Found from hat shop seven (code=no_hat)",
+            id="answer behind",
+        ),
+        pytest.param(
+            "hat shop seven gave 503 Service Unavailable:\n<html><head><title>503</title></head>",
+            "hat shop seven gave 503 Service Unavailable",
+            id="page behind",
+        ),
+        pytest.param('{"errors": ["one\\n\\tshoe is lost"]}', "one ; shoe is lost", id="escaped line break"),
         pytest.param("queue is full [truncated]", "queue is full\u2026", id="cut short"),
         pytest.param("ValueError('bad hat size')", "ValueError: bad hat size", id="printed exception"),
         pytest.param("seat of guest Ada Blorentz is taken", "seat of guest <*> is taken", id="person"),
@@ -105,6 +154,113 @@ def test_what_is_left(text: str, left: str) -> None:
         ),
         pytest.param(("hat 7 does not fit any head", "hat 8 does not fit any he\u2026"), id="cut short"),
         pytest.param(("3 items missing: A-1, A-2, A-3", "1 items missing: B-7"), id="length of a list"),
+        pytest.param(("hat does not fit head", "hat does not fit head while adding brims"), id="told on"),
+        pytest.param(("hat is lost. Look on: 7", "hat is lost"), id="sentence after a value"),
+        pytest.param(
+            ("(shop.err.HatError) (1452, 'hat has no head in `shop`.`heads`')", "hat has no head in `shop_eu`.`heads`"),
+            id="driver and schema",
+        ),
+        pytest.param(
+            (
+                "TypeError: no hat\n    at wear (/app/hats.js:7:1)",
+                "Handler hats failed: TypeError: no hat\n    at wear (/srv/hats.js:9:1)",
+            ),
+            id="who caught it",
+        ),
+        pytest.param(
+            (
+                "panic: no hat\n\ngoroutine 7 [running]:\nshop.test/hats.Wear(0x1)\n\t/src/hats.go:7 +0x1",
+                "panic: no hat\n\ngoroutine 9 [running]:\nshop.test/hats.Wear(0x2)\n\t/src/hats.go:7 +0x1\n"
+                "created by main.main\n\t/src/main.go:7 +0x1",
+            ),
+            id="end of a go trace",
+        ),
+        pytest.param(
+            ("HatError: SQLCODE=-407", "HatDataError: SQLCODE=-407"),
+            id="class beside a code",
+        ),
+        pytest.param(
+            ("load claim 7: hat not there", "settle: load claim 8: hat not there"), id="what is in front of the front"
+        ),
+        pytest.param(
+            (
+                "rpc error: code = NotFound desc = hat not there",
+                "hat not there",
+                "shop.HatException: SQL [select 1 from hats]; hat not there",
+            ),
+            id="status of gRPC and statement of jOOQ",
+        ),
+        pytest.param(
+            (
+                "HatException[Elasticsearch exception [type=no_hat_exception, reason=no hat in 7]]",
+                "NotFoundError: NotFoundError(404, 'no_hat_exception', 'no hat in 9')",
+            ),
+            id="clients of elasticsearch",
+        ),
+        pytest.param(
+            ("DeadLetterReason=hat id is null", "DeadLetterReason=hat id is null (entity=hats)"), id="one setting"
+        ),
+        pytest.param(("expired", "x-death-reason: expired", "reason=expired (queue=a.b, count=7)"), id="one word"),
+        pytest.param(
+            (
+                "1 validation error for Hat\nsize\n  Input should be a date, too short [type=hat_date, input_value=7]",
+                "1 validation error for Hat\nsize\n  Input should be a date, month is 13 [type=hat_date]",
+            ),
+            id="check of pydantic",
+        ),
+        pytest.param(
+            ("550 5.7.26 no hat on a.test here", "smtplib.HatRefused: (550, b'5.7.26 no hat on b.test here', 'ana')"),
+            id="tuple of an smtp client",
+        ),
+        pytest.param(
+            (
+                "no hat for type int.",
+                "pyodbc.DataError: ('22003', '[22003] [Microsoft][ODBC Driver 18 for SQL Server][SQL Server]"
+                "no hat for type int. (8115) (SQLExecDirectW)')",
+            ),
+            id="layers of odbc",
+        ),
+        pytest.param(
+            (
+                "app.HatError: no hat here at all",
+                "app.HatError: no hat here at all\nRequestId:7\nTime:2026-03-01\nErrorCode:NoHat",
+            ),
+            id="lines of azure",
+        ),
+        pytest.param(
+            ('{"level": "error", "msg": "handler failed", "err": "no hat here"}', "no hat here"),
+            id="a consumer of itself",
+        ),
+        pytest.param(
+            ('{"err": "no hat here", "msg": "wear the hat"}', '{"msg": "wear the hat", "err": "no hat here"}'),
+            id="order of fields",
+        ),
+        pytest.param(
+            (
+                "HatReason: NoHat\nHatDescription: no hat here",
+                "HatReason=NoHat; HatDescription=no hat here",
+            ),
+            id="a line each",
+        ),
+        pytest.param(
+            (
+                "TypeError: no hat\n    at wear (/app/hats.js:7:1)",
+                '{"level": "error", "msg": "TypeError: no hat\\n    at wear (/srv/hats.js:9:1)"}',
+            ),
+            id="trace in a field",
+        ),
+        pytest.param(('{"reason": "NoHat"}', '{"status": 400, "reason": "NoHat"}'), id="status beside a reason"),
+        pytest.param(
+            (
+                "hat lost; nobody was told of hat 7 by hat 8",
+                "hat lost; nobody was told of hat 9 by hat 1; see shop.test/7",
+            ),
+            id="told on in a sentence",
+        ),
+        pytest.param(
+            ("2026-03-01T10:00:07Z ERROR shop.hats.HatException: no hat", "HatException: no hat"),
+            id="an exception is no logger",
+        ),
     ],
 )
 def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
@@ -132,10 +288,125 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
         pytest.param(("load cart: pool is closed", "load user: pool is closed"), id="wrappers"),
         pytest.param(("sync stopped (pool is closed)", "sync stopped (disk is full)"), id="what is in parentheses"),
         pytest.param(('{"code": "a_b", "status": 400}', '{"code": "a_c", "status": 400}'), id="codes"),
+        pytest.param(("update hat 7: version conflict", "update shoe 7: version conflict"), id="kinds in a wrapper"),
+        pytest.param(("GET /Hats/7 gave 404", "GET /Shoes/7 gave 404"), id="resources with capitals"),
+        pytest.param(
+            (
+                "Client error: `GET https://a.test/hats/7` gave 404",
+                "Client error: `GET https://a.test/shoes/7` gave 404",
+            ),
+            id="requests in quotes",
+        ),
+        pytest.param(
+            ('{"type": "shop.hat.v1.lost", "id": 7}', '{"type": "shop.hat.v1.found", "id": 7}'),
+            id="types with versions",
+        ),
+        pytest.param(
+            ("load claim 7: hat not there", "load claim 7: holder 8: hat not there"), id="what is next to the failure"
+        ),
+        pytest.param(
+            ('ParseInt: parsing "7": bad hat size', 'ParseFloat: parsing "7": bad hat size'), id="names of functions"
+        ),
+        pytest.param(
+            ('{"error_type": "a_b", "error_codes": ["c"]}', '{"error_type": "a_b", "error_codes": ["d"]}'),
+            id="codes in a list",
+        ),
+        pytest.param(
+            (
+                "outcome=error cause=brim_missing brim=wide tries=7",
+                "outcome=error cause=brim_missing brim=small tries=9",
+            ),
+            id="what a cause is about",
+        ),
+        pytest.param(
+            (
+                '{"message": "Hats were not valid: [{\\"error\\": \\"BAD_HAT\\", \\"name\\": \\"brim_size\\"}]"}',
+                '{"message": "Hats were not valid: [{\\"error\\": \\"BAD_HAT\\", \\"name\\": \\"lace_size\\"}]"}',
+            ),
+            id="names in an answer within a message",
+        ),
+        pytest.param(
+            ("HAT_STATE=LostForever; HAT_TRIES=7", "HAT_STATE=FoundAgain; HAT_TRIES=9"),
+            id="where no field names anything",
+        ),
+        pytest.param(
+            (
+                "hat refused, with the error:\nORA-12541, TNS:no listener",
+                "hat refused, with the error:\nORA-12505, TNS:no sid",
+            ),
+            id="codes on the second line",
+        ),
+        pytest.param(
+            ("hat does not fit head", "hat does not fit head of ana", "hat does not fit head as brims are wide"),
+            id="told on differently",
+        ),
+        pytest.param(("hat refused, decline code 51", "hat refused, decline code 05"), id="short codes"),
+        pytest.param(("[HAT_LOST] no head for hat 7", "[HAT_TORN] no head for hat 7"), id="codes in front"),
+        pytest.param(("missing role hats.admin", "missing role shoes.admin"), id="roles"),
+        pytest.param(("AccessDenied: hat:GetBrim", "AccessDenied: hat:PutBrim"), id="actions"),
+        pytest.param(
+            ("template hat_lost.html not found", "template hat_found.html not found"), id="templates of pages"
+        ),
+        pytest.param(
+            ('{"type": "about:blank", "status": 404}', '{"type": "about:blank", "status": 409}'), id="statuses alone"
+        ),
+        pytest.param(
+            ("Hat 7 has no valid price list yet", "Shoe 8 has no valid price list yet in this shop"),
+            id="told on of another kind",
+        ),
+        pytest.param(
+            ("no valid price list for hat 7 found here", "no valid price list for shoe 8 found here since today"),
+            id="told on for another kind",
+        ),
+        pytest.param(
+            (
+                "RangeError: bad hat\n    at Date.toISOString (<anonymous>)\n    at wear (/app/hats.js:7:1)",
+                "RangeError: bad hat\n    at Date.toISOString (<anonymous>)\n    at tie (/app/shoes.js:7:1)",
+            ),
+            id="places below the runtime",
+        ),
     ],
 )
 def test_look_alikes_stay_apart(lookalikes: tuple[str, ...]) -> None:
     assert len(set(groups_of(*lookalikes))) == len(lookalikes)
+
+
+KINDS = ["hat", "shoe", "glove", "scarf", "brim", "lace", "sock"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        'null value in column "{}" of relation "wardrobe"',
+        "required field {} is missing in wardrobe",
+        "'{}' is a required property",
+        "{} 7 was not found",
+        "could not load {} with id 7",
+        "No {} exists for id 7",
+        "not allowed to edit {} #7",
+        "failed to save {} 7: row was changed by another",
+        "GET /api/v1/{}s/7 answered 404",
+        '{{"error": "NOT_FOUND", "message": "{} 7 does not exist"}}',
+    ],
+)
+def test_however_many_kinds_of_things_fail_alike_they_stay_apart(failure: str) -> None:
+    """Where many words occur in one place, the place is a value: but not where the word names what is broken."""
+    for kinds in (KINDS, [kind.capitalize() for kind in KINDS]):
+        assert len(set(groups_of(*map(failure.format, kinds)))) == len(kinds)
+
+
+def test_what_is_told_on_of_one_kind_joins_no_other() -> None:
+    found = groups_of(
+        "Hat 7 has no valid price list yet",
+        "Shoe 8 has no valid price list yet",
+        "Shoe 9 has no valid price list yet today",
+    )
+    assert found[0] != found[1] == found[2]
+
+
+def test_what_numbers_tell_apart_need_not_be_told_apart_by_who_says_it() -> None:
+    found = groups_of("AError: HAT-CODE=407", "BError: HAT-CODE=407", "CError: HAT-CODE=803")
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.timeout(60)
@@ -178,7 +449,7 @@ def test_what_says_more_than_a_known_group_makes_a_group_that_is_then_merged() -
     assert long["group"] != short["group"]
     later = KnownGroup(long["group"], short["cause"], long["template"])
     assert grouping.merges([known, later]) == {later.fingerprint: known.fingerprint}
-    other = KnownGroup("v2other000000000", short["cause"], "sync of shelves stopped (pool is closed)")
+    other = KnownGroup("v3other000000000", short["cause"], "sync of shelves stopped (pool is closed)")
     assert grouping.merges([known, later, other]) == {}
 
 
@@ -209,6 +480,15 @@ def test_families_are_groups_and_no_two_are_one() -> None:
     merged = [names for names in members.values() if len(names) > 1]
     assert merged == []
     assert sum(len(some) > 1 for some in groups.values()) <= 0.25 * len(FAMILIES)
+
+
+@pytest.mark.parametrize("told", ["fit {} on head: hat is lost here", "hat is lost here ({} of ana)"])
+def test_what_tells_very_many_failures_apart_is_found_in_time(told: str) -> None:
+    """Each is held against those only that have a word of it: 8,000 took a quarter of a minute."""
+    templates = [told.format("".join("bcdfglnprst"[int(digit)] for digit in f"{number:05}")) for number in range(8_000)]
+    started = time.process_time()
+    assert len(set(similarity.clusters(templates).values())) == len(templates)
+    assert time.process_time() - started < 8
 
 
 def test_likeness_does_not_depend_on_the_order() -> None:

@@ -4,11 +4,13 @@ Names and codes are kept as they are, messages as prose; of the rest is assumed 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from redrive.classification.values_and_names import ASKED_FOR, BLANK, NAMING, field_of, path_words
+from redrive.classification.values_and_names import ASKED_FOR, BLANK, NAMING, field_of, is_of_consumer, path_words
 
+#: Between the messages of several fields.
+BETWEEN: Final = "; "
 _PAIR: Final = re.compile(
     r"(?P<key>[A-Za-z_@][A-Za-z0-9_.@-]{0,50})="
     r"(?P<value>\"(?:[^\"\\]|\\.){0,2000}+\"?|'[^'\n]{0,500}'|[^ \t\n,;]*)[,;]?"
@@ -25,16 +27,17 @@ _SAYING = re.compile(
     r"(?:^|[._-])(?:messages?|msg|err|errors?|errormessage|errormsg|description|desc|detail|details|reason|exc_info|"
     r"exception|cause|faultstring|error_description|fault|title|exc|what|text|failure)$"
 )
+_OF_ERROR = re.compile(r"(?:^|[._-])(?:err|error|exception|exc|exc_info|cause|reason|fault|faultstring)$")
 _SENTENCE = re.compile(r"(?:message|msg|description|desc|detail|details|text|title|faultstring)$")
-# Names of things of the trade are values.
-_NO_NAME = re.compile(r"(?:host|user|file|customer|first|last|sku|order|queue|topic|user)_?name$")
 _ITEM = re.compile(r"\"([^\"\n]{1,200})\"")
 # Statuses that are about what was asked for.
 _OF_RESOURCES = frozenset(["400", "404", "405", "409", "410", "422"])
 # The way to what is wrong in what was sent.
 _WAY = re.compile(r"(?:^|[._-])(?:path|loc|location|field|instance_?path|pointer)$")
 # What many names of fields begin with, and says nothing: error_code is code, decline_code is not.
-_GENERAL = re.compile(r"^(?:.*[._-])?(?:error|err|status|exception|fault|api|response|http|x|failure|_+)[._-]|^.*[.]")
+_GENERAL = re.compile(
+    r"^(?:.*[._-])?(?:error|err|status|exception|fault|api|response|http|x|failure|death|_+)[._-]|^.*[.]"
+)
 # {count=<*>, reason=expired}, [{'count': <*>, 'reason': 'expired'}]: as runtimes print a map
 _MAP = re.compile(r"(?:[\w -]{1,40}: ?)?[\[(]*\{")
 _ENTRY = re.compile(
@@ -43,12 +46,24 @@ _ENTRY = re.compile(
 )
 # DeadLetterReason=X; DeadLetterErrorDescription=a sentence
 _SETTINGS = re.compile(r"(?P<key>[A-Za-z][\w.-]{1,60})=(?P<value>[^;\n]{1,1000})(?:; |$)")
+_HEADER = re.compile(r"(?P<key>[A-Z][a-z]+(?:[A-Z][a-z]+)+|[a-z]+(?:-[a-z]+)+): (?P<value>[^\n]{1,1000})")
+_KEY = re.compile(r"(?:^|[\s;,])(?P<key>[A-Za-z][\w.-]{1,60})=")
 # That it failed is known.
 _NO_NEWS = re.compile(r"(?:error|err|fail|failed|failure|fatal|exception|nok|ko|warn|critical)$", re.I)
 _WORD = re.compile(r"[A-Za-z0-9_.:/|-]{1,60}")
+_PLAIN = re.compile(r"[^\W\d_][\w.$-]*")
 _NUMBER = re.compile(r"[0-9]{6}|[0-9]{4}-")
+# soap:Server: what is in front is what the document calls its schema
+_QUALIFIED = re.compile(r"^[A-Za-z][\w-]{0,20}:(?=[A-Z][a-z])")
+# property=LYO3, type=text/html; of codes digits are a part
+_ID = re.compile(r"[A-Z]{2,6}-?[0-9]{1,8}|[a-z]{3,12}/[a-z0-9.+-]{2,60}")
+_OF_CODES = re.compile(r"(?:code|status|errno|number|state|cd|reason|error|flags)$")
+_IDENTIFIER, _SHORT = re.compile(r"[A-Za-z]+(?:_?[A-Za-z]+)*"), 3
+_ONE_OF_A_FEW = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
+_REASON, _STATUS = re.compile(r"(?:reason|code)$"), re.compile(r"status(?:_?code)?$")
 _PAGE = re.compile(r"<(?:!doctype )?html", re.I)
 _LOOKED_AT = 4000
+_SOME_WORDS = 3
 
 
 def message_of(text: str, say: Callable[[str], str]) -> str:
@@ -67,8 +82,11 @@ def message_of(text: str, say: Callable[[str], str]) -> str:
         said = _together(entries, say)
         if said:
             return said
-    if len(settings := _settings(text[:_LOOKED_AT])) > 1:
-        return _together(settings, say)
+    if len(headers := _headers(text[:_LOOKED_AT])) > 1:
+        return _together(headers, say)
+    for settings in (_settings(text[:_LOOKED_AT]), _spoken(text[:_LOOKED_AT])):
+        if (len(settings) > 1 or _is_told(settings)) and (said := _together(settings, say)):
+            return said
     pairs = list(_PAIR.finditer(text[:_LOOKED_AT])) if "=" in text else []
     covered = sum(len(pair[0]) for pair in pairs)
     if len(pairs) > 1 and not pairs[0].start() and covered * 10 >= 7 * min(len(text), _LOOKED_AT):
@@ -84,9 +102,40 @@ def _settings(text: str) -> list[tuple[str, str]]:
     return settings if is_all else []
 
 
+def _headers(text: str) -> list[tuple[str, str]]:
+    """``DeadLetterReason: X`` and ``x-death-count: 7``, a line each, where all of ``text`` is like that."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    found = [(match["key"], match["value"]) for line in lines if (match := _HEADER.fullmatch(line))]
+    return found if len(found) == len(lines) else []
+
+
+def _is_told(settings: Sequence[tuple[str, str]]) -> bool:
+    """Whether one setting tells it all, in several words: ``reason=session id is null``."""
+    said = settings[0][1].partition("(")[0] if settings else ""
+    return len(said.split()) >= _SOME_WORDS and "=" not in said
+
+
+def _spoken(text: str) -> list[tuple[str, str]]:
+    """``key=value message=words and words key=value``: all of ``text``, of which only messages have words."""
+    if not (match := _KEY.match(text)) or '"' in text:
+        return []
+    found: list[tuple[str, str]] = []
+    keys = [match, *_KEY.finditer(text, match.end())]
+    for one, following in zip(keys, [*keys[1:], None], strict=True):
+        value = text[one.end() : following.start() if following else len(text)].strip(" ;,\n")
+        if value.count("(") != value.count(")"):
+            return []
+        if " " in value and not _SAYING.search(field_of(one["key"])):
+            return []
+        found.append((one["key"], value))
+    return found
+
+
 def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> str:
     names: dict[str, str] = {}
-    messages: list[str] = []
+    messages: list[tuple[bool, str]] = []
+    raw: list[str] = []
+    spare: dict[str, str] = {}  # other words, which may be what a name is about
     heard: set[str] = set()
     asked_for = ""
     for name, quoted in fields:
@@ -94,16 +143,15 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
         if items and _WAY.search(key):
             names.setdefault("path", ".".join(items))
             continue
-        value = items[0] if items else _unquoted(quoted)
+        value = _unescaped(items[0]) if items else _unquoted(quoted)
         if not value or value in ("null", "[", "{", "-"):
             continue
         is_word = _WORD.fullmatch(value) is not None
-        if NAMING.search(key) and not _NO_NAME.search(key):
-            if is_word:
-                if not _NUMBER.search(value) and not _NO_NEWS.match(value):
-                    names.setdefault(_GENERAL.sub("", key), value)
-            elif BLANK not in value:
-                _add(messages, " ".join(value.split()))
+        if NAMING.search(key):
+            if is_word and _is_named(key, value):
+                names.setdefault(_GENERAL.sub("", key), _QUALIFIED.sub("", value))
+            elif not is_word and BLANK not in value:
+                _add(messages, key, " ".join(value.split()))
         elif ASKED_FOR.search(key) and (words := path_words(value)):
             asked_for = words
         elif _SAYING.search(key) and key not in heard:
@@ -111,19 +159,58 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
             if is_word and not value.isdigit() and BLANK not in value and not _SENTENCE.search(key):
                 names.setdefault(key, value)
             else:
-                _add(messages, say(value))
+                raw.append(value)
+                _add(messages, key, say(value))
+        elif _IDENTIFIER.fullmatch(value):
+            spare.setdefault(key, value)
+    names = _with_spare(names, spare, is_silent=not messages)
+    names = _telling(names, " ".join(raw))
     if asked_for and _OF_RESOURCES.intersection(names.values()):
         names.setdefault("path", asked_for)
     pieces = " ".join(f"{key}={value}" for key, value in sorted(names.items()))
-    return " | ".join(part for part in (pieces, "; ".join(messages)) if part)
+    return " | ".join(part for part in (pieces, BETWEEN.join(_news(messages))) if part)
 
 
-def _add(messages: list[str], line: str) -> None:
-    if line and not any(line in other or other in line for other in messages):
-        messages.append(line)
+def _news(messages: Sequence[tuple[bool, str]]) -> list[str]:
+    """``messages``, those of errors first, without what a consumer says of itself (*handler failed*) beside others."""
+    lines = [line for _, line in sorted(messages, key=lambda one: not one[0])]
+    return [line for line in lines if not all(map(is_of_consumer, _PLAIN.findall(line)))] or lines
+
+
+def _with_spare(names: dict[str, str], spare: dict[str, str], *, is_silent: bool) -> dict[str, str]:
+    """``names`` with those of other words that say what broke: one of a few, where nothing else is told, or what a name
+    is about, in the field of that name: ``cause=feature_missing feature=age``."""
+    if not names and is_silent:
+        names = {key: value for key, value in spare.items() if _ONE_OF_A_FEW.fullmatch(value)}
+    about = {word for value in names.values() for word in value.lower().replace("-", "_").split("_")}
+    return names | {key: value for key, value in spare.items() if len(key) > _SHORT and key in about}
+
+
+def _is_named(key: str, value: str) -> bool:
+    """Whether the value of a naming field names something: it is no number or id, and says more than that it failed."""
+    is_id = _ID.fullmatch(value) is not None and not _OF_CODES.search(key)
+    return not (is_id or _NUMBER.search(value) or _NO_NEWS.match(value))
+
+
+def _telling(names: dict[str, str], said: str) -> dict[str, str]:
+    """``names`` without what is no news beside the others and the messages, which ``said`` something as they are."""
+    if any(_REASON.search(key) and not value.isdigit() for key, value in names.items()):
+        # A status says less than a reason, and not every client tells it.
+        names = {key: value for key, value in names.items() if not (_STATUS.search(key) and value.isdigit())}
+    # Of what a message quotes it says itself whether it is a name.
+    return {key: value for key, value in names.items() if not (key == "name" and value in said)}
+
+
+def _add(messages: list[tuple[bool, str]], key: str, line: str) -> None:
+    if line and not any(line in other or other in line for _, other in messages):
+        messages.append((_OF_ERROR.search(key) is not None, line))
 
 
 def _unquoted(value: str) -> str:
     if value[:1] in ("'", '"'):
         value = value[1:-1] if len(value) > 1 and value[-1] == value[0] else value[1:]
+    return _unescaped(value)
+
+
+def _unescaped(value: str) -> str:
     return value.replace("\\r", "").replace("\\n", "\n").replace('\\"', '"').replace("\\/", "/").replace("\\t", " ")

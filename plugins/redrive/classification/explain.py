@@ -276,7 +276,26 @@ def _believed(cases: Mapping[Case, int], spots: Mapping[str, Spot], model: Model
         causes = [Cause(cause) for cause in spot.known if cause != Cause.UNCLASSIFIED]
         known = finding.cause if finding is not None and finding.cause in causes else causes[0] if causes else None
         believed[text] = _weigh(finding, asked[spot.template], known)
-    return believed | _agreed(believed, spots)
+    believed |= _agreed(believed, spots)
+    return believed | _joined(believed, spots)
+
+
+def _joined(believed: Mapping[str, Finding | None], spots: Mapping[str, Spot]) -> dict[str, Finding]:
+    """What to believe of texts that nothing is known of: what is believed of the others of their failure.
+
+    Only where that asks a person: nothing is sent again because of another's words.
+    """
+    others: dict[str, dict[Cause, Finding]] = {}
+    for text, finding in believed.items():
+        if finding is not None:
+            best = others.setdefault(spots[text].template, {})
+            best[finding.cause] = max(finding, best.get(finding.cause, finding), key=_surer)
+    found: dict[str, Finding] = {}
+    for text, finding in believed.items():
+        said = others.get(spots[text].template, {})
+        if finding is None and len(said) == 1 and default_verdict(next(iter(said))).needs_person:
+            found[text] = next(iter(said.values()))
+    return found
 
 
 def _agreed(believed: Mapping[str, Finding | None], spots: Mapping[str, Spot]) -> dict[str, Finding]:

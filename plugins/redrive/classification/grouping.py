@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from redrive.classification import normalization, similarity
 from redrive.classification.stack_traces import FRAME
+from redrive.classification.template_parts import Signature, signature_of
 from redrive.classification.templates import WILDCARD, KnownGroup, KnownTemplates, Place, mine, tokens_of
 
 #: What stands for a value in masked texts and templates.
@@ -39,7 +40,8 @@ class Mask(NamedTuple):
 # Directory names, without quotes, blanks and brackets, so that a path ends where prose goes on.
 _SEGMENT = r"[A-Za-z0-9_.@%+=~$-]"
 # The slash first and then what is before it: almost every position fails at the first character.
-_PATH_START = r"[/\\](?<![A-Za-z0-9_.>~-][/\\])"
+# An escaped line break or tab is none.
+_PATH_START = r"(?!\\[nrt](?:[\\ *<\"A-Z]|at ))[/\\](?<![A-Za-z0-9_.>~-][/\\])"
 # A path after one of these is that of a request.
 _NOT_ASKED_FOR = "".join(
     f"(?<!{before}/)"
@@ -156,7 +158,7 @@ MASKS: tuple[Mask, ...] = (
         + _NOT_ASKED_FOR
         + r"(?:"
         + _SEGMENT
-        + r"++[/\\]{1,2}+)++"
+        + r"++[/\\]{1,2}+(?!\"))++"
         + _SEGMENT
         + r"*+(?:[?][^ \t\n\"'<>,;()\[\]{}|]*+)?",
         "<path>",
@@ -226,14 +228,14 @@ def mask_and_places(text: str) -> tuple[str, list[int]]:
     return text, places
 
 
-#: What fingerprints of this release begin with: how they are made has changed once.
-VERSION: Final = "v2"
+#: What fingerprints of this release begin with: how they are made has changed twice.
+VERSION: Final = "v3"
 
 
 def fingerprint(cause: str, template: str) -> str:
     """Sixteen characters that name the group of ``cause`` and ``template`` everywhere and for ever: the version, then
     hexadecimal digits. Case, punctuation and quotes of a template don't matter."""
-    signature = similarity.signature_of(template)
+    signature = signature_of(template)
     named = "\0".join([cause, signature.frame, *signature.parts])
     return VERSION + hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[: 16 - len(VERSION)]
 
@@ -350,17 +352,17 @@ class Known:
 
     def __init__(self, groups: Iterable[KnownGroup]) -> None:
         by_frame: dict[str, list[KnownGroup]] = {}
-        self._by_parts: dict[similarity.Signature, KnownGroup] = {}
+        self._by_parts: dict[Signature, KnownGroup] = {}
         for group in sorted(groups):
             template = _today(group)
             said, _, frame = template.partition(FRAME)
             by_frame.setdefault(frame, []).append(group._replace(template=said))
-            self._by_parts.setdefault(similarity.signature_of(template), group)
+            self._by_parts.setdefault(signature_of(template), group)
         self._by_frame = {frame: KnownTemplates(some) for frame, some in by_frame.items()}
 
     def place(self, template: str) -> Place | None:
         """The place of a text whose template is known, as :func:`spots` would find it; else None."""
-        group = self._by_parts.get(similarity.signature_of(template))
+        group = self._by_parts.get(signature_of(template))
         if group is not None:
             return Place(group.template, group.fingerprint)
         said, _, frame = template.partition(FRAME)

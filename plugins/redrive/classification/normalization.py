@@ -13,30 +13,41 @@ import re
 from typing import Final
 
 from redrive.classification import error_fields
+from redrive.classification.error_fields import BETWEEN
 from redrive.classification.stack_traces import CUT, FRAME, Trace, panic
 from redrive.classification.values_and_names import is_of_consumer, phrase
-from redrive.classification.word_lists import any_of
+from redrive.classification.word_lists import WORDS, any_of
 
 MAX_TEMPLATE: Final = 1000
 #: Lines of a text, beside those of its frames, that are looked at.
 _MAX_LINES: Final = 12
 #: Characters of prose of which a template is made.
 _LONGEST: Final = 2_000
+#: Letters of two words, in pairs, before an answer in JSON.
+_WORDS_BEFORE: Final = 6
 #: So many things in front of a text are taken off, one after the other, and so many causes looked behind.
 _MAX_FRONT, _MAX_CAUSES = 10, 8
 
+#: What names of exceptions end with.
+_RAISED: Final = r"(?:Exception|Error|Failure|Fault|Warning|Violation)"
 _FRONT: Final = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
         # Mar 11 <*> host app[<*>]:
         (r"[A-Z][a-z]{2} {1,2}(?:<\*>|[0-9]{1,2}) (?:<\*>) [^ \n]{1,80} [^ \n:]{1,60}: ", 0),
+        # <14>1 <*> host app <*> - -, as RFC 5424 has it
+        (r"<[^ \n]{1,6}>(?:<\*>|[0-9]) <\*> (?:[^ \n]{1,255} ){4}(?:-|\[[^\]\n]{0,200}\]) ", 0),
         # E0311 <*> <*> file.go:<*>]
         (r"[EWIF](?:[0-9]{4}|<\*>) <\*>\s{1,8}(?:<\*>|[0-9]+) [^ \n\]]{1,60}\] ", 0),
         # LEVEL <*> --- [thread] logger : as Spring Boot logs
-        (r"[A-Z]{4,8} +(?:[0-9]+|<\*>) --- (?:\[[^\]\n]{0,80}\] ?){1,3}[^ \n]{1,80} *: ", 0),
+        (r"[A-Z]{4,8} +(?:\[[^\]\n]{0,160}\] +)?(?:[0-9]+|<\*>) --- (?:\[[^\]\n]{0,80}\] ?){1,3}[^ \n]{1,80} *: ", 0),
         # what is in brackets: a time, a level, a thread, an id; not a sentence
-        (r"\[(?![\"'{\[]|[1-5][0-9]{2} )(?:[^\]\n ]{1,80} ?){1,3}\](?=[ :|\[-])[:| -]{0,3}", 0),
-        (rf"(?:{any_of('levels')})(?:(?:[:|]| -)[ ]*|(?=  ?\[)\s*|[ ]+(?=[A-Z<\[\"'(]))", 0),
+        (r"\[(?![\"'{\[]|[1-5][0-9]{2} |[A-Z]+(?:_[A-Z]+)+\])(?:[^\]\n ]{1,80} ?){1,3}\](?=[ :|\[-])[:| -]{0,3}", 0),
+        (
+            rf"(?:{any_of('levels')})(?:(?: {{0,8}}\||:| -)[ ]*|(?=  ?\[)\s*|"
+            rf"[ ]+(?=[A-Z<\[\"'({{#/*]|[\w.-]{{1,40}}=|[\w.$]{{1,120}}{_RAISED}:))",
+            0,
+        ),
         # Task orders.ship<*> raised unexpected: , job <*> failed (attempt <*>):
         (
             r"(?:Task|Job|Handler|Handling|Consumer|Listener|Worker|Processing|Actor|Step|Message|Event|Processor)"
@@ -48,48 +59,133 @@ _FRONT: Final = tuple(
         (r"(?:[A-Za-z][\w.-]{1,40}=<\*>[ ,;]{1,2})+(?![\w.@-]{1,60}=)(?=[^ ,;])", 0),
         (r"[^\s:]{1,200}/\$DeadLetterQueue[ :,-]{1,3}", re.I),
         (r"[AP]M +(?=[A-Z\[])", 0),
+        # Msg 515, Level <*>, State <*>, Line <*>, as SQL Server's clients print it
+        (
+            r"Msg (?:[0-9]+|<\*>), Level [^,\n]{1,8}, State [^,\n]{1,8}"
+            r"(?:, (?:Server|Procedure|Line) [^,\n]{1,80}){0,3}[\s;]+",
+            0,
+        ),
+        # fail: Category[<*>], as .NET logs to a console
+        (r"(?:trce|dbug|info|warn|fail|crit): +[A-Za-z_][\w.+`]{1,100}\[(?:[0-9]+|<\*>)\]\s*", 0),
+        # pid=<*> class=X LEVEL:
+        (rf"(?:[A-Za-z_][\w.-]{{0,40}}=[^\s=\"]{{1,80}} +){{2,12}}(?=(?:{any_of('levels')})[: ])", 0),
+        (r"[-\u2013\u2014:>*\u00b7] +(?=[^ ])", 0),
+        (r"\((?:error|ERR)\) +", 0),
+        # (name/<*>): as pino has it
+        (r"\([\w.-]{1,60}/(?:<\*>|[0-9]+)\): ", 0),
+        # Logger|, as NLog has it
+        (r"(?:[A-Za-z_]\w{0,60}[.]){1,8}[A-Za-z_]\w{0,60}\|(?=[^ ])", 0),
+        # Symfony's Messenger and Spring's error handler
+        (r"Error thrown while handling message \S{1,200} (?:Removing|Sending)[^\n]{1,120}? Error: ", 0),
+        (r"Backoff [^\n;]{0,160}exhausted for [^\s;]{1,120}[\s;]+", 0),
         # channel.LEVEL: as Monolog logs
         (rf"[A-Za-z_][\w-]{{0,40}}[.](?:{any_of('levels')}): ", 0),
         # LEVEL logger - , LEVEL service-name:
         (
-            rf"(?:{any_of('levels')}) +(?:[A-Za-z_$][\w.$/<*>-]{{1,100}} - |"
-            r"(?=[^ :]*[._$-])[A-Za-z_$][\w.$/<*>-]{1,100}: )(?=[^ ])",
+            rf"(?:{any_of('levels')}) +(?:[A-Za-z_$](?:[\w.$/<*>-]|::){{1,100}} - |"
+            r"(?![^ :]{0,100}"
+            rf"{_RAISED}:)"
+            r"(?=[^ ]{0,100}[._$-]|[^ ]{1,60}::|[a-z_]{2,40}: )[A-Za-z_$](?:[\w.$/<*>-]|::){1,100}: )(?=[^ ])",
             0,
         ),
         (r"(?:error|err|warning|fatal|exception|failed|failure|fehler|erreur)[:|] *", re.I),
-        (r"<\*>(?: ?[,.:;|/\]-]{1,2}(?= )| ?\|)? *(?=[^ ,.:;/])", 0),
+        (r"<\*>(?:[/.:-]<\*>){0,4}(?: ?[,.:;|/\]-]{1,2}(?= )| ?\|)? *(?=[^ ,.:;/])", 0),
+        (r"\(<\*>\): ", 0),
         # attempt <*>/<*>:
         (rf"\(?(?:(?:{any_of('counted')})\b[ #:=]*(?:<\*>[ /]*|[0-9]+[ /]*)*){{1,4}}(?:[:|](?!:)|[)\]]) *", re.I),
         # a logger's name
-        (r"(?![A-Z_]+ )[A-Za-z_$][A-Za-z0-9_.$/<*>-]{1,80} - (?=[^ ])", 0),
+        (r"(?![A-Z_]+ )[A-Za-z_$][A-Za-z0-9_.$/<*>:-]{1,80} - (?=[^ ])", 0),
         (r"(?:[a-z_][a-z0-9_]{0,40}[.]){1,8}[A-Za-z_$][A-Za-z0-9_$]{0,60}(?<!Exception)(?<!Error):(?=[^ :])", 0),
         (r"(?:[a-z]{1,12}-){0,4}reason: (?=[a-z_]+(?: |$))", 0),
+        # <*> error occurred: *, as many errors of Go are one
+        (r"(?:(?:<\*>|[0-9]+) )?errors? occurred:\s*(?:\* *)?", 0),
         (r"[|] *", 0),
         (r"[^\s|]{1,60} \| (?=[^ ])", 0),
         (r"PHP (?:Fatal error|Parse error|Warning|Notice|Recoverable fatal error): *", 0),
         (r"(?:Uncaught|Unhandled)(?: exception| rejection| error)?:? (?=[A-Z])", re.I),
     )
 )
-# The same words, as the SDKs of one maker say them.
+# How one maker's software says a thing: where a text has the literal, what to read instead.
 _SDK: Final = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
+    (literal, re.compile(pattern), replacement)
+    for literal, pattern, replacement in (
         (
+            "An error occurred (",
             r"(?:(?:[\w.]{1,120}): )?An error occurred \(([\w.]{1,80})\) when calling the \w{1,60} operation"
             r"(?: \([^()\n]{0,60}\))?: ",
             r"\1: ",
         ),
         (
+            "operation error ",
             r"operation error [\w ]{1,60}: \w{1,60}, (?:exceeded maximum number of attempts, [^ ,]{1,20}, )?"
             r"https response error StatusCode: [^ ,]{1,10}, "
             r"(?:RequestID: [^ ,]{0,90}, )?(?:HostID: [^,]{0,120}, )?(?:api error )?",
             "",
         ),
+        ("(Service: ", r" ?\(Service: [^;,()\n]{1,60}[;,] Status Code: [^()\n]{1,600}\)?", ""),
         (
+            "Validation failed for",
             r"Validation failed for classes [^ ]{1,200} during \w+ time for groups \[[^\]\n]{0,200}\]",
             "Validation failed",
         ),
-        (r" ?\(Service: [^;,()\n]{1,60}[;,] Status Code: [^()\n]{1,600}\)?", ""),
+        # Elasticsearch and OpenSearch: what their clients print of an answer
+        (
+            " exception [type=",
+            r"(?:\w{1,60}\[)?(?:Elasticsearch|OpenSearch) exception \[type=(\w{3,80}), reason=(.{1,1500}?)\]{1,3}$",
+            r"\1: \2",
+        ),
+        (
+            "Error(",
+            r"^(?:[\w.]{1,80}: )?\w{3,40}\((?:[0-9]{3}|<\*>), '(\w{3,80})', ([\"'])(.{1,1500}?)\2\)$",
+            r"\1: \3",
+        ),
+        # Azure: which request it was; and where to read on
+        ("TrackingId:", r"[. ]*\bTrackingId:\S[^\n]*$", ""),
+        (
+            "://",
+            r"[.,;:]? ?(?:[Ff]or (?:more )?(?:information|details|help)\b[^.;\n]{0,40}|[Ss]ee(?: also)?|"
+            r"[Ll]earn more(?: at)?|[Mm]ore info(?:rmation)?:?|[Rr]ead more(?: at)?) https?://[^\s]+$",
+            "",
+        ),
+        # Python's SMTP client prints the answer as a tuple, ODBC its layers, a MongoDB server the whole command
+        (
+            ", b'",
+            r"\{?[^{}()\n]{0,120}\(((?:[0-9]{3})|<\*>), b'([^\n]{3,1000}?)(?:'(?:, [^)\n]{0,80})?\)?\}?)?$",
+            r"\1 \2",
+        ),
+        (
+            "ODBC Driver",
+            r"[(\[]?['\"]?(?:<\*>|[0-9A-Z]{5})['\"]?[,\]]? ?['\"]?(?:\[(?:<\*>|[0-9A-Z]{5})\])? ?"
+            r"\[Microsoft\]\[[^\]\n]{1,60}\](?:\[SQL Server\])?",
+            "",
+        ),
+        ("(SQL", r" ?\((?:<\*>|[0-9]{1,6})\) \(SQL\w{2,40}\)['\")]{0,3}$", ""),
+        ("[CLI Driver]", r"\[IBM\]\[CLI Driver\](?:\[[^\]\n]{1,40}\])? ?", ""),
+        (
+            "not authorized on ",
+            r"not authorized on [^ ]{1,120} to execute command \{ ?(\w{1,40})[^\n]*",
+            r"not authorized to execute \1",
+        ),
+        # SAX: where
+        ("lineNumber: ", r"lineNumber: [^ ;]{1,12}; columnNumber: [^ ;]{1,12}; ", ""),
+        # [HAT_LOST] in front names what failed, as in parentheses behind
+        ("] ", r"^\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]{3,1500})$", r"\2 (\1)"),
+        # pydantic: which check failed, in whatever words
+        (" [type=", r"; [^;\[\n]{3,300} \[type=(\w{2,60})[,\]][^;]*", r"; \1"),
+        # jOOQ and Spring put the statement in front, gRPC its status
+        ("SQL [", r"(?:\w{1,40}; )?SQL \[[^\n]{1,2000}?\]; (?=[^ ])", ""),
+        ("rpc error: ", r"rpc error: code = \w{1,40} desc = (?=[^ ]+ [^ ]+ )", ""),
+        # Postgrex, SQL Server: the state, and what was done
+        ("ERROR ", r"ERROR (?:[0-9A-Z]{5}|<\*>) \(\w{3,60}\) (?=[a-z])", ""),
+        ("cannot execute ", r"cannot execute [\w ()]{1,30} in a read-only", "cannot execute in a read-only"),
+        (" statement ", r"\b(?:INSERT|UPDATE|DELETE|MERGE) statement (?=conflicted)", "statement "),
+        (" fails.", r" (?:INSERT|UPDATE|DELETE|MERGE) fails[.]", ""),
+        # PHP: where it was called, and what it was called with
+        (", called in ", r", called in [^\s,]{1,300} on line [^\s,]{1,12}(?: and defined in [^\s,]{1,300})?", ""),
+        (" given", r"\b(?:null|string|int|float|bool|array|object|true|false|[A-Z]\w{1,60}) given\b", "<*> given"),
+        # Java, Scala: what there was no constant, and no case, for
+        ("No enum constant ", r"(No enum constant (?:[a-z_]\w*[.])*[A-Z]\w*(?:[.$][A-Z]\w*)*?)[.][^.\n]{1,80}$", r"\1"),
+        ("MatchError: ", r"(MatchError: )[^\n]{1,300}? (?=[(]of class )", r"\1<*> "),
     )
 )
 _INNER: Final = re.compile(
@@ -100,7 +196,9 @@ _INNER: Final = re.compile(
 _WHILE: Final = re.compile(
     r"[:;,]? ?\b[Ww]hile (?:executing|processing|reading|writing|parsing|handling) [^:;]{1,200}$"
 )
-_CUT_SHORT: Final = re.compile(r"\s{0,9}(?:[(\[]?truncated[)\]]?|\u2026|[.]{3})\s*$")
+_CUT_SHORT: Final = re.compile(
+    r"\s{0,9}(?:[(\[<]?(?:[.]{3}|\u2026)?\s?(?:truncated|trunc|cut|snip|more)(?:[.]{3}|\u2026)?[)\]>]?|[(\[<]?(?:\u2026|[.]{3})[)\]>]?)\s*$"
+)
 # What an object mapper says of the database's message, and the statement.
 _MAPPED: Final = re.compile(
     r"(?:could not|cannot|unable to) (?:execute|prepare|extract|perform|insert|update) [\w ]{1,30} ?[\[(](?=.{20})"
@@ -109,16 +207,23 @@ _SQL: Final = re.compile(r";? ?\[?SQL:? ?[\[(:].*$|;? SQL \[.*$", re.S)
 # ValueError('unknown plan'): as Python prints an exception
 _PRINTED = re.compile(r"\b((?=[A-Z])\w{0,60}(?:Error|Exception|Warning|Failure|Fault))\(([\"'])([^\n]{3,600}?)\2,?\)")
 _STATEMENT = re.compile(r" ?[\[(](?:Connection: [\w ,:-]{1,60}, )?SQL: .*$", re.S)
-_CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}): (?=[^ ])")
+_CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?:: | - )(?=[^ ])")
 _PLAIN_WORD = re.compile(r"[^\W\d_][\w.$-]*")
-_FAILS: Final = frozenset(
-    ["failed", "error", "exhausted", "failure", "could", "unable", "cannot", "attempt", "threw", "raised"]
-)
+_TRIES: Final = frozenset(WORDS["tries"])
+_HAS_DIGIT = re.compile(r"[0-9]")
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 _DETAIL = re.compile(rf"\s*(?:{any_of('details')}|LINE [0-9<]|[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{{3,20}}(?: [0-9]+)? ?: )")
 _ADDED = re.compile(r"\s*(?:ORA-06512: |[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{4,20} ?: )")
+# Of a stack of Oracle's errors the first is what failed.
+_ADDED_BY_ORACLE = re.compile(rf"\s*ORA-[0-9<]|{_ADDED.pattern}")
 # The way to a field, on a line of its own.
 _WAY = re.compile(r"[a-z_]\w{0,40}(?:[.][A-Za-z_]\w{0,40}){1,4}")
+_NESTED = re.compile(r" \| |[()]")
+# Of an answer's names those that say what failed.
+_NO_REASON = re.compile(
+    r"(?<!\S)(?!\w*(?:code|reason|error|type|field|param|name|property|path|column)=)\w+=\S+ ?(?:\| )?"
+)
+_HTML = re.compile(r"[:;\s]\s{0,9}<(?:!doctype|html)\b.*", re.I | re.S)
 _LINK = re.compile(r"\s*https?://\S+\s*$")
 _INDEX = re.compile(r"(?<=[a-z\]])[.]<\*>(?=[.]|$)|\[<\*>\](?=[.\[]|$)")
 
@@ -132,7 +237,9 @@ def template(masked: str) -> str:
         if trace.frames:
             words, frame = _traced(trace)
             return words[:MAX_TEMPLATE] + (FRAME + frame if frame else "")
-    return (_line(masked) or masked)[:MAX_TEMPLATE]
+    said, at, frame = (_line(masked) or masked).partition(FRAME)
+    frame, parted, others = frame.partition(BETWEEN)
+    return (said + parted + others.replace(FRAME, " at "))[:MAX_TEMPLATE] + at + frame
 
 
 def without_front(text: str) -> str:
@@ -154,8 +261,9 @@ def _end_of_front(text: str) -> int:
     # Handler Orders failed for <*>: , failed to process <*>: , Retry <*> exhausted:
     clause = _CLAUSE.match(text)
     if clause is not None and " " in clause[1] and _TWO_LETTERS.search(text, clause.end()):
-        words = _PLAIN_WORD.findall(clause[1].replace("<*>", " "))
-        if words and any(word.lower() in _FAILS for word in words) and all(is_of_consumer(word) for word in words):
+        words = [word for word in _PLAIN_WORD.findall(clause[1].replace("<*>", " ")) if not _HAS_DIGIT.search(word)]
+        told = [word.lower() for word in words]
+        if not _TRIES.isdisjoint(told) and all(map(is_of_consumer, words)):
             return clause.end()
     return 0
 
@@ -165,18 +273,27 @@ def _line(text: str) -> str:
     text = without_front(text.strip())
     if "\n" in text and (trace := Trace(text.split("\n"))).frames:  # in a field
         words, frame = _traced(trace)
-        return f"{words} at {frame}" if frame else words
+        return f"{words}{FRAME}{frame}" if frame else words
+    # What was answered comes behind: 404 Not Found: {"code": ...}
+    at = text.find('{"')
+    if at > 0 and "{" not in text[:at] and len(_TWO_LETTERS.findall(text[:at])) >= _WORDS_BEFORE:
+        before = _said(text[:at].rstrip(" [:=-\n"))
+        # Of one that was cut short nobody knows what it said; that it failed is known.
+        answer = _NO_REASON.sub("", error_fields.message_of(text[at:], _line)) if text.endswith(("}", "]", '"')) else ""
+        return f"{before} ({_NESTED.sub(' ', answer.partition(FRAME)[0])})" if answer else before
     return error_fields.message_of(text, _line) or _said(text)
 
 
 def _traced(trace: Trace) -> tuple[str, str]:
     """What the root of a trace says, and where."""
     root, frame = trace.root_and_frame()
-    return _said(root) or root, frame
+    return error_fields.message_of(root, _line) or _said(root) or root, frame
 
 
 def _said(text: str) -> str:
     """The template of prose: the innermost cause, without decoration."""
+    if "<" in text and len(_TWO_LETTERS.findall(bare := _HTML.sub("", text))) >= _WORDS_BEFORE:
+        text = bare
     text = _one_line(text)
     for match in reversed([*_INNER.finditer(text)][-_MAX_CAUSES:]):
         rest = text[match.end() :].strip()
@@ -192,8 +309,8 @@ def _said(text: str) -> str:
     if (meanwhile := _WHILE.search(text)) and len(_TWO_LETTERS.findall(text[: meanwhile.start()])) > 3:
         text = text[: meanwhile.start()]
     text = _PRINTED.sub(r"\1: \3", _STATEMENT.sub("", text))
-    if "rror" in text or "Validation failed for" in text or "(Service:" in text:
-        for pattern, replacement in _SDK:
+    for literal, pattern, replacement in _SDK:
+        if literal in text:
             text = pattern.sub(replacement, text)
     return phrase(text[:_LONGEST]).strip(" :;,-|") + (CUT if cut else "")
 
@@ -204,7 +321,8 @@ def _one_line(text: str) -> str:
         return text
     lines = [line for line in text.split("\n")[:_MAX_LINES] if line.strip()]
     # What a database adds comes last, and goes on over several lines.
-    end = next((number for number, line in enumerate(lines) if number and _ADDED.match(line)), len(lines))
+    added = _ADDED_BY_ORACLE if lines and "ORA-" in lines[0] else _ADDED
+    end = next((number for number, line in enumerate(lines) if number and added.match(line)), len(lines))
     kept = [
         line for number, line in enumerate(lines[:end]) if number == 0 or not (_DETAIL.match(line) or _LINK.match(line))
     ]

@@ -1,248 +1,34 @@
 """Which templates are one failure: those that differ only in parts which the same failure is told with or without.
 
-A template has a core, the words that every telling of the failure has, and parts: the exception's class in front, a
-wrapper, what is in parentheses, further sentences, of what kind the value is (*for order <*>*). Templates of one core
-are one failure unless a part tells them apart: where two of them have different parts of one kind, that kind tells, and
-who lacks it stands alone. So *timed out (read)* and *timed out* are one failure until there is a *timed out (connect)*.
+Templates of one core (:mod:`redrive.classification.template_parts`) are one failure unless a part tells them apart:
+where two of them have different parts of one kind, that kind tells, and who lacks it stands alone. So *timed out
+(read)* and *timed out* are one failure until there is a *timed out (connect)*. And a telling that ends sooner is the
+one that goes on, as long as all that go on are one.
 """
 
-import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 
 from redrive.classification.stack_traces import CUT, FRAME
-from redrive.classification.values_and_names import BLANK, is_of_consumer
-from redrive.classification.word_lists import WORDS, any_of
+from redrive.classification.template_parts import (
+    MIN_WORDS,
+    NEAREST,
+    Parts,
+    Signature,
+    names_in,
+    names_what_is_broken,
+    signature_of,
+)
 
 #: A core of so many words is one failure whatever its class is called.
 LONG: Final = 3
-#: What has fewer words says nothing on its own.
-MIN_WORDS: Final = 2
-
-_CLASS = re.compile(
-    r"(?P<name>(?:[A-Za-z_$][\w$]*(?:[.]|::|\\))*"
-    r"(?:[A-Z][\w$]*(?:[a-z][A-Z]|Error|Exception|Fault|Failure|Violation|Warning)[\w$]*|[A-Z][a-z]+[A-Z]\w*))"
-    r"(?:: ?| \()"
-)
-_ANY_CLASS = frozenset(["Error", "Exception", "RuntimeException", "Throwable", "Fault", "Failure", "Warning"])
-_SHOUT = re.compile(r"([A-Z]{3,20}) (?=[a-zA-Z][a-z'])")
-_PARENS = re.compile(r"[(\uff08]([^()\uff08\uff09]*)[)\uff09]|[(\uff08]([^()\uff08\uff09]*)$")
-_BEFORE = re.compile(
-    rf"(?:(?<![^\W_])(?P<prep>{any_of('prepositions')}) )?(?:(?:{any_of('articles')}) )?"
-    r"(?P<label>[^\W\d_][\w-]{0,40}(?: [^\W\d_][\w-]{0,40})?)?[ ]?[:=]?[ ]?$",
-    re.I,
-)
-_LONGEST_BEFORE = 90
-_GOES_ON = re.compile(r"[ <*>\"']*(?:from|for|at|in|on|by|with|after|to) ")
-_COMMAS = (",", "\u3001", "\uff0c", ":", "(")
-_ENDS = (",", "\u3001", "\uff0c", ";")
-_WORD = re.compile(r"[^\W_][\w.'$/-]*|<\*>")
-_CODES = re.compile(r"(?:[a-z_@]{2,40}=[^\s|]{1,80}(?: |$))+")
-_AMOUNTS = frozenset(WORDS["amounts"])
-_PREPOSITIONS = frozenset(WORDS["prepositions"])
-_STOP, _TECHNICAL = frozenset(WORDS["stop"]), frozenset(WORDS["technical"])
-_OF_RUNTIMES = frozenset(WORDS["of_runtimes"])
-_SENTENCE = re.compile(r"(?<=[^\W\d_][^\W\d_'\")\]])[.] |[;\uff1b\u3002]")
-# Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
-_ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[a-z][a-z_-]*(?:/[a-z][a-z_-]*)*")
-_OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
-# What is broken: a quoted name, a name of several words, a code.
-_BROKEN = re.compile(r"'[^'\n]{2,120}'|\b\w+_\w+\b|\b[A-Z]{2,5}-[0-9]{3,5}\b")
-_CODE = re.compile(r"[a-z]{2,5}-[0-9]{3,5}")
-_NUMBER = re.compile(r"([0-9]{3,6}), ")
-_NAME = re.compile(r"'([^'\n]{1,120})'")
-
-
-class Parts(NamedTuple):
-    """What a template is made of; each part "" where there is none."""
-
-    core: str
-    name: str = ""  # the exception's class
-    code: str = ""  # numbers that stayed
-    wrapper: str = ""
-    label: str = ""  # for order <*>
-    aside: str = ""  # in parentheses
-    more: str = ""  # further sentences
-
-
-class Signature(NamedTuple):
-    """A template's parts, and the frame where it was raised."""
-
-    frame: str
-    parts: Parts
-    head: str  # the words of its first clause
-
-
-@lru_cache(maxsize=1 << 15)
-def signature_of(template: str) -> Signature:
-    """What a whole template, with its frame, tells."""
-    said, _, frame = template.partition(FRAME)
-    parts = _parts(said)
-    if frame and parts.name in _OF_RUNTIMES:
-        names = sorted({word for name in _NAME.findall(said) for word in _words(name)})
-        # A value in the place of a name is none.
-        parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))
-    head = (
-        parts.more
-        if _CODES.match(said)
-        else ""
-        if frame
-        else " ".join(_words(_without_values(said.split(": ")[0].split(" (")[0], [])))
-    )
-    return Signature(frame.lower(), parts, head)
-
-
-def _parts(said: str) -> Parts:
-    text = _peeled(said)
-    codes = number = ""
-    if match := _NUMBER.match(text):  # (1062, "…")
-        number, text = match[1], text[match.end() :]
-    if match := _CODES.match(text):
-        codes, text = match[0].strip(), text[match.end() :].lstrip("| ")
-    name, text = _class_of(text)
-    text, aside = _asides(text)
-    sentences = [part for part in _SENTENCE.split(text) if part.strip()] or [text]
-    while len(sentences) > 1 and len(_words(sentences[0])) < MIN_WORDS:
-        sentences[:2] = [" ".join(sentences[:2])]
-    wrapper, clause = _unwrapped(sentences[0])
-    labels: list[str] = []
-
-    def label(match: re.Match[str]) -> str:
-        labels.extend(_words(match[0].replace("/", " ")))
-        return " "
-
-    asked = _ASKED_FOR.sub(label, clause)
-    clause = asked if len(_words(asked)) >= MIN_WORDS else clause
-    if (match := _OF_NAME.search(clause)) and len(_words(clause[: match.start()])) >= MIN_WORDS:
-        clause = label(match).join([clause[: match.start()], clause[match.end() :]])
-    kinds: list[str] = []
-    words = _words(_without_values(clause, kinds))
-    if len(words) < MIN_WORDS:
-        words, kinds = _words(clause), []
-    labels += kinds
-    core = " ".join(word for word in words if not word.isdigit()) or " ".join(words)
-    more = [" ".join(_words(_without_values(part))) for part in sentences[1:]]
-    if codes:  # they tell more than any words beside them
-        more = [" ".join([*wrapper, core]), *more] if core else more
-        core, wrapper = (codes.partition("=")[2] if codes.count("=") == 1 else codes).lower(), []
-    return Parts(
-        core or said.lower(),
-        name,
-        " ".join([number] * bool(number) + [word for word in words if word.isdigit()]),
-        " ".join(wrapper),
-        " ".join(labels),
-        " ".join(aside),
-        " ".join(part for part in more if part),
-    )
-
-
-def _peeled(text: str) -> str:
-    """``text`` out of parentheses that go round all of it."""
-    while text.startswith("(") and text.endswith(")"):
-        depths = list(accumulate((char == "(") - (char == ")") for char in text))
-        if 0 not in depths[:-1] and depths[-1] == 0:
-            text = text[1:-1]
-        else:
-            break
-    return text
-
-
-def _class_of(text: str) -> tuple[str, str]:
-    """The class that is nearest to the message, or what a server shouts there, and the message."""
-    name = ""
-    while (match := _CLASS.match(text)) and _WORD.search(text, match.end()):
-        last = re.split(r"[.:\\]", match["name"])[-1]
-        name = name if last in _ANY_CLASS else last.lower()
-        text = text[match.end() :]
-    if (match := _SHOUT.match(text)) and len(_words(text[match.end() :])) > MIN_WORDS:
-        return match[1].lower(), text[match.end() :]
-    return name, text
-
-
-def _asides(text: str) -> tuple[str, list[str]]:
-    """``text`` without what is in parentheses, and the words of that."""
-    found: list[str] = []
-
-    def aside(match: re.Match[str]) -> str:
-        inside = match[1] or match[2] or ""
-        words = inside.split()
-        if BLANK in inside and "," in inside:  # what was at hand, each with its value: only names tell
-            found.extend(_words(" ".join(_BROKEN.findall(inside))))
-            return " "
-        # Names of people and places, as values are: every word has a capital.
-        if len(words) < 2 or not all(word[:1].isupper() for word in words):
-            found.extend(_words(_without_values(inside)))
-        return " "
-
-    bare = text
-    for _ in range(3):  # of those in parentheses that are in parentheses, as deep as people read
-        if "(" not in bare and "\uff08" not in bare:
-            break
-        bare = _PARENS.sub(aside, bare)
-    return (bare, found) if len(_words(bare)) >= MIN_WORDS else (text, [])
-
-
-def _unwrapped(sentence: str) -> tuple[list[str], str]:
-    """The words that wrap the last clause which says something, and that clause with what follows it."""
-    pieces = sentence.split(": ")
-    for at in range(len(pieces) - 1, 0, -1):
-        piece = pieces[at]
-        words = _words(_without_values(piece, []))
-        if len(words) >= MIN_WORDS and not _AMOUNTS.issuperset(words) and not _GOES_ON.match(piece):
-            before = _words(_without_values(": ".join(pieces[:at])))
-            before = [part for word in before for part in word.split("/")]
-            wrapper = [word for word in before if word and word not in _TECHNICAL and not word.isdigit()]
-            if all(is_of_consumer(word) for word in wrapper):
-                wrapper = []
-            return wrapper, ": ".join(pieces[at:])
-    return [], sentence
-
-
-def _words(text: str) -> list[str]:
-    return [stem for word in _WORD.findall(text) if (stem := _stem(word))]
-
-
-@lru_cache(maxsize=1 << 15)
-def _stem(word: str) -> str:
-    """A word in small letters and the singular, "" of one that says nothing."""
-    word = word.strip(".'-").lower()
-    if word == BLANK or word in _STOP:
-        return ""
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-
-
-def _without_values(text: str, labels: list[str] | None = None) -> str:
-    """``text`` without its values and what introduces them: *for order <*>*, *, limit: <*>*.
-
-    Of what kind a value is goes to ``labels`` where it could tell failures apart.
-    """
-    if BLANK not in text:
-        return text
-    pieces = text.split(BLANK)
-    for number, piece in enumerate(pieces[:-1]):
-        match = _BEFORE.search(piece, max(0, len(piece) - _LONGEST_BEFORE))
-        if match is None or match.start() == len(piece):
-            continue
-        start = match.start()
-        label = match["label"] or ""
-        if (last := label.rpartition(" "))[2].lower() in _PREPOSITIONS and last[0]:  # index: ean in <*>
-            pieces[number] = piece[: match.start("label") + len(last[0])]
-            continue
-        # What comes after a colon is no part of what is before it.
-        if labels is None or (match["prep"] and ":" not in match[0]):
-            if labels is not None and match["label"]:
-                labels.append(" ".join(_words(match["label"])))
-            pieces[number] = piece[:start]
-            continue
-        following = pieces[number + 1]
-        ends = not following.strip(" .)") or following.lstrip().startswith(_ENDS)
-        if ends and piece[:start].rstrip().endswith(_COMMAS) and (number or start):
-            pieces[number] = piece[:start]
-    return " ".join(pieces)
+#: A core of so many words is one failure whatever says it: also what is no exception, such as a function.
+WIDE: Final = 5
+#: So many words have to be told before one that says more is the same failure.
+LEFT_OUT: Final = 4
+_Key = TypeVar("_Key", bound=tuple[str, ...])
 
 
 def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -261,40 +47,83 @@ def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
         if (to := _end_of(key, into)) != key:
             by_core.setdefault(to, []).extend((template, Parts(to[1])) for template, _ in by_core.pop(key))
     found: dict[str, tuple[str, ...]] = {}
-    for (frame, core), members in by_core.items():
-        keys = {template: [frame, core] for template, _ in members}
-        if len(members) > 1:
-            # Where many words are the same, what the exception is called tells nothing more.
-            same = len(core.split()) + min(len(f"{parts.wrapper} {parts.more}".split()) for _, parts in members)
-            named = all(_names_what_is_broken(template) for template, _ in members)
-            for at in range(2 if same >= LONG or named else 1, len(Parts._fields)):
-                few = named and at in _OF_TELLER
-                said = {template: _names_in(parts[at]) if few else parts[at] for template, parts in members}
-                telling = _telling(set(said.values()))
-                if telling:
-                    for template, value in said.items():
-                        keys[template].append(f"{at}:{telling[value]}")
-        found.update({template: tuple(key) for template, key in keys.items()})
-    return found
+    for key, members in by_core.items():
+        _tell_apart(key, members, _IN_TURN, found)
+    return _with_what_is_left_out(found, signatures)
 
 
+def _with_what_is_left_out(
+    found: dict[str, tuple[str, ...]], signatures: Mapping[str, Signature]
+) -> dict[str, tuple[str, ...]]:
+    """``found`` where a telling that ends sooner is the one that goes on, if all that go on are one telling."""
+    told: dict[tuple[str, tuple[str, ...]], set[tuple[str, ...]]] = {}
+    for template, one in signatures.items():
+        words = one.words
+        if len(words) >= LEFT_OUT:
+            told.setdefault((one.frame, words), set()).add(found[template])
+    into: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    ordered = sorted(told)
+    for at, (frame, words) in enumerate(ordered):
+        longest = words
+        for following in range(at + 1, len(ordered)):
+            other_frame, others = ordered[following]
+            if other_frame != frame or others[: len(words)] != words:
+                break
+            if others[: len(longest)] != longest:  # they go on differently
+                longest = words
+                break
+            longest = others
+        if longest is not words:
+            for key in told[frame, words]:
+                into.setdefault(key, set()).update(told[frame, longest])
+    ends = {key: next(iter(some)) for key, some in into.items() if len(some) == 1}
+    return {template: _end_of(key, ends) for template, key in found.items()}
+
+
+def _tell_apart(
+    key: tuple[str, ...], members: Sequence[tuple[str, Parts]], rest: Sequence[int], found: dict[str, tuple[str, ...]]
+) -> None:
+    """Name ``members``, which have ``key`` in common, by what tells them apart: one part after the other.
+
+    What the first parts told apart need not be told apart by the others: what differs beside another number is dress
+    as long as nothing with the same number differs in it.
+    """
+    if not rest or len(members) == 1:
+        found.update(dict.fromkeys((template for template, _ in members), key))
+        return
+    frame, core = key[:2]
+    # Where many words are the same, what the exception is called tells nothing more.
+    same = len(core.split()) + min(len(f"{parts.wrapper} {parts.more}".split()) for _, parts in members)
+    codes = {parts.code for _, parts in members}
+    same += 2 * (len(codes) == 1 and "" not in codes)
+    named = all(names_what_is_broken(template) for template, _ in members)
+    # And where it was raised tells more than who caught it.
+    raised = bool(frame) and frame != CUT
+    at = rest[0]
+    few = (named or raised) and at in _OF_TELLER
+    said = {template: names_in(parts[at]) if few else parts[at] for template, parts in members}
+    if at == _CLASS_NAME and (same >= LONG or named or raised):
+        is_dress = same >= WIDE
+        said = {template: "" if is_dress or parts.name.islower() else parts.name for template, parts in members}
+    # *settle: load claim* may be told without *settle*, not without *load claim*, which is next to the failure.
+    values = set(said.values())
+    nearest = {value: frozenset(value.rpartition(NEAREST)[2].split()) for value in values}
+    telling = _telling(values, nearest if at == _IN_FRONT else None)
+    if not telling:
+        _tell_apart(key, members, rest[1:], found)
+        return
+    apart: dict[str, list[tuple[str, Parts]]] = {}
+    for template, parts in members:
+        apart.setdefault(telling[said[template]], []).append((template, parts))
+    for value, some in apart.items():
+        _tell_apart((*key, f"{at}:{value}"), some, rest[1:], found)
+
+
+#: The parts of a template beside its core, those that tell most first.
+_IN_TURN = tuple(Parts._fields.index(part) for part in ("code", "label", "wrapper", "aside", "more", "name"))
+_CLASS_NAME, _IN_FRONT = Parts._fields.index("name"), Parts._fields.index("wrapper")
 #: The parts in which the failure's teller is told.
 _OF_TELLER = tuple(Parts._fields.index(part) for part in ("name", "wrapper", "aside"))
-
-
-def _names_in(words: str) -> str:
-    return " ".join(word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word))
-
-
-@lru_cache(maxsize=1 << 15)
-def _names_what_is_broken(template: str) -> bool:
-    """Whether a column, a constraint or a code is named: then who says it, and when, tells nothing more."""
-    said = template.partition(FRAME)[0]
-    parts = signature_of(template).parts
-    if _CODES.match(_peeled(said)):
-        return False
-    quoted = {word for name in _NAME.findall(said) for word in _words(name)}
-    return bool(_names_in(parts.core) or _names_in(parts.aside) or quoted.intersection(parts.core.split()))
 
 
 #: What the parts of a template are called in front of people.
@@ -388,9 +217,9 @@ def _longer(
     return {key: to for key, to in into.items() if taken[to] == 1}
 
 
-def _end_of(key: tuple[str, str], into: Mapping[tuple[str, str], tuple[str, str]]) -> tuple[str, str]:
+def _end_of(key: _Key, into: Mapping[_Key, _Key]) -> _Key:
     """Where ``key`` leads, one after the other; itself where that goes round in a circle (*a: b* and *b: a*)."""
-    to, seen = key, set[tuple[str, str]]()
+    to, seen = key, set[_Key]()
     while to in into:
         if to in seen:
             return key
@@ -423,23 +252,50 @@ def _cut_short(
     return into
 
 
-def _telling(values: set[str]) -> dict[str, str]:
-    """Of the values of a part that tells failures apart, which of them are one; {} of one that doesn't."""
+def _telling(values: set[str], nearest: Mapping[str, frozenset[str]] | None = None) -> dict[str, str]:
+    """Of the values of a part that tells failures apart, which of them are one; {} of one that doesn't.
+
+    A value that says less is the only one that says all of it and more. With ``nearest``, words of each value next to
+    the failure, one that says more must have some of these.
+    """
     if len(values) <= 1:
         return {}
-    sets = {value: frozenset(value.split()) for value in values}
-    every = sorted(frozenset().union(*sets.values()))
-    for value in values:  # a last word that was cut short is the word that begins so
-        words = value.split()
-        if words and (at := bisect_right(every, words[-1])) < len(every) and every[at].startswith(words[-1]):
-            longer = [one for one in sets if sets[value] - {words[-1]} <= sets[one] and every[at] in sets[one]]
-            if longer:
-                sets[value] = sets[value] - {words[-1]} | {every[at]}
-    widest = [one for one in dict.fromkeys(sets.values()) if not any(one < other for other in sets.values())]
-    if len(widest) <= 1:
+    sets = {value: frozenset(value.split()) - {NEAREST} for value in sorted(values)}
+    having = _by_word(sets)
+    every = sorted(having)
+    for value in sorted(values):  # a last word that was cut short is the word that begins so
+        last = value.rpartition(" ")[2]
+        if last and (at := bisect_right(every, last)) < len(every) and every[at].startswith(last):
+            rest = sets[value] - {last}
+            if any(rest <= sets[one] for one in having[every[at]]):
+                sets[value] = rest | {every[at]}
+    above = _above(sets, nearest)
+    if len({words for value, words in sets.items() if not above[value]}) <= 1:
         return {}
     found = {}
-    for value in values:
-        above = [other for other in widest if sets[value] <= other]
-        found[value] = " ".join(sorted(above[0] if len(above) == 1 else sets[value]))
+    for value, words in sets.items():
+        over = {sets[other] for other in above[value] if not above[other]}
+        found[value] = " ".join(sorted(over.pop() if len(over) == 1 else words))
     return found
+
+
+def _above(sets: Mapping[str, frozenset[str]], nearest: Mapping[str, frozenset[str]] | None) -> dict[str, list[str]]:
+    """By value those that say all that it says and more. Each is held against those only that have its rarest word."""
+    having = _by_word(sets)
+    found: dict[str, list[str]] = {}
+    for value, words in sets.items():
+        others = min((having[word] for word in words), key=len, default=list(sets))
+        more = [other for other in others if words < sets[other]]
+        if nearest is not None and nearest[value]:
+            more = [other for other in more if not nearest[value].isdisjoint(nearest[other])]
+        found[value] = more
+    return found
+
+
+def _by_word(sets: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
+    """The values that have each word."""
+    having: dict[str, list[str]] = {}
+    for value, words in sets.items():
+        for word in words:
+            having.setdefault(word, []).append(value)
+    return having

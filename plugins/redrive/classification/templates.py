@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from redrive.classification.word_lists import WORDS
+
 WILDCARD: Final = "<*>"
 
 #: From so many different words in one place on, the place is a value.
@@ -55,14 +57,25 @@ _IDENTIFIER: Final = re.compile(
 # These tell failures apart even where they vary: names of exceptions, and the codes that masks have left.
 _TELLING: Final = re.compile(
     r"(?:Exception|Error|Fault|Failure|Failed|Violation|Timeout)[A-Za-z]{0,20}$|(?:_ERROR|_EXCEPTION|_FAILED)$|^[0-9]{1,6}$|"
-    r"^[A-Z]{2,5}-[0-9]{3,5}$|^E?[A-Z0-9]{4,5}$",
+    r"^[A-Z]{2,5}-[0-9]{3,5}$|^E?[A-Z0-9]{4,5}$|^code-[0-9]{1,2}$",
     re.ASCII,
 )
 # What was asked for tells, and the way to a field: /api/orders, customer.taxId
 _OF_NAMES: Final = re.compile(
-    r"[A-Za-z_]+(?:[.][A-Za-z_]+){1,3}|[a-z][a-z_-]*/[a-z][a-z_-]*|(?:/[a-z][a-z_-]*){1,3}", re.ASCII
+    r"[A-Za-z_]+(?:[.][A-Za-z_]+){1,3}|[a-z][a-z_-]*/[a-z][a-z_-]*|(?:/[A-Za-z][A-Za-z_-]*){1,6}", re.ASCII
 )
+#: A letter of a script that parts no words by blanks.
+WITHOUT_BLANKS: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _WORD: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
+#: What stands between a name and the word that says so; behind a quoted name that word is near: 'sku' is a required
+#: property.
+_BETWEEN: Final = frozenset("'\"(:=[")
+_NEAR: Final = 4
+_BETWEEN_VALUE: Final = frozenset("'\":=#")
+_OF_AN_ID: Final = frozenset(["with", "for", "by", "exists", "found", "id", "ID", "Id", "number", "no", "key", "uuid"])
+_NAMES: Final = frozenset(WORDS["names"])
+# An index and a key may be data; the others keep what looks like an id.
+_KINDS: Final = _NAMES - {"index", "key"}
 
 Tokens = tuple[str, ...]
 
@@ -138,8 +151,8 @@ class KnownTemplates:
             for place in ((len(tokens), -1, ""), *_places(tokens))
             for template in self._by_place.get(place, ())
             if all(
-                wanted == token or (wanted == WILDCARD and not _tells(token))
-                for wanted, token in zip(template, tokens, strict=True)
+                wanted == token or (wanted == WILDCARD and not _tells(token) and not _is_named(tokens, at))
+                for at, (wanted, token) in enumerate(zip(template, tokens, strict=True))
             )
         ]
         return min(fitting)[1] if fitting else None
@@ -155,7 +168,11 @@ def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
     """``texts`` in clusters of one template each; a template has WILDCARD where its texts differ."""
     skeletons: dict[Tokens, list[Tokens]] = {}
     for tokens in sorted(texts):
-        skeletons.setdefault(tuple(_skeleton(token) for token in tokens), []).append(tokens)
+        skeleton = tuple(
+            token if (kept := _skeleton(token)) != token and _follows(tokens, at, _KINDS) else kept
+            for at, token in enumerate(tokens)
+        )
+        skeletons.setdefault(skeleton, []).append(tokens)
     clusters = list(skeletons.items())
     clusters = _joined(clusters)
     return [(members, _template(members)) for _, members in clusters]
@@ -164,13 +181,39 @@ def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
 @lru_cache(maxsize=1 << 16)
 def _skeleton(token: str) -> str:
     if _IDENTIFIER.search(token) and not _TELLING.search(token) and not _OF_NAMES.fullmatch(token):
-        return WILDCARD
+        # Where blanks part no words, a token is a whole clause.
+        return token if WITHOUT_BLANKS.search(token) else WILDCARD
     return token
 
 
 @lru_cache(maxsize=1 << 16)
 def _tells(token: str) -> bool:
     return _TELLING.search(token) is not None or _OF_NAMES.fullmatch(token) is not None
+
+
+def _is_named(tokens: Tokens, at: int) -> bool:
+    """Whether the word before, or behind, says that this one names what is broken: *column 'email'*."""
+    if _follows(tokens, at, _NAMES):
+        return True
+    if at + 2 < len(tokens) and tokens[at + 1] == "'":
+        return any(token in _NAMES for token in tokens[at + 2 : at + 2 + _NEAR])
+    return _introduces_value(tokens, at)
+
+
+def _follows(tokens: Tokens, at: int, words: frozenset[str]) -> bool:
+    """Whether the word before, in front of quotes and the like, is one of ``words``."""
+    before = at - 1
+    while before >= 0 and tokens[before] in _BETWEEN:
+        before -= 1
+    return before >= 0 and tokens[before].lower() in words
+
+
+def _introduces_value(tokens: Tokens, at: int) -> bool:
+    """Whether a word says of what kind the value behind it is: *Customer <*> not found*, *Customer with id <*>*."""
+    behind = at + 1
+    while behind < len(tokens) and (tokens[behind] in _BETWEEN_VALUE or tokens[behind] in _OF_AN_ID):
+        behind += 1
+    return behind < len(tokens) and tokens[behind] == WILDCARD and tokens[at].isalpha()
 
 
 @lru_cache(maxsize=1 << 16)
@@ -212,7 +255,12 @@ def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[in
         beside: dict[int, list[int]] = {}
         for number, whole in sums.items():
             skeleton = clusters[number][0]
-            if at < len(skeleton) and _is_word(token := skeleton[at]) and not _tells(token):
+            if (
+                at < len(skeleton)
+                and _is_word(token := skeleton[at])
+                and not _tells(token)
+                and not _is_named(skeleton, at)
+            ):
                 beside.setdefault(whole - hash((at, token)), []).append(number)
         for numbers in beside.values():
             if len(numbers) < MANY_WORDS:

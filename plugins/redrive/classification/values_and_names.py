@@ -17,9 +17,12 @@ BLANK: Final = "<*>"
 #: A name of a field whose value names something.
 NAMING: Final = re.compile(
     r"(?:^|[._-])(?:code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
-    r"event|op|operation|action|class|error_class|kind|name|field|param|parameter|property|column|constraint|resource|"
+    r"event|op|operation|action|class|error_class|kind|field|param|parameter|property|column|constraint|resource|"
     r"component|faultcode|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
-    r"loc|sqlcode|cd|property_path)$"
+    r"loc|sqlcode|cd|property_path|(?:error_|reason_)?(?:codes|types|reasons))$|"
+    # a name of what is broken, not of a host, a user or a product
+    r"^name$|(?:^|[._-])(?:attribute|check|class|column|constraint|error|event|exception|field|function|method|param|"
+    r"parameter|phase|property|rule|stage|step|table|type)[._-]?name$"
 )
 #: A name of a field that says what was asked for: of its value the words of its path tell.
 ASKED_FOR: Final = re.compile(
@@ -46,10 +49,12 @@ _DIGIT = re.compile(r"[0-9]|<\*>")
 # What has digits and is a name all the same: ORA-00060, 42S02, ENOENT, NOT_FOUND, 503; utf8, x509, S3.
 _CODE = re.compile(
     r"[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
-    r"[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+"
+    r"[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
 )
+# In scripts that part no words by blanks, what is in another script.
+_OTHER_SCRIPT = re.compile(r"[^\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 _SMALL_NUMBER = re.compile(
-    r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
+    r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[0-9]{2}[a-f]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
     r"(?:utf|UTF|iso|ISO|sha|SHA|rfc|RFC)-?[0-9]{1,5}(?:-[0-9]{1,2})?"
 )
 _NUMBERED = re.compile(r"(?P<name>[A-Za-z]{3,40})(?:_-?<\*>)+")
@@ -60,7 +65,7 @@ _HOST = re.compile(
     r"(?:[A-Za-z0-9_-]|<\*>)+(?:[.](?:[A-Za-z0-9_-]|<\*>)+)*[.](?:example|com|net|org|io|dev|internal|local|localdomain|"
     r"corp|lan|intra|cloud|app|test|[a-z]{2}|amazonaws|svc|windows)(?:[.][a-z]{2,9})*(?::(?:[0-9]+|<\*>))?"
 )
-_PATH_WORD = re.compile(r"[a-z][a-z_-]{2,30}")
+_PATH_WORD = re.compile(r"[A-Za-z][a-z_-]{2,30}(?:[A-Z][a-z]{1,30}){0,4}")
 # TS-BLU-M, DE-BY
 _SHOUTED = re.compile(r"[A-Z]{1,6}(?:-[A-Z]{1,4}){2,}|[A-Z]{2}-[A-Z]{2,3}")
 # Patient/<*>
@@ -69,6 +74,46 @@ _CAPITAL = r"[A-Z\u00c0-\u00de][\w'-]*[^\W\d_A-Z]"
 _NAMED = re.compile(
     rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?: (?:{_CAPITAL}|(?:van|von|de|da|del|la|al|bin)\b)){{1,3}}(?![\w-])"
 )
+# postal code 91547: only codes of failures name something
+_OTHER_CODE = re.compile(rf"(?<![^\W_])((?!(?:{any_of('of_failures')})\b)[a-z]{{3,20}} code) [0-9]{{3,12}}(?![^\W])")
+# decline code 51: short ones are codes behind these words alone
+_SHORT_CODE = re.compile(rf"(?<![^\W_])((?:{any_of('of_failures')}) code):? ([0-9]{{1,2}})(?![\w.,:-])", re.I)
+_MEDIA_TYPE = re.compile(
+    r"(?<![\w/])(?:text|application|image|audio|video|multipart)/[\w.+-]{1,80}(?:; ?charset=[\w-]{1,20})?"
+)
+# by hpark, par l'utilisateur ortiz
+_BY = re.compile(
+    r"(?<![^\W_])((?:by|par|durch|por) (?:user |utilisateur |l'utilisateur |usuario |Benutzer )?)"
+    r"([^\W\d_][\w.-]{1,40})(?=[.,;:)]?(?:$|[,;:] |[.] [A-Z]))"
+)
+# in depot Nantes, to Iran: where nouns have no capitals, a capital behind a preposition is what something is called
+_CALLED = re.compile(
+    rf"(?<![^\W_])((?:in|at|from|to|near|via|dans|chez|à|en)(?: (?:the|le|la|el))?"
+    rf"(?: (?!(?:{any_of('names')}|entity|model|resource|object|record|schema|document)\b)[a-z\u00df-\u00ff]{{2,20}})?)"
+    rf" ({_CAPITAL})(?![\w-]|[ ]?[#='\"]|[ ]<\*>|[ ](?:{any_of('names')}|id)\b)"
+)
+_GERMAN = re.compile(rf"(?<![^\W_])(?:{any_of('german')})(?![^\W_])")
+_OF_TYPES = re.compile(rf"(?<![^\W_])(?:{any_of('of_types')})", re.I)
+# seq=<*> dest=<*>: what was at hand, behind what is said
+_CONTEXT = re.compile(r"(?<=[^\s:,;=(])(?:[ ,;]{1,2}\w[\w.-]{0,40}=<\*>){2,20}(?=[ .]*$)")
+# found: String, got null, but was HashMap: what came instead
+_FOUND = re.compile(
+    r"(?<!not )\b((?:found|received|actual|given|got)(?: value| type)?: |"
+    r"(?:but|,) (?:was |is )?(?:got|found|received|given|was):? )"
+    r"(?!(?:to|no|not|an?|the|from|in|for|on|at|by|with|and|error|unexpected|invalid|code|status|message|response|http)\b)"
+    r"[\w.$\[\]]{2,60}(?=[,;.)\]]?(?:\s|$))"
+)
+# 'Sku' is a required property: what it is comes behind the name
+_REQUIRED = re.compile(
+    r"(?<![Ff]ield )(?<!olumn )(?<!roperty )(?<!ribute )(?<!arameter )(?<![Kk]ey )(['\"])([\w.$-]{1,60})\1"
+    r"(?= (?:is|was) (?:an? )?(?:required|missing|mandatory|unexpected|unknown)\b)"
+)
+# at depot B12, im Werk DE01: a code behind a preposition is a value
+_PLACED = re.compile(
+    rf"(?<![^\W_])((?:in|at|on|from|to|for|im|für|von|auf|aus|ab|nach|zu|dans|chez|pour|à|en|da|de)"
+    rf"(?: (?:the|der|dem|den|le|la|el))?(?: (?!(?:{any_of('names')}|status|sqlstate|errno)\b)[^\W\d_]{{2,20}})?)"
+    r" (?!(?:ORA|TNS|PLS|SQL|HTTP|CVE|RFC|ISO|UTF)-?[0-9])[A-Z]{1,4}[-_]?[0-9]{1,6}(?![\w.-])"
+)
 _SAYS = re.compile(r"(?:Error|Exception): ")
 _VOWELS = re.compile(r"[aeiouyAEIOUY]")
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
@@ -76,6 +121,15 @@ _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 _REQUEST = re.compile(r"(?:GET|POST|PUT|PATCH|DELETE|HEAD) |[1-5][0-9]{2} [A-Z][a-z]")
 _CODED = frozenset(["code", "error", "errno", "state", "sqlstate", "status", "reason"])
 _VALUES, _NAMES = frozenset(WORDS["values"]), frozenset(WORDS["names"])
+
+_NOTHING = frozenset(["", "null", "nil", "none", "undefined"])
+# What a whole dotted word names: role hats.admin, hat_lost.html
+_GRANTS = frozenset(["role", "permission", "scope", "privilege", "grant"])
+_DOTTED = re.compile(r"[A-Za-z_]+(?:[.:][A-Za-z_*]+){1,4}")
+_TEMPLATE = re.compile(
+    r"[A-Za-z_-]{1,60}[.](?:html|hbs|ftl|jinja|twig|erb|tpl|mustache|liquid|xsd|xsl|xslt|sql|proto|avsc|graphql)"
+)
+_SHORT_SHOUT = re.compile(r"[A-Z][A-Z0-9]{1,4}|[A-Za-z]{2,3}-[A-Za-z]{2,4}")
 
 _AFTER_VALUE = re.compile(rf"<\*> ?(?:(?:{any_of('units')})(?:\([sn]\))?)(?![^\W\d_])")
 _BEFORE_VALUE = re.compile(r"(?:EUR|USD|GBP|CHF|JPY|€|[$]|£|¥|[+#№]) ?(?=<\*>)")
@@ -89,9 +143,9 @@ _OF_NOUN = re.compile(
     rf"(?:{any_of('nouns')})) (?!<|(?:{any_of('no_values')})\b)[\w./@-]+(?:://[^\s,;]*)?",
     re.I,
 )
-_NOUN_SHOUTED = re.compile(
-    rf"(?<![^\W_])((?i:{any_of('nouns')})) (?:[A-Z][A-Z0-9]{{1,11}}|[A-Z]{{2,6}}[-_][A-Z0-9]{{1,8}})(?![^\W])"
-)
+# lager BER1: whether the word in front is one of the nouns is looked up
+_NOUN_SHOUTED = re.compile(r"(?<![^\W_])([^\W\d_]{2,20}) (?:[A-Z][A-Z0-9]{1,11}|[A-Z]{2,6}[-_][A-Z0-9]{1,8})(?![^\W])")
+_NOUNS = frozenset(WORDS["nouns"])
 _COUNTRY = re.compile(rf"(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_countries')})\b)[A-Z]{{2}}(?![\w-])")
 # Unknown carrier code ZZ
 _UNKNOWN = re.compile(
@@ -101,7 +155,7 @@ _UNKNOWN = re.compile(
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
-_CLAUSE = re.compile(r"[,;] [A-Za-z_]{2,20}(?:: |=)(?:\"[^\"\n]{0,300}\"|[^ ,;\n]{1,200})(?=[,;]|$)")
+_CLAUSE = re.compile(r"[,;] [A-Za-z_]{2,20}(?:: |=)(?:\"[^\"\n]{0,300}\"|[^ ,;=\n]{1,200})(?=[,;]|$)")
 _SETTING = re.compile(r"(?<![^\W])([A-Za-z_][\w.-]{0,40})=([^\s,;()\[\]{}\"']{1,200})")
 # What a driver prints of its objects.
 _DUMP = re.compile(
@@ -127,6 +181,8 @@ _NOT_RESOLVED = re.compile(
 )
 
 
+_RESOLVING = ("not known", "resolution", "no address", "no such host", "getaddrinfo", "not resolve")
+
 # A class that takes messages, as its name says.
 _CONSUMER = re.compile(r"[\w.$-]*(?:Handler|Listener|Consumer|Worker|Processor|Subscriber|Job|Task)s?", re.I)
 _OF_CONSUMERS = frozenset(WORDS["of_consumers"])
@@ -149,8 +205,10 @@ def phrase(text: str) -> str:
     if "{" in text or "<" in text:
         text = _DUMP.sub("", _OBJECT.sub(BLANK, text))
     text = _NESTED.sub("", text) if "=[" in text else text
+    text = _REQUIRED.sub(r"field '\2'", text)
+    text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
     text = _NAMED.sub(_person, text)
-    text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(r"\1 <*>", _OF_NOUN.sub(r"\1 <*>", _network(text))))
+    text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
     text = _UNKNOWN.sub(r"\1 <*>", text)
     if ": " in text or "=" in text:
         text = _LISTED.sub(r"\1 <*>", text)
@@ -158,7 +216,17 @@ def phrase(text: str) -> str:
             text = _CLAUSE.sub("", text)
     if "=" in text:
         text = _SETTING.sub(_setting, text)
+    if " code " in text:
+        text = _SHORT_CODE.sub(r"\1-\2", text)
+        text = _OTHER_CODE.sub(r"\1 <*>", text)
+    if "/" in text:
+        text = _MEDIA_TYPE.sub(BLANK, text)
+    text = _BY.sub(_who, text)
+    if _CALLED.search(text) and not _GERMAN.search(text) and not _OF_TYPES.search(text):
+        text = _CALLED.sub(_who, text)
     found = "".join(_prose(text))
+    if f"={BLANK}" in found:
+        found = _CONTEXT.sub("", found)
     for pattern, replacement in ((_DATE, BLANK), (_BEFORE_VALUE, ""), (_AFTER_VALUE, BLANK), (_RUN_OF_VALUES, BLANK)):
         found = pattern.sub(replacement, found)
     return " ".join(found.split())
@@ -176,10 +244,24 @@ def _known_words() -> frozenset[str]:
     return frozenset(re.findall(r"[a-z]{2,}", texts)) | frozenset(map(str.lower, re.findall(r"\b[A-Z][a-z]+\b", texts)))
 
 
+def _who(match: re.Match[str]) -> str:
+    """Who did it, as far as it is no word of the trade: locked by hpark."""
+    bare = match[2].lower()
+    return match[0] if bare in _known_words() or _CAMEL.search(match[2]) else f"{match[1]} {BLANK}"
+
+
+def _of_noun(match: re.Match[str]) -> str:
+    return f"{match[1]} {BLANK}" if match[1].lower() in _NOUNS else match[0]
+
+
 def _network(text: str) -> str:
     """Why a system could not connect, or resolve a name, depends on the moment: it is one failure."""
-    text = _NOT_RESOLVED.sub("host not found", text)
-    return _NOT_CONNECTED.sub("could not connect", text) if _CONNECTING.search(text) else text
+    small = text.lower()
+    if any(words in small for words in _RESOLVING):
+        text = _NOT_RESOLVED.sub("host not found", text)
+    if "connect" in small or "dial" in small:
+        text = _NOT_CONNECTED.sub("could not connect", text) if _CONNECTING.search(text) else text
+    return text
 
 
 def _setting(match: re.Match[str]) -> str:
@@ -196,7 +278,8 @@ def _prose(text: str) -> Iterator[str]:
         piece, kind = match.group(), match.lastgroup
         if kind == "word":
             bare = piece.rstrip(".:")
-            yield _of_word(bare) + piece[len(bare) :]
+            is_whole = (before.lower() in _GRANTS and _DOTTED.fullmatch(bare)) or _TEMPLATE.fullmatch(bare)
+            yield (bare if is_whole else _of_word(bare)) + piece[len(bare) :]
             before = ": " if piece.endswith(":") and piece.islower() and words else piece
             words += 1
         elif kind is None:
@@ -241,6 +324,8 @@ def _of_word(word: str) -> str:
 
 def _of_numbered(word: str) -> str:
     """A word with digits or blanks in it: a code, a name with a number at its end or in its path, or a value."""
+    if not word.isascii() and (blanked := _OTHER_SCRIPT.sub(_if_numbered, word)) != BLANK:
+        return blanked
     if BLANK not in word:
         return word if _CODE.fullmatch(word) or _SMALL_NUMBER.fullmatch(word) else BLANK
     if match := _NUMBERED.fullmatch(word):
@@ -250,6 +335,10 @@ def _of_numbered(word: str) -> str:
         return _of_word(parts[-1]) if parts and _PLAIN_NAME.fullmatch(parts[-1]) else BLANK
     bare = word.replace(BLANK, "")
     return bare if len(bare) > 3 and bare.isalpha() and bare.islower() and not word.startswith(BLANK) else BLANK
+
+
+def _if_numbered(match: re.Match[str]) -> str:
+    return BLANK if _DIGIT.search(match[0]) else match[0]
 
 
 def _is_random(word: str) -> bool:
@@ -269,12 +358,12 @@ def _last(word: str) -> str:
 
 def _of_quoted(said: str, before: str) -> str:
     """What stands in quotes after the word ``before``: a name, a whole message, or a value."""
+    if _REQUEST.match(said):
+        return "".join(_prose(said))
     if "://" in said:
         return _of_url(said.partition("://")[2]) if said.startswith(("http", "ws")) else BLANK
     if said.startswith("<"):
         return BLANK
-    if _REQUEST.match(said):
-        return "".join(_prose(said))
     if " " in said:
         # A sentence in quotes is a message; a few words are a value.
         words = [word.strip(":,.;'") for word in said.split()]
@@ -284,7 +373,9 @@ def _of_quoted(said: str, before: str) -> str:
     context = before.lower().rstrip(":=")
     is_code = context in _CODED and _CODE.fullmatch(said) is not None
     is_name = _PLAIN_NAME.fullmatch(said) is not None and BLANK not in said
-    if before == ": " or context in _VALUES - _NAMES or not said:
+    if before == ": " or context in _VALUES - _NAMES or said.lower() in _NOTHING:
+        return BLANK
+    if context == "key" and _SHORT_SHOUT.fullmatch(said):  # of a table that is looked up
         return BLANK
     if context in _NAMES:
         return _last(said) if is_name or said.isalpha() else _of_numbered(said) if _DIGIT.search(said) else said

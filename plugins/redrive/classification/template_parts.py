@@ -1,0 +1,308 @@
+"""What a template says: its core, the words that every telling of the failure has, and the parts beside it.
+
+Parts are what the same failure is told with or without: the exception's class in front, a wrapper, what is in
+parentheses, further sentences, of what kind a value is (*for order <*>*). Which of them tell failures apart is decided
+in :mod:`redrive.classification.similarity`, over all templates.
+"""
+
+import re
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from redrive.classification.stack_traces import CUT, FRAME
+from redrive.classification.values_and_names import BLANK, is_of_consumer
+from redrive.classification.word_lists import WORDS, any_of
+
+#: What has fewer words says nothing on its own.
+MIN_WORDS: Final = 2
+#: In the words in front of a failure, where the clause begins that is next to it.
+NEAREST: Final = "|"
+
+_CLASS = re.compile(
+    r"(?P<name>(?:[A-Za-z_$][\w$]*(?:[.]|::|\\))*"
+    r"(?:[A-Z][\w$]*(?:[a-z][A-Z]|Error|Exception|Fault|Failure|Violation|Warning)[\w$]*|[A-Z][a-z]+[A-Z]\w*))"
+    r"(?:: ?| \()"
+)
+_THEN_CLASS = re.compile(rf": (?={_CLASS.pattern})")
+_RAISED = re.compile(r"(?:Error|Exception|Fault|Failure|Violation|Warning)")
+_ANY_CLASS = frozenset(["Error", "Exception", "RuntimeException", "Throwable", "Fault", "Failure", "Warning"])
+_SHOUT = re.compile(r"([A-Z]{3,20}) (?=[a-zA-Z][a-z'])")
+_PARENS = re.compile(r"[(\uff08]([^()\uff08\uff09]*)[)\uff09]|[(\uff08]([^()\uff08\uff09]*)$")
+_BEFORE = re.compile(
+    rf"(?:(?<![^\W_])(?P<prep>{any_of('prepositions')}) )?(?:(?:{any_of('articles')}) )?"
+    r"(?P<label>[^\W\d_][\w-]{0,40}(?: [^\W\d_][\w-]{0,40})?)?[ ]?[:=]?[ ]?$",
+    re.I,
+)
+_LONGEST_BEFORE = 90
+_GOES_ON = re.compile(r"[ <*>\"']*(?:from|for|at|in|on|by|with|after|to) ")
+_COMMAS = (",", "\u3001", "\uff0c", ":", "(")
+_ENDS = (",", "\u3001", "\uff0c", ";")
+_WORD = re.compile(r"[^\W_][\w.'$/-]*|<\*>")
+_CODES = re.compile(r"(?:[a-z_@]{2,40}=[^\s|]{1,80}(?: |$))+")
+_AMOUNTS = frozenset(WORDS["amounts"])
+_PREPOSITIONS = frozenset(WORDS["prepositions"])
+_STOP, _TECHNICAL = frozenset(WORDS["stop"]), frozenset(WORDS["technical"])
+_OF_RUNTIMES = frozenset(WORDS["of_runtimes"])
+_CONTEXT = frozenset(WORDS["context"])
+_SENTENCE = re.compile(r"(?:(?<=[^\W\d_][^\W\d_])|(?<=[^\W\d_]['\")\]])|(?<=<[*]>))[.] |[;\uff1b\u3002]")
+# Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
+_ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[A-Za-z][A-Za-z_-]*(?:/[A-Za-z][A-Za-z_-]*)*")
+_OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
+# What is broken: a quoted name, a name of several words, a code.
+_BROKEN = re.compile(r"'[^'\n]{2,120}'|\b\w+_\w+\b|\b[A-Z]{2,5}-[0-9]{3,5}\b")
+_CODE = re.compile(r"[a-z]{2,5}-[0-9]{3,5}")
+_NAME_OF_ONE = re.compile(r"[A-Z][A-Z0-9]{3,11}")
+_OF_BUILDS = frozenset(["version", "build", "official", "release", "revision"])
+_OF_CODES = frozenset([*WORDS["names"], *WORDS["of_failures"], "errno", "sqlstate", "type", "cause"])
+_NUMBER = re.compile(r"([0-9]{3,6}), ")
+# 'shop'.'orders': the schema is where the database stands
+_OF_SCHEMA = re.compile(r"(?:'[^'\n]{1,60}'|<\*>)[.](?=')")
+# (no reason given) Mandate <*>: a value behind parentheses is one more
+_TAIL = re.compile(r"(?<=[)]) (?=[^\W\d_][\w-]{0,30} <\*>$)")
+# (IntegrityError) as SQLAlchemy puts a driver's class in front
+_DRIVER = re.compile(r"[(]([\w.]{1,80}(?:Error|Exception|Warning))[)] (?=[^ ])")
+_NAME = re.compile(r"'([^'\n]{1,120})'")
+
+
+class Parts(NamedTuple):
+    """What a template is made of; each part "" where there is none."""
+
+    core: str
+    name: str = ""  # the exception's class
+    code: str = ""  # numbers that stayed
+    wrapper: str = ""
+    label: str = ""  # for order <*>
+    aside: str = ""  # in parentheses
+    more: str = ""  # further sentences
+
+
+class Signature(NamedTuple):
+    """A template's parts, and the frame where it was raised."""
+
+    frame: str
+    parts: Parts
+    head: str  # the words of its first clause
+    words: tuple[str, ...] = ()  # all that it says, in its order
+
+
+@lru_cache(maxsize=1 << 15)
+def signature_of(template: str) -> Signature:
+    """What a whole template, with its frame, tells."""
+    said, _, frame = template.partition(FRAME)
+    if frame:  # who caught it, in front of the exception, tells nothing
+        said = said[max((match.end() for match in _THEN_CLASS.finditer(said)), default=0) :]
+    parts = _parts(said)
+    if frame and parts.name in _OF_RUNTIMES:
+        names = sorted({word for name in _NAME.findall(said) for word in _words(name)})
+        # A value in the place of a name is none.
+        parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))
+    head = (
+        parts.more
+        if _CODES.match(said)
+        else ""
+        if frame
+        else " ".join(_words(_without_values(said.split(": ")[0].split(" (")[0], [])))
+    )
+    whole = _class_of(_peeled(said.removesuffix(CUT)))[1]
+    return Signature(frame.lower(), parts, head, tuple(_words(whole)))
+
+
+def _parts(said: str) -> Parts:
+    text = _TAIL.sub(", ", _begun(_OF_SCHEMA.sub("", _peeled(said))))
+    codes = number = ""
+    driver = ""
+    if match := _DRIVER.match(text):
+        driver, text = match[1].rpartition(".")[2].lower(), _peeled(text[match.end() :].strip())
+    if match := _NUMBER.match(text):  # (1062, "…")
+        number, text = match[1], text[match.end() :]
+    if match := _CODES.match(text):
+        codes, text = match[0].strip(), text[match.end() :].lstrip("| ")
+    name, text = _class_of(text)
+    name = name or driver
+    text, aside = _asides(text)
+    text = text.rstrip()
+    sentences = [part for part in _SENTENCE.split(text) if part.strip()] or [text]
+    while len(sentences) > 1 and len(_words(sentences[0])) < MIN_WORDS:
+        sentences[:2] = [" ".join(sentences[:2])]
+    wrapper, clause = _unwrapped(sentences[0])
+    labels: list[str] = []
+
+    def label(match: re.Match[str]) -> str:
+        labels.extend(_words(match[0].replace("/", " ")))
+        return " "
+
+    asked = _ASKED_FOR.sub(label, clause)
+    clause = asked if len(_words(asked)) >= MIN_WORDS else clause
+    if (match := _OF_NAME.search(clause)) and len(_words(clause[: match.start()])) >= MIN_WORDS:
+        clause = label(match).join([clause[: match.start()], clause[match.end() :]])
+    kinds: list[str] = []
+    words = _words(_without_values(clause, kinds))
+    if len(words) < MIN_WORDS:
+        words, kinds = _words(clause), []
+    labels += kinds
+    core = " ".join(word for word in words if not word.isdigit()) or " ".join(words)
+    more = [" ".join(_told_further(part)) for part in sentences[1:]]
+    if codes:  # they tell more than any words beside them
+        more = [" ".join([*wrapper, core]), *more] if core else more
+        core, wrapper = (codes.partition("=")[2] if codes.count("=") == 1 else codes).lower(), []
+    return Parts(
+        core or said.lower(),
+        name,
+        " ".join([number] * bool(number) + [word for word in words if word.isdigit()]),
+        " ".join(wrapper),
+        " ".join(labels),
+        " ".join(aside),
+        " ".join(part for part in more if part),
+    )
+
+
+def _told_further(sentence: str) -> list[str]:
+    words = _words(_without_values(sentence))
+    # Where nothing but what introduces values is told, in several words, that is what is told.
+    return words or (several if len(several := _words(sentence)) > MIN_WORDS else [])
+
+
+def _peeled(text: str) -> str:
+    """``text`` out of parentheses that go round all of it."""
+    while text.startswith("(") and text.endswith(")"):
+        depths = list(accumulate((char == "(") - (char == ")") for char in text))
+        if 0 not in depths[:-1] and depths[-1] == 0:
+            text = text[1:-1]
+        else:
+            break
+    return text
+
+
+def _begun(text: str) -> str:
+    """``text`` out of parentheses with which it begins, if they say enough: *(LDAP: error code 49); remaining name*."""
+    if match := _PARENS.match(text):
+        inside = match[1] or match[2] or ""
+        if len(_words(inside)) > MIN_WORDS and ":" in inside:
+            return inside + text[match.end() :]
+    return text
+
+
+def _class_of(text: str) -> tuple[str, str]:
+    """The class that is nearest to the message, or what a server shouts there, and the message.
+
+    What is no exception (*ParseInt: *) keeps its capitals: it may be what failed, and not only who tells it.
+    """
+    name = ""
+    while (match := _CLASS.match(text)) and _WORD.search(text, match.end()):
+        last = re.split(r"[.:\\]", match["name"])[-1]
+        name = name if last in _ANY_CLASS else last.lower() if _RAISED.search(last) else last
+        text = text[match.end() :]
+    if (match := _SHOUT.match(text)) and len(_words(text[match.end() :])) > MIN_WORDS:
+        return match[1].lower(), text[match.end() :]
+    return name, text
+
+
+def _asides(text: str) -> tuple[str, list[str]]:
+    """``text`` without what is in parentheses, and the words of that."""
+    found: list[str] = []
+
+    def aside(match: re.Match[str]) -> str:
+        inside = match[1] or match[2] or ""
+        words = inside.split()
+        if len(words) == 2 and _NAME_OF_ONE.fullmatch(words[1]) and words[0].islower() and words[0] not in _OF_CODES:
+            return " "  # (partner ITAOM): what it is called is a value
+        if _OF_BUILDS.issuperset(_words(inside)):
+            return " "
+        if BLANK in inside and "," in inside:  # what was at hand, each with its value: only names tell
+            found.extend(_words(" ".join(_BROKEN.findall(inside))))
+            return " "
+        # Names of people and places, as values are: every word has a capital.
+        if len(words) < 2 or not all(word[:1].isupper() for word in words):
+            found.extend(_words(_without_values(inside)))
+        return " "
+
+    bare = text
+    for _ in range(3):  # of those in parentheses that are in parentheses, as deep as people read
+        if "(" not in bare and "\uff08" not in bare:
+            break
+        bare = _PARENS.sub(aside, bare)
+    is_enough = len(_words(bare)) >= MIN_WORDS or (not found and _words(bare))
+    return (bare, found) if is_enough else (text, [])
+
+
+def _unwrapped(sentence: str) -> tuple[list[str], str]:
+    """The words that wrap the last clause which says something, and that clause with what follows it."""
+    pieces = sentence.split(": ")
+    for at in range(len(pieces) - 1, 0, -1):
+        piece = pieces[at]
+        words = _words(_without_values(piece, []))
+        if len(words) >= MIN_WORDS and not _AMOUNTS.issuperset(words) and not _GOES_ON.match(piece):
+            nearest, outer = _front(pieces[at - 1]), _front(": ".join(pieces[: at - 1]))
+            wrapper = [*outer, NEAREST, *nearest] if outer and nearest else outer + nearest
+            if all(is_of_consumer(word) for word in outer + nearest):
+                wrapper = []
+            return wrapper, ": ".join(pieces[at:])
+    return [], sentence
+
+
+def _front(text: str) -> list[str]:
+    """The words of what wraps a failure, without those that every driver says and what every consumer deals with."""
+    kinds: list[str] = []
+    _without_values(text, kinds, every=True)
+    dealt_with = _CONTEXT.intersection(" ".join(kinds).split())
+    words = [part for word in _words(text) if word not in dealt_with for part in word.split("/")]
+    return [word for word in words if word and word not in _TECHNICAL and not word.isdigit()]
+
+
+def _words(text: str) -> list[str]:
+    return [stem for word in _WORD.findall(text) if (stem := _stem(word))]
+
+
+@lru_cache(maxsize=1 << 15)
+def _stem(word: str) -> str:
+    """A word in small letters and the singular, "" of one that says nothing."""
+    word = word.strip(".'-").lower()
+    if word == BLANK or word in _STOP:
+        return ""
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def _without_values(text: str, labels: list[str] | None = None, *, every: bool = False) -> str:
+    """``text`` without its values and what introduces them: *for order <*>*, *, limit: <*>*.
+
+    Of what kind a value is goes to ``labels`` where it could tell failures apart, or of ``every`` one.
+    """
+    if BLANK not in text:
+        return text
+    pieces = text.split(BLANK)
+    for number, piece in enumerate(pieces[:-1]):
+        match = _BEFORE.search(piece, max(0, len(piece) - _LONGEST_BEFORE))
+        if match is None or match.start() == len(piece):
+            continue
+        start = match.start()
+        label = match["label"] or ""
+        if (last := label.rpartition(" "))[2].lower() in _PREPOSITIONS and last[0]:  # index: ean in <*>
+            pieces[number] = piece[: match.start("label") + len(last[0])]
+            continue
+        # What comes after a colon is no part of what is before it.
+        if labels is None or every or (match["prep"] and ":" not in match[0]):
+            if labels is not None and match["label"]:
+                labels.append(" ".join(_words(match["label"])))
+            pieces[number] = piece[:start]
+            continue
+        following = pieces[number + 1]
+        ends = not following.strip(" .)") or following.lstrip().startswith(_ENDS)
+        if ends and piece[:start].rstrip().endswith(_COMMAS) and (number or start):
+            pieces[number] = piece[:start]
+    return " ".join(pieces)
+
+
+def names_in(words: str) -> str:
+    return " ".join(word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word))
+
+
+@lru_cache(maxsize=1 << 15)
+def names_what_is_broken(template: str) -> bool:
+    """Whether a column, a constraint or a code is named: then who says it, and when, tells nothing more."""
+    said = template.partition(FRAME)[0]
+    parts = signature_of(template).parts
+    if _CODES.match(_peeled(said)):
+        return False
+    quoted = {word for name in _NAME.findall(said) for word in _words(name)}
+    return bool(names_in(parts.core) or names_in(parts.aside) or quoted.intersection(parts.core.split()))
