@@ -6,6 +6,7 @@ from failure_samples import SAMPLES
 from redrive.classification.cases import Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
 from redrive.classification.explain import OVERFLOW, explain, explain_cases, overflow_groups
+from redrive.classification.learned_model import Model
 from redrive.classification.templates import KnownGroup
 
 
@@ -187,3 +188,21 @@ def test_what_would_be_sent_again_and_what_would_not_stay_two() -> None:
     assert {answer["template"] for answer in answers} == {"parcel not booked"}
     assert [answer["verdict"] in ("requeue", "delay") for answer in answers] == [True, True, False]
     assert len({answer["group"] for answer in answers}) == 2
+
+
+class Silent(Model):
+    """A model that has learned nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def find(self, text: str) -> None:
+        return None
+
+
+def test_what_nothing_is_known_of_is_what_its_failure_is_where_a_person_is_asked() -> None:
+    texts = [{"text": "HutException: Krempe 7 nicht vorhanden im Regal"}, {"text": "Krempe 8 nicht vorhanden im Regal"}]
+    assert [answer["cause"] for answer in explain(texts[1:], model=Silent())] == ["unclassified"]
+    known, unknown = explain(texts, model=Silent())
+    assert known["group"] == unknown["group"]
+    assert (unknown["cause"], unknown["verdict"]) == ("application_bug", "escalate")
