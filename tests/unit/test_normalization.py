@@ -340,6 +340,7 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
             ("hat does not fit head", "hat does not fit head of ana", "hat does not fit head as brims are wide"),
             id="told on differently",
         ),
+        pytest.param(("hat refused by Visby", "hat refused by Amdex"), id="who refused"),
         pytest.param(("hat refused, decline code 51", "hat refused, decline code 05"), id="short codes"),
         pytest.param(("[HAT_LOST] no head for hat 7", "[HAT_TORN] no head for hat 7"), id="codes in front"),
         pytest.param(("missing role hats.admin", "missing role shoes.admin"), id="roles"),

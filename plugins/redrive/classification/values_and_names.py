@@ -81,10 +81,10 @@ _SHORT_CODE = re.compile(rf"(?<![^\W_])((?:{any_of('of_failures')}) code):? ([0-
 _MEDIA_TYPE = re.compile(
     r"(?<![\w/])(?:text|application|image|audio|video|multipart)/[\w.+-]{1,80}(?:; ?charset=[\w-]{1,20})?"
 )
-# by hpark, par l'utilisateur ortiz
+# by hpark, par l'utilisateur ortiz, by LAB2; who has a name with a capital may be what refused
 _BY = re.compile(
     r"(?<![^\W_])((?:by|par|durch|por) (?:user |utilisateur |l'utilisateur |usuario |Benutzer )?)"
-    r"([^\W\d_][\w.-]{1,40})(?=[.,;:)]?(?:$|[,;:] |[.] [A-Z]))"
+    r"([a-z\u00df-\u00ff][\w.-]{1,40}|[^\W\d_][\w.-]{0,20}[0-9_][\w.-]{0,20})(?=[.,;:)]?(?:$|[,;:] |[.] [A-Z]))"
 )
 # in depot Nantes, to Iran: where nouns have no capitals, a capital behind a preposition is what something is called
 _CALLED = re.compile(
