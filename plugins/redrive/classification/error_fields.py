@@ -7,7 +7,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from redrive.classification.values_and_names import ASKED_FOR, BLANK, NAMING, field_of, is_of_consumer, path_words
+from redrive.classification.values_and_names import (
+    ASKED_FOR,
+    BLANK,
+    NAMING,
+    PLAIN_WORD,
+    field_of,
+    is_of_consumer,
+    path_words,
+)
 
 #: Between the messages of several fields.
 BETWEEN: Final = "; "
@@ -51,7 +59,6 @@ _KEY = re.compile(r"(?:^|[\s;,])(?P<key>[A-Za-z][\w.-]{1,60})=")
 # That it failed is known.
 _NO_NEWS = re.compile(r"(?:error|err|fail|failed|failure|fatal|exception|nok|ko|warn|critical)$", re.I)
 _WORD = re.compile(r"[A-Za-z0-9_.:/|-]{1,60}")
-_PLAIN = re.compile(r"[^\W\d_][\w.$-]*")
 _NUMBER = re.compile(r"[0-9]{6}|[0-9]{4}-")
 # soap:Server: what is in front is what the document calls its schema
 _QUALIFIED = re.compile(r"^[A-Za-z][\w-]{0,20}:(?=[A-Z][a-z])")
@@ -84,7 +91,8 @@ def message_of(text: str, say: Callable[[str], str]) -> str:
             return said
     if len(headers := _headers(text[:_LOOKED_AT])) > 1:
         return _together(headers, say)
-    for settings in (_settings(text[:_LOOKED_AT]), _spoken(text[:_LOOKED_AT])):
+    for read in (_settings, _spoken):
+        settings = read(text[:_LOOKED_AT])
         if (len(settings) > 1 or _is_told(settings)) and (said := _together(settings, say)):
             return said
     pairs = list(_PAIR.finditer(text[:_LOOKED_AT])) if "=" in text else []
@@ -174,7 +182,7 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
 def _news(messages: Sequence[tuple[bool, str]]) -> list[str]:
     """``messages``, those of errors first, without what a consumer says of itself (*handler failed*) beside others."""
     lines = [line for _, line in sorted(messages, key=lambda one: not one[0])]
-    return [line for line in lines if not all(map(is_of_consumer, _PLAIN.findall(line)))] or lines
+    return [line for line in lines if not all(map(is_of_consumer, PLAIN_WORD.findall(line)))] or lines
 
 
 def _with_spare(names: dict[str, str], spare: dict[str, str], *, is_silent: bool) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Final
 from redrive.classification import error_fields
 from redrive.classification.error_fields import BETWEEN
 from redrive.classification.stack_traces import CUT, FRAME, Trace, panic
-from redrive.classification.values_and_names import is_of_consumer, phrase
+from redrive.classification.values_and_names import PLAIN_WORD, is_of_consumer, phrase
 from redrive.classification.word_lists import WORDS, any_of
 
 MAX_TEMPLATE: Final = 1000
@@ -29,7 +29,7 @@ _WORDS_BEFORE: Final = 6
 _MAX_FRONT, _MAX_CAUSES = 10, 8
 
 #: What names of exceptions end with.
-_RAISED: Final = r"(?:Exception|Error|Failure|Fault|Warning|Violation)"
+_RAISED: Final = f"(?:{any_of('raised')})"
 _FRONT: Final = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
@@ -208,7 +208,6 @@ _SQL: Final = re.compile(r";? ?\[?SQL:? ?[\[(:].*$|;? SQL \[.*$", re.S)
 _PRINTED = re.compile(r"\b((?=[A-Z])\w{0,60}(?:Error|Exception|Warning|Failure|Fault))\(([\"'])([^\n]{3,600}?)\2,?\)")
 _STATEMENT = re.compile(r" ?[\[(](?:Connection: [\w ,:-]{1,60}, )?SQL: .*$", re.S)
 _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?:: | - )(?=[^ ])")
-_PLAIN_WORD = re.compile(r"[^\W\d_][\w.$-]*")
 _TRIES: Final = frozenset(WORDS["tries"])
 _HAS_DIGIT = re.compile(r"[0-9]")
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
@@ -261,7 +260,7 @@ def _end_of_front(text: str) -> int:
     # Handler Orders failed for <*>: , failed to process <*>: , Retry <*> exhausted:
     clause = _CLAUSE.match(text)
     if clause is not None and " " in clause[1] and _TWO_LETTERS.search(text, clause.end()):
-        words = [word for word in _PLAIN_WORD.findall(clause[1].replace("<*>", " ")) if not _HAS_DIGIT.search(word)]
+        words = [word for word in PLAIN_WORD.findall(clause[1].replace("<*>", " ")) if not _HAS_DIGIT.search(word)]
         told = [word.lower() for word in words]
         if not _TRIES.isdisjoint(told) and all(map(is_of_consumer, words)):
             return clause.end()
@@ -292,8 +291,8 @@ def _traced(trace: Trace) -> tuple[str, str]:
 
 def _said(text: str) -> str:
     """The template of prose: the innermost cause, without decoration."""
-    if "<" in text and len(_TWO_LETTERS.findall(bare := _HTML.sub("", text))) >= _WORDS_BEFORE:
-        text = bare
+    if (page := _HTML.search(text)) and len(_TWO_LETTERS.findall(text[: page.start()])) >= _WORDS_BEFORE:
+        text = text[: page.start()]
     text = _one_line(text)
     for match in reversed([*_INNER.finditer(text)][-_MAX_CAUSES:]):
         rest = text[match.end() :].strip()

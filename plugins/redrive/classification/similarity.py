@@ -88,9 +88,6 @@ def _tell_apart(
     What the first parts told apart need not be told apart by the others: what differs beside another number is dress
     as long as nothing with the same number differs in it.
     """
-    if not rest or len(members) == 1:
-        found.update(dict.fromkeys((template for template, _ in members), key))
-        return
     frame, core = key[:2]
     # Where many words are the same, what the exception is called tells nothing more.
     same = len(core.split()) + min(len(f"{parts.wrapper} {parts.more}".split()) for _, parts in members)
@@ -99,24 +96,21 @@ def _tell_apart(
     named = all(names_what_is_broken(template) for template, _ in members)
     # And where it was raised tells more than who caught it.
     raised = bool(frame) and frame != CUT
-    at = rest[0]
-    few = (named or raised) and at in _OF_TELLER
-    said = {template: names_in(parts[at]) if few else parts[at] for template, parts in members}
-    if at == _CLASS_NAME and (same >= LONG or named or raised):
-        is_dress = same >= WIDE
-        said = {template: "" if is_dress or parts.name.islower() else parts.name for template, parts in members}
-    # *settle: load claim* may be told without *settle*, not without *load claim*, which is next to the failure.
-    values = set(said.values())
-    nearest = {value: frozenset(value.rpartition(NEAREST)[2].split()) for value in values}
-    telling = _telling(values, nearest if at == _IN_FRONT else None)
-    if not telling:
-        _tell_apart(key, members, rest[1:], found)
-        return
-    apart: dict[str, list[tuple[str, Parts]]] = {}
-    for template, parts in members:
-        apart.setdefault(telling[said[template]], []).append((template, parts))
-    for value, some in apart.items():
-        _tell_apart((*key, f"{at}:{value}"), some, rest[1:], found)
+    for number, at in enumerate(rest if len(members) > 1 else (), 1):
+        few = (named or raised) and at in _OF_TELLER
+        said = {template: names_in(parts[at]) if few else parts[at] for template, parts in members}
+        if at == _CLASS_NAME and (same >= LONG or named or raised):
+            is_dress = same >= WIDE
+            said = {template: "" if is_dress or parts.name.islower() else parts.name for template, parts in members}
+        telling = _telling(set(said.values()), is_in_front=at == _IN_FRONT)
+        if telling:
+            apart: dict[str, list[tuple[str, Parts]]] = {}
+            for template, parts in members:
+                apart.setdefault(telling[said[template]], []).append((template, parts))
+            for value, some in apart.items():
+                _tell_apart((*key, f"{at}:{value}"), some, rest[number:], found)
+            return
+    found.update(dict.fromkeys((template for template, _ in members), key))
 
 
 #: The parts of a template beside its core, those that tell most first.
@@ -252,11 +246,11 @@ def _cut_short(
     return into
 
 
-def _telling(values: set[str], nearest: Mapping[str, frozenset[str]] | None = None) -> dict[str, str]:
+def _telling(values: set[str], *, is_in_front: bool = False) -> dict[str, str]:
     """Of the values of a part that tells failures apart, which of them are one; {} of one that doesn't.
 
-    A value that says less is the only one that says all of it and more. With ``nearest``, words of each value next to
-    the failure, one that says more must have some of these.
+    A value that says less is the only one that says all of it and more. Of what is in front of a failure, *settle: load
+    claim* may be told without *settle*, not without *load claim*, which is next to it.
     """
     if len(values) <= 1:
         return {}
@@ -269,7 +263,11 @@ def _telling(values: set[str], nearest: Mapping[str, frozenset[str]] | None = No
             rest = sets[value] - {last}
             if any(rest <= sets[one] for one in having[every[at]]):
                 sets[value] = rest | {every[at]}
-    above = _above(sets, nearest)
+    above = _above(sets)
+    if is_in_front:
+        nearest = {value: frozenset(value.rpartition(NEAREST)[2].split()) for value in values}
+        for value, more in above.items():
+            above[value] = [one for one in more if not nearest[value] or not nearest[value].isdisjoint(nearest[one])]
     if len({words for value, words in sets.items() if not above[value]}) <= 1:
         return {}
     found = {}
@@ -279,16 +277,13 @@ def _telling(values: set[str], nearest: Mapping[str, frozenset[str]] | None = No
     return found
 
 
-def _above(sets: Mapping[str, frozenset[str]], nearest: Mapping[str, frozenset[str]] | None) -> dict[str, list[str]]:
+def _above(sets: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
     """By value those that say all that it says and more. Each is held against those only that have its rarest word."""
     having = _by_word(sets)
     found: dict[str, list[str]] = {}
     for value, words in sets.items():
         others = min((having[word] for word in words), key=len, default=list(sets))
-        more = [other for other in others if words < sets[other]]
-        if nearest is not None and nearest[value]:
-            more = [other for other in more if not nearest[value].isdisjoint(nearest[other])]
-        found[value] = more
+        found[value] = [other for other in others if words < sets[other]]
     return found
 
 

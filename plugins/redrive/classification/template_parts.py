@@ -25,7 +25,7 @@ _CLASS = re.compile(
     r"(?:: ?| \()"
 )
 _THEN_CLASS = re.compile(rf": (?={_CLASS.pattern})")
-_RAISED = re.compile(r"(?:Error|Exception|Fault|Failure|Violation|Warning)")
+_RAISED = re.compile(any_of("raised"))
 _ANY_CLASS = frozenset(["Error", "Exception", "RuntimeException", "Throwable", "Fault", "Failure", "Warning"])
 _SHOUT = re.compile(r"([A-Z]{3,20}) (?=[a-zA-Z][a-z'])")
 _PARENS = re.compile(r"[(\uff08]([^()\uff08\uff09]*)[)\uff09]|[(\uff08]([^()\uff08\uff09]*)$")
@@ -294,6 +294,7 @@ def _without_values(text: str, labels: list[str] | None = None, *, every: bool =
 
 
 def names_in(words: str) -> str:
+    """Those of ``words`` that name a column, a constraint or a code, as their form says."""
     return " ".join(word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word))
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from redrive.classification.word_lists import WORDS
+from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS
 
 WILDCARD: Final = "<*>"
 
@@ -64,8 +64,7 @@ _TELLING: Final = re.compile(
 _OF_NAMES: Final = re.compile(
     r"[A-Za-z_]+(?:[.][A-Za-z_]+){1,3}|[a-z][a-z_-]*/[a-z][a-z_-]*|(?:/[A-Za-z][A-Za-z_-]*){1,6}", re.ASCII
 )
-#: A letter of a script that parts no words by blanks.
-WITHOUT_BLANKS: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_WITHOUT_BLANKS: Final = re.compile(f"[{WITHOUT_BLANKS}]")
 _WORD: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
 #: What stands between a name and the word that says so; behind a quoted name that word is near: 'sku' is a required
 #: property.
@@ -182,7 +181,7 @@ def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
 def _skeleton(token: str) -> str:
     if _IDENTIFIER.search(token) and not _TELLING.search(token) and not _OF_NAMES.fullmatch(token):
         # Where blanks part no words, a token is a whole clause.
-        return token if WITHOUT_BLANKS.search(token) else WILDCARD
+        return token if _WITHOUT_BLANKS.search(token) else WILDCARD
     return token
 
 

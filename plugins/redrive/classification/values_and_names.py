@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import Final
 
-from redrive.classification.word_lists import WORDS, any_of
+from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
 
 BLANK: Final = "<*>"
 
@@ -52,7 +52,7 @@ _CODE = re.compile(
     r"[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
 )
 # In scripts that part no words by blanks, what is in another script.
-_OTHER_SCRIPT = re.compile(r"[^\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_OTHER_SCRIPT = re.compile(f"[^{WITHOUT_BLANKS}]+")
 _SMALL_NUMBER = re.compile(
     r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[0-9]{2}[a-f]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
     r"(?:utf|UTF|iso|ISO|sha|SHA|rfc|RFC)-?[0-9]{1,5}(?:-[0-9]{1,2})?"
@@ -179,10 +179,10 @@ _NOT_RESOLVED = re.compile(
     r"no address associated with hostname|no such host|(?<=getaddrinfo )(?:enotfound|eai_again)|name does not resolve",
     re.I,
 )
-
-
 _RESOLVING = ("not known", "resolution", "no address", "no such host", "getaddrinfo", "not resolve")
 
+#: A word of prose, for :func:`is_of_consumer`.
+PLAIN_WORD: Final = re.compile(r"[^\W\d_][\w.$-]*")
 # A class that takes messages, as its name says.
 _CONSUMER = re.compile(r"[\w.$-]*(?:Handler|Listener|Consumer|Worker|Processor|Subscriber|Job|Task)s?", re.I)
 _OF_CONSUMERS = frozenset(WORDS["of_consumers"])

@@ -2,6 +2,7 @@
 
 import re
 from importlib import resources
+from typing import Final
 
 
 def shipped() -> dict[str, list[str]]:
@@ -22,6 +23,8 @@ def shipped() -> dict[str, list[str]]:
 
 
 WORDS = shipped()
+#: Letters of scripts that part no words by blanks, as a class of characters has them.
+WITHOUT_BLANKS: Final = "\\u3040-\\u30ff\\u3400-\\u9fff\\uac00-\\ud7af"
 
 
 def any_of(name: str) -> str:
