@@ -60,7 +60,7 @@ def main() -> int:
         once = _stage(Path(folder) / "once", options.texts, seed=1, invented=options.invented)
         peer = _child([options.drain3_python or str(DRAIN3_PYTHON), str(Path(__file__)), "drain3", str(once)])
         ours = _ours(once)
-        print(f"{'':24}{'texts':>12}{'seconds':>10}{'texts/s':>12}{'groups':>9}{'peak memory':>44}")
+        print(f"{'':24}{'texts':>12}{'seconds':>10}{'texts/s':>12}{'cases':>9}{'groups':>9}{'peak memory':>44}")
         _print("Drain3, one process", peer)
         _print(f"ours, local[{CORES}]", ours)
         ratio = ours["texts"] / ours["seconds"] / (peer["texts"] / peer["seconds"])
@@ -93,11 +93,9 @@ def _print(name: str, found: dict[str, Any]) -> None:
     memory = f"{found['driver_mib']:,.0f} MiB"
     if "java_mib" in found:
         memory += f" + JVM {found['java_mib']:,.0f} + workers {found['python_mib']:,.0f}"
-    rate = found["texts"] / found["seconds"]
-    print(
-        f"{name:24}{found['texts']:12,}{found['seconds']:10.1f}{rate:12,.0f}{found['groups']:9,}{memory:>44}",
-        flush=True,
-    )
+    rate, cases = found["texts"] / found["seconds"], f"{found['cases']:,}" if "cases" in found else ""
+    figures = f"{found['texts']:12,}{found['seconds']:10.1f}{rate:12,.0f}{cases:>9}{found['groups']:9,}"
+    print(f"{name:24}{figures}{memory:>44}", flush=True)
 
 
 def _child(command: list[str]) -> dict[str, Any]:

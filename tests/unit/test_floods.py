@@ -82,6 +82,15 @@ def test_usual_failures_are_told_apart_word_by_word(tmp_path: Path) -> None:
         assert {case.masked for case in counts} == set(texts)
 
 
+@pytest.mark.parametrize(("same", "cases"), [(1_501, 1_500), (1_500, 2)])
+def test_whether_it_is_a_flood_is_decided_by_all_texts_of_a_row_group(tmp_path: Path, same: int, cases: int) -> None:
+    """It begins with a thousand that are all different, and goes on with one: half of its messages, or more."""
+    texts = [f'column "{name}" does not exist' for name in names(1_500)]
+    texts = [*texts[:-1], *[texts[-1]] * same]
+    counts, _ = cases_of(tmp_path, texts, CaseSettings(room=400), group=len(texts))
+    assert len(counts) == cases
+
+
 def test_a_failure_that_is_frequent_within_a_flood_keeps_its_words(tmp_path: Path) -> None:
     texts = flood(2_000)
     texts[::100] = ["the frobnicator of the warehouse is ajar"] * 20

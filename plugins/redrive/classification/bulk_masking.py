@@ -13,6 +13,7 @@ at the same places in all texts of one skeleton. What they leave of the digits (
 each text. Texts with other than printable ASCII characters are masked one by one.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
@@ -29,6 +30,7 @@ _ANY = ord("6")
 _SHORTEST, _LONGEST = 6, 40  # of an id: a pattern looks for a digit among the first forty-one characters
 _UUID = (8, 4, 4, 4, 12)
 _HYPHEN, _ZERO, _NINE = b"-09"
+_DIGITS = re.compile(r"[0-9]")  # no mask brings one in
 _OTHER, _DIGIT, _HEX, _LETTER, _STRANGE = range(5)
 _IN_WORDS = np.array([False, True, True, True, False])
 _NOT_HEXADECIMAL = 1 << 8
@@ -107,8 +109,8 @@ class _Skeleton:
     __slots__ = ("_kept", "_masks", "only")
 
     def __init__(self, skeleton: bytes, text: str) -> None:
-        masked, places = grouping.mask_and_places(text)
-        kept = [place for place in places if place >= 0 and _ZERO <= skeleton[place] <= _NINE]
+        masked = grouping.mask(text)
+        kept = _kept(skeleton, text) if _DIGITS.search(masked) else []
         #: The mask of all texts of the skeleton, where no digits stay.
         self.only = None if kept else masked
         self._kept: Callable[[str], object] = itemgetter(*kept or [0])
@@ -120,6 +122,12 @@ class _Skeleton:
         if masked is None:
             masked = self._masks[kept] = grouping.mask(text)
         return masked
+
+
+def _kept(skeleton: bytes, text: str) -> list[int]:
+    """Where the digits of ``text`` are that its mask leaves."""
+    _, places = grouping.mask_and_places(text)
+    return [place for place in places if place >= 0 and _ZERO <= skeleton[place] <= _NINE]
 
 
 def skeletons(texts: Sequence[str]) -> list[bytes | None]:

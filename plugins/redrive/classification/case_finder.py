@@ -49,6 +49,8 @@ _MASKED = Masked()
 #: For so many cases a job has room before it is looked at as a flood; each share has its part of it, and at least so
 #: much that a share of usual failures is none.
 ROOM, LEAST_ROOM = 8_000, 1_000
+#: So many texts are masked before it is looked whether they are a flood.
+AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +167,16 @@ class CaseFinder:
         words, cases, messages = self._rare_words, len(self._found), self._messages
         self._messages += len(texts)
         if not words.is_flood(cases, messages):
-            masked = _MASKED.all(texts)
-            new = {mask for mask in masked if (mask, "", "") not in self._found}
-            if not words.is_flood(cases + len(new), self._messages):
+            masked: list[str] = []
+            new: set[str] = set()
+            for start in range(0, len(texts), AT_ONCE):
+                some = _MASKED.all(texts[start : start + AT_ONCE])
+                new.update(mask for mask in some if (mask, "", "") not in self._found)
+                masked += some
+                # With more cases it would be one all the more, so nobody looks at the rest.
+                if words.is_flood(cases + len(new), self._messages):
+                    break
+            else:
                 return masked
         return [words.shown(mask) for mask in _MASKED.all(words.blanked(texts, cases))]
 

@@ -204,16 +204,26 @@ def mask(text: str) -> str:
     ``text`` is already cut (:func:`redrive.classification.failure_text.cut`).
     """
     for pattern, replacement, literals in _COMPILED:
-        if all(any(literal in text for literal in some) for some in literals):
+        if not literals or _may_match(text, literals):
             text = pattern.sub(replacement, text)
     return text
+
+
+def _may_match(text: str, literals: tuple[tuple[str, ...], ...]) -> bool:
+    for some in literals:
+        for literal in some:
+            if literal in text:
+                break
+        else:
+            return False
+    return True
 
 
 def mask_and_places(text: str) -> tuple[str, list[int]]:
     """:func:`mask`, and of each of its characters the place in ``text``; -1 of one that a mask brought in."""
     places = [*range(len(text))]
     for pattern, replacement, literals in _COMPILED:
-        if not all(any(literal in text for literal in some) for some in literals):
+        if not _may_match(text, literals):
             continue
         pieces: list[str] = []
         kept: list[int] = []

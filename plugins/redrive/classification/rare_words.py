@@ -12,11 +12,12 @@ same cases.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from typing import Final
 
+from redrive.classification.bulk_words import Words
 from redrive.classification.templates import WILDCARD
 
 #: Cases of a flood have fewer messages than this on average, or there are so many of them all the same.
@@ -65,18 +66,20 @@ class RareWords:
 
         :meth:`shown` makes of the stand-in what a reader sees, once masks have been applied.
         """
-        split = [_WORDS_AND_BETWEEN.split(text) for text in texts]
-        for pieces in split:
-            self._count(set(pieces[1::2]))
+        texts = list(texts)
+        words = Words([text for text in texts if text.isascii()])
+        others = [_WORDS_AND_BETWEEN.split(text) for text in texts if not text.isascii()]
+        self._count(dict(zip(words.distinct, words.texts_with(), strict=True)))
+        for pieces in others:
+            self._count(dict.fromkeys(pieces[1::2], 1))
         rare = RARE * STEP ** max((cases // self._room).bit_length() - 1, 0)
-        instead = _Instead(lambda word: self._texts_with[word] < rare and not self._tells(word))
-        for pieces in split:
-            if len(instead) > MOST_WORDS:
-                instead.clear()
-            pieces[1::2] = [instead[word] for word in pieces[1::2]]
-        return ["".join(pieces) for pieces in split]
+        made = iter(words.without([self._is_rare(word, rare) for word in words.distinct], _BLANKED))
+        for pieces in others:
+            pieces[1::2] = [_BLANKED if self._is_rare(word, rare) else word for word in pieces[1::2]]
+        of_others = iter(others)
+        return [next(made) if text.isascii() else "".join(next(of_others)) for text in texts]
 
-    def _count(self, words: set[str]) -> None:
+    def _count(self, words: Mapping[str, int]) -> None:
         counted = self._texts_with
         counted.update(words)
         least = 1
@@ -84,6 +87,9 @@ class RareWords:
             least += 1
             for word in [word for word, count in counted.items() if count < least]:
                 del counted[word]
+
+    def _is_rare(self, word: str, less_than: int) -> bool:
+        return self._texts_with[word] < less_than and not self._tells(word)
 
     def shown(self, masked: str) -> str:
         """A text that was blanked and masked, as a template's text: rare words in a row are one value."""
@@ -96,23 +102,14 @@ class RareWords:
         if _OF_MASKS.fullmatch(word) or _EXCEPTION.search(word):
             return True
         plain = word.casefold()
-        return plain in _vocabulary() or plain in self._known or any(piece in plain for piece in self._pieces)
+        if plain in _vocabulary() or plain in self._known:
+            return True
+        return bool(self._pieces) and any(piece in plain for piece in self._pieces)
 
 
 def words_of(texts: Iterable[str]) -> frozenset[str]:
     """The words of all ``texts``, without case."""
     return frozenset(word for text in texts for word in _WORD.findall(text.casefold()))
-
-
-class _Instead(dict[str, str]):
-    """By word, what stands in its place."""
-
-    def __init__(self, is_rare: Callable[[str], bool]) -> None:
-        self._is_rare = is_rare
-
-    def __missing__(self, word: str) -> str:
-        self[word] = instead = _BLANKED if self._is_rare(word) else word
-        return instead
 
 
 @cache
