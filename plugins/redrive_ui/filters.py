@@ -61,6 +61,7 @@ class Filter:
     ids: tuple[int, ...] = ()
     #: What matches on the routes whose texts are masked in part; text and header count for these of the others alone.
     unmasked: tuple[frozenset[str], tuple[int, ...]] | None = field(default=None, metadata={"from": "settle"})
+    few: bool = field(default=False, metadata={"from": "settle"})  # have its status, so an index finds them
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> "Filter":
@@ -196,7 +197,7 @@ class Filter:
     @property
     def reads_rows(self) -> bool:
         """Whether it is found faster by reading rows as they lie than by an index."""
-        return self.narrows and not self.group and not self.ids and not self.failures
+        return self.narrows and not (self.few or self.group or self.ids or self.failures)
 
     @property
     def names_failures(self) -> list[tuple[str, int]]:

@@ -18,6 +18,9 @@ RECENT = 200_000
 DAYS = 14
 #: So many of the newest messages are looked at for what no index knows.
 LOOK = 100_000
+#: Where at most so many questions have the status that is asked for, they are found by its index; where more have it,
+#: rows are read as they lie.
+FEW = 20_000
 #: So many rows that the database offers are looked at as people would see them.
 LOOK_MASKED = 2_000
 

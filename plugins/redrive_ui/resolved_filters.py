@@ -14,8 +14,21 @@ from redrive.ledger.dialects import dialect_of
 from redrive.redaction import Redactor
 from redrive_ui import message_queries
 from redrive_ui.filters import Filter
-from redrive_ui.recent import LOOK, LOOK_MASKED
+from redrive_ui.recent import FEW, LOOK, LOOK_MASKED
 from redrive_ui.rows import rows_of
+
+
+def _few(connection: Connection, chosen: Filter, readable: Collection[str]) -> bool:
+    """Whether few questions have the status that is asked for, whatever else is."""
+    if chosen.status == "all" or not chosen.reads_rows:
+        return False
+    where, values = Filter(route=chosen.route, status=chosen.status).where(readable, dialect_of(connection))
+    (row,) = rows_of(
+        connection,
+        f"select count(*) as n from (select 1 from escalated_messages where {where} limit {FEW + 1}) as found",
+        **values,
+    )
+    return int(row["n"]) <= FEW
 
 
 def resolve(
@@ -27,15 +40,16 @@ def resolve(
     *,
     up_to: int = (1 << 63) - 1,
 ) -> Filter:
-    """``chosen`` as it is carried out: relative times made absolute, a search for texts bounded to the newest rows, and
-    nothing found by what its routes mask."""
-    chosen = replace(chosen.resolved(now), unmasked=None)
+    """``chosen`` as it is carried out: relative times made absolute, a search for texts bounded to the newest rows
+    where many have its status, and nothing found by what its routes mask."""
+    chosen = replace(chosen.resolved(now), unmasked=None, few=_few(connection, chosen, readable))
     if not (chosen.text or chosen.header):
         return chosen
     if not (chosen.above or chosen.ids or chosen.failures or chosen.group):
         newest = message_queries.newest_question(connection)
         if newest > LOOK:
-            chosen = replace(chosen, above=str(newest - LOOK))
+            # Said either way, so that the decision is about what the preview was about.
+            chosen = replace(chosen, above=str(0 if chosen.few else newest - LOOK))
     name, _, value = chosen.header.partition("=")
     masking = frozenset(
         route

@@ -1,17 +1,25 @@
 """Messages in review: the list, one of them, and what is taken as a file, over a seeded ledger."""
 
 import html
+import json
 import re
 
 import pytest
 
 from redrive.message import index_key
+from redrive_ui import resolved_filters
 from redrive_ui.pages.downloads import Export
 from tests.ui import seeding
 from tests.ui.conftest import Site
 from tests.ui.test_pages import text_of
 
 FIRST = 1 << 20
+
+
+def count_on(page: str) -> int:
+    found = re.search(r"<p><b>([\d,]+)</b> messages?", page)
+    assert found
+    return int(found[1].replace(",", ""))
 
 
 class TestMessages:
@@ -43,9 +51,34 @@ class TestMessages:
     )
     def test_are_filtered(self, site: Site, query: str, condition: str) -> None:
         expected = site.value(f"select count(*) from escalated_messages where {condition}")
-        found = re.search(r"<p><b>([\d,]+)</b> messages?", site.page(f"/messages?{query}"))
-        assert found
-        assert int(found[1].replace(",", "")) == expected
+        assert count_on(site.page(f"/messages?{query}")) == expected
+
+    def test_texts_are_looked_for_at_any_age_where_few_have_the_status(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What waits for a person is found however many were asked about since; of what is done, the newest."""
+        everywhere = site.value("select count(*) from escalated_messages where error_text like '%SKU%'")
+        newest = site.value("select max(escalation_id) from escalated_messages")
+        monkeypatch.setattr(resolved_filters, "LOOK", 40)
+        assert (count_on(site.page("/messages?text=sku")), newest > 40) == (everywhere, True)
+        assert "The text was looked for" not in site.page("/messages?text=sku")
+        monkeypatch.setattr(resolved_filters, "FEW", 10)
+        page = site.page("/messages?text=sku")
+        assert count_on(page) == site.value(
+            f"select count(*) from escalated_messages where error_text like '%SKU%' and escalation_id > {newest - 40}"
+        )
+        assert "The text was looked for in the newest 100,000 messages" in page
+
+    def test_a_decision_reaches_as_far_as_its_preview(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        """More came meanwhile, so that few are many now: what was shown is what is decided."""
+        monkeypatch.setattr(resolved_filters, "LOOK", 40)
+        page = site.page("/decide?action=discard&text=sku")
+        shown = re.search(r"data-decision='([^']+)'", page)
+        assert shown
+        asked = json.loads(html.unescape(shown[1]))
+        monkeypatch.setattr(resolved_filters, "FEW", 10)
+        told = site.post("/api/decisions", **asked, note="not needed").json()
+        assert told["count"] == asked["expected"] > 40
 
     @pytest.mark.parametrize(
         "query",
