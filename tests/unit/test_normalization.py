@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - texts stand here as systems write them
 """Dress and values are taken off a failure text; the names of what is broken stay."""
 
 import time
@@ -56,6 +57,15 @@ def groups_of(*lines: str) -> list[str]:
         pytest.param("[10:00:07.001] ERROR (hats/88): queue is full", "queue is full", id="pino"),
         pytest.param(
             "queue is full. For more information, see https://shop.test/help/hats", "queue is full", id="read on"
+        ),
+        pytest.param("<14>1 2026-03-01T10:00:07Z node7 queue is full", "queue is full", id="syslog cut short"),
+        pytest.param("(worker-3) queue is full", "queue is full", id="a worker in parentheses"),
+        pytest.param("queue is full; https://shop.test/help/hats?id=7", "queue is full", id="a link behind"),
+        pytest.param("queue is full [10.0.0.7:6379]", "queue is full", id="a server behind"),
+        pytest.param(
+            'shop.AccessException: I/O error on POST request for "https://hats.test/v1/hats/7": queue is full',
+            "AccessException: queue is full",
+            id="a request in front",
         ),
         pytest.param("pid=7 tid=x1 class=HatJob WARN: queue is full", "queue is full", id="settings and a level"),
         pytest.param("1 error occurred:\n\t* queue is full\n\n", "queue is full", id="many errors in one"),
@@ -261,6 +271,54 @@ def test_what_is_left(text: str, left: str) -> None:
             ("2026-03-01T10:00:07Z ERROR shop.hats.HatException: no hat", "HatException: no hat"),
             id="an exception is no logger",
         ),
+        pytest.param(
+            ("hat is lost in the shop", "grizzly: hat is lost in the shop", "walrus: hat is lost in the shop"),
+            id="names of programs in front",
+        ),
+        pytest.param(
+            (
+                "sending hat 7 to Dead Letter Address DLQ.hats from shop.hats after maximum delivery attempts",
+                "sending hat 8 to Dead Letter Address shoes.dead from shop.eu.shoes after maximum delivery attempts",
+            ),
+            id="queues that a broker names",
+        ),
+        pytest.param(
+            (
+                "discarded: Max Redelivery Count Exceeded; queue q/hats/red; msg-id 7",
+                "discarded: Max Redelivery Count Exceeded; queue zyxhats; msg-id 8",
+                "discarded: Max Redelivery Count Exceeded; endpoint #DEAD_HATS; msg-id 9",
+            ),
+            id="ways to name a queue",
+        ),
+        pytest.param(
+            ('{"type": "hats.lost", "id": "a1"}', '{"type": "hats.lost", "id": "a2", "domain": "hub"}'),
+            id="a field that not every client tells",
+        ),
+        pytest.param(
+            ("选课失败：课程 PH354 人数已满（容量 54）", "选课失败：课程 MA157 人数已满（容量 159）"),
+            id="numbered values in Chinese",
+        ),
+        pytest.param(
+            (
+                "帽子は更新できません（番号: 12690、対象月: 2024年5月）",
+                "帽子は更新できません（番号: 80355、対象月: 2025年1月、拠点: 名古屋）",
+            ),
+            id="what was at hand in Japanese",
+        ),
+        pytest.param(
+            (
+                "Le chapeau n'est plus disponible pour la Dre van der Berg (site de Lille)",
+                "Le chapeau n'est plus disponible pour le Dr Brandt",
+            ),
+            id="people with titles",
+        ),
+        pytest.param(
+            ("hat of Kenji van der Berg is lost today", "hat of Łukasz Nguyen is lost today"), id="names of people"
+        ),
+        pytest.param(
+            ("no hat for company code 2100 today", "no hat for company code DE01 today"), id="codes of companies"
+        ),
+        pytest.param(("the hat needs 14754 kWh of light", "the hat needs 7 of light"), id="units of energy"),
     ],
 )
 def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
@@ -339,6 +397,31 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
         pytest.param(
             ("hat does not fit head", "hat does not fit head of ana", "hat does not fit head as brims are wide"),
             id="told on differently",
+        ),
+        pytest.param(
+            ("hat is lost here now", "load: hat is lost here now", "save: hat is lost here now"),
+            id="what was done in front",
+        ),
+        pytest.param(
+            ('{"code": "400", "message": "no hat"}', '{"code": "400", "field": "brim", "message": "bad brim"}'),
+            id="codes with other words",
+        ),
+        pytest.param(
+            (
+                "The hat refused: {'ok': False, 'error': 'hat_lost'}",
+                "The hat refused: {'ok': False, 'error': 'hat_torn'}",
+            ),
+            id="what a driver prints",
+        ),
+        pytest.param(("帽子丢失，错误码 HT354 请重试", "帽子丢失，错误码 HT355 请重试"), id="codes in Chinese"),
+        pytest.param(
+            (
+                '{"resourceType": "Outcome", "issue": [{"code": "required", "diagnostics": "Hat.brim: minimum is one",'
+                ' "location": ["Hat", "Line 7, Col 6"]}]}',
+                '{"resourceType": "Outcome", "issue": [{"code": "required", "diagnostics": "Hat.band: minimum is one",'
+                ' "location": ["Hat", "Line 8, Col 6"]}]}',
+            ),
+            id="what diagnostics name",
         ),
         pytest.param(("hat refused by Visby", "hat refused by Amdex"), id="who refused"),
         pytest.param(("hat refused, decline code 51", "hat refused, decline code 05"), id="short codes"),

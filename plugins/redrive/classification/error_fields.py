@@ -32,7 +32,7 @@ _TAG: Final = re.compile(
     r"<(?P<key>[A-Za-z][A-Za-z0-9_:.-]{0,60})(?: [^<>]{0,300})?>(?P<value>[^<>]{1,2000}|(?:[^<>]|<\*>){1,2000}?)</"
 )
 _SAYING = re.compile(
-    r"(?:^|[._-])(?:messages?|msg|err|errors?|errormessage|errormsg|description|desc|detail|details|reason|exc_info|"
+    r"(?:^|[._-])(?:messages?|msg|err|errors?|errormessage|errormsg|description|desc|detail|details|diagnostics|reason|exc_info|"
     r"exception|cause|faultstring|error_description|fault|title|exc|what|text|failure)$"
 )
 _OF_ERROR = re.compile(r"(?:^|[._-])(?:err|error|exception|exc|exc_info|cause|reason|fault|faultstring)$")
@@ -42,6 +42,8 @@ _ITEM = re.compile(r"\"([^\"\n]{1,200})\"")
 _OF_RESOURCES = frozenset(["400", "404", "405", "409", "410", "422"])
 # The way to what is wrong in what was sent.
 _WAY = re.compile(r"(?:^|[._-])(?:path|loc|location|field|instance_?path|pointer)$")
+# Line 7, Col 6: where in what was sent it stands
+_LINE = re.compile(r"line\b", re.I)
 # What many names of fields begin with, and says nothing: error_code is code, decline_code is not.
 _GENERAL = re.compile(
     r"^(?:.*[._-])?(?:error|err|status|exception|fault|api|response|http|x|failure|death|_+)[._-]|^.*[.]"
@@ -149,7 +151,7 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
     for name, quoted in fields:
         key, items = field_of(name), _ITEM.findall(quoted) if quoted.startswith("[") else []
         if items and _WAY.search(key):
-            names.setdefault("path", ".".join(items))
+            names.setdefault("path", ".".join(item for item in items if not _LINE.match(item)))
             continue
         value = _unescaped(items[0]) if items else _unquoted(quoted)
         if not value or value in ("null", "[", "{", "-"):

@@ -37,6 +37,8 @@ _FRONT: Final = tuple(
         (r"[A-Z][a-z]{2} {1,2}(?:<\*>|[0-9]{1,2}) (?:<\*>) [^ \n]{1,80} [^ \n:]{1,60}: ", 0),
         # <14>1 <*> host app <*> - -, as RFC 5424 has it
         (r"<[^ \n]{1,6}>(?:<\*>|[0-9]) <\*> (?:[^ \n]{1,255} ){4}(?:-|\[[^\]\n]{0,200}\]) ", 0),
+        # <14>1 <*> host, of a logger that leaves the rest of it out
+        (r"<[^ \n]{1,6}>(?:<\*>|[0-9])? <\*> (?:[a-z][\w.<*>-]{0,80}) (?=[^ ])", 0),
         # E0311 <*> <*> file.go:<*>]
         (r"[EWIF](?:[0-9]{4}|<\*>) <\*>\s{1,8}(?:<\*>|[0-9]+) [^ \n\]]{1,60}\] ", 0),
         # LEVEL <*> --- [thread] logger : as Spring Boot logs
@@ -73,6 +75,8 @@ _FRONT: Final = tuple(
         (r"\((?:error|ERR)\) +", 0),
         # (name/<*>): as pino has it
         (r"\([\w.-]{1,60}/(?:<\*>|[0-9]+)\): ", 0),
+        # (worker-<*>)
+        (r"\([a-z][\w.]{1,40}-(?:<\*>|[0-9]+)\):? (?=[^ ])", 0),
         # Logger|, as NLog has it
         (r"(?:[A-Za-z_]\w{0,60}[.]){1,8}[A-Za-z_]\w{0,60}\|(?=[^ ])", 0),
         # Symfony's Messenger and Spring's error handler
@@ -147,6 +151,15 @@ _SDK: Final = tuple(
             r"[Ll]earn more(?: at)?|[Mm]ore info(?:rmation)?:?|[Rr]ead more(?: at)?) https?://[^\s]+$",
             "",
         ),
+        ("://", r"[;,] https?://[^\s]+$", ""),
+        # Spring: what it was about to do
+        (
+            "I/O error on ",
+            r"I/O error on (?:GET|HEAD|POST|PUT|PATCH|DELETE) request for [\"'][^\"'\n]{1,300}[\"']: ",
+            "",
+        ),
+        # with which server it was, behind what it said
+        ("<*>]", r" \[<\*>(?:[:/]<\*>)?\][.]?$", ""),
         # Python's SMTP client prints the answer as a tuple, ODBC its layers, a MongoDB server the whole command
         (
             ", b'",
@@ -189,7 +202,8 @@ _SDK: Final = tuple(
     )
 )
 _INNER: Final = re.compile(
-    r"(?:nested exception is|[Cc]aused by:?|[( ,;][Cc]ause(?:d by)?[:=]|[Rr]oot cause:?|--->|"
+    r"(?:nested exception is|[Ww]ith linked exception:?\s*\[|[Cc]aused by:?|"
+    r"[( ,;][Cc]ause(?:d by)?[:=]|[Rr]oot cause:?|--->|"
     r"[Ii]nner exception(?: is)?:?|[Ee]rror_?[Mm]essage[:=]|reply-text=|(?<=[{ ,])message=)\s*"
 )
 # What is said after the failure: what was done meanwhile, and that the text was cut short.

@@ -17,10 +17,12 @@ from redrive.classification.template_parts import (
     NEAREST,
     Parts,
     Signature,
+    is_of_codes,
     names_in,
     names_what_is_broken,
     signature_of,
 )
+from redrive.classification.values_and_names import is_of_failures
 
 #: A core of so many words is one failure whatever its class is called.
 LONG: Final = 3
@@ -42,7 +44,7 @@ def clusters(templates: Iterable[str]) -> dict[str, tuple[str, ...]]:
         by_core.setdefault((_whole(one.frame, frames[one.parts.core]), one.parts.core), []).append(
             (template, one.parts)
         )
-    into = _longer(signatures, by_core) | _cut_short(by_core)
+    into = _longer(signatures, by_core) | _cut_short(by_core) | _with_fewer_codes(by_core)
     for key in sorted(into):
         if (to := _end_of(key, into)) != key:
             by_core.setdefault(to, []).extend((template, Parts(to[1])) for template, _ in by_core.pop(key))
@@ -102,6 +104,9 @@ def _tell_apart(
         if at == _CLASS_NAME and (same >= LONG or named or raised):
             is_dress = same >= WIDE
             said = {template: "" if is_dress or parts.name.islower() else parts.name for template, parts in members}
+        if at == _IN_FRONT and "" in said.values():
+            # What some tell without a front, others tell with the name of a program in front.
+            said = {template: _of_failures(front) for template, front in said.items()}
         telling = _telling(set(said.values()), is_in_front=at == _IN_FRONT)
         if telling:
             apart: dict[str, list[tuple[str, Parts]]] = {}
@@ -111,6 +116,11 @@ def _tell_apart(
                 _tell_apart((*key, f"{at}:{value}"), some, rest[number:], found)
             return
     found.update(dict.fromkeys((template for template, _ in members), key))
+
+
+def _of_failures(front: str) -> str:
+    """Those words in front of a failure that could be one."""
+    return " ".join(word for word in front.split() if word == NEAREST or is_of_failures(word))
 
 
 #: The parts of a template beside its core, those that tell most first.
@@ -220,6 +230,26 @@ def _end_of(key: _Key, into: Mapping[_Key, _Key]) -> _Key:
         seen.add(to)
         to = into[to]
     return to
+
+
+def _with_fewer_codes(
+    by_core: Mapping[tuple[str, str], Sequence[tuple[str, Parts]]],
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """Cores of codes, and the only one that has all their codes and more, if nothing else differs: not every client
+    tells each field."""
+    told: dict[tuple[str, frozenset[Parts]], dict[str, frozenset[str]]] = {}
+    for (frame, core), members in by_core.items():
+        if all(is_of_codes(template) for template, _ in members):
+            beside = frozenset(parts._replace(core="") for _, parts in members)
+            told.setdefault((frame, beside), {})[core] = frozenset(code.rpartition("=")[2] for code in core.split())
+    into = {}
+    for (frame, _), cores in told.items():
+        above = _above(cores)
+        for core, more in above.items():
+            ends = {cores[one] for one in more if not above[one]}
+            if len(ends) == 1:
+                into[frame, core] = frame, next(one for one in more if cores[one] in ends)
+    return into
 
 
 def _cut_short(

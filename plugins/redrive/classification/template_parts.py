@@ -37,6 +37,7 @@ _BEFORE = re.compile(
 _LONGEST_BEFORE = 90
 _GOES_ON = re.compile(r"[ <*>\"']*(?:from|for|at|in|on|by|with|after|to) ")
 _COMMAS = (",", "\u3001", "\uff0c", ":", "(")
+_BETWEEN_VALUES = (",", "\u3001", "\uff0c")
 _ENDS = (",", "\u3001", "\uff0c", ";")
 _WORD = re.compile(r"[^\W_][\w.'$/-]*|<\*>")
 _CODES = re.compile(r"(?:[a-z_@]{2,40}=[^\s|]{1,80}(?: |$))+")
@@ -209,7 +210,9 @@ def _asides(text: str) -> tuple[str, list[str]]:
             return " "  # (partner ITAOM): what it is called is a value
         if _OF_BUILDS.issuperset(_words(inside)):
             return " "
-        if BLANK in inside and "," in inside:  # what was at hand, each with its value: only names tell
+        if BLANK in inside and any(
+            comma in inside for comma in _BETWEEN_VALUES
+        ):  # what was at hand, each with its value: only names tell
             found.extend(_words(" ".join(_BROKEN.findall(inside))))
             return " "
         # Names of people and places, as values are: every word has a capital.
@@ -298,12 +301,17 @@ def names_in(words: str) -> str:
     return " ".join(word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word))
 
 
+def is_of_codes(template: str) -> bool:
+    """Whether it begins with what fields name: ``code=expired reason=token``."""
+    return _CODES.match(_peeled(template.partition(FRAME)[0])) is not None
+
+
 @lru_cache(maxsize=1 << 15)
 def names_what_is_broken(template: str) -> bool:
     """Whether a column, a constraint or a code is named: then who says it, and when, tells nothing more."""
     said = template.partition(FRAME)[0]
     parts = signature_of(template).parts
-    if _CODES.match(_peeled(said)):
+    if is_of_codes(template):
         return False
     quoted = {word for name in _NAME.findall(said) for word in _words(name)}
     return bool(names_in(parts.core) or names_in(parts.aside) or quoted.intersection(parts.core.split()))

@@ -53,6 +53,10 @@ _CODE = re.compile(
 )
 # In scripts that part no words by blanks, what is in another script.
 _OTHER_SCRIPT = re.compile(f"[^{WITHOUT_BLANKS}]+")
+# 课程 PH354: a value, unless what is in front of it says that it is a code
+_IN_TURN = re.compile(f"[{WITHOUT_BLANKS}]")
+_NUMBERED_CODE = re.compile(r"[A-Z]{1,6}[_-]?[0-9]{2,6}")
+_CALLED_CODES = ("错误", "错误码", "代码", "状态码", "状态", "异常", "エラー", "コード", "番号", "오류", "코드")
 _SMALL_NUMBER = re.compile(
     r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[0-9]{2}[a-f]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
     r"(?:utf|UTF|iso|ISO|sha|SHA|rfc|RFC)-?[0-9]{1,5}(?:-[0-9]{1,2})?"
@@ -70,12 +74,25 @@ _PATH_WORD = re.compile(r"[A-Za-z][a-z_-]{2,30}(?:[A-Z][a-z]{1,30}){0,4}")
 _SHOUTED = re.compile(r"[A-Z]{1,6}(?:-[A-Z]{1,4}){2,}|[A-Z]{2}-[A-Z]{2,3}")
 # Patient/<*>
 _OF_TYPE = re.compile(r"([A-Z][a-z]+(?:[A-Z][a-z]+)*)/[\w.<*>-]*(?:<\*>|[0-9])[\w.<*>-]*")
-_CAPITAL = r"[A-Z\u00c0-\u00de][\w'-]*[^\W\d_A-Z]"
-_NAMED = re.compile(
-    rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?: (?:{_CAPITAL}|(?:van|von|de|da|del|la|al|bin)\b)){{1,3}}(?![\w-])"
+#: Capital letters of Latin scripts.
+_CAPITALS = (
+    r"A-Z\u00c0-\u00deĀĂĄĆĈĊČĎĐĒĔĖĘĚĜĞĠĢĤĦĨĪĬĮİĴĶĹĻĽĿŁŃŅŇŌŎŐŒŔ"
+    r"ŖŘŚŜŞŠŢŤŦŨŪŬŮŰŲŴŶŸŹŻŽ"
+)
+_CAPITAL = rf"[{_CAPITALS}][\w'-]*[^\W\d_A-Z]"
+#: Between the names of a person.
+_PARTICLES = r"(?:van|von|de|da|del|la|al|bin|der|den|dos|do|du|le|el|ben|ter|zu|di)"
+_NAMED = re.compile(rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{1,3}}(?![\w-])")
+# Dr Brandt, Mme van der Berg
+_TITLED = re.compile(
+    r"(?<![^\W_])((?:[Dd]r|Dre|Prof|M|Mme|Mlle|Mr|Mrs|Ms|Herrn?|Frau|Señora?)[.]?)"
+    rf"(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}(?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{0,2}}(?![\w-])"
 )
 # postal code 91547: only codes of failures name something
-_OTHER_CODE = re.compile(rf"(?<![^\W_])((?!(?:{any_of('of_failures')})\b)[a-z]{{3,20}} code) [0-9]{{3,12}}(?![^\W])")
+_OTHER_CODE = re.compile(
+    rf"(?<![^\W_])((?!(?:{any_of('of_failures')})\b)[a-z]{{3,20}} code)"
+    r" (?:[0-9]{3,12}|[A-Z]{1,3}[0-9]{1,6})(?![^\W])"
+)
 # decline code 51: short ones are codes behind these words alone
 _SHORT_CODE = re.compile(rf"(?<![^\W_])((?:{any_of('of_failures')}) code):? ([0-9]{{1,2}})(?![\w.,:-])", re.I)
 _MEDIA_TYPE = re.compile(
@@ -88,7 +105,7 @@ _BY = re.compile(
 )
 # in depot Nantes, to Iran: where nouns have no capitals, a capital behind a preposition is what something is called
 _CALLED = re.compile(
-    rf"(?<![^\W_])((?:in|at|from|to|near|via|dans|chez|à|en)(?: (?:the|le|la|el))?"
+    rf"(?<![^\W_])((?:in|at|from|to|near|via|dans|chez|à|en|de|pour)(?: (?:the|le|la|el))?"
     rf"(?: (?!(?:{any_of('names')}|entity|model|resource|object|record|schema|document)\b)[a-z\u00df-\u00ff]{{2,20}})?)"
     rf" ({_CAPITAL})(?![\w-]|[ ]?[#='\"]|[ ]<\*>|[ ](?:{any_of('names')}|id)\b)"
 )
@@ -115,6 +132,14 @@ _PLACED = re.compile(
     r" (?!(?:ORA|TNS|PLS|SQL|HTTP|CVE|RFC|ISO|UTF)-?[0-9])[A-Z]{1,4}[-_]?[0-9]{1,6}(?![\w.-])"
 )
 _SAYS = re.compile(r"(?:Error|Exception): ")
+# Where a broker says why it gave a message up, the queues that it names say nothing.
+_GIVEN_UP = re.compile(r"dead[- ]?letter|redeliver|delivery (?:attempts|count|limit)|max[\w ]{0,8} deliver", re.I)
+_TO = frozenset(["from", "to"])
+_OF_BROKER = re.compile(
+    r"(?<![^\W_])(queue|topic|address|endpoint|stream|subscription|exchange|channel|destination|from|to):? "
+    r"(?=[A-Za-z#$])[\w.#$*/<>:-]{1,200}",
+    re.I,
+)
 _VOWELS = re.compile(r"[aeiouyAEIOUY]")
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # A request, or a status with its words.
@@ -162,6 +187,9 @@ _DUMP = re.compile(
     r"(?:, )?(?:full error: )?\{(?:[^{}\n]{0,400}?['\"]?\w+['\"]?: ){2}(?:[^{}\n]|\{[^{}\n]{0,300}\}){0,1500}\}?|"
     r"<[A-Z]\w{2,60} [a-z_]{1,30}: [^\n]*"
 )
+_ERROR_IN_DUMP = re.compile(
+    r"(?:error|code|error_?code|reason)['\"]?: ['\"]?([A-Za-z]+(?:[_.-][A-Za-z]+)+|[A-Z]{2,6}[0-9]{2,6})\b", re.I
+)
 _NESTED = re.compile(r" ?\[\w{1,40}=\[[^\n]*$")
 _OBJECT = re.compile(r"<[\w.]{2,80} (?:object )?at <\*>>")
 _NOT_CONNECTED = re.compile(
@@ -203,11 +231,13 @@ def field_of(key: str) -> str:
 def phrase(text: str) -> str:
     """A line of prose with its names bare and its values blanked."""
     if "{" in text or "<" in text:
-        text = _DUMP.sub("", _OBJECT.sub(BLANK, text))
+        text = _DUMP.sub(_of_dump, _OBJECT.sub(BLANK, text))
     text = _NESTED.sub("", text) if "=[" in text else text
+    if _GIVEN_UP.search(text):
+        text = _OF_BROKER.sub(_of_broker, text)
     text = _REQUIRED.sub(r"field '\2'", text)
     text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
-    text = _NAMED.sub(_person, text)
+    text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
     text = _UNKNOWN.sub(r"\1 <*>", text)
     if ": " in text or "=" in text:
@@ -232,9 +262,27 @@ def phrase(text: str) -> str:
     return " ".join(found.split())
 
 
+def _of_dump(match: re.Match[str]) -> str:
+    """Of what a driver prints of an object the error that it names."""
+    error = _ERROR_IN_DUMP.search(match[0])
+    return f" ({error[1]})" if error else ""
+
+
+def _of_broker(match: re.Match[str]) -> str:
+    """A queue's name, as its form says, or that it is no word of the trade."""
+    name = match[0][match.end(1) :].strip(" :.")
+    is_word = name.isalpha() and (name.lower() in _known_words() or match[1].lower() in _TO)
+    return match[0] if is_word else f"{match[1]} {BLANK}"
+
+
 def _person(match: re.Match[str]) -> str:
     """A run of words with capitals is a person or a place unless it is one of the trade's own words."""
     return match[0] if any(word.lower().strip(".") in _known_words() for word in match[0].split()) else BLANK
+
+
+def is_of_failures(word: str) -> bool:
+    """Whether a word, in small letters, is one with which failures are told."""
+    return word in _known_words()
 
 
 @functools.cache
@@ -278,6 +326,11 @@ def _prose(text: str) -> Iterator[str]:
         piece, kind = match.group(), match.lastgroup
         if kind == "word":
             bare = piece.rstrip(".:")
+            if _IN_TURN.search(before[-1:]) and _NUMBERED_CODE.fullmatch(bare) and not before.endswith(_CALLED_CODES):
+                yield BLANK + piece[len(bare) :]
+                before = piece
+                words += 1
+                continue
             is_whole = (before.lower() in _GRANTS and _DOTTED.fullmatch(bare)) or _TEMPLATE.fullmatch(bare)
             yield (bare if is_whole else _of_word(bare)) + piece[len(bare) :]
             before = ": " if piece.endswith(":") and piece.islower() and words else piece
