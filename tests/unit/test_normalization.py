@@ -318,6 +318,14 @@ def test_what_is_left(text: str, left: str) -> None:
         pytest.param(
             ("no hat for company code 2100 today", "no hat for company code DE01 today"), id="codes of companies"
         ),
+        pytest.param(
+            ("Hut 7: das rote Band fehlt, Mandant retail", "Hut 8: das rote Band fehlt, Mandant north"),
+            id="a tenant at the end",
+        ),
+        pytest.param(
+            ("帽子番号 7 はすでに紛失しています", "帽子番号 8 はすでに紛失しています。担当: Zyx Wvut"),
+            id="who is in charge in Japanese",
+        ),
         pytest.param(("the hat needs 14754 kWh of light", "the hat needs 7 of light"), id="units of energy"),
     ],
 )

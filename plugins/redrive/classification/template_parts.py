@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from redrive.classification.stack_traces import CUT, FRAME
 from redrive.classification.values_and_names import BLANK, is_of_consumer
-from redrive.classification.word_lists import WORDS, any_of
+from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
 
 #: What has fewer words says nothing on its own.
 MIN_WORDS: Final = 2
@@ -47,6 +47,8 @@ _STOP, _TECHNICAL = frozenset(WORDS["stop"]), frozenset(WORDS["technical"])
 _OF_RUNTIMES = frozenset(WORDS["of_runtimes"])
 _CONTEXT = frozenset(WORDS["context"])
 _SENTENCE = re.compile(r"(?:(?<=[^\W\d_][^\W\d_])|(?<=[^\W\d_]['\")\]])|(?<=<[*]>))[.] |[;\uff1b\u3002]")
+# 担当: Max: in scripts without blanks, a value with its label
+_LABELLED = re.compile(rf"\s*[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?[^\n]{{1,80}}$")
 # Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
 _ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[A-Za-z][A-Za-z_-]*(?:/[A-Za-z][A-Za-z_-]*)*")
 _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
@@ -159,6 +161,8 @@ def _parts(said: str) -> Parts:
 
 
 def _told_further(sentence: str) -> list[str]:
+    if _LABELLED.match(sentence):
+        return []
     words = _words(_without_values(sentence))
     # Where nothing but what introduces values is told, in several words, that is what is told.
     return words or (several if len(several := _words(sentence)) > MIN_WORDS else [])

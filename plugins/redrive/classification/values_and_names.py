@@ -180,6 +180,8 @@ _UNKNOWN = re.compile(
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
+# , tenant retail: at the end too
+_LISTED_LAST = re.compile(rf"(, (?!stat)(?:{any_of('nouns')})) [\w.@-]+$", re.I)
 _CLAUSE = re.compile(r"[,;] [A-Za-z_]{2,20}(?:: |=)(?:\"[^\"\n]{0,300}\"|[^ ,;=\n]{1,200})(?=[,;]|$)")
 _SETTING = re.compile(r"(?<![^\W])([A-Za-z_][\w.-]{0,40})=([^\s,;()\[\]{}\"']{1,200})")
 # What a driver prints of its objects.
@@ -241,7 +243,7 @@ def phrase(text: str) -> str:
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
     text = _UNKNOWN.sub(r"\1 <*>", text)
     if ": " in text or "=" in text:
-        text = _LISTED.sub(r"\1 <*>", text)
+        text = _LISTED_LAST.sub(r"\1 <*>", _LISTED.sub(r"\1 <*>", text))
         if len(_CLAUSE.findall(text)) > 1:
             text = _CLAUSE.sub("", text)
     if "=" in text:
