@@ -53,6 +53,8 @@ _DESCRIBING_COLUMNS = [
 ]
 
 
+#: Copies that are made letters at once: few enough to be made while a part of a window is on the wire.
+PORTION = 500
 #: What a Parquet file ends with.
 _END = b"PAR1"
 #: A batch file: its number, the ledger that wrote it, and what makes the name one of its kind. Names had no more than
@@ -315,7 +317,7 @@ class Staging:
             return pq.read_table(stream, columns=_DESCRIBING_COLUMNS)
 
     def letters(self, relative: str, rows: Sequence[int]) -> Iterator[list[DeadLetter]]:
-        """The copies at ``rows`` (ascending), those of one row group at a time.
+        """The copies at ``rows`` (ascending), at most :data:`PORTION` of one row group at a time.
 
         The last file and row group stay open for the next call, which most often goes on where this one ended.
         """
@@ -339,7 +341,8 @@ class Staging:
                     table = table.slice(picked[0], len(picked))  # neighbours: no copy
                 else:
                     table = table.take(pa.array(picked, pa.int64()))
-            yield to_letters(table)
+            for done in range(0, len(picked), PORTION):
+                yield to_letters(table.slice(done, PORTION))
         if position < len(rows):
             raise StagingError(f"{path}: has no row {rows[position]}")
 
