@@ -212,6 +212,17 @@ def test_a_window_that_was_sent_is_marked_sent(due: Plant) -> None:
     assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 6
 
 
+def test_a_window_is_marked_without_what_was_given_back_and_another_slice_has(due: Plant) -> None:
+    slice_ = claimed(due)
+    windows.give_back(due.ledger, due.lease, slice_.slice_id, [slice_.messages[2].message_id], due.now)
+    other = claimed(due)
+    marks = [Mark(one.message_id, one.attempt, "sent") for number, one in enumerate(slice_.messages) if number != 2]
+    windows.raise_mark(due.ledger, due.lease, slice_.slice_id, marks[-1].message_id, due.now)
+    windows.mark(due.ledger, due.lease, slice_.slice_id, marks, tries=3, now=due.now, first_sends=True)
+    not_sent = due.rows("select message_id, slice_id from redelivery_attempts where sent_at is null")
+    assert not_sent == [(other.messages[0].message_id, other.slice_id)]
+
+
 def test_messages_and_their_group_follow_when_the_slice_is_closed_and_only_once(due: Plant) -> None:
     slice_ = claimed(due)
     due.announce(slice_, slice_.messages[-1].message_id)
