@@ -7,7 +7,7 @@ passed: of the run, of the destination's breaker, of the room that the destinati
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
@@ -296,23 +296,37 @@ def _within_room(tx: RunTransaction, destination: str, room: Room, limit: int) -
     """``limit``, or what the destination has room for; raises :class:`NoRoom` where that isn't worth a claim."""
     if not limit:
         return limit
+    free = room.free - _unseen(tx, destination, room, counted=False)
+    if free < limit:  # else there is enough even if nothing of what was claimed was given back
+        free = room.free - _unseen(tx, destination, room, counted=True)
+    if free < min(limit, room.least):
+        raise NoRoom
+    return min(limit, free)
+
+
+def _unseen(tx: RunTransaction, destination: str, room: Room, *, counted: bool) -> int:
+    """What slices take of the room beyond what its depth showed; not ``counted``, what they take of it at most."""
     opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(room.sent)}
     among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
+    values: dict[str, Any] = {"destination": destination, "newest": room.newest, **opened}
+    attempts, of_slice = "", "slices.claimed"
+    if counted:  # what was given back has no attempt any more
+        attempts = " inner join redelivery_attempts attempts on attempts.slice_id = slices.slice_id"
+        of_slice = "count(*)"
+        if room.cause:
+            attempts += OF_CAUSE
+            values["cause"] = room.cause
     rows = tx.execute(
         sql(
-            # Of an open slice whose time is over nothing more is sent. What was given back has no attempt any more.
-            "select slices.slice_id, count(*) as n from delivery_slices slices inner join redelivery_attempts attempts"
-            f" on attempts.slice_id = slices.slice_id{OF_CAUSE if room.cause else ''}"
+            # Of an open slice whose time is over nothing more is sent.
+            f"select slices.slice_id, {of_slice} as n from delivery_slices slices{attempts}"
             " where slices.route = :route and slices.destination = :destination"
             f" and (slices.slice_id > :newest{among}) and (closed_at is not null or deadline_at > :now)"
             " group by slices.slice_id"
         ),
-        {"destination": destination, "newest": room.newest, **({"cause": room.cause} if room.cause else {}), **opened},
+        values,
     )
-    free = room.free - sum(max(0, int(row.n) - room.sent.get(row.slice_id, 0)) for row in rows)
-    if free < min(limit, room.least):
-        raise NoRoom
-    return min(limit, free)
+    return sum(max(0, int(row.n) - room.sent.get(row.slice_id, 0)) for row in rows)
 
 
 def _within_limit(tx: RunTransaction, most: int | None, limit: int) -> int:
