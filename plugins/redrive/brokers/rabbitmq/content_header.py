@@ -17,7 +17,7 @@ from typing import Any
 from redrive.message import Header
 
 _SHORT = "shortstr"
-_UINT16, _UINT32 = struct.Struct(">H"), struct.Struct(">I")
+_UINT16, _UINT32, _INT64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">q")
 #: AMQP's properties in the order of their flag bits, from bit 15 down.
 _PROPERTIES = (
     ("content_type", _SHORT), ("content_encoding", _SHORT), ("headers", "table"), ("delivery_mode", "octet"),
@@ -25,6 +25,8 @@ _PROPERTIES = (
     ("message_id", _SHORT), ("timestamp", "timestamp"), ("type", _SHORT), ("user_id", _SHORT), ("app_id", _SHORT),
     ("cluster_id", _SHORT),
 )  # fmt: skip
+#: The same with the flag of each.
+_FLAGGED = tuple((name, kind, 1 << (15 - bit)) for bit, (name, kind) in enumerate(_PROPERTIES))
 #: Field types by letter: name and struct format of those of fixed width.
 _NUMBERS = {
     "b": ("byte", ">b"),
@@ -43,6 +45,8 @@ _LETTERS = {name: letter for letter, (name, _) in _NUMBERS.items()} | {
     "array": "A",
 }  # fmt: skip
 _NAMES = {letter: name for name, letter in _LETTERS.items()}
+#: Texts: as AMQP calls them, and as our own marks do.
+_TEXTS = frozenset({"longstr", "String"})
 #: What a header's type may be called.
 TYPES = frozenset(_LETTERS)
 #: Tables nested more deeply are carried as raw bytes.
@@ -210,24 +214,24 @@ def seconds_of(text: str) -> int:
 def encode(properties: Mapping[str, str], headers: Sequence[Header]) -> bytes:
     """The content header (from its flags on) of these properties and headers. Raises :class:`NotEncodable`."""
     flags, parts = 0, []
-    for bit, (name, kind) in enumerate(_PROPERTIES):
+    for name, kind, flag in _FLAGGED:
         if name == "headers":
             if not headers:
                 continue
-            parts.append(_table([(header.name, _field(header)) for header in headers]))
+            parts.append(_header_table(headers))
         elif name not in properties:
             continue
         elif kind == _SHORT:
             parts.append(_short(properties[name], f"property {name}"))
         else:
             parts.append(_number(name, kind, properties[name]))
-        flags |= 1 << (15 - bit)
+        flags |= flag
     return _UINT16.pack(flags) + b"".join(parts)
 
 
 def size_of(headers: Sequence[Header]) -> int:
     """Bytes that these headers take in a content header. Raises :class:`NotEncodable`."""
-    return len(_table([(header.name, _field(header)) for header in headers]))
+    return len(_header_table(headers))
 
 
 def _number(name: str, kind: str, value: str) -> bytes:
@@ -245,8 +249,13 @@ def _short(value: str, what: str) -> bytes:
     return bytes((len(encoded),)) + encoded
 
 
-def _table(items: list[tuple[str, bytes]]) -> bytes:
-    content = b"".join([_name(name) + value for name, value in items])
+def _header_table(headers: Sequence[Header]) -> bytes:
+    return _table([_name(header[0]) + _field(header) for header in headers])
+
+
+def _table(fields: list[bytes]) -> bytes:
+    """A table of fields, each with its name."""
+    content = b"".join(fields)
     return _UINT32.pack(len(content)) + content
 
 
@@ -260,8 +269,10 @@ def _field(header: Header) -> bytes:
     """A header's value with its type letter."""
     _, kind, value = header
     try:
-        if kind == "longstr" and isinstance(value, str):
+        if kind in _TEXTS and isinstance(value, str):  # as nearly all are, so it is asked first
             return _long(b"S", value.encode("utf-8", "surrogatepass"))
+        if kind == "Number" and isinstance(value, str) and value.isdigit():  # as our own marks say it
+            return b"l" + _INT64.pack(int(value))
         if kind.startswith("raw:") and isinstance(value, bytes):
             return kind[4:].encode() + struct.pack(">I", len(value)) + value
         if isinstance(value, bytes):
@@ -270,7 +281,7 @@ def _field(header: Header) -> bytes:
             return _from_json(json.loads(value))
         if kind in _LETTERS:
             return _scalar(_LETTERS[kind], value)
-        if kind.startswith("Number") and value.lstrip("-").isdigit():  # as our own marks say it
+        if kind.startswith("Number") and value.lstrip("-").isdigit():
             return _scalar("l", value)
     except (ValueError, OverflowError, struct.error, InvalidOperation, RecursionError, TypeError) as error:
         raise NotEncodable(f"header {header.name!r} is no {kind}: {error}") from None
@@ -323,5 +334,5 @@ def _from_json(value: Any) -> bytes:
                 return _long(b"S", base64.b64decode(marked))
             else:
                 return _scalar(_LETTERS[kind], marked)
-        return b"F" + _table([(name, _from_json(item)) for name, item in value.items()])
+        return b"F" + _table([_name(name) + _from_json(item) for name, item in value.items()])
     raise ValueError(f"{type(value).__name__} has no AMQP type here")
