@@ -852,7 +852,7 @@ def test_several_windows_are_on_the_wire_and_each_has_its_own_results(
     windows = [[outgoing(b"%d" % n, n) for n in range(at, at + 20)] for at in range(0, 80, 20)]
     with monkeypatch.context() as deaf:
         deaf.setattr(Link, "serve", lambda _: None)  # a quick node has answered before the next window is begun
-        finishes = [rabbit.begin(queue, window) for window in windows]
+        finishes = [rabbit.ready(queue, window)() for window in windows]
 
     assert rabbit._publishing.confirms.sender is not None
     assert len(rabbit._publishing.confirms.sender.unanswered()) == 4, "nobody waited for an answer"
@@ -871,7 +871,7 @@ def test_what_needs_the_brokers_word_before_anything_follows_is_sent_in_its_turn
     keys = [None, None, "k", None, None, None]
     finishes, on_the_wire = [], []
     for number, (body, key) in enumerate(zip(bodies, keys, strict=True)):
-        finishes.append(rabbit.begin(queue, [outgoing(body, number, ordering_key=key)]))
+        finishes.append(rabbit.ready(queue, [outgoing(body, number, ordering_key=key)])())
         assert rabbit._publishing.confirms.sender is not None
         on_the_wire.append(len(rabbit._publishing.confirms.sender.unanswered()))
     assert (on_the_wire[0], on_the_wire[2], on_the_wire[4]) == (0, 0, 0), "and all before it"
@@ -879,10 +879,20 @@ def test_what_needs_the_brokers_word_before_anything_follows_is_sent_in_its_turn
     got = BrokerContract.take(rabbit, queue, 6)
     assert [one.letter.body for one in got] == bodies
 
-    late = rabbit.begin(queue, [outgoing(delay_seconds=900.0)])
-    refused, sent = rabbit.begin(queue, [outgoing(headers=(Header("x" * 256, "longstr", "v"),)), outgoing()])()
+    late = rabbit.ready(queue, [outgoing(delay_seconds=900.0)])()
+    refused, sent = rabbit.ready(queue, [outgoing(headers=(Header("x" * 256, "longstr", "v"),)), outgoing()])()()
     assert (late()[0].status, refused.status, sent.status) == ("sent", "refused", "sent")
     assert rabbit.depth(queue).delayed == 1
+
+
+@pytest.mark.server
+def test_what_is_ready_is_not_sent_before_it_is_begun(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
+    queue = create()
+    rabbit.publish(queue, [outgoing(b"first", 1)])
+    begin = rabbit.ready(queue, [outgoing(b"second", 2)])
+    assert rabbit.depth(queue).total == 1
+    assert [one.status for one in begin()()] == ["sent"]
+    assert rabbit.depth(queue).total == 2
 
 
 @pytest.mark.server
@@ -892,7 +902,7 @@ def test_windows_to_a_queue_that_is_gone_are_not_sent(
     queue = create()
     rabbit.publish(queue, [outgoing()])
     rabbitmq.ask("DELETE", f"queues/%2F/{queue}")
-    for finish in [rabbit.begin(queue, [outgoing(b"%d" % n, n) for n in range(3)]) for _ in range(2)]:
+    for finish in [rabbit.ready(queue, [outgoing(b"%d" % n, n) for n in range(3)])() for _ in range(2)]:
         with pytest.raises(QueueMissing):
             finish()
 
@@ -901,13 +911,13 @@ def test_windows_to_a_queue_that_is_gone_are_not_sent(
 def test_of_windows_on_a_connection_that_is_lost_nobody_knows(rabbit: RabbitMQ, create: Callable[..., str]) -> None:
     queue = create()
     rabbit.publish(queue, [outgoing()])
-    finishes = [rabbit.begin(queue, [outgoing(b"%d" % n, n) for n in range(3)]) for _ in range(2)]
+    finishes = [rabbit.ready(queue, [outgoing(b"%d" % n, n) for n in range(3)])() for _ in range(2)]
     assert rabbit._session.link is not None
     rabbit._session.link.abort()
 
     for finish in finishes:
         assert {one.status for one in finish()} <= {"sent", "unknown"}, "what left may have arrived"
-    assert rabbit.begin(queue, [outgoing()])()[0].status == "sent", "over a new connection"
+    assert rabbit.ready(queue, [outgoing()])()()[0].status == "sent", "over a new connection"
 
 
 class Confirming:

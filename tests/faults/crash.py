@@ -104,8 +104,11 @@ class ServedBroker:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return functools.partial(self._call, name)
 
-    def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
+    def ready(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], Callable[[], list[Publication]]]:
         """See :class:`redrive.brokers.base.Pipelines`; between its beginning and its end a process can die too."""
+        return functools.partial(self._begin, queue, messages)
+
+    def _begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
         self._points.reach("before publish")
         self._pipe.send(("call", "publish", (queue, messages), {}))
         self._points.reach(f"publish{_IN_ITS_HANDS}")

@@ -444,13 +444,17 @@ class OnTheWire(MemoryBroker):
         self.unmarked: list[int] = []
         self.together: list[int] = []
 
-    def begin(self, queue: str, messages: Any) -> Any:
-        self._begun += len(messages)
+    def ready(self, queue: str, messages: Any) -> Any:
+        begin = super().ready(queue, messages)
+        return lambda: self._begin(begin, len(messages))
+
+    def _begin(self, begin: Any, count: int) -> Any:
+        self._begun += count
         ((marked,),) = self._workshop.query("select count(*) from redelivery_attempts where sent_at is not null")
         self.unmarked.append(self._begun - marked)
         self._windows += 1
         self.together.append(self._windows - self._over)
-        finish = super().begin(queue, messages)
+        finish = begin()
 
         def over() -> Any:
             self._over += 1
@@ -575,9 +579,9 @@ def test_a_full_destination_is_never_overfilled_by_what_is_on_the_wire(tmp_path:
     fullest: list[int | None] = []
 
     class Looking(OnTheWire):
-        def begin(self, queue: str, messages: Any) -> Any:
-            finish = super().begin(queue, messages)
-            fullest.append(self.depth(queue).total)
+        def _begin(self, begin: Any, count: int) -> Any:
+            finish = super()._begin(begin, count)
+            fullest.append(self.depth("orders").total)
             return finish
 
     workshop.broker = Looking(workshop)

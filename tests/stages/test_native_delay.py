@@ -61,14 +61,19 @@ def test_a_delay_counts_from_when_the_broker_got_it_and_not_from_when_it_said_so
     run = planned(workshop)
 
     class Thoughtful(MemoryBroker):
-        def begin(self, queue: str, messages: Any) -> Any:
-            finish = super().begin(queue, messages)
+        def ready(self, queue: str, messages: Any) -> Any:
+            begin = super().ready(queue, messages)
 
-            def over() -> Any:
-                workshop.advance(seconds=30)
-                return finish()
+            def begun() -> Any:
+                finish = begin()
 
-            return over
+                def over() -> Any:
+                    workshop.advance(seconds=30)
+                    return finish()
+
+                return over
+
+            return begun
 
     workshop.broker = Thoughtful(workshop.world)
     deliver(workshop, run)

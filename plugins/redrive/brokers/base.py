@@ -383,9 +383,11 @@ class ReadsAhead(Protocol):
 class Pipelines(Protocol):
     """What a broker has besides where its capabilities say ``pipelines``."""
 
-    def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
-        """Hand the messages to the broker; what is returned waits for its word, and returns or raises what
-        :meth:`Broker.publish` does.
+    def ready(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], Callable[[], list[Publication]]]:
+        """Make the messages ready to go. The broker is asked nothing for it, so another thread may do it meanwhile.
+
+        What is returned hands them to the broker when it is called, and returns what waits for the broker's word, and
+        then returns or raises what :meth:`Broker.publish` does.
 
         Nothing is raised before. The next publish, or anything else, may begin meanwhile: messages go out in the order
         in which they were begun, and results are asked for in that order. What is never asked for may have arrived.
@@ -394,7 +396,8 @@ class Pipelines(Protocol):
 
 
 def published_at_once(publish: Callable[[], list[Publication]]) -> Callable[[], list[Publication]]:
-    """What :meth:`Pipelines.begin` returns where it has to wait itself: it tells, or raises, what ``publish`` did."""
+    """What a publish that was begun is, where it had to be waited for: it tells, or raises, what ``publish`` did; see
+    :meth:`Pipelines.ready`."""
     done: Future[list[Publication]] = Future()
     try:
         done.set_result(publish())

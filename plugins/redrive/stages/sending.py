@@ -40,9 +40,9 @@ from redrive.stages.rates import Rate
 
 log = logging.getLogger(__name__)
 
-#: Has a window's results: see :class:`redrive.brokers.base.Pipelines`.
+#: Has a window's results, and begins to publish it: see :class:`redrive.brokers.base.Pipelines`.
 Finish = Callable[[], list[Publication]]
-
+Begin = Callable[[], Finish]
 
 #: Seconds: whoever waits longer for its turn leaves nothing on the wire meanwhile.
 LONGEST_ON_THE_WIRE = 0.1
@@ -63,6 +63,13 @@ class Totals:
     unreadable: int = 0
 
 
+class _Read(NamedTuple):
+    """A part of a confirm window whose payloads are at hand, and how it goes to the broker."""
+
+    messages: list[Outgoing]
+    begin: Begin
+
+
 @dataclass(slots=True)
 class _SliceUnderWay:
     """A slice that is being sent."""
@@ -75,7 +82,7 @@ class _SliceUnderWay:
     outgoing: Iterator[Outgoing]
     damaged: list[Claimed]  # found since they were last set aside
     began: float
-    announced: deque[list[Outgoing]] = field(default_factory=deque)
+    announced: deque[_Read] = field(default_factory=deque)
     on_the_wire: int = 0  # parts
     mark: int = 0  # the last message that was announced
     stopped: bool = False  # nothing more of it is announced; what is on the wire is still marked
@@ -216,14 +223,21 @@ class SliceSender:
         if not first or one.claimed.destination in self._blocked:
             return
         one.announced.extend(first)
-        one.mark = first[-1][-1].message_id
+        one.mark = first[-1].messages[-1].message_id
         context = self._context
         windows.raise_mark(context.ledger, context.lease, one.claimed.slice_id, one.mark, context.now())
 
-    def _next_part(self, one: _SliceUnderWay, parts: int) -> list[Outgoing]:
+    def _next_part(self, one: _SliceUnderWay, parts: int) -> _Read | None:
+        """The next part of the slice, made ready as far as that goes without the broker; None where there is none."""
         if one.stopped:
-            return []
-        return list(itertools.islice(one.outgoing, self._context.route.deliver.confirm_window // parts))
+            return None
+        messages = list(itertools.islice(one.outgoing, self._context.route.deliver.confirm_window // parts))
+        if not messages:
+            return None
+        broker, to = self._context.broker, one.claimed.destination
+        if parts > 1:
+            return _Read(messages, cast("Pipelines", broker).ready(to, messages))
+        return _Read(messages, lambda: lambda: broker.publish(to, messages))
 
     def _rest(self, one: _SliceUnderWay) -> list[int]:
         """What was not announced yet and can be."""
@@ -238,7 +252,8 @@ class SliceSender:
 
     def _begin(self, one: _SliceUnderWay) -> None:
         """Send what was announced first when its turn comes, unless something speaks against it and all behind it."""
-        context, messages, to = self._context, one.announced[0], one.claimed.destination
+        context, to = self._context, one.claimed.destination
+        messages, begin = one.announced[0]
         self._pace(one.rate, len(messages), one.share)
         too_late = one.claimed.repeat_until is not None and context.now() >= one.claimed.repeat_until
         if too_late or to in self._blocked:
@@ -249,25 +264,20 @@ class SliceSender:
         one.announced.popleft()
         self.arrived[to] += len(messages)
         one.on_the_wire += 1
-        began, pipelines = context.now(), self._parts(to) > 1
-        finish = (
-            cast("Pipelines", context.broker).begin(to, messages)
-            if pipelines
-            else lambda: context.broker.publish(to, messages)
-        )
-        self._wire.append(_Part(one, messages, finish, pipelines, began))
+        began = context.now()
+        self._wire.append(_Part(one, messages, begin(), self._parts(to) > 1, began))
 
     def _finish_oldest(self, current: _SliceUnderWay | None = None, parts: int = 1) -> None:
         """Mark what was sent first when the broker has confirmed it. With a ``current`` slice, which is its own or the
         next one, the next part of that is read meanwhile, and announced."""
         context = self._context
         one, messages, finish, _, began = self._wire.popleft()
-        with self._prefetch(lambda: self._next_part(current, parts) if current else []) as read:
+        with self._prefetch(lambda: self._next_part(current, parts) if current else None) as read:
             marks, problem = _published(finish, one, messages, began)
         self._note(one, problem)
         if current and one.claimed.destination == current.claimed.destination:
             current.trouble = current.trouble or problem
-        following: list[Outgoing] = []
+        following: _Read | None = None
         if current and current.trouble is None and not current.stopped:
             try:
                 following = read()
@@ -283,7 +293,7 @@ class SliceSender:
             marks,
             tries=context.route.deliver.tries,
             now=context.now(),
-            following=(current.claimed.slice_id, following[-1].message_id) if current and following else None,
+            following=(current.claimed.slice_id, following.messages[-1].message_id) if current and following else None,
             last_window=last,
             first_sends=not one.claimed.resends,
         )
@@ -291,9 +301,9 @@ class SliceSender:
         self._count(one, marks)
         if last:
             self._tell(one)
-        if current and announced:
+        if current and following and announced:
             current.announced.append(following)
-            current.mark = following[-1].message_id
+            current.mark = following.messages[-1].message_id
         elif current and rest:
             current.stopped = True
             self._give_back(current, rest)

@@ -69,9 +69,9 @@ class MemoryBroker:
         """See :class:`~redrive.brokers.base.Broker`."""
         return self._publishing.publish(queue, messages)
 
-    def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
-        """See :class:`~redrive.brokers.base.Pipelines`; it has arrived at once."""
-        return published_at_once(lambda: self.publish(queue, messages))
+    def ready(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], Callable[[], list[Publication]]]:
+        """See :class:`~redrive.brokers.base.Pipelines`; what is begun has arrived at once."""
+        return lambda: published_at_once(lambda: self.publish(queue, messages))
 
     def leads_to(self, queue: str, origin: str) -> bool | None:
         """See :class:`~redrive.brokers.base.Broker`."""

@@ -127,9 +127,9 @@ class RabbitMQ:
         """See :class:`~redrive.brokers.base.Broker` and :meth:`Publishing.publish`."""
         return self._publishing.publish(queue, messages)
 
-    def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
-        """See :class:`~redrive.brokers.base.Pipelines` and :meth:`Publishing.begin`."""
-        return self._publishing.begin(queue, messages)
+    def ready(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], Callable[[], list[Publication]]]:
+        """See :class:`~redrive.brokers.base.Pipelines` and :meth:`Publishing.ready`."""
+        return self._publishing.ready(queue, messages)
 
     # --- looking --------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ when they don't come.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from redrive.brokers.base import Publication
 from redrive.brokers.rabbitmq.declared import Declared
@@ -24,9 +25,9 @@ WINDOW, WINDOW_BYTES = 1_000, 4 * 1024 * 1024
 class Window:
     """Messages that were sent together, and what the broker said of each."""
 
-    def __init__(self, first: int, size: int) -> None:
+    def __init__(self, first: int, pack: Sequence[tuple[str, bytes, bytes]]) -> None:
         self.first = first
-        self.size = size
+        self.size = size = len(pack)
         self.pending = set(range(first, first + size))
         self.answered = first  # the broker has said something of every tag below
         self.said: dict[int, Publication] = {}
@@ -35,7 +36,15 @@ class Window:
         self.unmatched = 0  # came back, and nobody knows which of them
         self.shared = False  # another window was on the wire together with it
         self.words = ""
-        self.places: dict[tuple[bytes, bytes], list[int]] = {}  # tags by content header and body
+        self._pack = pack
+
+    @cached_property
+    def places(self) -> dict[tuple[bytes, bytes], list[int]]:
+        """Tags by content header and body: made when the first message comes back, which of most windows none does."""
+        places: dict[tuple[bytes, bytes], list[int]] = {}
+        for tag, (_, raw, body) in enumerate(self._pack, self.first):
+            places.setdefault((raw, body), []).append(tag)
+        return places
 
     def classify_nacks(self, full: Sequence[bool]) -> None:
         """``full``: of each message, whether a nack of its queue says that it has no room.
@@ -73,9 +82,7 @@ class Sender:
 
     def send(self, pack: Sequence[tuple[str, bytes, bytes]]) -> Window:
         """Hand the pack (queue, content header, body) to the connection."""
-        window = Window(self.channel.published + 1, len(pack))
-        for tag, (_, raw, body) in enumerate(pack, window.first):
-            window.places.setdefault((raw, body), []).append(tag)
+        window = Window(self.channel.published + 1, pack)
         self._windows.append(window)
         if len(self._windows) > 1:
             for one in self._windows:

@@ -60,7 +60,9 @@ class Publishing:
             return [Publication("retry", detail=str(error))] * len(messages)
         encoded: list[bytes | None] = []
         for index, message in enumerate(messages):
-            raw, objection = self._encoded(queue, message, link)
+            raw, objection = self._encoded(queue, message)
+            if raw is not None and (objection := _objection(raw, link)):
+                raw = None
             encoded.append(raw)
             if raw is None:
                 results[index] = Publication("refused", detail=objection)
@@ -78,28 +80,38 @@ class Publishing:
             raise errors[0]
         return done
 
-    def begin(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]]:
+    def ready(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], Callable[[], list[Publication]]]:
         """See :class:`~redrive.brokers.base.Pipelines`.
 
-        What needs the broker's word before anything follows is published here: the first window of a channel, messages
-        with a key or a delay, large ones, and any that RabbitMQ will never take.
+        What needs the broker's word before anything follows is published when it is begun: the first window of a
+        channel, messages with a key or a delay, large ones, and any that RabbitMQ will never take.
         """
-        finish = self._begun(queue, messages)
-        return finish or published_at_once(lambda: self.publish(queue, messages))
+        pack = self._pack(queue, messages)
 
-    def _begun(self, queue: str, messages: Sequence[Outgoing]) -> Callable[[], list[Publication]] | None:
-        ready = self.confirms.ready() if messages else None
-        if ready is None:
-            return None
-        link, sender = ready
+        def begin() -> Callable[[], list[Publication]]:
+            finish = self._begun(queue, pack) if pack else None
+            return finish or published_at_once(lambda: self.publish(queue, messages))
+
+        return begin
+
+    def _pack(self, queue: str, messages: Sequence[Outgoing]) -> list[tuple[str, bytes, bytes]] | None:
+        """The messages (queue, content header, body) as one window that may follow another on the wire; None: not."""
         if any(one.ordering_key is not None or one.delay_seconds > 0 for one in messages):
             return None
-        encoded = [self._encoded(queue, one, link)[0] for one in messages]
-        if not all(encoded) or len(packs(messages, encoded)) > 1:
+        encoded = [self._encoded(queue, one)[0] for one in messages]
+        if not all(encoded) or len(packs(messages, encoded)) != 1:
             return None
         if len(messages[0].body) > WINDOW_BYTES // 4:  # goes alone, so it is the only one
             return None
-        pack = [(queue, raw or b"", one.body) for raw, one in zip(encoded, messages, strict=True)]
+        return [(queue, raw or b"", one.body) for raw, one in zip(encoded, messages, strict=True)]
+
+    def _begun(self, queue: str, pack: Sequence[tuple[str, bytes, bytes]]) -> Callable[[], list[Publication]] | None:
+        ready = self.confirms.ready()
+        if ready is None:
+            return None
+        link, sender = ready
+        if any(_objection(raw, link) for _, raw, _ in pack):
+            return None
         window = sender.send(pack)
 
         def finish() -> list[Publication]:
@@ -144,7 +156,7 @@ class Publishing:
                     blocked.add(key)
         return errors
 
-    def _encoded(self, queue: str, message: Outgoing, link: Link) -> tuple[bytes | None, str]:
+    def _encoded(self, queue: str, message: Outgoing) -> tuple[bytes | None, str]:
         """The message's content header, or why RabbitMQ will never take it."""
         try:
             raw = encode(message, queue=queue, user=self._user, keep_expiration=self._keep_expiration)
@@ -154,6 +166,11 @@ class Publishing:
             return None, f"a delay of {message.delay_seconds:g} s is longer than a queue keeps it here"
         if len(message.body) > self._max_message_bytes:
             return None, f"{len(message.body)} bytes; RabbitMQ takes at most {self._max_message_bytes}"
-        if len(raw) + 32 > link.frame_max:
-            return None, f"{len(raw)} bytes of headers; they have to fit into one frame of {link.frame_max}"
         return raw, ""
+
+
+def _objection(raw: bytes, link: Link) -> str:
+    """Why a content header can't go over the link; "" where it can."""
+    if len(raw) + 32 > link.frame_max:
+        return f"{len(raw)} bytes of headers; they have to fit into one frame of {link.frame_max}"
+    return ""
