@@ -414,6 +414,7 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
             ('{"code": "400", "message": "no hat"}', '{"code": "400", "field": "brim", "message": "bad brim"}'),
             id="codes with other words",
         ),
+        pytest.param(('{"code": "hat_bad"}', '{"code": "hat_bad", "field": "brim"}'), id="codes with a field"),
         pytest.param(
             (
                 "The hat refused: {'ok': False, 'error': 'hat_lost'}",

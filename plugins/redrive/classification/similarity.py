@@ -17,7 +17,7 @@ from redrive.classification.template_parts import (
     NEAREST,
     Parts,
     Signature,
-    is_of_codes,
+    codes_of,
     names_in,
     names_what_is_broken,
     signature_of,
@@ -28,6 +28,8 @@ from redrive.classification.values_and_names import is_of_failures
 LONG: Final = 3
 #: A core of so many words is one failure whatever says it: also what is no exception, such as a function.
 WIDE: Final = 5
+#: Fields that say where a failure was, not what it was.
+_WHERE: Final = frozenset(["domain", "component", "category", "stage"])
 #: So many words have to be told before one that says more is the same failure.
 LEFT_OUT: Final = 4
 _Key = TypeVar("_Key", bound=tuple[str, ...])
@@ -235,21 +237,24 @@ def _end_of(key: _Key, into: Mapping[_Key, _Key]) -> _Key:
 def _with_fewer_codes(
     by_core: Mapping[tuple[str, str], Sequence[tuple[str, Parts]]],
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """Cores of codes, and the only one that has all their codes and more, if nothing else differs: not every client
-    tells each field."""
+    """Cores of codes, and the only one that has all their codes and says besides where it was, if nothing else differs:
+    not every client tells each field."""
     told: dict[tuple[str, frozenset[Parts]], dict[str, frozenset[str]]] = {}
     for (frame, core), members in by_core.items():
-        if all(is_of_codes(template) for template, _ in members):
+        if codes := codes_of(members[0][0]):
             beside = frozenset(parts._replace(core="") for _, parts in members)
-            told.setdefault((frame, beside), {})[core] = frozenset(code.rpartition("=")[2] for code in core.split())
+            told.setdefault((frame, beside), {})[core] = codes
     into = {}
     for (frame, _), cores in told.items():
-        above = _above(cores)
-        for core, more in above.items():
-            ends = {cores[one] for one in more if not above[one]}
-            if len(ends) == 1:
-                into[frame, core] = frame, next(one for one in more if cores[one] in ends)
+        for core, above in _above(cores).items():
+            more = [one for one in above if _tell_where(cores[one] - cores[core])]
+            if len(more) == 1:
+                into[frame, core] = frame, more[0]
     return into
+
+
+def _tell_where(codes: frozenset[str]) -> bool:
+    return all(code.partition("=")[0] in _WHERE for code in codes)
 
 
 def _cut_short(

@@ -305,9 +305,10 @@ def names_in(words: str) -> str:
     return " ".join(word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word))
 
 
-def is_of_codes(template: str) -> bool:
-    """Whether it begins with what fields name: ``code=expired reason=token``."""
-    return _CODES.match(_peeled(template.partition(FRAME)[0])) is not None
+def codes_of(template: str) -> frozenset[str]:
+    """What fields name in front of it, ``code=expired reason=token``, each for itself."""
+    match = _CODES.match(_peeled(template.partition(FRAME)[0]))
+    return frozenset(match[0].split()) if match else frozenset()
 
 
 @lru_cache(maxsize=1 << 15)
@@ -315,7 +316,7 @@ def names_what_is_broken(template: str) -> bool:
     """Whether a column, a constraint or a code is named: then who says it, and when, tells nothing more."""
     said = template.partition(FRAME)[0]
     parts = signature_of(template).parts
-    if is_of_codes(template):
+    if codes_of(template):
         return False
     quoted = {word for name in _NAME.findall(said) for word in _words(name)}
     return bool(names_in(parts.core) or names_in(parts.aside) or quoted.intersection(parts.core.split()))
