@@ -59,6 +59,7 @@ def groups_of(*lines: str) -> list[str]:
             "queue is full. For more information, see https://shop.test/help/hats", "queue is full", id="read on"
         ),
         pytest.param("<14>1 2026-03-01T10:00:07Z node7 queue is full", "queue is full", id="syslog cut short"),
+        pytest.param("2026-03-01T10:00:07Z 7 queue is full", "queue is full", id="a time and a number"),
         pytest.param("(worker-3) queue is full", "queue is full", id="a worker in parentheses"),
         pytest.param("queue is full; https://shop.test/help/hats?id=7", "queue is full", id="a link behind"),
         pytest.param("queue is full [10.0.0.7:6379]", "queue is full", id="a server behind"),

@@ -53,10 +53,10 @@ _CODE = re.compile(
 )
 # In scripts that part no words by blanks, what is in another script.
 _OTHER_SCRIPT = re.compile(f"[^{WITHOUT_BLANKS}]+")
-# 课程 PH354: a value, unless what is in front of it says that it is a code
-_IN_TURN = re.compile(f"[{WITHOUT_BLANKS}]")
+# 课程 PH354: what is in front of it says whether it is a code
+_SCRIPT_WITHOUT_BLANKS = re.compile(f"[{WITHOUT_BLANKS}]")
 _NUMBERED_CODE = re.compile(r"[A-Z]{1,6}[_-]?[0-9]{2,6}")
-_CALLED_CODES = ("错误", "错误码", "代码", "状态码", "状态", "异常", "エラー", "コード", "番号", "오류", "코드")
+_CALLED_CODES = ("错误", "错误码", "代码", "状态码", "状态", "异常", "エラー", "コード", "エラー番号", "오류", "코드")
 _SMALL_NUMBER = re.compile(
     r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[0-9]{2}[a-f]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
     r"(?:utf|UTF|iso|ISO|sha|SHA|rfc|RFC)-?[0-9]{1,5}(?:-[0-9]{1,2})?"
@@ -85,7 +85,7 @@ _PARTICLES = r"(?:van|von|de|da|del|la|al|bin|der|den|dos|do|du|le|el|ben|ter|zu
 _NAMED = re.compile(rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{1,3}}(?![\w-])")
 # Dr Brandt, Mme van der Berg
 _TITLED = re.compile(
-    r"(?<![^\W_])((?:[Dd]r|Dre|Prof|M|Mme|Mlle|Mr|Mrs|Ms|Herrn?|Frau|Señora?)[.]?)"
+    r"(?<![^\W_])((?:[Dd]r|Dre|Prof|M[.]|Mme|Mlle|Mr|Mrs|Ms|Herrn?|Frau|Señora?)[.]?)"
     rf"(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}(?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{0,2}}(?![\w-])"
 )
 # postal code 91547: only codes of failures name something
@@ -328,13 +328,9 @@ def _prose(text: str) -> Iterator[str]:
         piece, kind = match.group(), match.lastgroup
         if kind == "word":
             bare = piece.rstrip(".:")
-            if _IN_TURN.search(before[-1:]) and _NUMBERED_CODE.fullmatch(bare) and not before.endswith(_CALLED_CODES):
-                yield BLANK + piece[len(bare) :]
-                before = piece
-                words += 1
-                continue
             is_whole = (before.lower() in _GRANTS and _DOTTED.fullmatch(bare)) or _TEMPLATE.fullmatch(bare)
-            yield (bare if is_whole else _of_word(bare)) + piece[len(bare) :]
+            word = bare if is_whole else BLANK if _is_numbered_behind(before, bare) else _of_word(bare)
+            yield word + piece[len(bare) :]
             before = ": " if piece.endswith(":") and piece.islower() and words else piece
             words += 1
         elif kind is None:
@@ -353,6 +349,12 @@ def _prose(text: str) -> Iterator[str]:
         else:
             name = _of_quoted(match[kind].strip(), before)
             yield name if BLANK in name or " " in name else f"'{name}'"
+
+
+def _is_numbered_behind(before: str, word: str) -> bool:
+    """Whether a word with a number is a value, as it is in scripts without blanks unless it is called a code."""
+    is_in_script = _SCRIPT_WITHOUT_BLANKS.search(before[-1:]) is not None and not before.endswith(_CALLED_CODES)
+    return is_in_script and _NUMBERED_CODE.fullmatch(word) is not None
 
 
 def _of_word(word: str) -> str:
