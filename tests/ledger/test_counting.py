@@ -157,12 +157,16 @@ def test_a_destination_that_is_met_again_after_a_move_begins_with_nothing(plant:
 
 
 def test_the_numbers_of_a_stage_are_read_from_its_attempts_alone(plant: Plant) -> None:
-    """However long the history is."""
-    if plant.ledger.dialect.name != "sqlite":
-        return
-    for view, index in (
-        ("group_state", "ix_redelivery_attempts_group_stage"),
-        ("destination_state", "ix_redelivery_attempts_destination_stage"),
-    ):
-        plan = str(plant.rows(f"explain query plan select * from {view} where route = 'orders'"))
-        assert f"USING COVERING INDEX {index}" in plan
+    """However long the history is: an index has all of it."""
+    explain, said = "explain query plan", "USING COVERING INDEX {}"
+    with plant.ledger.read() as connection:
+        if plant.ledger.dialect.name == "postgresql":
+            explain, said = "explain", "Index Only Scan using {} on"
+            for way in ("seqscan", "bitmapscan"):  # of an empty table they cost no more
+                connection.exec_driver_sql(f"set local enable_{way} = off")
+        for view, index in (
+            ("group_state", "ix_redelivery_attempts_group_stage"),
+            ("destination_state", "ix_redelivery_attempts_destination_stage"),
+        ):
+            plan = connection.exec_driver_sql(f"{explain} select * from {view} where route = 'orders'").all()
+            assert said.format(index) in str(plan)

@@ -1,12 +1,13 @@
 -- The breaker of each destination that a route has sent to: how many it allows at its stage, and of the attempts that
--- count for that stage how many were sent, stayed away and came back.
+-- count for that stage how many were sent, stayed away and came back. All that is read of an
+-- attempt is in the index of its stage, as in group_state.
 create view destination_state as
 select
     breakers.route,
     breakers.destination,
     breakers.stage,
     breakers.allowed,
-    count(attempts.message_id) as sent,
+    count(attempts.destination_stage) as sent,
     count(case when attempts.outcome in ('presumed', 'confirmed') then 1 end) as stayed,
     count(case when attempts.outcome = 'returned' then 1 end) as returned,
     breakers.trips,
