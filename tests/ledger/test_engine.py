@@ -171,6 +171,18 @@ def _a_run(ledger: Ledger, run_id: str) -> None:
         )
 
 
+@pytest.mark.server
+def test_postgresql_neither_compiles_nor_parts_a_statement_that_looks_expensive(postgres_database: str) -> None:
+    ledger = Ledger(postgres_database)
+    with ledger.read() as connection:
+        told = {
+            name: connection.exec_driver_sql(f"show {name}").scalar_one()
+            for name in ("jit", "max_parallel_workers_per_gather")
+        }
+    ledger.close()
+    assert told == {"jit": "off", "max_parallel_workers_per_gather": "0"}
+
+
 def test_many_who_open_a_new_file_at_once_are_all_let_in(tmp_path: Path) -> None:
     errors: list[BaseException] = []
 

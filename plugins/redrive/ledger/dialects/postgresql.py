@@ -17,6 +17,10 @@ from redrive.ledger.dialects.stored_headers import header_condition
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: What each of its sessions is told. It neither compiles a statement (``jit``) nor begins more processes for it: it
+#: would where a plan looks expensive, as it does once much is finished, however few rows are read in the end, and then
+#: either takes longer than our statements do.
+_SESSION = "-csearch_path=redrive -ctimezone=UTC -cjit=off -cmax_parallel_workers_per_gather=0"
 #: So many changes are worth another look at a table however large it is: what a claim reads at worst, again and again.
 MUCH = 100_000
 
@@ -35,7 +39,7 @@ class Postgresql(Dialect):
         with needing("postgres", "database: PostgreSQL"):  # whose driver is imported here
             return sa.create_engine(
                 url,
-                connect_args={"options": "-csearch_path=redrive -ctimezone=UTC"},
+                connect_args={"options": _SESSION},
                 pool_pre_ping=True,
                 hide_parameters=True,
             )
