@@ -1,6 +1,9 @@
 """What is left for runs to do, and when: by it a command that runs until all is done knows when to go on and to end."""
 
+from pathlib import Path
+
 from redrive.ledger.account import inspecting
+from tests import query_plans
 from tests.ledger.test_escalations import person
 from tests.workshop import KEY_ERROR, THROTTLED, Workshop
 
@@ -35,6 +38,14 @@ def test_what_waits_is_left_until_it_is_due_and_what_was_sent_until_its_outcome(
             break
     assert workshop.states().keys() <= {"presumed", "confirmed"}
     assert left(workshop) == inspecting.ToDo(0, "", None, [])
+
+
+def test_what_was_sent_and_has_no_outcome_is_counted_once(tmp_path: Path) -> None:
+    """Not once for each sum that it is in."""
+    workshop = Workshop(tmp_path)
+    with query_plans.told() as steps:
+        left(workshop)
+    assert len([step for step in steps if "attempts USING" in step.text and "watched" in step.statement]) == 1
 
 
 def test_what_is_behind_a_gate_that_failed_is_left_for_a_person(workshop: Workshop) -> None:

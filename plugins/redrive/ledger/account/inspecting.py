@@ -10,6 +10,7 @@ from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
 from redrive.ledger.delivery import breakers, expiry, gate_waits
 from redrive.ledger.engine import parse_instant, sql
+from redrive.ledger.predicates import WATCHED
 from redrive.ledger.transactions import MACHINE
 from redrive.lifecycle import State
 from redrive.message import index_key
@@ -81,14 +82,15 @@ def _watching(connection: Connection, route: str) -> dict[str, Any]:
     yet, those that it has and whose window is not over, since when, and the source that holds everything up."""
     row = _one(
         connection,
-        "select coalesce(sum(case when observed_from is null then awaited end), 0) as not_worked_past,"
+        # Materialized, or each mention of awaited counts anew.
+        "with watched as materialized (select observed_from, last_sent_at, (select count(*) from redelivery_attempts"
+        " attempts where attempts.slice_id = slices.slice_id and attempts.sent_at is not null"
+        " and attempts.outcome is null) as awaited from delivery_slices slices"
+        f" where route = :route and {WATCHED})"
+        " select coalesce(sum(case when observed_from is null then awaited end), 0) as not_worked_past,"
         " coalesce(sum(case when observed_from is not null then awaited end), 0) as in_window,"
         " min(case when observed_from is null then last_sent_at end) as oldest_send,"
-        " min(observed_from) as worked_past_at from (select observed_from, last_sent_at, (select count(*) from"
-        " redelivery_attempts attempts where attempts.slice_id = slices.slice_id and attempts.sent_at is not null"
-        " and attempts.outcome is null) as awaited from delivery_slices slices"
-        " where route = :route and closed_at is not null and observed_at is null and sent > 0) watched"
-        " where awaited > 0",
+        " min(observed_from) as worked_past_at from watched where awaited > 0",
         route=route,
     )
     assert row is not None  # noqa: S101 - an aggregate
