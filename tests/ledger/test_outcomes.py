@@ -184,6 +184,18 @@ def test_times_to_return_are_known_from_twenty_on(plant: Plant) -> None:
         assert outcomes.return_times(connection, "orders", quantile=0.5) == pytest.approx(11)
 
 
+def test_what_a_consumer_put_off_for_later_tells_nothing_of_the_time_to_return(plant: Plant) -> None:
+    ids = plant.messages(3)
+    plant.send()
+    own_ids = plant.rows("select redrive_id from messages order by message_id")
+    for n, (redrive_id,) in enumerate(own_ids):
+        kind = "dead_letter" if n else "delay"
+        plant.load({"redrive_id": redrive_id, "redrive_attempt": 1, "body": f"body {n}".encode(), "kind": kind})
+    with plant.ledger.read() as connection:
+        assert outcomes.return_times(connection, "orders", least=len(ids) - 1) is not None
+        assert outcomes.return_times(connection, "orders", least=len(ids)) is None
+
+
 # --- what looks prove -------------------------------------------------------------------------------------
 
 
