@@ -163,7 +163,7 @@ class Times(NamedTuple):
 
 def times_to_outcome(connection: Connection, ledger: Ledger, route: str, slo: timedelta | None) -> Times | None:
     """Of the newest :data:`TIMED` sends of a route; None where no outcome is known. Percentiles by nearest rank."""
-    seconds = ledger.dialect.seconds_between("messages.first_enqueued_at", "redelivery_attempts.outcome_at")
+    seconds = ledger.dialect.seconds_between("enqueued_at", "outcome_at")
     rank = "(sends * {percent} + 99) / 100"
     columns = ", ".join(
         f"min(case when place >= {rank.format(percent=percent)} then seconds end) as within_{percent}"
@@ -171,11 +171,13 @@ def times_to_outcome(connection: Connection, ledger: Ledger, route: str, slo: ti
     )
     row = first_of(
         connection,
-        f"select max(sends) as sends, {columns}, sum(case when seconds <= :slo then 1 else 0 end) as in_time from"
+        # Each message is looked up: joined, PostgreSQL would read all messages as soon as these are some thousands.
+        "with known as materialized (select outcome_at, (select messages.first_enqueued_at from messages where"
+        " messages.message_id = redelivery_attempts.message_id) as enqueued_at from redelivery_attempts where"
+        " slice_id >= :first and route = :route and outcome in ('presumed', 'confirmed'))"
+        f" select max(sends) as sends, {columns}, sum(case when seconds <= :slo then 1 else 0 end) as in_time from"
         " (select seconds, row_number() over (order by seconds) as place, count(*) over () as sends from"
-        f" (select {seconds} as seconds from redelivery_attempts inner join messages on messages.message_id ="
-        " redelivery_attempts.message_id where slice_id >= :first and redelivery_attempts.route = :route"
-        " and outcome in ('presumed', 'confirmed') and messages.first_enqueued_at is not null) as taken) as placed",
+        f" (select {seconds} as seconds from known where enqueued_at is not null) as taken) as placed",
         first=first_recent_slice(connection, [route], TIMED),
         route=route,
         slo=slo.total_seconds() if slo else 0.0,
