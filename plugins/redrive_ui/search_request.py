@@ -87,15 +87,22 @@ class Search:
         return query_of(self, changes)
 
     def where(
-        self, readable: Collection[str], now: datetime, dialect: Dialect, table: str = "messages"
+        self,
+        readable: Collection[str],
+        now: datetime,
+        dialect: Dialect,
+        table: str = "messages",
+        *,
+        looked_up: bool = False,
     ) -> tuple[str, dict[str, Any]]:
         """A condition over ``messages`` of what is counted out, and its parameters; not what finds them: a route may
-        have millions."""
+        have millions. ``looked_up``: their ids are known."""
         routes = [one for one in readable if self.route in ("", one)]
         where, values = routes_in(routes, dialect.off_index(f"{table}.route"))
         parts = [where]
         if self.state:
-            parts.append(f"{table}.state in ({', '.join(repr(one) for one in STATES[self.state])})")
+            state = dialect.in_row(f"{table}.state") if looked_up else f"{table}.state"
+            parts.append(f"{state} in ({', '.join(repr(one) for one in STATES[self.state])})")
         for name, column in (("cause", "cause"), ("queue", "source")):
             if value := getattr(self, name):
                 parts.append(f"{table}.{column} = :{name}")

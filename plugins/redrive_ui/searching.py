@@ -77,7 +77,7 @@ class _SearchRun:
         self.told: list[str] = []
         self._connection, self._asked, self._readable, self._redactor = connection, asked, readable, redactor
         self._dialect = dialect_of(connection)
-        self._where, self._values = asked.where(readable, now, self._dialect)
+        self._where, self._values = asked.where(readable, now, self._dialect, looked_up=True)
         self._here, _ = routes_in([one for one in readable if asked.route in ("", one)])
 
     def ways(self) -> Iterator[tuple[str, Iterable[int]]]:
@@ -106,8 +106,8 @@ class _SearchRun:
         """Of the messages of ``inner`` the newest that are asked for."""
         rows = rows_of(
             self._connection,
-            f"select messages.message_id from ({inner}) as looked inner join messages on messages.message_id ="
-            f" looked.message_id where {self._where} order by messages.message_id desc limit {PAGE + 1}",
+            f"select messages.message_id from messages where {self._dialect.few('messages.message_id', inner)}"
+            f" and {self._where} order by messages.message_id desc limit {PAGE + 1}",
             **values,
             **self._values,
         )
@@ -130,19 +130,21 @@ class _SearchRun:
         return self._of(f"select message_id from messages where message_key = :word limit {LOOK_INDEX}", word=word)
 
     def _keys_that_begin(self, word: str) -> list[int]:
-        return self._by_index(
-            "messages", self._dialect.begins("message_key", ":low", ":high"), f"key begins with {word}", word
-        )
+        return self._by_index("messages", "message_key", f"key begins with {word}", word)
 
     def _fields_that_begin(self, word: str, selector: str = "") -> list[int]:
-        condition = self._dialect.begins("value", ":low", ":high") + (" and field = :field" if selector else "")
-        found = self._by_index("message_fields", condition, f"field begins with {word}", word.lower(), selector)
+        found = self._by_index("message_fields", "value", f"field begins with {word}", word.lower(), selector)
         return self._that_may_be_seen(found, word.lower())
 
-    def _by_index(self, table: str, condition: str, what: str, word: str, selector: str = "") -> list[int]:
+    def _by_index(self, table: str, column: str, what: str, word: str, selector: str = "") -> list[int]:
         values = {"low": word, "high": f"{word}\U0010ffff"} | ({"field": selector} if selector else {})
-        inner = f"select message_id from {table} where {condition} limit {LOOK_INDEX}"
-        found = self._of(f"select message_id from ({inner}) as inside", **values)
+        condition = self._dialect.begins(column, ":low", ":high") + (" and field = :field" if selector else "")
+        # In the order of the index: where many begin so, PostgreSQL would read rows as they lie until it has enough.
+        inner = (
+            f"select message_id from {table} where {condition} order by {self._dialect.by_beginning(column)}"
+            f" limit {LOOK_INDEX}"
+        )
+        found = self._of(inner, **values)
         if len(found) <= PAGE:
             (row,) = rows_of(self._connection, f"select count(*) as n from ({inner}) as inside", **values)
             if row["n"] == LOOK_INDEX:
@@ -249,6 +251,10 @@ def _said(selector: str) -> str:
     return selector.replace("body:$.", "").replace("attribute:", "")
 
 
+#: SQL: the columns of a message by which messages are counted out.
+_ASKED = "message_id, route, source, state, cause, group_id, first_enqueued_at, dead_lettered_at, changed_at"
+
+
 def _newest(
     connection: Connection, asked: Search, readable: Collection[str], now: datetime, after: int | None
 ) -> Found:
@@ -266,22 +272,22 @@ def _newest(
         most = max(1_000, LOOK // len(routes))
         named = {f"one_{number}": route for number, route in enumerate(routes)}
         each = " union all ".join(
-            f"select * from (select message_id from messages where route = :{name} and state = '{state}'{before}"
+            f"select * from (select {_ASKED} from messages where route = :{name} and state = '{state}'{before}"
             f" order by message_id desc limit {most}) as of_{name}"
             for name in sorted(named)
         )
-        inner, values = f"({each}) as looked", {**values, **named}
+        # They are called as what they are taken of: joined with it, PostgreSQL may read all of it.
+        inner, values = f"({each}) as messages", {**values, **named}
     else:
         floor, since = message_queries.floor_of(connection, readable, LOOK, before=after)
-        inner = f"(select message_id from messages where message_id >= :floor{before}) as looked"
+        inner, where = "messages", f"messages.message_id >= :floor{before} and {where}"
         values["floor"] = floor
         following = floor if since else None
         if since:
             told.append(f"Looked at the {LOOK:,} messages that were staged since {since:%Y-%m-%d %H:%M} UTC.")
     rows = rows_of(
         connection,
-        f"select messages.message_id from {inner} inner join messages on messages.message_id = looked.message_id"
-        f" where {where} order by messages.message_id desc limit {PAGE + 1}",
+        f"select messages.message_id from {inner} where {where} order by messages.message_id desc limit {PAGE + 1}",
         **values,
     )
     ids = [row["message_id"] for row in rows]

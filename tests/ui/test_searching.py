@@ -308,7 +308,9 @@ class TestSaved:
 
 
 @pytest.mark.server
-def test_it_is_the_same_on_postgresql(make_site: Callable[..., Site], postgres_database: str) -> None:
+def test_it_is_the_same_on_postgresql(
+    make_site: Callable[..., Site], postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = make_site(postgres_database)
     blank.upgrade(site.ledger, seeding.NOW)
     seeding.seed(site.ledger, per_day=10)
@@ -328,6 +330,13 @@ def test_it_is_the_same_on_postgresql(make_site: Callable[..., Site], postgres_d
     assert "<b>1</b> message" in site.page("/messages?text=berlin")
     assert site.post("/api/filters", name="x", page="messages", query="text=berlin").status_code == 200
     assert site.post("/api/filters", name="x", page="messages", query="text=berlin").status_code == 409
+    some = site.rows("select message_id from messages order by message_id limit 9")
+    keys = {message_id: f"many-{99 - place}" for place, (message_id,) in enumerate(some)}
+    for message_id, key in keys.items():
+        site.change("update messages set message_key = :key where message_id = :id", key=key, id=message_id)
+    site.change("analyze messages")
+    monkeypatch.setattr(searching, "LOOK_INDEX", 2)  # of many that begin so the first are looked at, by the index
+    assert {keys[one] for one in found(site, "key:many")} == {"many-91", "many-92"}
     plan = " ".join(
         str(row)
         for row in site.rows(

@@ -99,6 +99,10 @@ class Dialect(ABC):
         index that is made for it."""
 
     @abstractmethod
+    def by_beginning(self, column: str) -> str:
+        """``column`` for an ``order by``, in the order of the index by which :meth:`begins` finds it."""
+
+    @abstractmethod
     def marks(self, types: Sequence[str]) -> str:
         """Marks for :meth:`many` in the list of a ``select``, by the types that PostgreSQL gives them."""
 

@@ -90,6 +90,9 @@ class Postgresql(Dialect):
     def begins(self, column: str, low: str, high: str) -> str:
         return f"({column} ~>=~ {low} and {column} ~<~ {high})"
 
+    def by_beginning(self, column: str) -> str:
+        return f"{column} using ~<~"
+
     def marks(self, types: Sequence[str]) -> str:
         # It can't infer the types of bare parameters in the list of a select.
         return ", ".join(f"?::{name}" for name in types)

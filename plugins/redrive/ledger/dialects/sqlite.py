@@ -79,6 +79,9 @@ class Sqlite(Dialect):
     def begins(self, column: str, low: str, high: str) -> str:
         return f"({column} >= {low} and {column} < {high})"
 
+    def by_beginning(self, column: str) -> str:
+        return column
+
     def marks(self, types: Sequence[str]) -> str:
         return ", ".join("?" for _ in types)
 
