@@ -68,6 +68,9 @@ def groups_of(*lines: str) -> list[str]:
             "AccessException: queue is full",
             id="a request in front",
         ),
+        pytest.param(
+            '{"code": "hat_bad", "location": ["Line 7, Col 6"]}', "code=hat_bad", id="a line of what was sent"
+        ),
         pytest.param("pid=7 tid=x1 class=HatJob WARN: queue is full", "queue is full", id="settings and a level"),
         pytest.param("1 error occurred:\n\t* queue is full\n\n", "queue is full", id="many errors in one"),
         pytest.param("Msg 515, Level 16, State 2, Line 85\nqueue is full", "queue is full", id="sql server"),
@@ -432,6 +435,13 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
                 ' "location": ["Hat", "Line 8, Col 6"]}]}',
             ),
             id="what diagnostics name",
+        ),
+        pytest.param(
+            (
+                '{"code": "invalid", "path": ["order", "line", "qty"]}',
+                '{"code": "invalid", "path": ["order", "head", "qty"]}',
+            ),
+            id="a field that is called line",
         ),
         pytest.param(("hat refused by Visby", "hat refused by Amdex"), id="who refused"),
         pytest.param(("hat refused, decline code 51", "hat refused, decline code 05"), id="short codes"),

@@ -32,8 +32,8 @@ _TAG: Final = re.compile(
     r"<(?P<key>[A-Za-z][A-Za-z0-9_:.-]{0,60})(?: [^<>]{0,300})?>(?P<value>[^<>]{1,2000}|(?:[^<>]|<\*>){1,2000}?)</"
 )
 _SAYING = re.compile(
-    r"(?:^|[._-])(?:messages?|msg|err|errors?|errormessage|errormsg|description|desc|detail|details|diagnostics|reason|exc_info|"
-    r"exception|cause|faultstring|error_description|fault|title|exc|what|text|failure)$"
+    r"(?:^|[._-])(?:messages?|msg|err|errors?|errormessage|errormsg|description|desc|detail|details|"
+    r"diagnostics|reason|exc_info|exception|cause|faultstring|error_description|fault|title|exc|what|text|failure)$"
 )
 _OF_ERROR = re.compile(r"(?:^|[._-])(?:err|error|exception|exc|exc_info|cause|reason|fault|faultstring)$")
 _SENTENCE = re.compile(r"(?:message|msg|description|desc|detail|details|text|title|faultstring)$")
@@ -43,7 +43,7 @@ _OF_RESOURCES = frozenset(["400", "404", "405", "409", "410", "422"])
 # The way to what is wrong in what was sent.
 _WAY = re.compile(r"(?:^|[._-])(?:path|loc|location|field|instance_?path|pointer)$")
 # Line 7, Col 6: where in what was sent it stands
-_LINE = re.compile(r"line\b", re.I)
+_LINE = re.compile(r"line (?:[0-9]|<\*>)", re.I)
 # What many names of fields begin with, and says nothing: error_code is code, decline_code is not.
 _GENERAL = re.compile(
     r"^(?:.*[._-])?(?:error|err|status|exception|fault|api|response|http|x|failure|death|_+)[._-]|^.*[.]"
@@ -149,9 +149,9 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
     heard: set[str] = set()
     asked_for = ""
     for name, quoted in fields:
-        key, items = field_of(name), _ITEM.findall(quoted) if quoted.startswith("[") else []
+        key, items = field_of(name), _items(quoted)
         if items and _WAY.search(key):
-            names.setdefault("path", ".".join(item for item in items if not _LINE.match(item)))
+            names.setdefault("path", ".".join(items))
             continue
         value = _unescaped(items[0]) if items else _unquoted(quoted)
         if not value or value in ("null", "[", "{", "-"):
@@ -179,6 +179,12 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
         names.setdefault("path", asked_for)
     pieces = " ".join(f"{key}={value}" for key, value in sorted(names.items()))
     return " | ".join(part for part in (pieces, BETWEEN.join(_news(messages))) if part)
+
+
+def _items(quoted: str) -> list[str]:
+    """The texts of a list, none of anything else; not the one that says in which line of what was sent it stands."""
+    texts = _ITEM.findall(quoted) if quoted.startswith("[") else []
+    return [text for text in texts if not _LINE.match(text)]
 
 
 def _news(messages: Sequence[tuple[bool, str]]) -> list[str]:

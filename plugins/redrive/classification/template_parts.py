@@ -36,9 +36,8 @@ _BEFORE = re.compile(
 )
 _LONGEST_BEFORE = 90
 _GOES_ON = re.compile(r"[ <*>\"']*(?:from|for|at|in|on|by|with|after|to) ")
-_COMMAS = (",", "\u3001", "\uff0c", ":", "(")
 _BETWEEN_VALUES = (",", "\u3001", "\uff0c")
-_ENDS = (",", "\u3001", "\uff0c", ";")
+_COMMAS, _ENDS = (*_BETWEEN_VALUES, ":", "("), (*_BETWEEN_VALUES, ";")
 _WORD = re.compile(r"[^\W_][\w.'$/-]*|<\*>")
 _CODES = re.compile(r"(?:[a-z_@]{2,40}=[^\s|]{1,80}(?: |$))+")
 _AMOUNTS = frozenset(WORDS["amounts"])
@@ -214,9 +213,8 @@ def _asides(text: str) -> tuple[str, list[str]]:
             return " "  # (partner ITAOM): what it is called is a value
         if _OF_BUILDS.issuperset(_words(inside)):
             return " "
-        if BLANK in inside and any(
-            comma in inside for comma in _BETWEEN_VALUES
-        ):  # what was at hand, each with its value: only names tell
+        # What was at hand, each with its value: only names tell.
+        if BLANK in inside and any(comma in inside for comma in _BETWEEN_VALUES):
             found.extend(_words(" ".join(_BROKEN.findall(inside))))
             return " "
         # Names of people and places, as values are: every word has a capital.

@@ -273,13 +273,13 @@ def _of_dump(match: re.Match[str]) -> str:
 def _of_broker(match: re.Match[str]) -> str:
     """A queue's name, as its form says, or that it is no word of the trade."""
     name = match[0][match.end(1) :].strip(" :.")
-    is_word = name.isalpha() and (name.lower() in _known_words() or match[1].lower() in _TO)
+    is_word = name.isalpha() and (is_of_failures(name.lower()) or match[1].lower() in _TO)
     return match[0] if is_word else f"{match[1]} {BLANK}"
 
 
 def _person(match: re.Match[str]) -> str:
     """A run of words with capitals is a person or a place unless it is one of the trade's own words."""
-    return match[0] if any(word.lower().strip(".") in _known_words() for word in match[0].split()) else BLANK
+    return match[0] if any(is_of_failures(word.lower().strip(".")) for word in match[0].split()) else BLANK
 
 
 def is_of_failures(word: str) -> bool:
@@ -297,7 +297,7 @@ def _known_words() -> frozenset[str]:
 def _who(match: re.Match[str]) -> str:
     """Who did it, as far as it is no word of the trade: locked by hpark."""
     bare = match[2].lower()
-    return match[0] if bare in _known_words() or _CAMEL.search(match[2]) else f"{match[1]} {BLANK}"
+    return match[0] if is_of_failures(bare) or _CAMEL.search(match[2]) else f"{match[1]} {BLANK}"
 
 
 def _of_noun(match: re.Match[str]) -> str:
