@@ -223,6 +223,16 @@ def test_a_window_is_marked_without_what_was_given_back_and_another_slice_has(du
     assert not_sent == [(other.messages[0].message_id, other.slice_id)]
 
 
+def test_a_message_of_which_nobody_says_how_it_ended_is_not_taken_for_sent(due: Plant) -> None:
+    slice_ = claimed(due)
+    due.announce(slice_, slice_.messages[-1].message_id)
+    marks = [Mark(one.message_id, one.attempt, "sent") for number, one in enumerate(slice_.messages) if number != 2]
+    with pytest.raises(AssertionError, match="5 marks, 6 attempts"):
+        windows.mark(due.ledger, due.lease, slice_.slice_id, marks, tries=3, now=due.now, first_sends=True)
+    assert due.value("select count(*) from redelivery_attempts where sent_at is not null") == 0
+    assert due.rows("select confirmed_to from delivery_slices") == [(-1,)], "recovery finds the window unknown"
+
+
 def test_messages_and_their_group_follow_when_the_slice_is_closed_and_only_once(due: Plant) -> None:
     slice_ = claimed(due)
     due.announce(slice_, slice_.messages[-1].message_id)
