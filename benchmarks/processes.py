@@ -28,7 +28,7 @@ def computed(server: int) -> float:
     for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
         try:
             ticks += sum(_stat(int(child))[:2])
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile, before or after it was opened
             continue
     return ticks / os.sysconf("SC_CLK_TCK")
 
