@@ -192,8 +192,8 @@ def _look(settings: Settings, ledger: Ledger, clock: _Clock) -> None:
         with ledger.read() as connection:
             inspecting.to_do(connection, "orders", utc_now())
 
-    clock.time("status", status, times=3)
-    clock.time("what is left to do", left_to_do, times=3)
+    clock.time("status", status, times=5)
+    clock.time("what is left to do", left_to_do, times=5)
     client = TestClient(create_app(Doors(), load=lambda: settings), base_url="http://airflow.test")
     with ledger.read() as connection:
         message, group = connection.execute(
@@ -208,7 +208,7 @@ def _look(settings: Settings, ledger: Ledger, clock: _Clock) -> None:
         "/results?decided_by=ana&decided_at=2026-01-01T00:00:00",
     ):
         answer = clock.time(
-            path.replace(f"/{message}", "/N").replace(f"{group}", "N"), lambda at=path: client.get(at), times=3
+            path.replace(f"/{message}", "/N").replace(f"{group}", "N"), lambda at=path: client.get(at), times=5
         )
         assert answer.status_code in (200, 404), (path, answer.text)
 

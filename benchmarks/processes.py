@@ -23,14 +23,14 @@ def in_a_process(*arguments: str, env: Mapping[str, str] | None = None) -> Any:
 
 
 def computed(server: int) -> float:
-    """Seconds that a PostgreSQL server and all of its processes computed, those that are gone too."""
-    ticks = sum(_stat(server)[:4])
+    """Seconds that a PostgreSQL server and all of its processes computed, those that are gone too (in hundredths)."""
+    seconds = sum(_stat(server)[:4]) / os.sysconf("SC_CLK_TCK")
     for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
         try:
-            ticks += sum(_stat(int(child))[:2])
+            seconds += int(Path(f"/proc/{child}/schedstat").read_text().split()[0]) / 1_000_000_000
         except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile, before or after it was opened
             continue
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def peak_memory() -> float:

@@ -242,9 +242,10 @@ class Postgres(Server):
     name = "postgres"
     stop_signal = signal.SIGINT  # "fast" shutdown: does not wait for clients
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, *, buffers: str = "64MB") -> None:
         super().__init__(directory)
         self.data = self.directory / "data"
+        self._buffers = buffers
 
     @property
     def url(self) -> str:
@@ -275,7 +276,7 @@ class Postgres(Server):
             self._binary("postgres"),
             *("-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.directory)),
             *("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"),
-            *("-c", "max_connections=200", "-c", "shared_buffers=64MB"),
+            *("-c", "max_connections=200", "-c", f"shared_buffers={self._buffers}"),
         ]
 
     def prepare(self) -> None:
