@@ -15,6 +15,8 @@ BENCHMARKS = {
     "memory": "What memory each stage takes (SQLite)",
     "parsing": "What Airflow pays for 2,000 routes",
     "shovel": "The loop on a real RabbitMQ node, beside a shovel",
+    "shards": "Several shards of one delivery, each waiting for its broker",
+    "idle": "A run that finds nothing to do",
     "small_batches": "A small batch, with a Spark that is started for it and with one that is there",
 }
 
