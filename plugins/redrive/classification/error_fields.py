@@ -59,7 +59,7 @@ _SETTINGS = re.compile(r"(?P<key>[A-Za-z][\w.-]{1,60})=(?P<value>[^;\n]{1,1000})
 _HEADER = re.compile(r"(?P<key>[A-Z][a-z]+(?:[A-Z][a-z]+)+|[a-z]+(?:-[a-z]+)+): (?P<value>[^\n]{1,1000})")
 _KEY = re.compile(r"(?:^|[\s;,])(?P<key>[A-Za-z][\w.-]{1,60})=")
 # That it failed is known.
-_NO_NEWS = re.compile(r"(?:error|err|fail|failed|failure|fatal|exception|nok|ko|warn|critical)$", re.I)
+_NO_NEWS = re.compile(r"(?:error|err|fail|failed|failure|fatal|exception|nok|ko|warn|critical|generated)$", re.I)
 _WORD = re.compile(r"[A-Za-z0-9_.:/|-]{1,60}")
 _NUMBER = re.compile(r"[0-9]{6}|[0-9]{4}-")
 # soap:Server: what is in front is what the document calls its schema
@@ -67,6 +67,8 @@ _QUALIFIED = re.compile(r"^[A-Za-z][\w-]{0,20}:(?=[A-Z][a-z])")
 # property=LYO3, type=text/html; of codes digits are a part
 _ID = re.compile(r"[A-Z]{2,6}-?[0-9]{1,8}|[a-z]{3,12}/[a-z0-9.+-]{2,60}")
 _OF_CODES = re.compile(r"(?:code|status|errno|number|state|cd|reason|error|flags)$")
+# avg_basket_<*>d: a name of several words, of which one is a number
+_NUMBERED_NAME = re.compile(r"[a-z]{2,40}(?:_[a-z]{1,40}){1,6}_<[*]>[a-z]{1,3}")
 _IDENTIFIER, _SHORT = re.compile(r"[A-Za-z]+(?:_?[A-Za-z]+)*"), 3
 _ONE_OF_A_FEW = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
 _REASON, _STATUS = re.compile(r"(?:reason|code)$"), re.compile(r"status(?:_?code)?$")
@@ -162,6 +164,8 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
                 names.setdefault(_GENERAL.sub("", key), _QUALIFIED.sub("", value))
             elif not is_word and BLANK not in value:
                 _add(messages, key, " ".join(value.split()))
+            elif _NUMBERED_NAME.fullmatch(value):
+                names.setdefault(key, value)
         elif ASKED_FOR.search(key) and (words := path_words(value)):
             asked_for = words
         elif _SAYING.search(key) and key not in heard:

@@ -62,7 +62,7 @@ _NOT_ASKED_FOR = "".join(
     )
 )
 _SLASHES = ("/", "\\")
-_SOURCE = r"(?:py|php|js|ts|mjs|cjs|jsx|tsx|rb|go|java|kt|scala|cs|rs|cpp|cc|ex|exs)(?![A-Za-z0-9])"
+_SOURCE = r"(?:py|php|js|ts|mjs|cjs|jsx|tsx|rb|go|java|kt|scala|cs|rs|cpp|cc|ex|exs|pm|pl)(?![A-Za-z0-9])"
 
 # A number after one of these is a code, not a value; each look-behind has a fixed width. They are tried only
 # where a number begins, which costs far less than looking for the words in the whole text.
@@ -114,6 +114,7 @@ _CODE_BEFORE = "".join(
         "SQL-",
         "ERR ",
         "error, data ",
+        "\\^",
     )
 )
 _CODE_AFTER = (

@@ -14,7 +14,7 @@ from typing import Final
 
 from redrive.classification import error_fields
 from redrive.classification.error_fields import BETWEEN
-from redrive.classification.stack_traces import CUT, FRAME, Trace, panic
+from redrive.classification.stack_traces import CUT, FRAME, Trace, died, panic
 from redrive.classification.values_and_names import PLAIN_WORD, is_of_consumer, phrase
 from redrive.classification.word_lists import WORDS, any_of
 
@@ -57,6 +57,18 @@ _FRONT: Final = tuple(
             r"(?: \([^()\n]{1,60}\))?: ",
             re.I,
         ),
+        # LEVEL<tab>logger<tab>file.go:<*><tab>, as zap logs
+        (rf"(?:{any_of('levels')})\t(?:[\w./-]{{1,60}}\t)?[^\s]{{1,160}}[.][a-z]{{1,4}}:(?:<\*>|[0-9]+)\t", re.I),
+        # LEVEL [logger] (thread), as JBoss logs
+        (rf"(?:{any_of('levels')}) +\[[^\]\n]{{1,100}}\] \([^()\n]{{1,80}}\) +(?=[^ ])", 0),
+        # [Tue Sep  6 <*> <*>], as Apache logs
+        (r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [^\]\n]{5,40}\] +", 0),
+        # app[web.<*>]: as Heroku logs
+        (r"(?:app|heroku)\[[\w.<*>-]{1,40}\]: ", 0),
+        # tenant=eu shard=<*>: {"code": ..}
+        (r"(?:[a-z_]\w{0,40}=[^\s{}:]{1,60}[ ,]{1,2}){0,6}[a-z_]\w{0,40}=[^\s{}:]{1,60}: (?=[{\[])", 0),
+        # Error for batch element #<*>: , as Db2's driver says
+        (r"Error for batch element #(?:<\*>|[0-9]+): ", 0),
         # delivery_tag=<*>
         (r"(?:[A-Za-z][\w.-]{1,40}=<\*>[ ,;]{1,2})+(?![\w.@-]{1,60}=)(?=[^ ,;])", 0),
         (r"[^\s:]{1,200}/\$DeadLetterQueue[ :,-]{1,3}", re.I),
@@ -104,7 +116,7 @@ _FRONT: Final = tuple(
         # <*> error occurred: *, as many errors of Go are one
         (r"(?:(?:<\*>|[0-9]+) )?errors? occurred:\s*(?:\* *)?", 0),
         (r"[|] *", 0),
-        (r"[^\s|]{1,60} \| (?=[^ ])", 0),
+        (r"[^\s|]{1,60} {1,20}\| (?=[^ ])", 0),
         (r"PHP (?:Fatal error|Parse error|Warning|Notice|Recoverable fatal error): *", 0),
         (r"(?:Uncaught|Unhandled)(?: exception| rejection| error)?:? (?=[A-Z])", re.I),
     )
@@ -179,6 +191,8 @@ _SDK: Final = tuple(
             r"not authorized on [^ ]{1,120} to execute command \{ ?(\w{1,40})[^\n]*",
             r"not authorized to execute \1",
         ),
+        # Oracle: "SCHEMA"."TABLE"."COLUMN"
+        ('"."', r"\"[\w$#]{1,60}\"[.]\"[\w$#]{1,60}\"[.]\"([\w$#]{1,60})\"", r"column \1"),
         # SAX: where
         ("lineNumber: ", r"lineNumber: [^ ;]{1,12}; columnNumber: [^ ;]{1,12}; ", ""),
         # [HAT_LOST] in front names what failed, as in parentheses behind
@@ -196,6 +210,21 @@ _SDK: Final = tuple(
         # PHP: where it was called, and what it was called with
         (", called in ", r", called in [^\s,]{1,300} on line [^\s,]{1,12}(?: and defined in [^\s,]{1,300})?", ""),
         (" given", r"\b(?:null|string|int|float|bool|array|object|true|false|[A-Z]\w{1,60}) given\b", "<*> given"),
+        # Avro: what was none of them
+        ("ot in union ", r"(ot in union \[[^\]\n]{1,300}\]): [^\s,;()]{1,80}", r"\1"),
+        # jsonschema: what it was instead
+        (" is not of type ", r"(?:^|(?<=: ))(?:None|True|False|null|true|false|<\*>) is not of type ", "<*> is not of type "),
+        # .NET: the key that was there
+        ("Key: ", r"(?<=[.] )Key: [^\s]{1,80}$", "Key: <*>"),
+        # gRPC's Python client prints its call
+        (
+            "RpcError of RPC that terminated with",
+            r"<?_?\w{0,40}RpcError of RPC that terminated with:[ ;]{1,6}status = (?:StatusCode[.])?(\w{2,40})[ ;]{1,6}"
+            r"details = \"([^\n]{0,800}?)\"(?: ; [^\n]*)?$",
+            r"\1: \2",
+        ),
+        # Artemis: which message it was
+        ("RELIABLE:", r"Reference\[?[^\s\]:]{1,40}\]?:(?:NON-)?RELIABLE:\w{1,60}[\[(][^\])\n]{0,400}[\])](?:@[^\s]{1,20})?", "Reference"),
         # Java, Scala: what there was no constant, and no case, for
         ("No enum constant ", r"(No enum constant (?:[a-z_]\w*[.])*[A-Z]\w*(?:[.$][A-Z]\w*)*?)[.][^.\n]{1,80}$", r"\1"),
         ("MatchError: ", r"(MatchError: )[^\n]{1,300}? (?=[(]of class )", r"\1<*> "),
@@ -215,13 +244,14 @@ _CUT_SHORT: Final = re.compile(
 )
 # What an object mapper says of the database's message, and the statement.
 _MAPPED: Final = re.compile(
-    r"(?:could not|cannot|unable to) (?:execute|prepare|extract|perform|insert|update) [\w ]{1,30} ?[\[(](?=.{20})"
+    r"(?:could not|cannot|unable to) (?:execute|prepare|extract|perform|insert|update) [\w ]{1,30} ?[\[(](?!\))(?=.{20})"
 )
 _SQL: Final = re.compile(r";? ?\[?SQL:? ?[\[(:].*$|;? SQL \[.*$", re.S)
 # ValueError('unknown plan'): as Python prints an exception
 _PRINTED = re.compile(r"\b((?=[A-Z])\w{0,60}(?:Error|Exception|Warning|Failure|Fault))\(([\"'])([^\n]{3,600}?)\2,?\)")
 _STATEMENT = re.compile(r" ?[\[(](?:Connection: [\w ,:-]{1,60}, )?SQL: .*$", re.S)
 _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?:: | - )(?=[^ ])")
+_QUOTED = re.compile(r"[\"]([^\"\n]{3,1500})[\"](?=$|[\s,;)\]}])")
 _TRIES: Final = frozenset(WORDS["tries"])
 _HAS_DIGIT = re.compile(r"[0-9]")
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
@@ -237,6 +267,10 @@ _NO_REASON = re.compile(
     r"(?<!\S)(?!\w*(?:code|reason|error|type|field|param|name|property|path|column)=)\w+=\S+ ?(?:\| )?"
 )
 _HTML = re.compile(r"[:;\s]\s{0,9}<(?:!doctype|html)\b.*", re.I | re.S)
+# '{"urn:iso:std:iso:<*>":ChrgBr}'. One of '{..}' is expected: as SAX calls an element, and what could stand there
+_OF_SCHEMA = re.compile(r"'\{\"[^\"\n]{1,200}\":([A-Za-z][\w.-]{0,80})\}'")
+_COULD_STAND = re.compile(r"[.]? One of '\{[^'\n]{1,1500}(?:\}' is expected[.]?|$)")
+_COMMAND = re.compile(r"(?:[A-Z]\w{0,30}: )?Command failed(?: with exit code [^:\n]{1,12})?: ")
 _LINK = re.compile(r"\s*https?://\S+\s*$")
 _INDEX = re.compile(r"(?<=[a-z\]])[.]<\*>(?=[.]|$)|\[<\*>\](?=[.\[]|$)")
 
@@ -244,6 +278,8 @@ _INDEX = re.compile(r"(?<=[a-z\]])[.]<\*>(?=[.]|$)|\[<\*>\](?=[.\[]|$)")
 def template(masked: str) -> str:
     """The template of a masked text: what it says, and for a stack trace where, after :data:`FRAME`."""
     if "panicked at" in masked[:400] and (found := panic(without_front(masked))):
+        return _said(found[0])[:MAX_TEMPLATE] + FRAME + found[1]
+    if ".p" in masked and " line " in masked and (found := died(without_front(masked))):
         return _said(found[0])[:MAX_TEMPLATE] + FRAME + found[1]
     if "\n" in masked:
         trace = Trace(without_front(masked).split("\n"))
@@ -284,6 +320,8 @@ def _end_of_front(text: str) -> int:
 def _line(text: str) -> str:
     """The template of a text without frames."""
     text = without_front(text.strip())
+    if "'{\"" in text:
+        text = _COULD_STAND.sub("", _OF_SCHEMA.sub(r"'\1'", text))
     if "\n" in text and (trace := Trace(text.split("\n"))).frames:  # in a field
         words, frame = _traced(trace)
         return f"{words}{FRAME}{frame}" if frame else words
@@ -313,7 +351,9 @@ def _said(text: str) -> str:
         while rest.endswith(")") and rest.count(")") > rest.count("("):
             rest = rest[:-1]
         if len(_TWO_LETTERS.findall(rest[:200])) > 1:
-            text = rest
+            # What is quoted is a message here, however few its words are.
+            quoted = _QUOTED.match(rest)
+            text = quoted[1] if quoted and " " in quoted[1] else rest
             break
     if mapped := _MAPPED.search(text):
         text = _SQL.sub("", text[mapped.end() :]).rstrip(" ;)]")
@@ -333,6 +373,8 @@ def _one_line(text: str) -> str:
     if "\n" not in text:
         return text
     lines = [line for line in text.split("\n")[:_MAX_LINES] if line.strip()]
+    if len(lines) > 1 and _COMMAND.match(lines[0]):
+        lines = lines[1:]  # why, as the command said
     # What a database adds comes last, and goes on over several lines.
     added = _ADDED_BY_ORACLE if lines and "ORA-" in lines[0] else _ADDED
     end = next((number for number, line in enumerate(lines) if number and added.match(line)), len(lines))

@@ -20,6 +20,7 @@ from redrive.classification.template_parts import (
     codes_of,
     names_in,
     names_what_is_broken,
+    quoted_in,
     signature_of,
 )
 from redrive.classification.values_and_names import is_of_failures
@@ -102,7 +103,9 @@ def _tell_apart(
     raised = bool(frame) and frame != CUT
     for number, at in enumerate(rest if len(members) > 1 else (), 1):
         few = (named or raised) and at in _OF_TELLER
-        said = {template: names_in(parts[at]) if few else parts[at] for template, parts in members}
+        said = {
+            template: names_in(parts[at], quoted_in(template)) if few else parts[at] for template, parts in members
+        }
         if at == _CLASS_NAME and (same >= LONG or named or raised):
             is_dress = same >= WIDE
             said = {template: "" if is_dress or parts.name.islower() else parts.name for template, parts in members}

@@ -123,6 +123,18 @@ def panic(text: str) -> tuple[str, str] | None:
     return (match["old"] or match["new"] or "", match["file"].replace("\\", "/").rpartition("/")[2]) if match else None
 
 
+_PERL = re.compile(
+    r"(?P<said>[^\n]{3,600}?) at (?:[^\s]{1,200}/)?(?P<file>[\w-]{1,60}[.]p[lm]) line (?:<\*>|[0-9]{1,6})"
+    r"(?:, <[^<>\n]{0,20}(?:<\*>)?> line [^\s,.]{1,12})?[.]?(?=\n|$)"
+)
+
+
+def died(text: str) -> tuple[str, str] | None:
+    """What a Perl program died of, and its file."""
+    match = _PERL.match(text)
+    return (match["said"], match["file"]) if match else None
+
+
 class Trace:
     """The lines of one stack trace, told apart."""
 

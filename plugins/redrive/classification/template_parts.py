@@ -6,6 +6,7 @@ in :mod:`redrive.classification.similarity`, over all templates.
 """
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -63,6 +64,8 @@ _OF_SCHEMA = re.compile(r"(?:'[^'\n]{1,60}'|<\*>)[.](?=')")
 # (no reason given) Mandate <*>: a value behind parentheses is one more
 _TAIL = re.compile(r"(?<=[)]) (?=[^\W\d_][\w-]{0,30} <\*>$)")
 # (IntegrityError) as SQLAlchemy puts a driver's class in front
+# （口座番号：<*>） 受取人名：タナカ: in scripts without blanks, one more value with its label
+_LABELLED_TAIL = re.compile(rf"(?<=[)\uff09]) ?[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?[^\n]{{1,40}}$")
 _DRIVER = re.compile(r"[(]([\w.]{1,80}(?:Error|Exception|Warning))[)] (?=[^ ])")
 _NAME = re.compile(r"'([^'\n]{1,120})'")
 
@@ -111,7 +114,7 @@ def signature_of(template: str) -> Signature:
 
 
 def _parts(said: str) -> Parts:
-    text = _TAIL.sub(", ", _begun(_OF_SCHEMA.sub("", _peeled(said))))
+    text = _TAIL.sub(", ", _begun(_OF_SCHEMA.sub("", _peeled(_LABELLED_TAIL.sub("", said)))))
     codes = number = ""
     driver = ""
     if match := _DRIVER.match(text):
@@ -217,6 +220,8 @@ def _asides(text: str) -> tuple[str, list[str]]:
         if BLANK in inside and any(comma in inside for comma in _BETWEEN_VALUES):
             found.extend(_words(" ".join(_BROKEN.findall(inside))))
             return " "
+        if len(words) > 2 and words[0].endswith(":") and words[0][:-1].lower() not in _OF_CODES:
+            words = words[1:]  # insured: Ana Lima
         # Names of people and places, as values are: every word has a capital.
         if len(words) < 2 or not all(word[:1].isupper() for word in words):
             found.extend(_words(_without_values(inside)))
@@ -298,9 +303,18 @@ def _without_values(text: str, labels: list[str] | None = None, *, every: bool =
     return " ".join(pieces)
 
 
-def names_in(words: str) -> str:
-    """Those of ``words`` that name a column, a constraint or a code, as their form says."""
-    return " ".join(word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word))
+def names_in(words: str, quoted: Collection[str] = ()) -> str:
+    """Those of ``words`` that name a column, a constraint or a code, as their form says or because they are
+    ``quoted``."""
+    return " ".join(
+        word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word) or word in quoted
+    )
+
+
+@lru_cache(maxsize=1 << 15)
+def quoted_in(template: str) -> frozenset[str]:
+    """The words that a template quotes: names."""
+    return frozenset(word for name in _NAME.findall(template.partition(FRAME)[0]) for word in _words(name))
 
 
 def codes_of(template: str) -> frozenset[str]:
@@ -316,5 +330,5 @@ def names_what_is_broken(template: str) -> bool:
     parts = signature_of(template).parts
     if codes_of(template):
         return False
-    quoted = {word for name in _NAME.findall(said) for word in _words(name)}
+    quoted = quoted_in(said)
     return bool(names_in(parts.core) or names_in(parts.aside) or quoted.intersection(parts.core.split()))

@@ -21,7 +21,7 @@ NAMING: Final = re.compile(
     r"component|faultcode|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
     r"loc|sqlcode|cd|property_path|(?:error_|reason_)?(?:codes|types|reasons))$|"
     # a name of what is broken, not of a host, a user or a product
-    r"^name$|(?:^|[._-])(?:attribute|check|class|column|constraint|error|event|exception|field|function|method|param|"
+    r"^name$|^(?:feature|metric|flag|attribute|setting|variable)$|(?:^|[._-])(?:attribute|check|class|column|constraint|error|event|exception|field|function|method|param|"
     r"parameter|phase|property|rule|stage|step|table|type)[._-]?name$"
 )
 #: A name of a field that says what was asked for: of its value the words of its path tell.
@@ -41,6 +41,7 @@ _TOKEN = re.compile(
     r"|\[(?P<bracket>[^\[\]\"'\n]{0,120})\]"
     r"|(?:https?|wss?|ftps?|sftp|s3a?|gs|abfss?|hdfs|file|amqps?|tcp|redis|postgres(?:ql)?|mysql|jdbc:[a-z]+|"
     r"mongodb(?:\+srv)?|queue|topic|persistent)://(?P<url>[^\s\"'`,;()\[\]{}|]*)"
+    r"|(?P<segment>(?<![^\W_])[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}(?![\w^]))"
     r"|(?P<arn>arn:[^\s\"',;()]+)"
     r"|(?P<word>[^\W_][\w$<*>@#%+-]*(?:(?:[.:/\\]|::|->)+[\w$<*>@#%+-]+)*|_[\w.<*>]+)"
     r"|\s+|."
@@ -68,6 +69,10 @@ _HEADER = re.compile(r"x-[a-z-]+")
 _HOST = re.compile(
     r"(?:[A-Za-z0-9_-]|<\*>)+(?:[.](?:[A-Za-z0-9_-]|<\*>)+)*[.](?:example|com|net|org|io|dev|internal|local|localdomain|"
     r"corp|lan|intra|cloud|app|test|[a-z]{2}|amazonaws|svc|windows)(?:[.][a-z]{2,9})*(?::(?:[0-9]+|<\*>))?"
+)
+# In a path, what follows is whose it is: /projects/acme-prod/topics
+_ONE_OF_MANY = frozenset(
+    ["project", "projects", "b", "bucket", "buckets", "org", "orgs", "tenant", "tenants", "namespaces", "subscriptions"]
 )
 _PATH_WORD = re.compile(r"[A-Za-z][a-z_-]{2,30}(?:[A-Z][a-z]{1,30}){0,4}")
 # TS-BLU-M, DE-BY
@@ -131,6 +136,16 @@ _PLACED = re.compile(
     rf"(?: (?:the|der|dem|den|le|la|el))?(?: (?!(?:{any_of('names')}|status|sqlstate|errno)\b)[^\W\d_]{{2,20}})?)"
     r" (?!(?:ORA|TNS|PLS|SQL|HTTP|CVE|RFC|ISO|UTF)-?[0-9])[A-Z]{1,4}[-_]?[0-9]{1,6}(?![\w.-])"
 )
+# caller svc-claims lacks role x: who was refused
+_SUBJECT = re.compile(
+    r"((?:^|[:;,.(] )(?:[Cc]aller|[Uu]ser|[Pp]rincipal|[Cc]lient|[Tt]enant|[Mm]ember|[Ss]ubject)) [\w./@:<*>-]{1,120}"
+    r"(?= (?:may|lacks|has no|does not|is not|cannot|can not|must|needs)\b)"
+)
+# the address value Oak St was incomplete
+_VALUE_OF = re.compile(
+    r"(\b[Tt]he (?:[a-z]{2,20} )?value) (?!(?:is|was|must|of|for|in|does|has|type|provided|given|you|that|you)\b)"
+    r"[^\s,;:()'\"]{1,60}(?: (?!of )[^\s,;:()'\"]{1,60}){0,4}? (?=(?:is|was|must|does|has|cannot|exceeds|could)\b)"
+)
 _SAYS = re.compile(r"(?:Error|Exception): ")
 # Where a broker says why it gave a message up, the queues that it names say nothing.
 _GIVEN_UP = re.compile(r"dead[- ]?letter|redeliver|delivery (?:attempts|count|limit)|max[\w ]{0,8} deliver", re.I)
@@ -175,7 +190,7 @@ _COUNTRY = re.compile(rf"(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_count
 # Unknown carrier code ZZ
 _UNKNOWN = re.compile(
     rf"((?i:unknown|unsupported|invalid|unrecogni[sz]ed|unexpected|illegal)(?: [a-z]{{2,20}})? "
-    rf"(?:(?:{any_of('nouns')}|unit|sku|product|item) (?!{any_of('no_values')})|code (?=[A-Z0-9]{{2,5}}$)))"
+    rf"(?:(?:{any_of('nouns')}|unit|sku|product|item) (?!{any_of('no_values')})|code (?=[A-Z0-9]{{1,5}}$)))"
     r"[^\s,:;()]{1,40}$"
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
@@ -241,7 +256,7 @@ def phrase(text: str) -> str:
     text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
-    text = _UNKNOWN.sub(r"\1 <*>", text)
+    text = _VALUE_OF.sub(r"\1 <*> ", _SUBJECT.sub(r"\1 <*>", _UNKNOWN.sub(r"\1 <*>", text)))
     if ": " in text or "=" in text:
         text = _LISTED_LAST.sub(r"\1 <*>", _LISTED.sub(r"\1 <*>", text))
         if len(_CLAUSE.findall(text)) > 1:
@@ -344,6 +359,8 @@ def _prose(text: str) -> Iterator[str]:
             yield _of_url(match[kind]) if piece.startswith(("http", "ws")) else BLANK
         elif kind == "arn":
             yield BLANK
+        elif kind == "segment":  # of HL7: where in a message it is wrong
+            yield piece
         elif kind == "bracket" and " " in match[kind].strip():
             yield f"({''.join(_prose(match[kind]))})"
         else:
@@ -456,5 +473,10 @@ def _of_url(rest: str) -> str:
 
 
 def _path_words(path: str, start: str) -> str:
-    words = [part for part in path.split("/") if _PATH_WORD.fullmatch(part)][:6]
+    parts = path.split("/")
+    words = [
+        part
+        for before, part in zip(["", *parts], parts, strict=False)
+        if _PATH_WORD.fullmatch(part) and before.lower() not in _ONE_OF_MANY
+    ][:6]
     return start + "/".join(words) if words else ""
