@@ -37,6 +37,8 @@ _SAYING = re.compile(
 )
 _OF_ERROR = re.compile(r"(?:^|[._-])(?:err|error|exception|exc|exc_info|cause|reason|fault|faultstring)$")
 _SENTENCE = re.compile(r"(?:message|msg|description|desc|detail|details|text|title|faultstring)$")
+# What was sent, beside what is wrong with it.
+_GIVEN = re.compile(r"\"(?:input|ctx|variables|payload|instance|request|params)\"\s*:\s*\{[^{}]{0,2000}\}\s*,?")
 _ITEM = re.compile(r"\"([^\"\n]{1,200})\"")
 # Statuses that are about what was asked for.
 _OF_RESOURCES = frozenset(["400", "404", "405", "409", "410", "422"])
@@ -60,10 +62,13 @@ _HEADER = re.compile(r"(?P<key>[A-Z][a-z]+(?:[A-Z][a-z]+)+|[a-z]+(?:-[a-z]+)+): 
 _KEY = re.compile(r"(?:^|[\s;,])(?P<key>[A-Za-z][\w.-]{1,60})=")
 # That it failed is known.
 _NO_NEWS = re.compile(r"(?:error|err|fail|failed|failure|fatal|exception|nok|ko|warn|critical|generated)$", re.I)
+_RAISED = re.compile(r"[A-Z]\w{2,60}(?:Error|Exception|NotFound|Failure): ")
 _WORD = re.compile(r"[A-Za-z0-9_.:/|-]{1,60}")
 _NUMBER = re.compile(r"[0-9]{6}|[0-9]{4}-")
 # soap:Server: what is in front is what the document calls its schema
 _QUALIFIED = re.compile(r"^[A-Za-z][\w-]{0,20}:(?=[A-Z][a-z])")
+# value_error.missing: as pydantic called its checks once
+_CHECKED = re.compile(r"^(?:value|type|assertion)_error[.](?=[a-z])")
 # property=LYO3, type=text/html; of codes digits are a part
 _ID = re.compile(r"[A-Z]{2,6}-?[0-9]{1,8}|[a-z]{3,12}/[a-z0-9.+-]{2,60}")
 _OF_CODES = re.compile(r"(?:code|status|errno|number|state|cd|reason|error|flags)$")
@@ -72,6 +77,7 @@ _NUMBERED_NAME = re.compile(r"[a-z]{2,40}(?:_[a-z]{1,40}){1,6}_<[*]>[a-z]{1,3}")
 _IDENTIFIER, _SHORT = re.compile(r"[A-Za-z]+(?:_?[A-Za-z]+)*"), 3
 _ONE_OF_A_FEW = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
 _REASON, _STATUS = re.compile(r"(?:reason|code)$"), re.compile(r"status(?:_?code)?$")
+_PATH_NAME = re.compile(r"[^/]+")
 _PAGE = re.compile(r"<(?:!doctype )?html", re.I)
 _LOOKED_AT = 4000
 _SOME_WORDS = 3
@@ -79,6 +85,7 @@ _SOME_WORDS = 3
 
 def message_of(text: str, say: Callable[[str], str]) -> str:
     """What the fields of ``text`` say, "" where it has none; ``say`` writes the template of a message."""
+    text = _GIVEN.sub("", text) if '"' in text else text
     start = text.find("{")
     if 0 <= start < 60 and len(fields := _FIELD.findall(text[:_LOOKED_AT])) > bool(start):
         return _together(fields, say)
@@ -160,8 +167,11 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
             continue
         is_word = _WORD.fullmatch(value) is not None
         if NAMING.search(key):
-            if is_word and _is_named(key, value):
-                names.setdefault(_GENERAL.sub("", key), _QUALIFIED.sub("", value))
+            if "://" in value:
+                if (path := path_words(value)) and len(_PATH_NAME.findall(path)) > 1:
+                    names.setdefault(_GENERAL.sub("", key), path.rpartition("/")[2])
+            elif is_word and _is_named(key, value):
+                names.setdefault(_GENERAL.sub("", key), _CHECKED.sub("", _QUALIFIED.sub("", value)))
             elif not is_word and BLANK not in value:
                 _add(messages, key, " ".join(value.split()))
             elif _NUMBERED_NAME.fullmatch(value):
@@ -179,7 +189,7 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
             spare.setdefault(key, value)
     names = _with_spare(names, spare, is_silent=not messages)
     names = _telling(names, " ".join(raw))
-    if asked_for and _OF_RESOURCES.intersection(names.values()):
+    if asked_for and _OF_RESOURCES.intersection(names.values()) and not any(map(_RAISED.search, raw)):
         names.setdefault("path", asked_for)
     pieces = " ".join(f"{key}={value}" for key, value in sorted(names.items()))
     return " | ".join(part for part in (pieces, BETWEEN.join(_news(messages))) if part)

@@ -65,6 +65,14 @@ _FRONT: Final = tuple(
         (r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [^\]\n]{5,40}\] +", 0),
         # app[web.<*>]: as Heroku logs
         (r"(?:app|heroku)\[[\w.<*>-]{1,40}\]: ", 0),
+        # <*> stderr F, as containers' runtimes log
+        (r"(?:<\*> )?(?:stdout|stderr) [FP] ", 0),
+        # <*> error relay: , E/sync:
+        (r"<\*> (?:error|err|warn|warning|info|fatal|crit|critical|debug) [a-z][\w.-]{1,40}: (?=[^ ])", 0),
+        (r"[VDIWEF]/[\w.-]{1,40}: ", 0),
+        # IDoc <*> status <*> - , of SAP
+        (r"IDOC?(?: number)? (?:<\*>|[0-9]+)[:,]? +status (?:<\*>|[0-9]+)(?::| -) ", re.I),
+        (r"x-death: (?=\w+=)", 0),
         # tenant=eu shard=<*>: {"code": ..}
         (r"(?:[a-z_]\w{0,40}=[^\s{}:]{1,60}[ ,]{1,2}){0,6}[a-z_]\w{0,40}=[^\s{}:]{1,60}: (?=[{\[])", 0),
         # Error for batch element #<*>: , as Db2's driver says
@@ -191,6 +199,9 @@ _SDK: Final = tuple(
             r"not authorized on [^ ]{1,120} to execute command \{ ?(\w{1,40})[^\n]*",
             r"not authorized to execute \1",
         ),
+        ("Fehler bei ", r" Fehler bei (?:INSERT|UPDATE|DELETE|MERGE)[.]", ""),
+        # 'Name'-Spalte
+        ("'-", r"'([^'\n]{1,60})'-(Spalte|Tabelle|Feld|Eigenschaft|column|field|table)\b", r"\2 '\1'"),
         # Oracle: "SCHEMA"."TABLE"."COLUMN"
         ('"."', r"\"[\w$#]{1,60}\"[.]\"[\w$#]{1,60}\"[.]\"([\w$#]{1,60})\"", r"column \1"),
         # SAX: where
@@ -223,6 +234,26 @@ _SDK: Final = tuple(
             r"details = \"([^\n]{0,800}?)\"(?: ; [^\n]*)?$",
             r"\1: \2",
         ),
+        # RabbitMQ: in which queue, which the header of the first death names
+        ("-death-", r",? ?(?:x-)?(?:first|last)-death-(?:queue|exchange): [^\s,]{1,200}", ""),
+        (" (", r"^(expired|rejected|maxlen|delivery_limit) \([^()\n]{1,200}\)$", r"\1"),
+        # LDAP: why Active Directory refused
+        ("error, data ", r"(AcceptSecurityContext error), data (\w{2,4})\b", r"\1 DATA_\2"),
+        # Postfix: to what it was an answer
+        ("(in reply to ", r" \(in reply to [\w ]{2,40} command\)", ""),
+        # MongoDB: how its clients tell what a server said
+        (
+            "Command failed with error ",
+            r"Command failed with error [^ ]{1,10} \((\w{3,60})\): '?([^\n]{3,800}?)'? on server [^ \n]{1,120}.*$",
+            r"\2 (\1)",
+        ),
+        # MySQL: what a driver's exception holds; and what is done with the rows of a table
+        ("(", r"^((?:[\w.]{1,80}: )?)\(([0-9]{3,5}|<\*>), ([\"'])([^\n]{3,1500}?)\3\)$", r"\1(\2, \4)"),
+        (" ON ", r" ON (?:DELETE|UPDATE) (?:CASCADE|RESTRICT|SET NULL|SET DEFAULT|NO ACTION)", ""),
+        # Java: a local of a class that was compiled without their names
+        (' because \"<local', r" because \"<local[^>\n]{1,8}>(?:>)?\" is null", ""),
+        # Rust: an error of serde, printed
+        ("Error(", r"\bError\(\"([^\"\n]{3,600})(?:\", line: .{0,60})?$", r"Error: \1"),
         # Artemis: which message it was
         ("RELIABLE:", r"Reference\[?[^\s\]:]{1,40}\]?:(?:NON-)?RELIABLE:\w{1,60}[\[(][^\])\n]{0,400}[\])](?:@[^\s]{1,20})?", "Reference"),
         # Java, Scala: what there was no constant, and no case, for
@@ -249,11 +280,13 @@ _MAPPED: Final = re.compile(
 _SQL: Final = re.compile(r";? ?\[?SQL:? ?[\[(:].*$|;? SQL \[.*$", re.S)
 # ValueError('unknown plan'): as Python prints an exception
 _PRINTED = re.compile(r"\b((?=[A-Z])\w{0,60}(?:Error|Exception|Warning|Failure|Fault))\(([\"'])([^\n]{3,600}?)\2,?\)")
+_PRINTED_BREAK = re.compile(r"(?:\\r)?\\n(?=[A-Z][a-z]+ )")
 _STATEMENT = re.compile(r" ?[\[(](?:Connection: [\w ,:-]{1,60}, )?SQL: .*$", re.S)
 _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?:: | - )(?=[^ ])")
 _QUOTED = re.compile(r"[\"]([^\"\n]{3,1500})[\"](?=$|[\s,;)\]}])")
 _TRIES: Final = frozenset(WORDS["tries"])
 _HAS_DIGIT = re.compile(r"[0-9]")
+_PLAIN = re.compile(r"(?<![\w<])[^\W\d_]{2,40}(?:_[^\W\d_]{2,40}){0,6}(?![\w*])")
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 _DETAIL = re.compile(rf"\s*(?:{any_of('details')}|LINE [0-9<]|[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{{3,20}}(?: [0-9]+)? ?: )")
 _ADDED = re.compile(r"\s*(?:ORA-06512: |[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{4,20} ?: )")
@@ -287,6 +320,8 @@ def template(masked: str) -> str:
             words, frame = _traced(trace)
             return words[:MAX_TEMPLATE] + (FRAME + frame if frame else "")
     said, at, frame = (_line(masked) or masked).partition(FRAME)
+    if not _TWO_LETTERS.search(said) and (words := _PLAIN.findall(masked[:_LONGEST])):
+        said = " ".join(words)  # whatever it is, it is not what every other is
     frame, parted, others = frame.partition(BETWEEN)
     return (said + parted + others.replace(FRAME, " at "))[:MAX_TEMPLATE] + at + frame
 
@@ -343,6 +378,8 @@ def _traced(trace: Trace) -> tuple[str, str]:
 
 def _said(text: str) -> str:
     """The template of prose: the innermost cause, without decoration."""
+    if "\\n" in text:  # of a text that was printed
+        text = _PRINTED_BREAK.sub("\n", text)
     if (page := _HTML.search(text)) and len(_TWO_LETTERS.findall(text[: page.start()])) >= _WORDS_BEFORE:
         text = text[: page.start()]
     text = _one_line(text)

@@ -72,9 +72,9 @@ def _with_what_is_left_out(
         longest = words
         for following in range(at + 1, len(ordered)):
             other_frame, others = ordered[following]
-            if other_frame != frame or others[: len(words)] != words:
+            if other_frame != frame or not _goes_on(words, others):
                 break
-            if others[: len(longest)] != longest:  # they go on differently
+            if not _goes_on(longest, others):  # they go on differently
                 longest = words
                 break
             longest = others
@@ -83,6 +83,12 @@ def _with_what_is_left_out(
                 into.setdefault(key, set()).update(told[frame, longest])
     ends = {key: next(iter(some)) for key, some in into.items() if len(some) == 1}
     return {template: _end_of(key, ends) for template, key in found.items()}
+
+
+def _goes_on(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether ``others`` are ``words`` and more; the last one may have been cut short."""
+    last = len(words) - 1
+    return others[:last] == words[:last] and len(others) > last and others[last].startswith(words[last])
 
 
 def _tell_apart(

@@ -40,7 +40,7 @@ _LIBRARY_PATH = re.compile(
     # what the runtime itself brings has no file
     r"(?<=[\w>] )\((?:<anonymous>|native|native code)\)$"
 )
-_AT = re.compile(r"^[ \t]{0,16}at (?!\[)(.+)$")
+_AT = re.compile(r"^(?:[ \t]{0,16}at|[ \t]{2,16}(?:bei|à|en|em|в|in|場所|在)) (?!\[)(.+)$")
 _PYTHON = re.compile(r'^[ \t]{0,8}File "([^"]*)", line [^,\n]*(?:, in (.*))?$')
 _PHP = re.compile(r"^#[0-9<*>]{1,4} (.+)$")
 _RUBY = re.compile(r"^[ \t]{0,16}(?:from )?([^ \t]+[.](?:rb|erb|rake)[:(].*in .*)$")
@@ -48,7 +48,7 @@ _GO = re.compile(r"^\t([^ \t]+[.]go:.*)$")
 _ELIXIR = re.compile(r"^[ \t]{0,8}(\([a-z_0-9]{1,40} [^)\n]{1,20}\) [^\n]+[.]exs?:.*)$")
 _RUST = re.compile(r"^[ \t]{0,8}(?:[0-9]{1,3}|<\*>): +((?:[\w<>{}$*]+::)+[^\n]*|rust_begin_unwind)$")
 _NO_NEWS = re.compile(
-    r"^(?:traceback \(most recent|\s*[.]{3}|stack ?trace:|stack backtrace|\s*--- end of|"
+    r"^(?:traceback \(most recent|\s*[.]{3}|stack ?trace:|stack backtrace|\s*--- (?:end of|ende |fin )|"
     r"goroutine |\[signal |\s*[~^]+\s*$|\s*$|\[stacktrace\]|"
     r"the above exception was|note: run with|"
     r"\s*\[truncated\]|\s*\u2026|created by |exit status |"
@@ -142,6 +142,7 @@ class Trace:
         self.frames: list[tuple[int, str, bool]] = []  # line number, frame, whether it is the application's
         self.said: list[tuple[int, str]] = []  # lines that are not frames
         self.python = False
+        self._empty = {number for number, line in enumerate(lines) if not line.strip()}
         end = len(lines) - 1
         self._cut = bool(_CUT.search(lines[-1]))
         while end and re.fullmatch(r"\s*(?:\[truncated\]|\u2026|[.]{3})?\s*", lines[end]):
@@ -216,9 +217,18 @@ class Trace:
         lines = [root]
         known = dict(self.said)
         most = _MAX_FIELDS if root.endswith(("[", "{")) else _MAX_MESSAGE
-        while (number := number + 1) in known and len(lines) < most and not _ROOT.match(known[number]):
+        while (number := self._next(number, lines[-1])) in known and len(lines) < most:
+            if _ROOT.match(known[number]):
+                break
             lines.append(known[number])
         return "\n".join(lines)
+
+    def _next(self, number: int, line: str) -> int:
+        """The number of the line behind one: of one that ends in a colon, behind empty lines."""
+        number += 1
+        while line.endswith(":") and number in self._empty:
+            number += 1
+        return number
 
     def _own_frame(self, root_line: int) -> str:
         if self.python:

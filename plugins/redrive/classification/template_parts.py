@@ -222,6 +222,8 @@ def _asides(text: str) -> tuple[str, list[str]]:
             return " "
         if len(words) > 2 and words[0].endswith(":") and words[0][:-1].lower() not in _OF_CODES:
             words = words[1:]  # insured: Ana Lima
+        elif len(words) > 2 and words[0].islower() and words[0].isalpha() and words[0] not in _OF_CODES | _STOP:
+            words = words[1:]  # source Norges Bank
         # Names of people and places, as values are: every word has a capital.
         if len(words) < 2 or not all(word[:1].isupper() for word in words):
             found.extend(_words(_without_values(inside)))

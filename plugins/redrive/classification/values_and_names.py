@@ -17,7 +17,7 @@ BLANK: Final = "<*>"
 #: A name of a field whose value names something.
 NAMING: Final = re.compile(
     r"(?:^|[._-])(?:code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
-    r"event|op|operation|action|class|error_class|kind|field|param|parameter|property|column|constraint|resource|"
+    r"outcome|delivery_outcome|event|op|operation|action|class|error_class|kind|field|param|parameter|property|column|constraint|resource|"
     r"component|faultcode|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
     r"loc|sqlcode|cd|property_path|(?:error_|reason_)?(?:codes|types|reasons))$|"
     # a name of what is broken, not of a host, a user or a product
@@ -50,7 +50,7 @@ _DIGIT = re.compile(r"[0-9]|<\*>")
 # What has digits and is a name all the same: ORA-00060, 42S02, ENOENT, NOT_FOUND, 503; utf8, x509, S3.
 _CODE = re.compile(
     r"[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
-    r"[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
+    r"[A-Z][A-Z0-9]{2}-[0-9]{1,2}(?:[.][0-9])?|[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|DATA_[0-9a-f]{2,4}|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
 )
 # In scripts that part no words by blanks, what is in another script.
 _OTHER_SCRIPT = re.compile(f"[^{WITHOUT_BLANKS}]+")
@@ -63,7 +63,10 @@ _SMALL_NUMBER = re.compile(
     r"(?:utf|UTF|iso|ISO|sha|SHA|rfc|RFC)-?[0-9]{1,5}(?:-[0-9]{1,2})?"
 )
 _NUMBERED = re.compile(r"(?P<name>[A-Za-z]{3,40})(?:_-?<\*>)+")
+# deviceId_<*>_ts_<*>, as MongoDB calls indexes
+_NUMBERED_PARTS = re.compile(r"(?:[A-Za-z]{2,40}_-?<[*]>_?){2,6}")
 _CAMEL = re.compile(r"[A-Z]?[a-z]+[A-Z]|[A-Z][A-Z]+[a-z]")
+_SAYS_MORE = re.compile(rf"{_CAMEL.pattern}|[a-z]_[a-z]")
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*(?:[.][A-Za-z_$*][A-Za-z0-9_$]*|\[\]|::[A-Za-z_]+)*(?:\(\))?")
 _HEADER = re.compile(r"x-[a-z-]+")
 _HOST = re.compile(
@@ -75,6 +78,7 @@ _ONE_OF_MANY = frozenset(
     ["project", "projects", "b", "bucket", "buckets", "org", "orgs", "tenant", "tenants", "namespaces", "subscriptions"]
 )
 _PATH_WORD = re.compile(r"[A-Za-z][a-z_-]{2,30}(?:[A-Z][a-z]{1,30}){0,4}")
+_FILE = re.compile(r"[.][a-z]{2,7}(?:[.]gz)?$")
 # TS-BLU-M, DE-BY
 _SHOUTED = re.compile(r"[A-Z]{1,6}(?:-[A-Z]{1,4}){2,}|[A-Z]{2}-[A-Z]{2,3}")
 # Patient/<*>
@@ -141,11 +145,30 @@ _SUBJECT = re.compile(
     r"((?:^|[:;,.(] )(?:[Cc]aller|[Uu]ser|[Pp]rincipal|[Cc]lient|[Tt]enant|[Mm]ember|[Ss]ubject)) [\w./@:<*>-]{1,120}"
     r"(?= (?:may|lacks|has no|does not|is not|cannot|can not|must|needs)\b)"
 )
+# Topic orders not present in metadata, access group: orders
+_QUEUE = re.compile(
+    r"((?:^|[:;,.(] )(?:Topic|Queue|Stream|Subscription|Exchange)) (?!(?:is|was|does|has|not|with|name)\b)[\w.#$/<*>-]{1,160}"
+    r"(?= (?:not|is|was|does|has|already|could|cannot)\b)"
+)
+_QUEUES = re.compile(r"\b((?:access|consumer) (?:groups?|topics?)): \[?[\w.,#$<*>-]{1,160}\]?$")
+# Beneficiary Arrow Dental Group (<*>) is on hold
+_ROLE = re.compile(
+    r"((?:^|[:;.] )(?:Beneficiary|Customer|Supplier|Vendor|Patient|Employee|Merchant|Partner|Passenger|Guest|Driver|"
+    rf"Kunde|Lieferant|Mitarbeiter|Patientin|Bénéficiaire|Fournisseur)) {_CAPITAL}(?: [^\s()<,;:]{{1,40}}){{0,4}}?"
+    r"(?= \(|,| (?:is|was|has|does|cannot|could|must|not|ist|wurde|hat|est)\b)"
+)
 # the address value Oak St was incomplete
 _VALUE_OF = re.compile(
     r"(\b[Tt]he (?:[a-z]{2,20} )?value) (?!(?:is|was|must|of|for|in|does|has|type|provided|given|you|that|you)\b)"
     r"[^\s,;:()'\"]{1,60}(?: (?!of )[^\s,;:()'\"]{1,60}){0,4}? (?=(?:is|was|must|does|has|cannot|exceeds|could)\b)"
 )
+_PHP_CLASS = re.compile(r"(?:[A-Z]\w{0,60}\\{1,2}){1,8}[A-Z]\w{0,60}")
+# Where nobody could be asked, what was to be asked for tells nothing.
+_NOT_ASKED = re.compile(
+    r"\b(?:tls|TLS|x509|certificate|SSL|ssl|ECONNREFUSED|ENOTFOUND|getaddrinfo|dial tcp|no such host|[Cc]onnection refused|"
+    r"[Nn]ame or service not known)\b"
+)
+_URL = re.compile(r"\"?https?://[^\s\"'`,;()\[\]{}|]{1,300}\"?")
 _SAYS = re.compile(r"(?:Error|Exception): ")
 # Where a broker says why it gave a message up, the queues that it names say nothing.
 _GIVEN_UP = re.compile(r"dead[- ]?letter|redeliver|delivery (?:attempts|count|limit)|max[\w ]{0,8} deliver", re.I)
@@ -256,6 +279,9 @@ def phrase(text: str) -> str:
     text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
+    if _NOT_ASKED.search(text) and "://" in text:
+        text = _URL.sub(BLANK, text)
+    text = _ROLE.sub(r"\1 <*>", _QUEUES.sub(r"\1: <*>", _QUEUE.sub(r"\1 <*>", text)))
     text = _VALUE_OF.sub(r"\1 <*> ", _SUBJECT.sub(r"\1 <*>", _UNKNOWN.sub(r"\1 <*>", text)))
     if ": " in text or "=" in text:
         text = _LISTED_LAST.sub(r"\1 <*>", _LISTED.sub(r"\1 <*>", text))
@@ -330,7 +356,7 @@ def _network(text: str) -> str:
 
 
 def _setting(match: re.Match[str]) -> str:
-    names = NAMING.search(field_of(match[1])) or match[1].endswith("reason") or BLANK in match[2]
+    names = NAMING.search(field_of(match[1])) or match[1].endswith("reason")
     if ASKED_FOR.search(field_of(match[1])) and (words := path_words(match[2])):
         return words
     return match[0] if names else f"{match[1]}={BLANK}"
@@ -353,7 +379,7 @@ def _prose(text: str) -> Iterator[str]:
                 yield " "
                 continue
             yield BLANK if piece.startswith("<") else piece
-            if piece == ":" and before.islower():
+            if piece == ":" and before.islower() and before not in _NAMES:
                 before = ": "
         elif kind == "url":
             yield _of_url(match[kind]) if piece.startswith(("http", "ws")) else BLANK
@@ -383,9 +409,11 @@ def _of_word(word: str) -> str:
     if "/" in word:
         if match := _OF_TYPE.fullmatch(word):
             return match[1]
+        if word.count("/") > 1 and BLANK in word and not word.startswith("/") and _FILE.search(word):
+            return BLANK  # of an object store
         is_pair = word.count("/") == 1 and BLANK not in word and "://" not in word and len(word) < 40
         return word if is_pair else _path_words(word, "") or BLANK
-    if "." in word and _CAMEL.search(last := word.rpartition(".")[2]) and not _DIGIT.search(last):
+    if "." in word and _SAYS_MORE.search(last := word.rpartition(".")[2]) and not _DIGIT.search(last):
         return _last(word)
     if _DIGIT.search(word):
         return _of_numbered(word)
@@ -404,6 +432,8 @@ def _of_numbered(word: str) -> str:
         return word if _CODE.fullmatch(word) or _SMALL_NUMBER.fullmatch(word) else BLANK
     if match := _NUMBERED.fullmatch(word):
         return match["name"]
+    if _NUMBERED_PARTS.fullmatch(word):
+        return "_".join(part for part in word.split("_") if part.isalpha())
     if "." in word and not _HOST.fullmatch(word):
         parts = [part for part in word.split(".") if part and BLANK not in part]
         return _of_word(parts[-1]) if parts and _PLAIN_NAME.fullmatch(parts[-1]) else BLANK
@@ -438,6 +468,8 @@ def _of_quoted(said: str, before: str) -> str:
         return _of_url(said.partition("://")[2]) if said.startswith(("http", "ws")) else BLANK
     if said.startswith("<"):
         return BLANK
+    if _PHP_CLASS.fullmatch(said):
+        return re.split(r"\\+", said)[-1]
     if " " in said:
         # A sentence in quotes is a message; a few words are a value.
         words = [word.strip(":,.;'") for word in said.split()]
@@ -449,13 +481,13 @@ def _of_quoted(said: str, before: str) -> str:
     is_name = _PLAIN_NAME.fullmatch(said) is not None and BLANK not in said
     if before == ": " or context in _VALUES - _NAMES or said.lower() in _NOTHING:
         return BLANK
-    if context == "key" and _SHORT_SHOUT.fullmatch(said):  # of a table that is looked up
+    if context == "key" and (":" in said or _SHORT_SHOUT.fullmatch(said)):  # of a table that is looked up
         return BLANK
     if context in _NAMES:
         return _last(said) if is_name or said.isalpha() else _of_numbered(said) if _DIGIT.search(said) else said
     if _DIGIT.search(said) or ("." in said and _HOST.fullmatch(said)):
         return said if is_code else BLANK
-    if is_name and (said.islower() or "_" in said or _CAMEL.search(said)):
+    if is_name and (said.islower() or "_" in said or said.endswith("()") or _CAMEL.search(said)):
         return _last(said)
     return said if _HEADER.fullmatch(said) else BLANK
 
