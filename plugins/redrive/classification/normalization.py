@@ -237,6 +237,13 @@ _SDK: Final = tuple(
         # RabbitMQ: in which queue, which the header of the first death names
         ("-death-", r",? ?(?:x-)?(?:first|last)-death-(?:queue|exchange): [^\s,]{1,200}", ""),
         (" (", r"^(expired|rejected|maxlen|delivery_limit) \([^()\n]{1,200}\)$", r"\1"),
+        # Google's clients: what was asked, in front of the answer
+        (
+            "://",
+            r"(?:[1-5][0-9]{2}|<\*>) (?:GET|POST|PUT|PATCH|DELETE|HEAD) https?://[^\s]{1,300}: (?=[^ ]+ (?:[^ ]+ ){2})",
+            "",
+        ),
+        (" not one of ", r"(^|[:;] )[^\s:;][^:;\n]{0,60}? (?:is|was) (not one of )", r"\1\2"),
         # LDAP: why Active Directory refused
         ("error, data ", r"(AcceptSecurityContext error), data (\w{2,4})\b", r"\1 DATA_\2"),
         # Postfix: to what it was an answer

@@ -55,6 +55,7 @@ _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,
 # What is broken: a quoted name, a name of several words, a code.
 _BROKEN = re.compile(r"'[^'\n]{2,120}'|\b\w+_\w+\b|\b[A-Z]{2,5}-[0-9]{3,5}\b")
 _CODE = re.compile(r"[a-z]{2,5}-[0-9]{3,5}")
+_NAME_OF = frozenset(["name", "field", "column", "property", "param", "path", "attribute"])
 _NAME_OF_ONE = re.compile(r"[A-Z][A-Z0-9]{3,11}")
 _OF_BUILDS = frozenset(["version", "build", "official", "release", "revision"])
 _OF_CODES = frozenset([*WORDS["names"], *WORDS["of_failures"], "errno", "sqlstate", "type", "cause"])
@@ -66,6 +67,10 @@ _TAIL = re.compile(r"(?<=[)]) (?=[^\W\d_][\w-]{0,30} <\*>$)")
 # (IntegrityError) as SQLAlchemy puts a driver's class in front
 # （口座番号：<*>） 受取人名：タナカ: in scripts without blanks, one more value with its label
 _LABELLED_TAIL = re.compile(rf"(?<=[)\uff09]) ?[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?[^\n]{{1,40}}$")
+# （契約者：アクメ）, （客户 Max）: so too in parentheses, unless it says why
+_LABELLED_ASIDE = re.compile(
+    rf"(?![^:\uff1a ]*(?:理由|原因|エラー|错误|状态|代码|コード|異常|异常))[{WITHOUT_BLANKS}]{{1,8}}(?:[:\uff1a] ?| )[^\n]{{1,60}}$"
+)
 _DRIVER = re.compile(r"[(]([\w.]{1,80}(?:Error|Exception|Warning))[)] (?=[^ ])")
 _NAME = re.compile(r"'([^'\n]{1,120})'")
 
@@ -214,6 +219,8 @@ def _asides(text: str) -> tuple[str, list[str]]:
         words = inside.split()
         if len(words) == 2 and _NAME_OF_ONE.fullmatch(words[1]) and words[0].islower() and words[0] not in _OF_CODES:
             return " "  # (partner ITAOM): what it is called is a value
+        if _LABELLED_ASIDE.match(inside):
+            return " "
         if _OF_BUILDS.issuperset(_words(inside)):
             return " "
         # What was at hand, each with its value: only names tell.
@@ -306,10 +313,13 @@ def _without_values(text: str, labels: list[str] | None = None, *, every: bool =
 
 
 def names_in(words: str, quoted: Collection[str] = ()) -> str:
-    """Those of ``words`` that name a column, a constraint or a code, as their form says or because they are
-    ``quoted``."""
+    """Those of ``words`` that name a column, a constraint or a code, as their form says, or the word in front, or
+    because they are ``quoted``."""
+    said = words.split()
     return " ".join(
-        word for word in words.split() if "_" in word.strip("_") or _CODE.fullmatch(word) or word in quoted
+        word
+        for before, word in zip(["", *said], said, strict=False)
+        if "_" in word.strip("_") or _CODE.fullmatch(word) or word in quoted or before in _NAME_OF
     )
 
 

@@ -169,6 +169,11 @@ _NOT_ASKED = re.compile(
     r"[Nn]ame or service not known)\b"
 )
 _URL = re.compile(r"\"?https?://[^\s\"'`,;()\[\]{}|]{1,300}\"?")
+# für 王伟: in a text of another script
+_IN_SCRIPT = re.compile(rf"(?<![^\W])[{WITHOUT_BLANKS}]{{1,12}}(?: [{WITHOUT_BLANKS}]{{1,12}}){{0,2}}(?![^\W])")
+_LATIN = re.compile(r"(?<![^\W\d_])[A-Za-z\u00c0-\u024f]{2,}")
+# VAT registration FR <*>
+_COUNTRY_OF = re.compile(r"(?<![\w/.-])[A-Z]{2} (?=<\*>)")
 _SAYS = re.compile(r"(?:Error|Exception): ")
 # Where a broker says why it gave a message up, the queues that it names say nothing.
 _GIVEN_UP = re.compile(r"dead[- ]?letter|redeliver|delivery (?:attempts|count|limit)|max[\w ]{0,8} deliver", re.I)
@@ -279,6 +284,8 @@ def phrase(text: str) -> str:
     text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
+    if (letters := len(_SCRIPT_WITHOUT_BLANKS.findall(text))) and len(_LATIN.findall(text)) >= letters:
+        text = _IN_SCRIPT.sub(BLANK, text)
     if _NOT_ASKED.search(text) and "://" in text:
         text = _URL.sub(BLANK, text)
     text = _ROLE.sub(r"\1 <*>", _QUEUES.sub(r"\1: <*>", _QUEUE.sub(r"\1 <*>", text)))
@@ -300,7 +307,7 @@ def phrase(text: str) -> str:
     found = "".join(_prose(text))
     if f"={BLANK}" in found:
         found = _CONTEXT.sub("", found)
-    for pattern, replacement in ((_DATE, BLANK), (_BEFORE_VALUE, ""), (_AFTER_VALUE, BLANK), (_RUN_OF_VALUES, BLANK)):
+    for pattern, replacement in ((_COUNTRY_OF, ""), (_DATE, BLANK), (_BEFORE_VALUE, ""), (_AFTER_VALUE, BLANK), (_RUN_OF_VALUES, BLANK)):
         found = pattern.sub(replacement, found)
     return " ".join(found.split())
 
