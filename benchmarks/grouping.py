@@ -94,6 +94,14 @@ def failures() -> dict[str, Families]:
     return _of(sorted((_folder().parent / "groups").glob("*.jsonl")))
 
 
+def ours() -> dict[str, list[Path]]:
+    """The files of each set of our own: a large one has several, ``name.1.jsonl`` and so on."""
+    sets: dict[str, list[Path]] = {}
+    for file in sorted(OURS.glob("*.jsonl")):
+        sets.setdefault(file.name.partition(".")[0], []).append(file)
+    return sets
+
+
 def _of(files: Iterable[Path]) -> dict[str, Families]:
     rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines() if line]
     if not rows:
@@ -148,9 +156,9 @@ def main() -> int:
         print(
             f"goals        GA {GOALS.ga:.3f}  FGA {GOALS.fga:.3f}  merge {GOALS.merge:.3f}  split {GOALS.split:.3f}\n"
         )
-    for file in sorted(OURS.glob("*.jsonl")):
-        one = _of([file])["all"]
-        print(f"{file.stem:12} GA {one.ga:.3f}  FGA {one.fga:.3f}  merge {one.merge:.3f}  split {one.split:.3f}")
+    for name, files in ours().items():
+        one = _of(files)["all"]
+        print(f"{name:12} GA {one.ga:.3f}  FGA {one.fga:.3f}  merge {one.merge:.3f}  split {one.split:.3f}")
     measured = measure()
     if not measured:
         print(f"no data in {_folder()}: set REDRIVE_DATA to a folder with loghub/*.csv (event_id,text)")

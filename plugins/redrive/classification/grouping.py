@@ -115,6 +115,9 @@ _CODE_BEFORE = "".join(
         "ERR ",
         "error, data ",
         "\\^",
+        "[Rr]eason[ =]",
+        "[Rr]eason: ",
+        "SQLERRMC=",
         # HL7: the field of a segment
         "(?:PID|PV1|PV2|MSH|OBX|OBR|ORC|NK1|IN1|AL1|DG1|EVN|MSA|SCH|RXA|SPM|FT1|GT1)-",
     )

@@ -72,6 +72,18 @@ _FRONT: Final = tuple(
         (r"[VDIWEF]/[\w.-]{1,40}: ", 0),
         # IDoc <*> status <*> - , of SAP
         (r"IDOC?(?: number)? (?:<\*>|[0-9]+)[:,]? +status (?:<\*>|[0-9]+)(?::| -) ", re.I),
+        # retry #<*> in <*> - , <*> after start:
+        (r"retry #?(?:<\*>|[0-9]+) in [^ \n]{1,12} [\u2014\u2013-] ", re.I),
+        (r"<\*>[a-z]{0,2} after start: ", 0),
+        # Apr <*>, <*> <*> AM app.Handler handle SEVERE: , of Java's own logging
+        (
+            r"(?:[A-Z][a-z]{2} )?(?:<\*>|[0-9]{1,2}),? (?:<\*>,? ){1,3}[AP]M [\w.$]{1,120} [\w$<>]{1,60}\s+"
+            r"(?:SEVERE|WARNING|INFO): ",
+            0,
+        ),
+        # jobs.batch: , Error creating: , pod-<*>@<*>: , as Kubernetes tells of
+        (r"(?:[a-z]{2,30}[.](?:batch|apps)(?:/v1)?|Error creating|[\w.<*>-]{1,120}@(?:<\*>|[0-9]+)): (?=[^ ])", 0),
+        (r"Message [^ \n]{1,80} (?:was |has been )?moved to (?:the )?error queue: ", 0),
         (r"x-death: (?=\w+=)", 0),
         # tenant=eu shard=<*>: {"code": ..}
         (r"(?:[a-z_]\w{0,40}=[^\s{}:]{1,60}[ ,]{1,2}){0,6}[a-z_]\w{0,40}=[^\s{}:]{1,60}: (?=[{\[])", 0),
@@ -126,7 +138,7 @@ _FRONT: Final = tuple(
         (r"[|] *", 0),
         (r"[^\s|]{1,60} {1,20}\| (?=[^ ])", 0),
         (r"PHP (?:Fatal error|Parse error|Warning|Notice|Recoverable fatal error): *", 0),
-        (r"(?:Uncaught|Unhandled)(?: exception| rejection| error)?:? (?=[A-Z])", re.I),
+        (r"(?:Uncaught|Unhandled)(?: exception| rejection| error)?(?:[.] |:? (?=[A-Z]))", re.I),
     )
 )
 # How one maker's software says a thing: where a text has the literal, what to read instead.
@@ -240,10 +252,44 @@ _SDK: Final = tuple(
         # Google's clients: what was asked, in front of the answer
         (
             "://",
-            r"(?:[1-5][0-9]{2}|<\*>) (?:GET|POST|PUT|PATCH|DELETE|HEAD) https?://[^\s]{1,300}: (?=[^ ]+ (?:[^ ]+ ){2})",
+            r"(?:[1-5][0-9]{2}|<\*>) (?:GET|POST|PUT|PATCH|DELETE|HEAD) https?://[^\s]{1,300}?(?:: |\?<\*> )(?=[^ ]+ (?:[^ ]+ ){2})",
             "",
         ),
         (" not one of ", r"(^|[:;] )[^\s:;][^:;\n]{0,60}? (?:is|was) (not one of )", r"\1\2"),
+        # Db2: which index of which table, or why
+        ("SQLERRMC=", r",? ?SQLERRMC=([0-9]{1,4});(?:[\w$]{1,60}[.])?([\w$]{1,60})", r" (index_\1 of \2)"),
+        ("SQLERRMC=", r",? ?SQLERRMC=([0-9]{1,4})(?![\w;])", r" (reason_\1)"),
+        # serde: what it was instead
+        ("invalid ", r"invalid (type|value): [^,\n]{1,80}, expected ", r"invalid \1, expected "),
+        # Java: what could not be called, without where it is and with what
+        ("Cannot invoke ", r"Cannot invoke \"(?:[\w$]+[.])*?([\w$]+[.][\w$]+)\([^\"\n]{0,300}\)\"", r'Cannot invoke "\1()"'),
+        # JAX-WS: what it says of every fault
+        (
+            "received SOAP Fault from server",
+            r"Client received SOAP Fault from server: (.{3,800}?)(?: Please see the server log [^\n]*)?$",
+            r"\1",
+        ),
+        (
+            "Write error: WriteError{",
+            r"Write operation error on server [^ \n]{1,120} Write error: WriteError\{code=[^,\n]{1,10}, message='([^\n]{3,800}?)',"
+            r" details=[^\n]*$",
+            r"\1",
+        ),
+        ("$JS.EVENT.", r"\$JS[.]EVENT[.]ADVISORY[.](?:CONSUMER|STREAM)[.](\w{3,40})[.][^ \n]{1,200}", r"advisory \1"),
+        # .NET: of what a generic exception is
+        ("`", r"`(?:[0-9]|<\*>)\[[\w., `<*>]{1,200}\](?=:)", ""),
+        ("key not found: ", r"(key not found: )[A-Z0-9<][A-Z0-9<*>_-]{1,30}$", r"\1<*>"),
+        ("Error on line ", r"Error on line [^ \n]{1,10} of document ?: ", ""),
+        ("SAXParseException; ", r"SAXParseException; (?:lineNumber: [^ ;]{1,12}; columnNumber: [^ ;]{1,12}; )?", "SAXParseException: "),
+        (
+            " type ",
+            r"\b(is (?:of )?type) (?:int|integer|long|float|double|number|string|bool|boolean|null|object|array)\b"
+            r"(?=, already| in document)",
+            r"\1 <*>",
+        ),
+        (" with #<", r" with #<\w{1,60}(?::(?:[^<>\n]|<\*>){0,60})?>", ""),
+        ("No query results for model ", r"(No query results for model \[[^\]\n]{1,120}\]) [^\n]{1,200}$", r"\1"),
+        ("exceeded quota: ", r"exceeded quota: [\w.-]{1,80}, ", "exceeded quota, "),
         # LDAP: why Active Directory refused
         ("error, data ", r"(AcceptSecurityContext error), data (\w{2,4})\b", r"\1 DATA_\2"),
         # Postfix: to what it was an answer
@@ -290,7 +336,7 @@ _PRINTED = re.compile(r"\b((?=[A-Z])\w{0,60}(?:Error|Exception|Warning|Failure|F
 _PRINTED_BREAK = re.compile(r"(?:\\r)?\\n(?=[A-Z][a-z]+ )")
 _STATEMENT = re.compile(r" ?[\[(](?:Connection: [\w ,:-]{1,60}, )?SQL: .*$", re.S)
 _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?:: | - )(?=[^ ])")
-_QUOTED = re.compile(r"[\"]([^\"\n]{3,1500})[\"](?=$|[\s,;)\]}])")
+_QUOTED = re.compile(r"([\"'])([^\"'\n]{3,1500})\1(?=$|[\s,;)\]}])")
 _TRIES: Final = frozenset(WORDS["tries"])
 _HAS_DIGIT = re.compile(r"[0-9]")
 _PLAIN = re.compile(r"(?<![\w<])[^\W\d_]{2,40}(?:_[^\W\d_]{2,40}){0,6}(?![\w*])")
@@ -397,7 +443,7 @@ def _said(text: str) -> str:
         if len(_TWO_LETTERS.findall(rest[:200])) > 1:
             # What is quoted is a message here, however few its words are.
             quoted = _QUOTED.match(rest)
-            text = quoted[1] if quoted and " " in quoted[1] else rest
+            text = quoted[2] if quoted and " " in quoted[2] else rest
             break
     if mapped := _MAPPED.search(text):
         text = _SQL.sub("", text[mapped.end() :]).rstrip(" ;)]")

@@ -17,7 +17,7 @@ _MAX_MESSAGE, _MAX_FIELDS = 6, 40
 
 # Classes and places that are not the application's: the runtimes and what applications are usually built on.
 _LIBRARY = re.compile(
-    r"^(?:async |new )?(?:<lib>|<frozen |node:|internal/|\(?<anonymous>|native |"
+    r"^(?:async |new )?(?:<lib>|<frozen |\{main\}|node:|internal/|\(?<anonymous>|native |"
     r"(?:java|javax|jdk|sun|jakarta|kotlin|kotlinx|scala|groovy|clojure|akka|reactor|okhttp3|okio|retrofit2|feign|rx|"
     r"zio|cats)[./]|java[.][a-z]+/|"
     r"com[.](?:sun|fasterxml|google|amazonaws|mysql|microsoft|azure|rabbitmq|zaxxer|netflix|mongodb|datastax|oracle|ibm|"

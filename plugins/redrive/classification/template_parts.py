@@ -56,6 +56,8 @@ _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,
 _BROKEN = re.compile(r"'[^'\n]{2,120}'|\b\w+_\w+\b|\b[A-Z]{2,5}-[0-9]{3,5}\b")
 _CODE = re.compile(r"[a-z]{2,5}-[0-9]{3,5}")
 _NAME_OF = frozenset(["name", "field", "column", "property", "param", "path", "attribute"])
+#: So many words of a runtime that name nothing tell what failed by themselves.
+_TELLS_ALONE: Final = 5
 _NAME_OF_ONE = re.compile(r"[A-Z][A-Z0-9]{3,11}")
 _OF_BUILDS = frozenset(["version", "build", "official", "release", "revision"])
 _OF_CODES = frozenset([*WORDS["names"], *WORDS["of_failures"], "errno", "sqlstate", "type", "cause"])
@@ -103,8 +105,9 @@ def signature_of(template: str) -> Signature:
     if frame:  # who caught it, in front of the exception, tells nothing
         said = said[max((match.end() for match in _THEN_CLASS.finditer(said)), default=0) :]
     parts = _parts(said)
-    if frame and parts.name in _OF_RUNTIMES:
-        names = sorted({word for name in _NAME.findall(said) for word in _words(name)})
+    if frame and parts.name in _OF_RUNTIMES and (
+        (names := sorted(quoted_in(template))) or BLANK in said or len(parts.core.split()) < _TELLS_ALONE
+    ):
         # A value in the place of a name is none.
         parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))
     head = (

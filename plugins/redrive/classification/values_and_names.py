@@ -157,6 +157,11 @@ _ROLE = re.compile(
     rf"Kunde|Lieferant|Mitarbeiter|Patientin|Bénéficiaire|Fournisseur)) {_CAPITAL}(?: [^\s()<,;:]{{1,40}}){{0,4}}?"
     r"(?= \(|,| (?:is|was|has|does|cannot|could|must|not|ist|wurde|hat|est)\b)"
 )
+# lane PLGDN -> JPOSA
+_LANE = re.compile(
+    r"\b((?:lane|route|leg|sector|segment|relation)) (?:[A-Z]{3,5}|<\*>) ?(?:->|\u2192|\u2013|-) ?(?:[A-Z]{3,5}|<\*>)(?![\w-])",
+    re.I,
+)
 # the address value Oak St was incomplete
 _VALUE_OF = re.compile(
     r"(\b[Tt]he (?:[a-z]{2,20} )?value) (?!(?:is|was|must|of|for|in|does|has|type|provided|given|you|that|you)\b)"
@@ -288,6 +293,7 @@ def phrase(text: str) -> str:
         text = _IN_SCRIPT.sub(BLANK, text)
     if _NOT_ASKED.search(text) and "://" in text:
         text = _URL.sub(BLANK, text)
+    text = _LANE.sub(r"\1 <*>", text)
     text = _ROLE.sub(r"\1 <*>", _QUEUES.sub(r"\1: <*>", _QUEUE.sub(r"\1 <*>", text)))
     text = _VALUE_OF.sub(r"\1 <*> ", _SUBJECT.sub(r"\1 <*>", _UNKNOWN.sub(r"\1 <*>", text)))
     if ": " in text or "=" in text:
@@ -363,7 +369,7 @@ def _network(text: str) -> str:
 
 
 def _setting(match: re.Match[str]) -> str:
-    names = NAMING.search(field_of(match[1])) or match[1].endswith("reason")
+    names = NAMING.search(field_of(match[1])) or match[1].lower().endswith("reason")
     if ASKED_FOR.search(field_of(match[1])) and (words := path_words(match[2])):
         return words
     return match[0] if names else f"{match[1]}={BLANK}"
@@ -437,6 +443,8 @@ def _of_numbered(word: str) -> str:
         return blanked
     if BLANK not in word:
         return word if _CODE.fullmatch(word) or _SMALL_NUMBER.fullmatch(word) else BLANK
+    if word.endswith("$" + BLANK):  # of a table that day's part
+        return _of_word(word[: -len(BLANK) - 1])
     if match := _NUMBERED.fullmatch(word):
         return match["name"]
     if _NUMBERED_PARTS.fullmatch(word):
