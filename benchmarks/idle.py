@@ -20,12 +20,12 @@ import yaml
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from tests.servers import Ministack
 
 from benchmarks import finished_messages
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.stages.context import utc_now
-from tests.servers import Ministack
 
 FINISHED = 100_000
 RUNS = 7

@@ -113,9 +113,7 @@ def _begin_together(together: Barrier) -> None:
     _together = together
 
 
-def _deliver(
-    folder: str, url: str, run: Run, shard: int, shards: int, confirm: float
-) -> tuple[int, float, float]:
+def _deliver(folder: str, url: str, run: Run, shard: int, shards: int, confirm: float) -> tuple[int, float, float]:
     """One shard's task: how many it sent, when it began and when it had."""
     settings = workload.settings(Path(folder), url)
     broker = _FarBroker(_world(), confirm)

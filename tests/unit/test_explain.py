@@ -178,7 +178,9 @@ def test_what_is_told_with_a_failure_does_not_make_it_two(order: int) -> None:
 def test_the_group_that_is_known_decides_what_its_failure_is_whatever_is_told_with_it() -> None:
     alone = next(iter(explain([{"text": ORACLE}])))
     known = [KnownGroup(alone["group"], alone["cause"], alone["template"])]
-    later = next(iter(explain([{"text": f"{ORACLE}\nORA-06508: PL/SQL: could not find program unit"}], known_groups=known)))
+    later = next(
+        iter(explain([{"text": f"{ORACLE}\nORA-06508: PL/SQL: could not find program unit"}], known_groups=known))
+    )
     assert (later["group"], later["cause"]) == (alone["group"], "duplicate")
 
 

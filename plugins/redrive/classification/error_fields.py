@@ -77,7 +77,6 @@ _NUMBERED_NAME = re.compile(r"[a-z]{2,40}(?:_[a-z]{1,40}){1,6}_<[*]>[a-z]{1,3}")
 _IDENTIFIER, _SHORT = re.compile(r"[A-Za-z]+(?:_?[A-Za-z]+)*"), 3
 _ONE_OF_A_FEW = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
 _REASON, _STATUS = re.compile(r"(?:reason|code)$"), re.compile(r"status(?:_?code)?$")
-_PATH_NAME = re.compile(r"[^/]+")
 _PAGE = re.compile(r"<(?:!doctype )?html", re.I)
 _LOOKED_AT = 4000
 _SOME_WORDS = 3
@@ -167,15 +166,10 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
             continue
         is_word = _WORD.fullmatch(value) is not None
         if NAMING.search(key):
-            if "://" in value:
-                if (path := path_words(value)) and len(_PATH_NAME.findall(path)) > 1:
-                    names.setdefault(_GENERAL.sub("", key), path.rpartition("/")[2])
-            elif is_word and _is_named(key, value):
-                names.setdefault(_GENERAL.sub("", key), _CHECKED.sub("", _QUALIFIED.sub("", value)))
+            if named := _name_in(key, value, is_word=is_word):
+                names.setdefault(_GENERAL.sub("", key), named)
             elif not is_word and BLANK not in value:
                 _add(messages, key, " ".join(value.split()))
-            elif _NUMBERED_NAME.fullmatch(value):
-                names.setdefault(key, value)
         elif ASKED_FOR.search(key) and (words := path_words(value)):
             asked_for = words
         elif _SAYING.search(key) and key not in heard:
@@ -193,6 +187,16 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
         names.setdefault("path", asked_for)
     pieces = " ".join(f"{key}={value}" for key, value in sorted(names.items()))
     return " | ".join(part for part in (pieces, BETWEEN.join(_news(messages))) if part)
+
+
+def _name_in(key: str, value: str, *, is_word: bool) -> str:
+    """What the value of a naming field names, "" where that is nothing: of an address the end of its path."""
+    if "://" in value:
+        path = path_words(value)
+        return path.rpartition("/")[2] if path.count("/") > 1 else ""
+    if is_word and _is_named(key, value):
+        return _CHECKED.sub("", _QUALIFIED.sub("", value))
+    return value if _NUMBERED_NAME.fullmatch(value) else ""
 
 
 def _items(quoted: str) -> list[str]:

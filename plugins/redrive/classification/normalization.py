@@ -236,7 +236,11 @@ _SDK: Final = tuple(
         # Avro: what was none of them
         ("ot in union ", r"(ot in union \[[^\]\n]{1,300}\]): [^\s,;()]{1,80}", r"\1"),
         # jsonschema: what it was instead
-        (" is not of type ", r"(?:^|(?<=: ))(?:None|True|False|null|true|false|<\*>) is not of type ", "<*> is not of type "),
+        (
+            " is not of type ",
+            r"(?:^|(?<=: ))(?:None|True|False|null|true|false|<\*>) is not of type ",
+            "<*> is not of type ",
+        ),
         # .NET: the key that was there
         ("Key: ", r"(?<=[.] )Key: [^\s]{1,80}$", "Key: <*>"),
         # gRPC's Python client prints its call
@@ -252,7 +256,8 @@ _SDK: Final = tuple(
         # Google's clients: what was asked, in front of the answer
         (
             "://",
-            r"(?:[1-5][0-9]{2}|<\*>) (?:GET|POST|PUT|PATCH|DELETE|HEAD) https?://[^\s]{1,300}?(?:: |\?<\*> )(?=[^ ]+ (?:[^ ]+ ){2})",
+            r"(?:[1-5][0-9]{2}|<\*>) (?:GET|POST|PUT|PATCH|DELETE|HEAD) https?://[^\s]{1,300}?(?:: |\?<\*> )"
+            r"(?=[^ ]+ (?:[^ ]+ ){2})",
             "",
         ),
         (" not one of ", r"(^|[:;] )[^\s:;][^:;\n]{0,60}? (?:is|was) (not one of )", r"\1\2"),
@@ -262,7 +267,11 @@ _SDK: Final = tuple(
         # serde: what it was instead
         ("invalid ", r"invalid (type|value): [^,\n]{1,80}, expected ", r"invalid \1, expected "),
         # Java: what could not be called, without where it is and with what
-        ("Cannot invoke ", r"Cannot invoke \"(?:[\w$]+[.])*?([\w$]+[.][\w$]+)\([^\"\n]{0,300}\)\"", r'Cannot invoke "\1()"'),
+        (
+            "Cannot invoke ",
+            r"Cannot invoke \"(?:[\w$]+[.])*?([\w$]+[.][\w$]+)\([^\"\n]{0,300}\)\"",
+            r'Cannot invoke "\1()"',
+        ),
         # JAX-WS: what it says of every fault
         (
             "received SOAP Fault from server",
@@ -271,8 +280,8 @@ _SDK: Final = tuple(
         ),
         (
             "Write error: WriteError{",
-            r"Write operation error on server [^ \n]{1,120} Write error: WriteError\{code=[^,\n]{1,10}, message='([^\n]{3,800}?)',"
-            r" details=[^\n]*$",
+            r"Write operation error on server [^ \n]{1,120} Write error: WriteError\{code=[^,\n]{1,10}, "
+            r"message='([^\n]{3,800}?)', details=[^\n]*$",
             r"\1",
         ),
         ("$JS.EVENT.", r"\$JS[.]EVENT[.]ADVISORY[.](?:CONSUMER|STREAM)[.](\w{3,40})[.][^ \n]{1,200}", r"advisory \1"),
@@ -280,7 +289,11 @@ _SDK: Final = tuple(
         ("`", r"`(?:[0-9]|<\*>)\[[\w., `<*>]{1,200}\](?=:)", ""),
         ("key not found: ", r"(key not found: )[A-Z0-9<][A-Z0-9<*>_-]{1,30}$", r"\1<*>"),
         ("Error on line ", r"Error on line [^ \n]{1,10} of document ?: ", ""),
-        ("SAXParseException; ", r"SAXParseException; (?:lineNumber: [^ ;]{1,12}; columnNumber: [^ ;]{1,12}; )?", "SAXParseException: "),
+        (
+            "SAXParseException; ",
+            r"SAXParseException; (?:lineNumber: [^ ;]{1,12}; columnNumber: [^ ;]{1,12}; )?",
+            "SAXParseException: ",
+        ),
         (
             " type ",
             r"\b(is (?:of )?type) (?:int|integer|long|float|double|number|string|bool|boolean|null|object|array)\b"
@@ -304,11 +317,15 @@ _SDK: Final = tuple(
         ("(", r"^((?:[\w.]{1,80}: )?)\(([0-9]{3,5}|<\*>), ([\"'])([^\n]{3,1500}?)\3\)$", r"\1(\2, \4)"),
         (" ON ", r" ON (?:DELETE|UPDATE) (?:CASCADE|RESTRICT|SET NULL|SET DEFAULT|NO ACTION)", ""),
         # Java: a local of a class that was compiled without their names
-        (' because \"<local', r" because \"<local[^>\n]{1,8}>(?:>)?\" is null", ""),
+        (' because "<local', r" because \"<local[^>\n]{1,8}>(?:>)?\" is null", ""),
         # Rust: an error of serde, printed
         ("Error(", r"\bError\(\"([^\"\n]{3,600})(?:\", line: .{0,60})?$", r"Error: \1"),
         # Artemis: which message it was
-        ("RELIABLE:", r"Reference\[?[^\s\]:]{1,40}\]?:(?:NON-)?RELIABLE:\w{1,60}[\[(][^\])\n]{0,400}[\])](?:@[^\s]{1,20})?", "Reference"),
+        (
+            "RELIABLE:",
+            r"Reference\[?[^\s\]:]{1,40}\]?:(?:NON-)?RELIABLE:\w{1,60}[\[(][^\])\n]{0,400}[\])](?:@[^\s]{1,20})?",
+            "Reference",
+        ),
         # Java, Scala: what there was no constant, and no case, for
         ("No enum constant ", r"(No enum constant (?:[a-z_]\w*[.])*[A-Z]\w*(?:[.$][A-Z]\w*)*?)[.][^.\n]{1,80}$", r"\1"),
         ("MatchError: ", r"(MatchError: )[^\n]{1,300}? (?=[(]of class )", r"\1<*> "),
@@ -328,7 +345,8 @@ _CUT_SHORT: Final = re.compile(
 )
 # What an object mapper says of the database's message, and the statement.
 _MAPPED: Final = re.compile(
-    r"(?:could not|cannot|unable to) (?:execute|prepare|extract|perform|insert|update) [\w ]{1,30} ?[\[(](?!\))(?=.{20})"
+    r"(?:could not|cannot|unable to) (?:execute|prepare|extract|perform|insert|update) [\w ]{1,30} ?[\[(]"
+    r"(?!\))(?=.{20})"
 )
 _SQL: Final = re.compile(r";? ?\[?SQL:? ?[\[(:].*$|;? SQL \[.*$", re.S)
 # ValueError('unknown plan'): as Python prints an exception
@@ -373,8 +391,8 @@ def template(masked: str) -> str:
             words, frame = _traced(trace)
             return words[:MAX_TEMPLATE] + (FRAME + frame if frame else "")
     said, at, frame = (_line(masked) or masked).partition(FRAME)
-    if not _TWO_LETTERS.search(said) and (words := _PLAIN.findall(masked[:_LONGEST])):
-        said = " ".join(words)  # whatever it is, it is not what every other is
+    if not _TWO_LETTERS.search(said) and (told := _PLAIN.findall(masked[:_LONGEST])):
+        said = " ".join(told)  # whatever it is, it is not what every other is
     frame, parted, others = frame.partition(BETWEEN)
     return (said + parted + others.replace(FRAME, " at "))[:MAX_TEMPLATE] + at + frame
 

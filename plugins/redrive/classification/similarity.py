@@ -109,9 +109,7 @@ def _tell_apart(
     raised = bool(frame) and frame != CUT
     for number, at in enumerate(rest if len(members) > 1 else (), 1):
         few = (named or raised) and at in _OF_TELLER
-        said = {
-            template: names_in(parts[at], quoted_in(template)) if few else parts[at] for template, parts in members
-        }
+        said = {template: names_in(parts[at], quoted_in(template)) if few else parts[at] for template, parts in members}
         if at == _CLASS_NAME and (same >= LONG or named or raised):
             is_dress = same >= WIDE
             said = {template: "" if is_dress or parts.name.islower() else parts.name for template, parts in members}

@@ -66,13 +66,14 @@ _NUMBER = re.compile(r"([0-9]{3,6}), ")
 _OF_SCHEMA = re.compile(r"(?:'[^'\n]{1,60}'|<\*>)[.](?=')")
 # (no reason given) Mandate <*>: a value behind parentheses is one more
 _TAIL = re.compile(r"(?<=[)]) (?=[^\W\d_][\w-]{0,30} <\*>$)")
-# (IntegrityError) as SQLAlchemy puts a driver's class in front
-# （口座番号：<*>） 受取人名：タナカ: in scripts without blanks, one more value with its label
+# (口座番号:<*>) 受取人名:タナカ: in scripts without blanks, one more value with its label
 _LABELLED_TAIL = re.compile(rf"(?<=[)\uff09]) ?[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?[^\n]{{1,40}}$")
-# （契約者：アクメ）, （客户 Max）: so too in parentheses, unless it says why
+# (契約者:アクメ), (客户 Max): so too in parentheses, unless it says why
 _LABELLED_ASIDE = re.compile(
-    rf"(?![^:\uff1a ]*(?:理由|原因|エラー|错误|状态|代码|コード|異常|异常))[{WITHOUT_BLANKS}]{{1,8}}(?:[:\uff1a] ?| )[^\n]{{1,60}}$"
+    rf"(?![^:\uff1a ]*(?:理由|原因|エラー|错误|状态|代码|コード|異常|异常))"
+    rf"[{WITHOUT_BLANKS}]{{1,8}}(?:[:\uff1a] ?| )[^\n]{{1,60}}$"
 )
+# (IntegrityError) as SQLAlchemy puts a driver's class in front
 _DRIVER = re.compile(r"[(]([\w.]{1,80}(?:Error|Exception|Warning))[)] (?=[^ ])")
 _NAME = re.compile(r"'([^'\n]{1,120})'")
 
@@ -105,8 +106,10 @@ def signature_of(template: str) -> Signature:
     if frame:  # who caught it, in front of the exception, tells nothing
         said = said[max((match.end() for match in _THEN_CLASS.finditer(said)), default=0) :]
     parts = _parts(said)
-    if frame and parts.name in _OF_RUNTIMES and (
-        (names := sorted(quoted_in(template))) or BLANK in said or len(parts.core.split()) < _TELLS_ALONE
+    if (
+        frame
+        and parts.name in _OF_RUNTIMES
+        and ((names := sorted(quoted_in(template))) or BLANK in said or len(parts.core.split()) < _TELLS_ALONE)
     ):
         # A value in the place of a name is none.
         parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))

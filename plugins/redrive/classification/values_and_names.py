@@ -147,7 +147,8 @@ _SUBJECT = re.compile(
 )
 # Topic orders not present in metadata, access group: orders
 _QUEUE = re.compile(
-    r"((?:^|[:;,.(] )(?:Topic|Queue|Stream|Subscription|Exchange)) (?!(?:is|was|does|has|not|with|name)\b)[\w.#$/<*>-]{1,160}"
+    r"((?:^|[:;,.(] )(?:Topic|Queue|Stream|Subscription|Exchange)) (?!(?:is|was|does|has|not|with|name)\b)"
+    r"[\w.#$/<*>-]{1,160}"
     r"(?= (?:not|is|was|does|has|already|could|cannot)\b)"
 )
 _QUEUES = re.compile(r"\b((?:access|consumer) (?:groups?|topics?)): \[?[\w.,#$<*>-]{1,160}\]?$")
@@ -159,7 +160,8 @@ _ROLE = re.compile(
 )
 # lane PLGDN -> JPOSA
 _LANE = re.compile(
-    r"\b((?:lane|route|leg|sector|segment|relation)) (?:[A-Z]{3,5}|<\*>) ?(?:->|\u2192|\u2013|-) ?(?:[A-Z]{3,5}|<\*>)(?![\w-])",
+    r"\b((?:lane|route|leg|sector|segment|relation)) (?:[A-Z]{3,5}|<\*>) ?(?:->|\u2192|\u2013|-) ?"
+    r"(?:[A-Z]{3,5}|<\*>)(?![\w-])",
     re.I,
 )
 # the address value Oak St was incomplete
@@ -170,8 +172,8 @@ _VALUE_OF = re.compile(
 _PHP_CLASS = re.compile(r"(?:[A-Z]\w{0,60}\\{1,2}){1,8}[A-Z]\w{0,60}")
 # Where nobody could be asked, what was to be asked for tells nothing.
 _NOT_ASKED = re.compile(
-    r"\b(?:tls|TLS|x509|certificate|SSL|ssl|ECONNREFUSED|ENOTFOUND|getaddrinfo|dial tcp|no such host|[Cc]onnection refused|"
-    r"[Nn]ame or service not known)\b"
+    r"\b(?:tls|TLS|x509|certificate|SSL|ssl|ECONNREFUSED|ENOTFOUND|getaddrinfo|dial tcp|no such host|"
+    r"[Cc]onnection refused|[Nn]ame or service not known)\b"
 )
 _URL = re.compile(r"\"?https?://[^\s\"'`,;()\[\]{}|]{1,300}\"?")
 # für 王伟: in a text of another script
@@ -313,7 +315,13 @@ def phrase(text: str) -> str:
     found = "".join(_prose(text))
     if f"={BLANK}" in found:
         found = _CONTEXT.sub("", found)
-    for pattern, replacement in ((_COUNTRY_OF, ""), (_DATE, BLANK), (_BEFORE_VALUE, ""), (_AFTER_VALUE, BLANK), (_RUN_OF_VALUES, BLANK)):
+    for pattern, replacement in (
+        (_COUNTRY_OF, ""),
+        (_DATE, BLANK),
+        (_BEFORE_VALUE, ""),
+        (_AFTER_VALUE, BLANK),
+        (_RUN_OF_VALUES, BLANK),
+    ):
         found = pattern.sub(replacement, found)
     return " ".join(found.split())
 
