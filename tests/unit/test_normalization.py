@@ -469,10 +469,125 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
             ),
             id="places below the runtime",
         ),
+        pytest.param(
+            (
+                """ORA-01400: impossible d'insérer NULL dans ("MODE"."CHAPEAU"."TAILLE_TETE")""",
+                """ORA-01400: impossible d'insérer NULL dans ("MODE"."CHAPEAU"."COULEUR")""",
+            ),
+            id="a name whose form says nothing beside one whose form does",
+        ),
+        pytest.param(
+            (
+                'HatError: server said message="Undefined hat brim_width"',
+                'HatError: server said message="Undefined hat crown_height"',
+            ),
+            id="a short message in quotes is no value",
+        ),
+        pytest.param(("MSA|AE|7\nERR||PID^1^8|103", "MSA|AE|8\nERR||PV1^1^19|103"), id="fields of HL7"),
+        pytest.param(("field missing: PID-3", "field missing: PV1-19"), id="fields of HL7, spoken"),
+        pytest.param(
+            (
+                "E11000 duplicate key error collection: shop.hats index: brim_1_crown_1 dup key: { brim: 7 }",
+                "E11000 duplicate key error collection: shop.hats index: maker_1_year_1 dup key: { maker: 8 }",
+            ),
+            id="indexes of MongoDB",
+        ),
+        pytest.param(
+            (
+                "No query results for model [App\\Models\\Hat] 7",
+                "No query results for model [App\\Models\\Shoe] 8",
+            ),
+            id="models of Laravel",
+        ),
+        pytest.param(
+            (
+                'level=error msg="feature missing" feature=brim_width_30d store=online',
+                'level=error msg="feature missing" feature=days_of_rain store=online',
+            ),
+            id="fields that a message is about",
+        ),
+        pytest.param(
+            (
+                "Hat is not worn: (error=INVALID name=brim is wrong for hat_id)",
+                "Hat is not worn: (error=INVALID name=crown_height is wrong for hat_id)",
+            ),
+            id="names behind the word",
+        ),
+        pytest.param(
+            (
+                "bind failed: [LDAP: error code 49 - 80090308: LdapErr: DSID-0C09044E, comment: AcceptSecurityContext"
+                " error, data 775, v2580]",
+                "bind failed: [LDAP: error code 49 - 80090308: LdapErr: DSID-0C09044E, comment: AcceptSecurityContext"
+                " error, data 52e, v2580]",
+            ),
+            id="why a directory refused",
+        ),
     ],
 )
 def test_look_alikes_stay_apart(lookalikes: tuple[str, ...]) -> None:
     assert len(set(groups_of(*lookalikes))) == len(lookalikes)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(
+            (
+                "2026-01-20T05:21:11.263Z\tERROR\thats/pool.go:171\thatband 7 is torn at the seam",
+                "2026-01-20T05:21:12.263Z\tERROR\tshoes/flush.go:9\thatband 8 is torn at the seam",
+                "hatband 9 is torn at the seam",
+            ),
+            id="zap",
+        ),
+        pytest.param(
+            (
+                "2026-01-20T05:21:11.263907493Z stderr F hatband 7 is torn at the seam",
+                "13:59:10,182 WARN  [Camel (camel-1) thread #33] (Router) hatband 8 is torn at the seam",
+                "hats-in-2  | hatband 9 is torn at the seam",
+                "2026-01-20T05:21:11.263+09:00 error relay: hatband 1 is torn at the seam",
+            ),
+            id="containers, JBoss, compose, a relay",
+        ),
+        pytest.param(
+            (
+                'Post "https://a.example/v2/hats": tls: failed to verify certificate: x509: unknown authority',
+                'Post "https://a.example/v2/shoes": tls: failed to verify certificate: x509: unknown authority',
+            ),
+            id="what nobody could be asked for",
+        ),
+        pytest.param(
+            (
+                'NullPointerException: Cannot invoke "a.b.Hat.brim()" because "<local4>" is null\n\tat a.b.C.d(C.java)',
+                'NullPointerException: Cannot invoke "a.b.Hat.brim()" because "hat" is null\n\tat a.b.C.d(C.java)',
+            ),
+            id="locals without a name",
+        ),
+        pytest.param(
+            ("Hutband fehlt für 王伟 in der Kiste", "Hutband fehlt für 山田 太郎 in der Kiste"),
+            id="names in another script",
+        ),
+        pytest.param(
+            ("caller svc-hats lacks role hat.writer", "caller svc-shoes lacks role hat.writer"), id="who was refused"
+        ),
+        pytest.param(
+            (
+                '{"detail":[{"type":"missing","loc":["body","hat"],"msg":"required","input":{"name":"Ana Lima"}}]}',
+                '{"detail":[{"type":"missing","loc":["body","hat"],"msg":"required","input":{"name":"Bo Li GmbH"}}]}',
+            ),
+            id="what was sent beside what is wrong",
+        ),
+        pytest.param(
+            (
+                "hatband is torn because no identity-based hat allows it",
+                "hatband is torn because no identity-ba",
+                "hatband is torn because no identity-based ha",
+            ),
+            id="cut in a word",
+        ),
+    ],
+)
+def test_what_differs_only_in_dress_is_one(one: tuple[str, ...]) -> None:
+    assert len(set(groups_of(*one))) == 1
 
 
 KINDS = ["hat", "shoe", "glove", "scarf", "brim", "lace", "sock"]
