@@ -1,12 +1,18 @@
 """The same failure is one group, another failure another, on every day and machine."""
 
+import importlib
+import pkgutil
 import random
+import re
+import time
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from failure_samples import SAMPLES
 
+from redrive import classification
 from redrive.classification import grouping
 from redrive.classification.explain import explain
 from redrive.classification.grouping import templates
@@ -165,6 +171,49 @@ def test_groups_of_other_causes_or_frames_are_not_merged() -> None:
     assert grouping.merges([KnownGroup(frame, "auth_failure", frame) for frame in frames]) == {}
 
 
+#: So often something is repeated; and seconds that no expression needs for it unless it takes it in every way.
+REPEATED, EXPONENTIAL = 22, 0.05
+#: What of a text could be taken in several ways, where it is repeated.
+UNITS = (
+    *("a", "A", "Aa", "1", "\u00e9", "\u91d1", " ", ".", ":", "-", "/", "\\", "(", "[", "{", '"', "'", "\n"),
+    *(
+        "a_",
+        "a.",
+        "a-",
+        "a/",
+        "a:",
+        "a::",
+        "a=",
+        "a=1 ",
+        "a, ",
+        "a ",
+        "Ab ",
+        "1.",
+        "<*>",
+        "<*> ",
+        "a_<*>_",
+        "'a' ",
+        "a; ",
+    ),
+)
+
+
+def expressions() -> Iterator[tuple[str, re.Pattern[str]]]:
+    """Every expression that a module of classification has compiled, in tables too."""
+    for module in pkgutil.iter_modules(classification.__path__):
+        for name, value in vars(importlib.import_module(f"{classification.__name__}.{module.name}")).items():
+            for one in _compiled_in(value):
+                yield f"{module.name}.{name}: {one.pattern[:80]}", one
+
+
+def _compiled_in(value: object) -> Iterator[re.Pattern[str]]:
+    if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+        yield value
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _compiled_in(one)
+
+
 class TestCost:
     """What many texts cost: as often as there are more of them, so much more."""
 
@@ -185,6 +234,20 @@ class TestCost:
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
         assert peaks[1] < 6 * peaks[0]
+
+    def test_no_expression_takes_exponential_time(self) -> None:
+        """Texts come from outside: one field of forty letters would have stopped a route for ever."""
+        hostile = [unit * REPEATED + end for unit in UNITS for end in ("!", "-b", "\n!")]
+        slow = []
+        for name, pattern in expressions():
+            for text in hostile:
+                began = time.process_time()
+                pattern.fullmatch(text)
+                pattern.search(text)
+                if time.process_time() - began > EXPONENTIAL:
+                    slow.append((name, text))
+                    break
+        assert not slow
 
     def test_what_is_known_is_not_looked_through_for_each_text(self) -> None:
         def compared(count: int) -> int:

@@ -74,7 +74,7 @@ _ID = re.compile(r"[A-Z]{2,6}-?[0-9]{1,8}|[a-z]{3,12}/[a-z0-9.+-]{2,60}")
 _OF_CODES = re.compile(r"(?:code|status|errno|number|state|cd|reason|error|flags)$")
 # avg_basket_<*>d: a name of several words, of which one is a number
 _NUMBERED_NAME = re.compile(r"[a-z]{2,40}(?:_[a-z]{1,40}){1,6}_<[*]>[a-z]{1,3}")
-_IDENTIFIER, _SHORT = re.compile(r"[A-Za-z]+(?:_?[A-Za-z]+)*"), 3
+_IDENTIFIER, _SHORT = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)*"), 3
 _ONE_OF_A_FEW = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
 _REASON, _STATUS = re.compile(r"(?:reason|code)$"), re.compile(r"status(?:_?code)?$")
 _PAGE = re.compile(r"<(?:!doctype )?html", re.I)
