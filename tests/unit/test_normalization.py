@@ -331,6 +331,59 @@ def test_what_is_left(text: str, left: str) -> None:
             id="who is in charge in Japanese",
         ),
         pytest.param(("the hat needs 14754 kWh of light", "the hat needs 7 of light"), id="units of energy"),
+        pytest.param(
+            (
+                "2026-01-20T05:21:11.263Z\tERROR\thats/pool.go:171\thatband 7 is torn at the seam",
+                "2026-01-20T05:21:12.263Z\tERROR\tshoes/flush.go:9\thatband 8 is torn at the seam",
+                "hatband 9 is torn at the seam",
+            ),
+            id="zap",
+        ),
+        pytest.param(
+            (
+                "2026-01-20T05:21:11.263907493Z stderr F hatband 7 is torn at the seam",
+                "13:59:10,182 WARN  [Camel (camel-1) thread #33] (Router) hatband 8 is torn at the seam",
+                "hats-in-2  | hatband 9 is torn at the seam",
+                "2026-01-20T05:21:11.263+09:00 error relay: hatband 1 is torn at the seam",
+            ),
+            id="containers, JBoss, compose, a relay",
+        ),
+        pytest.param(
+            (
+                'Post "https://a.example/v2/hats": tls: failed to verify certificate: x509: unknown authority',
+                'Post "https://a.example/v2/shoes": tls: failed to verify certificate: x509: unknown authority',
+            ),
+            id="what nobody could be asked for",
+        ),
+        pytest.param(
+            (
+                'NullPointerException: Cannot invoke "a.b.Hat.brim()" because "<local4>" is null\n\tat a.b.C.d(C.java)',
+                'NullPointerException: Cannot invoke "a.b.Hat.brim()" because "hat" is null\n\tat a.b.C.d(C.java)',
+            ),
+            id="locals without a name",
+        ),
+        pytest.param(
+            ("Hutband fehlt für 王伟 in der Kiste", "Hutband fehlt für 山田 太郎 in der Kiste"),
+            id="names in another script",
+        ),
+        pytest.param(
+            ("caller svc-hats lacks role hat.writer", "caller svc-shoes lacks role hat.writer"), id="who was refused"
+        ),
+        pytest.param(
+            (
+                '{"detail":[{"type":"missing","loc":["body","hat"],"msg":"required","input":{"name":"Ana Lima"}}]}',
+                '{"detail":[{"type":"missing","loc":["body","hat"],"msg":"required","input":{"name":"Bo Li GmbH"}}]}',
+            ),
+            id="what was sent beside what is wrong",
+        ),
+        pytest.param(
+            (
+                "hatband of a customer is torn today at noon because no identity-based hat allows it",
+                "hatband of a customer is torn today at noon because no identity-ba",
+                "hatband of a customer is torn today at noon because no identity-based ha",
+            ),
+            id="cut in a word",
+        ),
     ],
 )
 def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
@@ -522,72 +575,28 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
             ),
             id="why a directory refused",
         ),
+        pytest.param(
+            ("hats of this shop need field brim", "hats of this shop need field brimless too"),
+            id="a name that another one begins with",
+        ),
+        pytest.param(
+            (
+                "process of a customer of the old hat factory at the river exited today with code 4",
+                "process of a customer of the old hat factory at the river exited today with code 42 again",
+            ),
+            id="a number that another one begins with",
+        ),
+        pytest.param(
+            (
+                "process of a customer of the old hat factory at the river has lost column brim",
+                "process of a customer of the old hat factory at the river has lost column brimless again",
+            ),
+            id="a name that another one begins with, told at length",
+        ),
     ],
 )
 def test_look_alikes_stay_apart(lookalikes: tuple[str, ...]) -> None:
     assert len(set(groups_of(*lookalikes))) == len(lookalikes)
-
-
-@pytest.mark.parametrize(
-    "one",
-    [
-        pytest.param(
-            (
-                "2026-01-20T05:21:11.263Z\tERROR\thats/pool.go:171\thatband 7 is torn at the seam",
-                "2026-01-20T05:21:12.263Z\tERROR\tshoes/flush.go:9\thatband 8 is torn at the seam",
-                "hatband 9 is torn at the seam",
-            ),
-            id="zap",
-        ),
-        pytest.param(
-            (
-                "2026-01-20T05:21:11.263907493Z stderr F hatband 7 is torn at the seam",
-                "13:59:10,182 WARN  [Camel (camel-1) thread #33] (Router) hatband 8 is torn at the seam",
-                "hats-in-2  | hatband 9 is torn at the seam",
-                "2026-01-20T05:21:11.263+09:00 error relay: hatband 1 is torn at the seam",
-            ),
-            id="containers, JBoss, compose, a relay",
-        ),
-        pytest.param(
-            (
-                'Post "https://a.example/v2/hats": tls: failed to verify certificate: x509: unknown authority',
-                'Post "https://a.example/v2/shoes": tls: failed to verify certificate: x509: unknown authority',
-            ),
-            id="what nobody could be asked for",
-        ),
-        pytest.param(
-            (
-                'NullPointerException: Cannot invoke "a.b.Hat.brim()" because "<local4>" is null\n\tat a.b.C.d(C.java)',
-                'NullPointerException: Cannot invoke "a.b.Hat.brim()" because "hat" is null\n\tat a.b.C.d(C.java)',
-            ),
-            id="locals without a name",
-        ),
-        pytest.param(
-            ("Hutband fehlt für 王伟 in der Kiste", "Hutband fehlt für 山田 太郎 in der Kiste"),
-            id="names in another script",
-        ),
-        pytest.param(
-            ("caller svc-hats lacks role hat.writer", "caller svc-shoes lacks role hat.writer"), id="who was refused"
-        ),
-        pytest.param(
-            (
-                '{"detail":[{"type":"missing","loc":["body","hat"],"msg":"required","input":{"name":"Ana Lima"}}]}',
-                '{"detail":[{"type":"missing","loc":["body","hat"],"msg":"required","input":{"name":"Bo Li GmbH"}}]}',
-            ),
-            id="what was sent beside what is wrong",
-        ),
-        pytest.param(
-            (
-                "hatband is torn because no identity-based hat allows it",
-                "hatband is torn because no identity-ba",
-                "hatband is torn because no identity-based ha",
-            ),
-            id="cut in a word",
-        ),
-    ],
-)
-def test_what_differs_only_in_dress_is_one(one: tuple[str, ...]) -> None:
-    assert len(set(groups_of(*one))) == 1
 
 
 KINDS = ["hat", "shoe", "glove", "scarf", "brim", "lace", "sock"]

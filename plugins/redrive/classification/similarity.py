@@ -8,7 +8,7 @@ one that goes on, as long as all that go on are one.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from redrive.classification.stack_traces import CUT, FRAME
@@ -24,6 +24,7 @@ from redrive.classification.template_parts import (
     signature_of,
 )
 from redrive.classification.values_and_names import is_of_failures
+from redrive.classification.word_lists import WORDS
 
 #: A core of so many words is one failure whatever its class is called.
 LONG: Final = 3
@@ -33,6 +34,9 @@ WIDE: Final = 5
 _WHERE: Final = frozenset(["domain", "component", "category", "stage"])
 #: So many words have to be told before one that says more is the same failure.
 LEFT_OUT: Final = 4
+#: So many of a text of which the last word may have been cut.
+AT_LENGTH: Final = 8
+_NAMES: Final = frozenset(WORDS["names"])
 _Key = TypeVar("_Key", bound=tuple[str, ...])
 
 
@@ -62,19 +66,22 @@ def _with_what_is_left_out(
 ) -> dict[str, tuple[str, ...]]:
     """``found`` where a telling that ends sooner is the one that goes on, if all that go on are one telling."""
     told: dict[tuple[str, tuple[str, ...]], set[tuple[str, ...]]] = {}
+    cut: set[tuple[str, ...]] = set()
     for template, one in signatures.items():
         words = one.words
         if len(words) >= LEFT_OUT:
             told.setdefault((one.frame, words), set()).add(found[template])
+            if _may_be_cut(template, words):
+                cut.add(words)
     into: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     ordered = sorted(told)
     for at, (frame, words) in enumerate(ordered):
         longest = words
         for following in range(at + 1, len(ordered)):
             other_frame, others = ordered[following]
-            if other_frame != frame or not _goes_on(words, others):
+            if other_frame != frame or not _goes_on(words, others, cut):
                 break
-            if not _goes_on(longest, others):  # they go on differently
+            if not _goes_on(longest, others, cut):  # they go on differently
                 longest = words
                 break
             longest = others
@@ -85,10 +92,22 @@ def _with_what_is_left_out(
     return {template: _end_of(key, ends) for template, key in found.items()}
 
 
-def _goes_on(words: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether ``others`` are ``words`` and more; the last one may have been cut short."""
+def _goes_on(words: tuple[str, ...], others: tuple[str, ...], cut: Collection[tuple[str, ...]]) -> bool:
+    """Whether ``others`` are ``words`` and more; the last one of those that are ``cut`` may go on too."""
     last = len(words) - 1
-    return others[:last] == words[:last] and len(others) > last and others[last].startswith(words[last])
+    if others[:last] != words[:last] or len(others) <= last:
+        return False
+    return others[last] == words[last] or (
+        words in cut and len(others) > len(words) and others[last].startswith(words[last])
+    )
+
+
+def _may_be_cut(template: str, words: Sequence[str]) -> bool:
+    """Whether the last of ``words`` may be the beginning of one, as a text that was cut without a mark ends: it is told
+    at length, and neither a name nor a number is told last. Else *field brim* would be *field brimless*."""
+    last = words[-1]
+    is_name = words[-2] in _NAMES or last in quoted_in(template)
+    return len(words) >= AT_LENGTH and not is_name and not any(map(str.isdigit, last))
 
 
 def _tell_apart(
