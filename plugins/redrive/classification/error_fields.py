@@ -84,7 +84,7 @@ _SOME_WORDS = 3
 
 def message_of(text: str, say: Callable[[str], str]) -> str:
     """What the fields of ``text`` say, "" where it has none; ``say`` writes the template of a message."""
-    text = _GIVEN.sub("", text) if '"' in text else text
+    text = _GIVEN.sub("", text) if "{" in text else text
     start = text.find("{")
     if 0 <= start < 60 and len(fields := _FIELD.findall(text[:_LOOKED_AT])) > bool(start):
         return _together(fields, say)

@@ -14,7 +14,7 @@ from typing import Final
 
 from redrive.classification import error_fields
 from redrive.classification.error_fields import BETWEEN
-from redrive.classification.stack_traces import CUT, FRAME, Trace, died, panic
+from redrive.classification.stack_traces import CUT, FRAME, Trace, may_tell_its_file, with_its_file
 from redrive.classification.values_and_names import PLAIN_WORD, is_of_consumer, phrase
 from redrive.classification.word_lists import WORDS, any_of
 
@@ -269,7 +269,7 @@ _SDK: Final = tuple(
         # Java: what could not be called, without where it is and with what
         (
             "Cannot invoke ",
-            r"Cannot invoke \"(?:[\w$]+[.])*?([\w$]+[.][\w$]+)\([^\"\n]{0,300}\)\"",
+            r"Cannot invoke \"(?:[\w$]{1,80}[.]){0,12}?([\w$]{1,80}[.][\w$]{1,80})\([^\"\n]{0,300}\)\"",
             r'Cannot invoke "\1()"',
         ),
         # JAX-WS: what it says of every fault
@@ -289,11 +289,7 @@ _SDK: Final = tuple(
         ("`", r"`(?:[0-9]|<\*>)\[[\w., `<*>]{1,200}\](?=:)", ""),
         ("key not found: ", r"(key not found: )[A-Z0-9<][A-Z0-9<*>_-]{1,30}$", r"\1<*>"),
         ("Error on line ", r"Error on line [^ \n]{1,10} of document ?: ", ""),
-        (
-            "SAXParseException; ",
-            r"SAXParseException; (?:lineNumber: [^ ;]{1,12}; columnNumber: [^ ;]{1,12}; )?",
-            "SAXParseException: ",
-        ),
+        ("SAXParseException; ", r"SAXParseException; ", "SAXParseException: "),
         (
             " type ",
             r"\b(is (?:of )?type) (?:int|integer|long|float|double|number|string|bool|boolean|null|object|array)\b"
@@ -381,9 +377,7 @@ _INDEX = re.compile(r"(?<=[a-z\]])[.]<\*>(?=[.]|$)|\[<\*>\](?=[.\[]|$)")
 
 def template(masked: str) -> str:
     """The template of a masked text: what it says, and for a stack trace where, after :data:`FRAME`."""
-    if "panicked at" in masked[:400] and (found := panic(without_front(masked))):
-        return _said(found[0])[:MAX_TEMPLATE] + FRAME + found[1]
-    if ".p" in masked and " line " in masked and (found := died(without_front(masked))):
+    if may_tell_its_file(masked) and (found := with_its_file(without_front(masked))):
         return _said(found[0])[:MAX_TEMPLATE] + FRAME + found[1]
     if "\n" in masked:
         trace = Trace(without_front(masked).split("\n"))

@@ -117,22 +117,24 @@ _PANIC = re.compile(
 )
 
 
-def panic(text: str) -> tuple[str, str] | None:
-    """What a panic of Rust says, and its file."""
-    match = _PANIC.match(text)
-    return (match["old"] or match["new"] or "", match["file"].replace("\\", "/").rpartition("/")[2]) if match else None
-
-
-_PERL = re.compile(
+_DIED = re.compile(
     r"(?P<said>[^\n]{3,600}?) at (?:[^\s]{1,200}/)?(?P<file>[\w-]{1,60}[.]p[lm]) line (?:<\*>|[0-9]{1,6})"
     r"(?:, <[^<>\n]{0,20}(?:<\*>)?> line [^\s,.]{1,12})?[.]?(?=\n|$)"
 )
 
 
-def died(text: str) -> tuple[str, str] | None:
-    """What a Perl program died of, and its file."""
-    match = _PERL.match(text)
-    return (match["said"], match["file"]) if match else None
+def may_tell_its_file(text: str) -> bool:
+    """Whether it is worth to ask :func:`with_its_file`."""
+    return "panicked at" in text[:400] or (".p" in text and " line " in text)
+
+
+def with_its_file(text: str) -> tuple[str, str] | None:
+    """What a panic of Rust, or a Perl program that died, says, and its file: they need no trace for it."""
+    if match := _PANIC.match(text):
+        return match["old"] or match["new"] or "", match["file"].replace("\\", "/").rpartition("/")[2]
+    if match := _DIED.match(text):
+        return match["said"], match["file"]
+    return None
 
 
 class Trace:

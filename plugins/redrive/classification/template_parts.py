@@ -48,7 +48,8 @@ _OF_RUNTIMES = frozenset(WORDS["of_runtimes"])
 _CONTEXT = frozenset(WORDS["context"])
 _SENTENCE = re.compile(r"(?:(?<=[^\W\d_][^\W\d_])|(?<=[^\W\d_]['\")\]])|(?<=<[*]>))[.] |[;\uff1b\u3002]")
 # 担当: Max: in scripts without blanks, a value with its label
-_LABELLED = re.compile(rf"\s*[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?[^\n]{{1,80}}$")
+_LABEL = rf"[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?"
+_LABELLED = re.compile(rf"\s*{_LABEL}[^\n]{{1,80}}$")
 # Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
 _ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[A-Za-z][A-Za-z_-]*(?:/[A-Za-z][A-Za-z_-]*)*")
 _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
@@ -61,17 +62,18 @@ _TELLS_ALONE: Final = 5
 _NAME_OF_ONE = re.compile(r"[A-Z][A-Z0-9]{3,11}")
 _OF_BUILDS = frozenset(["version", "build", "official", "release", "revision"])
 _OF_CODES = frozenset([*WORDS["names"], *WORDS["of_failures"], "errno", "sqlstate", "type", "cause"])
+_NO_LABELS = _OF_CODES | _STOP
 _NUMBER = re.compile(r"([0-9]{3,6}), ")
 # 'shop'.'orders': the schema is where the database stands
 _OF_SCHEMA = re.compile(r"(?:'[^'\n]{1,60}'|<\*>)[.](?=')")
 # (no reason given) Mandate <*>: a value behind parentheses is one more
 _TAIL = re.compile(r"(?<=[)]) (?=[^\W\d_][\w-]{0,30} <\*>$)")
 # (口座番号:<*>) 受取人名:タナカ: in scripts without blanks, one more value with its label
-_LABELLED_TAIL = re.compile(rf"(?<=[)\uff09]) ?[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?[^\n]{{1,40}}$")
+_LABELLED_TAIL = re.compile(rf"(?<=[)\uff09]) ?{_LABEL}[^\n]{{1,40}}$")
 # (契約者:アクメ), (客户 Max): so too in parentheses, unless it says why
 _LABELLED_ASIDE = re.compile(
     rf"(?![^:\uff1a ]*(?:理由|原因|エラー|错误|状态|代码|コード|異常|异常))"
-    rf"[{WITHOUT_BLANKS}]{{1,8}}(?:[:\uff1a] ?| )[^\n]{{1,60}}$"
+    rf"(?:{_LABEL}|[{WITHOUT_BLANKS}]{{1,8}} )[^\n]{{1,60}}$"
 )
 # (IntegrityError) as SQLAlchemy puts a driver's class in front
 _DRIVER = re.compile(r"[(]([\w.]{1,80}(?:Error|Exception|Warning))[)] (?=[^ ])")
@@ -109,7 +111,7 @@ def signature_of(template: str) -> Signature:
     if (
         frame
         and parts.name in _OF_RUNTIMES
-        and ((names := sorted(quoted_in(template))) or BLANK in said or len(parts.core.split()) < _TELLS_ALONE)
+        and ((names := sorted(quoted_in(said))) or BLANK in said or len(parts.core.split()) < _TELLS_ALONE)
     ):
         # A value in the place of a name is none.
         parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))
@@ -235,7 +237,7 @@ def _asides(text: str) -> tuple[str, list[str]]:
             return " "
         if len(words) > 2 and words[0].endswith(":") and words[0][:-1].lower() not in _OF_CODES:
             words = words[1:]  # insured: Ana Lima
-        elif len(words) > 2 and words[0].islower() and words[0].isalpha() and words[0] not in _OF_CODES | _STOP:
+        elif len(words) > 2 and words[0].islower() and words[0].isalpha() and words[0] not in _NO_LABELS:
             words = words[1:]  # source Norges Bank
         # Names of people and places, as values are: every word has a capital.
         if len(words) < 2 or not all(word[:1].isupper() for word in words):
@@ -344,9 +346,7 @@ def codes_of(template: str) -> frozenset[str]:
 @lru_cache(maxsize=1 << 15)
 def names_what_is_broken(template: str) -> bool:
     """Whether a column, a constraint or a code is named: then who says it, and when, tells nothing more."""
-    said = template.partition(FRAME)[0]
     parts = signature_of(template).parts
     if codes_of(template):
         return False
-    quoted = quoted_in(said)
-    return bool(names_in(parts.core) or names_in(parts.aside) or quoted.intersection(parts.core.split()))
+    return bool(names_in(parts.core) or names_in(parts.aside) or quoted_in(template).intersection(parts.core.split()))

@@ -166,7 +166,7 @@ _LANE = re.compile(
 )
 # the address value Oak St was incomplete
 _VALUE_OF = re.compile(
-    r"(\b[Tt]he (?:[a-z]{2,20} )?value) (?!(?:is|was|must|of|for|in|does|has|type|provided|given|you|that|you)\b)"
+    r"(\b[Tt]he (?:[a-z]{2,20} )?value) (?!(?:is|was|must|of|for|in|does|has|type|provided|given|you|that)\b)"
     r"[^\s,;:()'\"]{1,60}(?: (?!of )[^\s,;:()'\"]{1,60}){0,4}? (?=(?:is|was|must|does|has|cannot|exceeds|could)\b)"
 )
 _PHP_CLASS = re.compile(r"(?:[A-Z]\w{0,60}\\{1,2}){1,8}[A-Z]\w{0,60}")
@@ -227,6 +227,16 @@ _UNKNOWN = re.compile(
     rf"((?i:unknown|unsupported|invalid|unrecogni[sz]ed|unexpected|illegal)(?: [a-z]{{2,20}})? "
     rf"(?:(?:{any_of('nouns')}|unit|sku|product|item) (?!{any_of('no_values')})|code (?=[A-Z0-9]{{1,5}}$)))"
     r"[^\s,:;()]{1,40}$"
+)
+#: Where a text has one of the literals, the kind of a value and the value, and what to read instead.
+_TOLD_VALUES: Final = (
+    (("-", "\u2192", "\u2013"), _LANE, r"\1 <*>"),
+    ((), _QUEUE, r"\1 <*>"),
+    ((": ",), _QUEUES, r"\1: <*>"),
+    ((), _ROLE, r"\1 <*>"),
+    ((), _UNKNOWN, r"\1 <*>"),
+    ((), _SUBJECT, r"\1 <*>"),
+    (("alue ",), _VALUE_OF, r"\1 <*> "),
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
@@ -291,13 +301,7 @@ def phrase(text: str) -> str:
     text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
-    if (letters := len(_SCRIPT_WITHOUT_BLANKS.findall(text))) and len(_LATIN.findall(text)) >= letters:
-        text = _IN_SCRIPT.sub(BLANK, text)
-    if _NOT_ASKED.search(text) and "://" in text:
-        text = _URL.sub(BLANK, text)
-    text = _LANE.sub(r"\1 <*>", text)
-    text = _ROLE.sub(r"\1 <*>", _QUEUES.sub(r"\1: <*>", _QUEUE.sub(r"\1 <*>", text)))
-    text = _VALUE_OF.sub(r"\1 <*> ", _SUBJECT.sub(r"\1 <*>", _UNKNOWN.sub(r"\1 <*>", text)))
+    text = _with_values_told(_unasked(_in_one_script(text)))
     if ": " in text or "=" in text:
         text = _LISTED_LAST.sub(r"\1 <*>", _LISTED.sub(r"\1 <*>", text))
         if len(_CLAUSE.findall(text)) > 1:
@@ -324,6 +328,27 @@ def phrase(text: str) -> str:
     ):
         found = pattern.sub(replacement, found)
     return " ".join(found.split())
+
+
+def _in_one_script(text: str) -> str:
+    """``text`` without names in another script than its own: für 王伟."""
+    if text.isascii():
+        return text
+    letters = len(_SCRIPT_WITHOUT_BLANKS.findall(text))
+    return _IN_SCRIPT.sub(BLANK, text) if letters and len(_LATIN.findall(text)) >= letters else text
+
+
+def _unasked(text: str) -> str:
+    """``text`` without what was to be asked for, where nobody could be asked."""
+    return _URL.sub(BLANK, text) if "://" in text and _NOT_ASKED.search(text) else text
+
+
+def _with_values_told(text: str) -> str:
+    """``text`` with the values blanked whose kind is told by a word before them."""
+    for literals, pattern, replacement in _TOLD_VALUES:
+        if not literals or any(literal in text for literal in literals):
+            text = pattern.sub(replacement, text)
+    return text
 
 
 def _of_dump(match: re.Match[str]) -> str:
