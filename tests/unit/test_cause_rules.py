@@ -33,6 +33,51 @@ def test_the_cause_of_what_a_machine_says_in_its_own_language(cause: Cause, text
     assert finding.cause is cause, finding.rule
 
 
+# Names of fields in which a rule may see a failure: a lock, a limit, a topic that was lost.
+FIELDS = (
+    "lockToken",
+    "lock_token",
+    "lock-token",
+    "sessionId",
+    "rateLimit",
+    "rate_limit",
+    "deduplicationId",
+    "contentType",
+    "content-type",
+    "schemaId",
+    "schemaVersion",
+    "topic",
+    "queue",
+    "subscription",
+    "DeadLetterSource",
+)
+
+
+@pytest.mark.parametrize("form", ["{}, {}=abc", '{{"error": "{}", "{}": "abc"}}', "{} {}=abc", "{} ({}: abc)"])
+@pytest.mark.parametrize(
+    "failure", ["duplicate key value violates unique constraint uq_hat", "hat 17 not found", "Connection reset by peer"]
+)
+def test_the_name_of_a_field_beside_a_failure_is_no_failure(failure: str, form: str) -> None:
+    (bare,) = explain([{"text": failure}])
+    found = explain({"text": form.format(failure, field)} for field in FIELDS)
+    told = {field: answer["cause"] for field, answer in zip(FIELDS, found, strict=True)}
+    assert told == dict.fromkeys(FIELDS, bare["cause"])
+
+
+def test_in_whatever_form_service_bus_tells_why_it_gave_up_it_gave_up_for_that() -> None:
+    said = ("MaxDeliveryCountExceeded", "Message could not be consumed after 10 delivery attempts.")
+    tellings = [
+        "{}: {}",
+        "DeadLetterReason={}; DeadLetterErrorDescription={}",
+        "DeadLetterReason: {}\nDeadLetterErrorDescription: {}\nDeadLetterSource: shop.hats",
+        '{{"DeadLetterReason":"{}","DeadLetterErrorDescription":"{}","DeadLetterSource":"shop.hats"}}',
+    ]
+    found = explain({"text": telling.format(*said)} for telling in tellings)
+    assert {(answer["cause"], answer["group"]) for answer in found} == {
+        (Cause.MAX_DELIVERIES, next(iter(explain([{"text": ": ".join(said)}])))["group"])
+    }
+
+
 @pytest.mark.parametrize("count", ["1", "7", "1200", "1,200"])
 @pytest.mark.parametrize("ending", [".", ""])
 @pytest.mark.parametrize(

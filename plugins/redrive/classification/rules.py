@@ -89,10 +89,23 @@ _WORDS: Final = re.compile(
 _HUMPS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])|[_-]", re.ASCII)
 
 
+# Of what a text tells beside a failure, the name of a field is no failure: lockToken=7, "rateLimit":, (content-type: x).
+# A name that says what failed, or how often, may be one.
+_FIELD_NAME: Final = re.compile(
+    r"(?<![\w.<-])(?![\w-]{0,80}(?i:err|code|status|reason|cause|except|fault|fail|count|attempt|deliver|retr|exceed|lost|"
+    r"expired|invalid|denied|missing|unknown|refus|reject|unavail))"
+    r"(?:(?:[A-Za-z]{1,40}(?:[_-][A-Za-z]{1,40}){1,8}|[A-Za-z]{1,40}[a-z][A-Z][A-Za-z]{1,80})(?==[^=\s]|\"\s?:)|"
+    r"(?:(?<=[(])|(?<=, ))(?:[a-z]{1,40}[A-Z][A-Za-z]{1,80}|[a-z]{1,40}(?:[_-][a-z]{1,40}){1,4})(?=: [^\s]))",
+    re.ASCII,
+)
+
+
 def _view(text: str) -> str:
-    """What rules look at: lower case, and below it the names with their words apart."""
+    """What rules look at: lower case, and below it the names with their words apart; without the names of fields."""
     if len(text) > 2 * _LOOKED_AT:
         text = text[:_LOOKED_AT] + "\n" + text[-_LOOKED_AT:]
+    if "=" in text or '":' in text or ": " in text:
+        text = _FIELD_NAME.sub("", text)
     names = _WORDS.findall(text)
     return text.lower() + "\n" + "\n".join(_HUMPS.sub(" ", name).lower() for name in names) if names else text.lower()
 
@@ -100,7 +113,7 @@ def _view(text: str) -> str:
 # Where a deeper cause begins: Java, Spring, .NET, Node, Ruby and PHP name the wrapper first.
 _DEEPER: Final = re.compile(
     r"caused by:? |while trying to deserialize arguments: |nested exception is |---> |\[cause\]:? |cause by: |with root cause\n|root cause:? |inner exception:? |"
-    r"innerexception:? |previous exception:? |exception_cause[\"']?[:=] ?",
+    r"lost task [^ \n]{1,12} in stage [^\n]{1,80}executor [^ \n)]{1,12}\): |innerexception:? |previous exception:? |exception_cause[\"']?[:=] ?",
     re.IGNORECASE | re.ASCII,
 )
 # Python names the deepest first and says so between the two.
