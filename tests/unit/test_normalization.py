@@ -114,7 +114,7 @@ def groups_of(*lines: str) -> list[str]:
         pytest.param("[{'count': 7, 'reason': 'expired', 'queue': 'a'}]", "reason=expired", id="printed map"),
         pytest.param(
             "DeadLetterReason=HatLost; DeadLetterErrorDescription=the hat is gone",
-            "dead_letter_reason=HatLost | the hat is gone",
+            "HatLost: the hat is gone",
             id="settings of several words",
         ),
         pytest.param("attempt 3/5: printer is out of paper", "printer is out of paper", id="attempt"),
@@ -384,6 +384,54 @@ def test_what_is_left(text: str, left: str) -> None:
             ),
             id="cut in a word",
         ),
+        pytest.param(
+            (
+                "hat 7 is torn at the brim (partner Sommer & Söhne AS)",
+                "hat 8 is torn at the brim (partner Bo Tools Ltd.)",
+                "hat 9 is torn at the brim (sending shop B2)",
+                "hat 9 is torn at the brim (Verkäuferin: vogt)",
+                "hat 9 is torn at the brim (acheteur : Jan de Vries)",
+            ),
+            id="whose it was",
+        ),
+        pytest.param(
+            (
+                "帽子番号が一致しません（注文番号: 7）",
+                "帽子番号が一致しません。郵便番号: 748",
+                "帽子番号が一致しません",
+            ),
+            id="values with labels behind a Japanese sentence",
+        ),
+        pytest.param(
+            ("帽子 7 校验失败，购方：Acme 商事", "帽子 8 校验失败，订单 77", "帽子 9 校验失败"),
+            id="values with labels behind a Chinese clause",
+        ),
+        pytest.param(
+            ("le chapeau n° 7 est perdu depuis longtemps", "le chapeau 8 est perdu depuis longtemps"),
+            id="sign of a number",
+        ),
+        pytest.param(
+            ("hat kHjAdCyiHP has lost its brim", "hat qiusluQVHJS0 has lost its brim", "hat 7 has lost its brim"),
+            id="ids of letters",
+        ),
+        pytest.param(("no brim found for postcode 30291", "no brim found for postcode 77136"), id="codes of places"),
+        pytest.param(("not allowed for hat D", "not allowed for hat U", "not allowed for hat 7"), id="one letter"),
+        pytest.param(
+            ("Unexpected token < in JSON at position 0", "Unexpected token '<', \"<html>\" is not valid JSON"),
+            id="versions of V8",
+        ),
+        pytest.param(
+            ("HatError{code=LOST, message='hat is lost'}", 'HatError { code: "LOST", message: "hat is lost" }'),
+            id="printed errors",
+        ),
+        pytest.param(
+            (
+                "Lost task 3.0 in stage 1.0 (TID 5) (10.0.0.1 executor 2): shop.HatException: hat has lost its brim",
+                "Lost task 9.2 in stage 4.0 (TID 8) (10.0.0.9 executor 17): shop.HatException: hat has lost its brim",
+                "shop.HatException: hat has lost its brim",
+            ),
+            id="tasks of Spark",
+        ),
     ],
 )
 def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
@@ -593,6 +641,63 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
             ),
             id="a name that another one begins with, told at length",
         ),
+        pytest.param(
+            ("ts=7 evt=hat_rejected why=brim_torn hat=7", "ts=8 evt=hat_rejected why=band_lost hat=8"),
+            id="fields that nobody knows",
+        ),
+        pytest.param(
+            ("ts=7 pdu=resp command_status=0x00000058 dest=7", "ts=7 pdu=resp command_status=0x0000000B dest=7"),
+            id="codes in hexadecimal",
+        ),
+        pytest.param(
+            (
+                "hat is not loaded. (Exception from HRESULT: 0x8007000B)",
+                "hat is not loaded. (Exception from HRESULT: 0x80040154)",
+            ),
+            id="results of Windows",
+        ),
+        pytest.param(("IDoc 7: status 51, message ME 083", "IDoc 7: status 51, message VL 150"), id="messages of SAP"),
+        pytest.param(("hat stopped (signal KILL)", "hat stopped (signal TERM)"), id="signals"),
+        pytest.param(("hat stopped (Schritt: laden)", "hat stopped (Schritt: nähen)"), id="steps"),
+        pytest.param(
+            (
+                'value too long for type character varying(7)\nCONTEXT:  COPY hats, line 7, column brim: "x"',
+                'value too long for type character varying(7)\nCONTEXT:  COPY hats, line 7, column band: "x"',
+            ),
+            id="columns that a detail names",
+        ),
+        pytest.param(
+            (
+                'KafkaError{code=_TIMED_OUT,val=-185,str="hat late"}',
+                'KafkaError{code=_ALL_DOWN,val=-1,str="hats gone"}',
+            ),
+            id="printed errors",
+        ),
+        pytest.param(
+            (
+                'hats::Error { kind: Connect, source: Os { code: 111, kind: Refused, message: "hat refused" } }',
+                'hats::Error { kind: Connect, source: Os { code: 113, kind: Unreachable, message: "no way to hat" } }',
+            ),
+            id="printed errors of Rust",
+        ),
+        pytest.param(
+            (
+                '%Hat.Error{message: nil, hat: %{code: :band_lost, message: "band is lost"}}',
+                '%Hat.Error{message: nil, hat: %{code: :brim_torn, message: "brim is torn"}}',
+            ),
+            id="printed errors of Elixir",
+        ),
+        pytest.param(("HatError(code=LOST, id=7)", "HatError(code=TORN, id=7)"), id="printed errors of Python"),
+        pytest.param(
+            ("[{field=brim, message=must not be null}]", "[{field=band, message=must not be null}]"), id="printed lists"
+        ),
+        pytest.param(
+            (
+                "HatErrors([{'index': 0, 'code': 121, 'errmsg': 'hat is invalid'}])",
+                "HatErrors([{'index': 0, 'code': 11000, 'errmsg': 'hat is there already'}])",
+            ),
+            id="lists of errors",
+        ),
     ],
 )
 def test_look_alikes_stay_apart(lookalikes: tuple[str, ...]) -> None:
@@ -648,6 +753,14 @@ def test_that_it_failed_makes_no_group_of_all_failures() -> None:
     found = groups_of(*(f'{{"status": "FAILED", "cause": "{said}"}}' for said in (hat, shoe)), hat, shoe)
     assert found[:2] == found[2:]
     assert found[0] != found[1]
+
+
+def test_what_ends_with_the_end_of_an_inner_exception_is_named_by_what_it_says() -> None:
+    """Else all texts that end so were one failure."""
+    text = (
+        "HatException: lost\n ---> BandException: the old band is torn\n   --- End of inner exception stack trace ---"
+    )
+    assert template(text) == "BandException: the old band is torn"
 
 
 def test_who_lacks_what_tells_others_apart_stands_alone() -> None:

@@ -46,6 +46,9 @@ _OF_RESOURCES = frozenset(["400", "404", "405", "409", "410", "422"])
 _WAY = re.compile(r"(?:^|[._-])(?:path|loc|location|field|instance_?path|pointer)$")
 # Line 7, Col 6: where in what was sent it stands
 _LINE = re.compile(r"line (?:[0-9]|<\*>)", re.I)
+# query Report: what the client calls its request
+_OPERATION = re.compile(r"(?:query|mutation|subscription)(?: \w{1,80})?")
+_PLACE = re.compile(r" \((?:line|row|col)[^()]{1,40}\)$", re.I)
 # What many names of fields begin with, and says nothing: error_code is code, decline_code is not.
 _GENERAL = re.compile(
     r"^(?:.*[._-])?(?:error|err|status|exception|fault|api|response|http|x|failure|death|_+)[._-]|^.*[.]"
@@ -54,10 +57,11 @@ _GENERAL = re.compile(
 _MAP = re.compile(r"(?:[\w -]{1,40}: ?)?[\[(]*\{")
 _ENTRY = re.compile(
     r"['\"]?(?P<key>[A-Za-z][\w-]{1,40})['\"]?(?:=|: ?)"
-    r"(?P<value>'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|[^\s,;{}\[\]'\"]{1,200})(?=[,;}\]]|$)"
+    r"(?P<value>'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|[^\s,;{}\[\]'\"]{1,200}|(?<==)[^\s,;={}\[\]'\"][^,;={}\[\]'\"\n]{1,200})"
+    r"(?=[,;}\]]|$)"
 )
 # DeadLetterReason=X; DeadLetterErrorDescription=a sentence
-_SETTINGS = re.compile(r"(?P<key>[A-Za-z][\w.-]{1,60})=(?P<value>[^;\n]{1,1000})(?:; |$)")
+_SETTINGS = re.compile(r"(?P<key>[A-Za-z][\w.-]{1,60})(?:=|(?<=[Rr]eason): (?=\w+;))(?P<value>[^;\n]{1,1000})(?:; |$)")
 _HEADER = re.compile(r"(?P<key>[A-Z][a-z]+(?:[A-Z][a-z]+)+|[a-z]+(?:-[a-z]+)+): (?P<value>[^\n]{1,1000})")
 _KEY = re.compile(r"(?:^|[\s;,])(?P<key>[A-Za-z][\w.-]{1,60})=")
 # That it failed is known.
@@ -65,6 +69,7 @@ _NO_NEWS = re.compile(r"(?:error|err|fail|failed|failure|fatal|exception|nok|ko|
 _RAISED = re.compile(r"[A-Z]\w{2,60}(?:Error|Exception|NotFound|Failure): ")
 _WORD = re.compile(r"[A-Za-z0-9_.:/|-]{1,60}")
 _NUMBER = re.compile(r"[0-9]{6}|[0-9]{4}-")
+_HEXADECIMAL_CODE = re.compile(r"0[xX][0-9A-Fa-f]{4,8}")
 # soap:Server: what is in front is what the document calls its schema
 _QUALIFIED = re.compile(r"^[A-Za-z][\w-]{0,20}:(?=[A-Z][a-z])")
 # value_error.missing: as pydantic called its checks once
@@ -75,7 +80,9 @@ _OF_CODES = re.compile(r"(?:code|status|errno|number|state|cd|reason|error|flags
 # avg_basket_<*>d: a name of several words, of which one is a number
 _NUMBERED_NAME = re.compile(r"[a-z]{2,40}(?:_[a-z]{1,40}){1,6}_<[*]>[a-z]{1,3}")
 _IDENTIFIER, _SHORT = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)*"), 3
+_SEVERAL_PARTS = re.compile(r"[A-Za-z]{2,40}(?:_[A-Za-z]{1,40}){1,8}")
 _ONE_OF_A_FEW = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
+_OF_HTTP = re.compile(r"(?:^|_)(?:http_)?status_?code$")
 _REASON, _STATUS = re.compile(r"(?:reason|code)$"), re.compile(r"status(?:_?code)?$")
 _PAGE = re.compile(r"<(?:!doctype )?html", re.I)
 _LOOKED_AT = 4000
@@ -108,9 +115,20 @@ def message_of(text: str, say: Callable[[str], str]) -> str:
     pairs = list(_PAIR.finditer(text[:_LOOKED_AT])) if "=" in text else []
     covered = sum(len(pair[0]) for pair in pairs)
     if len(pairs) > 1 and not pairs[0].start() and covered * 10 >= 7 * min(len(text), _LOOKED_AT):
-        # Where no field names anything, that there are such fields is all that is known.
-        return _together([(pair["key"], pair["value"]) for pair in pairs], say) or f"{pairs[0]['key']}={BLANK}"
+        told = [(pair["key"], pair["value"]) for pair in pairs]
+        return _together(told, say) or _of_unknown_names(told)
     return ""
+
+
+def _of_unknown_names(fields: Sequence[tuple[str, str]]) -> str:
+    """What fields say of which none is known to name anything: words of several parts, ``why=gap_in_track``; else that
+    there are such fields. Else all failures of which nothing is known were one."""
+    words = {key: value for key, value in fields if _SEVERAL_PARTS.fullmatch(value)}
+    if words:
+        return " ".join(f"{key}={value}" for key, value in sorted(words.items()))
+    # A broker's properties begin with the one that is always there.
+    keys = sorted({key for key, _ in fields}) if fields[0][0].islower() else [fields[0][0]]
+    return " ".join(f"{key}={BLANK}" for key in keys)
 
 
 def _settings(text: str) -> list[tuple[str, str]]:
@@ -149,7 +167,12 @@ def _spoken(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> str:
+def _together(fields: Sequence[tuple[str, str]], say: Callable[[str], str]) -> str:
+    told = _dead_lettered(fields)
+    return say(told) if told else _named_and_told(fields, say)
+
+
+def _named_and_told(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> str:
     names: dict[str, str] = {}
     messages: list[tuple[bool, str]] = []
     raw: list[str] = []
@@ -158,6 +181,7 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
     asked_for = ""
     for name, quoted in fields:
         key, items = field_of(name), _items(quoted)
+        items = [item for item in items if not _OPERATION.fullmatch(item)]
         if items and _WAY.search(key):
             names.setdefault("path", ".".join(items))
             continue
@@ -167,7 +191,7 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
         is_word = _WORD.fullmatch(value) is not None
         if NAMING.search(key):
             if named := _name_in(key, value, is_word=is_word):
-                names.setdefault(_GENERAL.sub("", key), named)
+                names.setdefault("status" if _OF_HTTP.search(key) else _GENERAL.sub("", key), named)
             elif not is_word and BLANK not in value:
                 _add(messages, key, " ".join(value.split()))
         elif ASKED_FOR.search(key) and (words := path_words(value)):
@@ -189,6 +213,13 @@ def _together(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> s
     return " | ".join(part for part in (pieces, BETWEEN.join(_news(messages))) if part)
 
 
+def _dead_lettered(fields: Iterable[tuple[str, str]]) -> str:
+    """What Service Bus tells in two properties, as those write it who tell it in one line: *reason: description*."""
+    told = {field_of(name): quoted for name, quoted in fields if name[:1] in "Dd"}
+    reason, said = map(told.get, ("dead_letter_reason", "dead_letter_error_description"))
+    return f"{_unquoted(reason)}: {_unquoted(said)}" if reason and said else ""
+
+
 def _name_in(key: str, value: str, *, is_word: bool) -> str:
     """What the value of a naming field names, "" where that is nothing: of an address the end of its path."""
     if "://" in value:
@@ -202,7 +233,7 @@ def _name_in(key: str, value: str, *, is_word: bool) -> str:
 def _items(quoted: str) -> list[str]:
     """The texts of a list, none of anything else; not the one that says in which line of what was sent it stands."""
     texts = _ITEM.findall(quoted) if quoted.startswith("[") else []
-    return [text for text in texts if not _LINE.match(text)]
+    return [_PLACE.sub("", text) for text in texts if not _LINE.match(text)]
 
 
 def _news(messages: Sequence[tuple[bool, str]]) -> list[str]:
@@ -223,7 +254,8 @@ def _with_spare(names: dict[str, str], spare: dict[str, str], *, is_silent: bool
 def _is_named(key: str, value: str) -> bool:
     """Whether the value of a naming field names something: it is no number or id, and says more than that it failed."""
     is_id = _ID.fullmatch(value) is not None and not _OF_CODES.search(key)
-    return not (is_id or _NUMBER.search(value) or _NO_NEWS.match(value))
+    is_number = _NUMBER.search(value) is not None and not _HEXADECIMAL_CODE.fullmatch(value)
+    return not (is_id or is_number or _NO_NEWS.match(value))
 
 
 def _telling(names: dict[str, str], said: str) -> dict[str, str]:

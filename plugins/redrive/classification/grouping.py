@@ -118,8 +118,26 @@ _CODE_BEFORE = "".join(
         "[Rr]eason[ =]",
         "[Rr]eason: ",
         "SQLERRMC=",
+        # SAP: the number of a message of a class
+        "[Mm]essage [A-Z][A-Z0-9] ",
+        "[Mm]essage [A-Z][A-Z0-9][A-Z0-9] ",
         # HL7: the field of a segment
         "(?:PID|PV1|PV2|MSH|OBX|OBR|ORC|NK1|IN1|AL1|DG1|EVN|MSA|SCH|RXA|SPM|FT1|GT1)-",
+    )
+)
+# What is hexadecimal after one of these is a code: an HRESULT, an NTSTATUS, the status of a protocol.
+_HEXADECIMAL_CODE = "".join(
+    f"(?<!{words})"
+    for words in (
+        "HRESULT: ",
+        "HRESULT ",
+        "[Ss]tatus=",
+        "STATUS ",
+        "[Cc]ode ",
+        "[Cc]ode=",
+        "[Cc]ode: ",
+        "[Ee]rror ",
+        "[Ee]rror [(]",
     )
 )
 _CODE_AFTER = (
@@ -187,7 +205,7 @@ MASKS: tuple[Mask, ...] = (
         r"|[0-9]{4}[/-][0-9]{2}[/-][0-9]{2}(?:[T _-][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]{1,9})?)?"
         r"(?:Z|[ ]?[+-][0-9]{2}:?[0-9]{2})?)?(?![A-Za-z0-9])"
         # 0x…, MAC and IPv6 addresses, clock times
-        r"|0[xX][0-9a-fA-F]++"
+        r"|" + _HEXADECIMAL_CODE + r"0[xX][0-9a-fA-F]++"
         r"|[0-9a-fA-F]{1,4}+(?::{1,2}[0-9a-fA-F]{1,4}+){2,20}(?:[.,][0-9]{1,9}+)?(?![A-Za-z0-9])"
         # hexadecimal ids: at least six characters with a digit among them
         r"|(?=[a-fA-F]{0,40}+[0-9])(?!E[0-9]{5}(?![0-9]))[0-9a-fA-F]{6,}+(?![A-Za-z0-9])"
@@ -195,7 +213,7 @@ MASKS: tuple[Mask, ...] = (
         r"|(?=[A-Za-z]{0,20}+[0-9]{1,20}+[A-Za-z]{1,20}+[0-9]{1,20}+[A-Za-z])[A-Za-z0-9_]{16,}+(?![A-Za-z0-9])"
         r")"
         # numbers, versions, IPv4 addresses with ports
-        r"|(?=-?[0-9])" + _CODE_BEFORE + _CODE_AFTER + r"-?[0-9]++(?:[.,:][0-9]++)*+"
+        r"|(?=-?[0-9])(?!0[xX][0-9a-fA-F])" + _CODE_BEFORE + _CODE_AFTER + r"-?[0-9]++(?:[.,:][0-9]++)*+"
         r")",
         BLANK,
     ),

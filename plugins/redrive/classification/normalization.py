@@ -12,7 +12,7 @@ Every expression is linear or bounded: the texts come from outside.
 import re
 from typing import Final
 
-from redrive.classification import error_fields
+from redrive.classification import error_fields, printed_errors
 from redrive.classification.error_fields import BETWEEN
 from redrive.classification.stack_traces import CUT, FRAME, Trace, may_tell_its_file, with_its_file
 from redrive.classification.values_and_names import PLAIN_WORD, is_of_consumer, phrase
@@ -45,6 +45,8 @@ _FRONT: Final = tuple(
         (r"[A-Z]{4,8} +(?:\[[^\]\n]{0,160}\] +)?(?:[0-9]+|<\*>) --- (?:\[[^\]\n]{0,80}\] ?){1,3}[^ \n]{1,80} *: ", 0),
         # what is in brackets: a time, a level, a thread, an id; not a sentence
         (r"\[(?![\"'{\[]|[1-5][0-9]{2} |[A-Z]+(?:_[A-Z]+)+\])(?:[^\]\n ]{1,80} ?){1,3}\](?=[ :|\[-])[:| -]{0,3}", 0),
+        # LEVEL:logger:, as Python's basic logging writes
+        (rf"(?:{any_of('levels')}):(?:root|[a-z_][\w.]{{0,60}}):(?=[^\s])", 0),
         (
             rf"(?:{any_of('levels')})(?:(?: {{0,8}}\||:| -)[ ]*|(?=  ?\[)\s*|"
             rf"[ ]+(?=[A-Z<\[\"'({{#/*]|[\w.-]{{1,40}}=|[\w.$]{{1,120}}{_RAISED}:))",
@@ -222,6 +224,45 @@ _SDK: Final = tuple(
         ("] ", r"^\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]{3,1500})$", r"\2 (\1)"),
         # pydantic: which check failed, in whatever words
         (" [type=", r"; [^;\[\n]{3,300} \[type=(\w{2,60})[,\]][^;]*", r"; \1"),
+        # V8: of what it could not read the first letter, and where
+        (
+            "Unexpected token",
+            r"Unexpected token (?:'[^'\n]{1,4}'|[^\s]{1,4})"
+            r"(?: in JSON at position [^ )\n]{1,9}|,? ?[\"<.][^\n]{0,80} is not valid JSON)"
+            r"(?: \(line [^()\n]{1,30}\))?",
+            "Unexpected token in JSON",
+        ),
+        # libxml2: which element was open
+        ("tag mismatch: ", r"(tag mismatch: )[\w:.-]{1,80} line [^ ]{1,9} and [\w:.-]{1,80}", r"\1<*>"),
+        # Jackson: what was open
+        ("close marker for ", r"close marker for (?:Object|Array|OBJECT|ARRAY|ROOT|root)\b", "close marker"),
+        # AMQP: how one logged in
+        ("authentication mechanism ", r"authentication mechanism [A-Z][A-Z0-9-]{2,20}", "authentication mechanism"),
+        # Postfix: for which record it asked
+        ("Name service error for name=", r" type=[A-Z]{1,5}(?=:)", ""),
+        # ClickHouse: whose query was ended, and what was done meanwhile
+        ("OvercommitTracker", r"[.,]? ?\(?OvercommitTracker decision: [^:\n]{1,120}[.]\)?", ""),
+        ("While executing ", r":? ?While executing \w{1,60}[.]?", ""),
+        ("(while ", r":? ?\(while [a-z][^()\n]{1,120}\)[.]?", ""),
+        # Cassandra: the code in front of what it says
+        ("Error from server: code=", r"Error from server: code=[^ ]{1,8} \[[^\]\n]{1,120}\] (?:message=)?", ""),
+        # StackExchange.Redis: its own state
+        ("Timeout performing ", r"(Timeout (?:performing|awaiting)) .*$", r"\1"),
+        # Go: what newer versions put in front
+        ("tls: failed to verify certificate: ", r"tls: failed to verify certificate: ", ""),
+        # Java: why a name could not be resolved, which not every system says
+        ("UnknownHostException: ", r"(UnknownHostException: )[\w.<*>:-]{1,200}$", r"\1<*>: host not found"),
+        # OpenSSL: with whom
+        (" peeraddr=", r" peeraddr=[^ ]{1,80}", ""),
+        # PostgreSQL: how versions say that no encryption was asked for
+        (", SSL o", r", SSL off\b", ", no encryption"),
+        # requests, with one urllib3 and another
+        ("to connect to proxy", r"Unable to connect to proxy", "Cannot connect to proxy."),
+        # jsonschema: which format it should have
+        (" is not a", r" is not an? '([a-z]{2,20}(?:-[a-z]{2,20}){0,2})'", r" is not a \1"),
+        # ClickHouse over HTTP, and which version answered
+        ("HTTPDriver for ", r"HTTPDriver for [^ ]{1,200} returned response code [^ ]{1,8}[ ;]{0,3}", ""),
+        ("(version ", r" ?\(version [^\n]{1,60}$", ""),
         # jOOQ and Spring put the statement in front, gRPC its status
         ("SQL [", r"(?:\w{1,40}; )?SQL \[[^\n]{1,2000}?\]; (?=[^ ])", ""),
         ("rpc error: ", r"rpc error: code = \w{1,40} desc = (?=[^ ]+ [^ ]+ )", ""),
@@ -278,12 +319,6 @@ _SDK: Final = tuple(
             r"Client received SOAP Fault from server: (.{3,800}?)(?: Please see the server log [^\n]*)?$",
             r"\1",
         ),
-        (
-            "Write error: WriteError{",
-            r"Write operation error on server [^ \n]{1,120} Write error: WriteError\{code=[^,\n]{1,10}, "
-            r"message='([^\n]{3,800}?)', details=[^\n]*$",
-            r"\1",
-        ),
         ("$JS.EVENT.", r"\$JS[.]EVENT[.]ADVISORY[.](?:CONSUMER|STREAM)[.](\w{3,40})[.][^ \n]{1,200}", r"advisory \1"),
         # .NET: of what a generic exception is
         ("`", r"`(?:[0-9]|<\*>)\[[\w., `<*>]{1,200}\](?=:)", ""),
@@ -310,7 +345,11 @@ _SDK: Final = tuple(
             r"\2 (\1)",
         ),
         # MySQL: what a driver's exception holds; and what is done with the rows of a table
-        ("(", r"^((?:[\w.]{1,80}: )?)\(([0-9]{3,5}|<\*>), ([\"'])([^\n]{3,1500}?)\3\)$", r"\1(\2, \4)"),
+        (
+            "(",
+            r"^((?:[\w.]{1,80}: )?)\(([0-9]{3,5}|<\*>), ([\"'])([^\n]{3,1500}?)\3\)((?: \([^()\n]{1,120}\))?)$",
+            r"\1(\2, \4)\5",
+        ),
         (" ON ", r" ON (?:DELETE|UPDATE) (?:CASCADE|RESTRICT|SET NULL|SET DEFAULT|NO ACTION)", ""),
         # Java: a local of a class that was compiled without their names
         (' because "<local', r" because \"<local[^>\n]{1,8}>(?:>)?\" is null", ""),
@@ -328,9 +367,10 @@ _SDK: Final = tuple(
     )
 )
 _INNER: Final = re.compile(
-    r"(?:nested exception is|[Ww]ith linked exception:?\s*\[|[Cc]aused by:?|"
+    r"(?:Lost task [^ \n]{1,12} in stage [^\n]{1,80}?executor (?:<\*>|[0-9]{1,6})\):|"
+    r"nested exception is|Write error: (?=WriteError)|[Ww]ith linked exception:?\s*\[|[Cc]aused by:?|"
     r"[( ,;][Cc]ause(?:d by)?[:=]|[Rr]oot cause:?|--->|"
-    r"[Ii]nner exception(?: is)?:?|[Ee]rror_?[Mm]essage[:=]|reply-text=|(?<=[{ ,])message=)\s*"
+    r"(?<!End of )[Ii]nner exception(?: is)?:?|[Ee]rror_?[Mm]essage[:=]|reply-text=|(?<=[{ ,])message=)\s*"
 )
 # What is said after the failure: what was done meanwhile, and that the text was cut short.
 _WHILE: Final = re.compile(
@@ -372,6 +412,8 @@ _OF_SCHEMA = re.compile(r"'\{\"[^\"\n]{1,200}\":([A-Za-z][\w.-]{0,80})\}'")
 _COULD_STAND = re.compile(r"[.]? One of '\{[^'\n]{1,1500}(?:\}' is expected[.]?|$)")
 _COMMAND = re.compile(r"(?:[A-Z]\w{0,30}: )?Command failed(?: with exit code [^:\n]{1,12})?: ")
 _LINK = re.compile(r"\s*https?://\S+\s*$")
+_COPIED = re.compile(r"\bCOPY [\w.\"]{1,120}, line [^ ,]{1,12}, column (\w{1,60})")
+_OF_COLUMN = re.compile(r"\b(?:column|constraint|Spalte|colonne)\b")
 _INDEX = re.compile(r"(?<=[a-z\]])[.]<\*>(?=[.]|$)|\[<\*>\](?=[.\[]|$)")
 
 
@@ -447,6 +489,7 @@ def _said(text: str) -> str:
         text = _PRINTED_BREAK.sub("\n", text)
     if (page := _HTML.search(text)) and len(_TWO_LETTERS.findall(text[: page.start()])) >= _WORDS_BEFORE:
         text = text[: page.start()]
+    text = printed_errors.told(text)
     text = _one_line(text)
     for match in reversed([*_INNER.finditer(text)][-_MAX_CAUSES:]):
         rest = text[match.end() :].strip()
@@ -483,6 +526,8 @@ def _one_line(text: str) -> str:
     kept = [
         line for number, line in enumerate(lines[:end]) if number == 0 or not (_DETAIL.match(line) or _LINK.match(line))
     ]
+    if (copied := _COPIED.search(text)) and not _OF_COLUMN.search(kept[0]):
+        kept.append(f"(column '{copied[1]}')")  # of a detail what is broken, where else nobody says it
     # A report of several errors of one kind says the same several times.
     whole = (_INDEX.sub("", " ".join(line.split())) for line in kept)
     return " ; ".join(dict.fromkeys(line.replace(".", "/") if _WAY.fullmatch(line) else line for line in whole))

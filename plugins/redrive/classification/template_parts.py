@@ -6,13 +6,13 @@ in :mod:`redrive.classification.similarity`, over all templates.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 from redrive.classification.stack_traces import CUT, FRAME
-from redrive.classification.values_and_names import BLANK, is_of_consumer
+from redrive.classification.values_and_names import BLANK, PARTICLES, is_of_consumer, is_of_failures
 from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
 
 #: What has fewer words says nothing on its own.
@@ -60,21 +60,29 @@ _NAME_OF = frozenset(["name", "field", "column", "property", "param", "path", "a
 #: So many words of a runtime that name nothing tell what failed by themselves.
 _TELLS_ALONE: Final = 5
 _NAME_OF_ONE = re.compile(r"[A-Z][A-Z0-9]{3,11}")
+_BETWEEN_NAMES = frozenset(["&", *PARTICLES])
+_SHORT_NAME = re.compile(r"[A-Z][A-Z0-9-]{0,11}")
+_PLAIN_VALUE = re.compile(r"[^\W\d_]{2,20}(?:[.-][^\W\d_]{1,20}){0,2}")
 _OF_BUILDS = frozenset(["version", "build", "official", "release", "revision"])
-_OF_CODES = frozenset([*WORDS["names"], *WORDS["of_failures"], "errno", "sqlstate", "type", "cause"])
+_OF_CODES = frozenset([*WORDS["names"], *WORDS["of_failures"], *WORDS["tells"], "errno", "sqlstate", "type", "cause"])
 _NO_LABELS = _OF_CODES | _STOP
 _NUMBER = re.compile(r"([0-9]{3,6}), ")
 # 'shop'.'orders': the schema is where the database stands
 _OF_SCHEMA = re.compile(r"(?:'[^'\n]{1,60}'|<\*>)[.](?=')")
 # (no reason given) Mandate <*>: a value behind parentheses is one more
 _TAIL = re.compile(r"(?<=[)]) (?=[^\W\d_][\w-]{0,30} <\*>$)")
-# (口座番号:<*>) 受取人名:タナカ: in scripts without blanks, one more value with its label
-_LABELLED_TAIL = re.compile(rf"(?<=[)\uff09]) ?{_LABEL}[^\n]{{1,40}}$")
-# (契約者:アクメ), (客户 Max): so too in parentheses, unless it says why
-_LABELLED_ASIDE = re.compile(
-    rf"(?![^:\uff1a ]*(?:理由|原因|エラー|错误|状态|代码|コード|異常|异常))"
-    rf"(?:{_LABEL}|[{WITHOUT_BLANKS}]{{1,8}} )[^\n]{{1,60}}$"
+# Labels of what tells: why, and which field.
+_TELLS = (
+    "(?![^:\uff1a ]*(?:理由|原因|エラー|错误|状态|ステータス|代码|コード|異常|异常|字段|フィールド|項目|项目|列|カラム|"
+    "属性|参数|パラメータ|表|テーブル|类型|種別|步骤|ステップ|工程))"
 )
+# (口座番号:<*>) 受取人名:タナカ: in scripts without blanks, one more value with its label; behind a comma: , 订单 <*>
+_LABELLED_TAIL = re.compile(
+    rf"(?:(?<=[)\uff09])|[,\uff0c\u3001\u3002]) ?{_TELLS}"
+    rf"(?:{_LABEL}[^\n,\uff0c\u3001\u3002]{{1,40}}|[{WITHOUT_BLANKS}]{{1,8}} ?<\*>)$"
+)
+# (契約者:アクメ), (客户 Max): so too in parentheses, unless it says why
+_LABELLED_ASIDE = re.compile(rf"{_TELLS}(?:{_LABEL}|[{WITHOUT_BLANKS}]{{1,8}} )[^\n]{{1,60}}$")
 # (IntegrityError) as SQLAlchemy puts a driver's class in front
 _DRIVER = re.compile(r"[(]([\w.]{1,80}(?:Error|Exception|Warning))[)] (?=[^ ])")
 _NAME = re.compile(r"'([^'\n]{1,120})'")
@@ -224,9 +232,9 @@ def _asides(text: str) -> tuple[str, list[str]]:
 
     def aside(match: re.Match[str]) -> str:
         inside = match[1] or match[2] or ""
-        words = inside.split()
-        if len(words) == 2 and _NAME_OF_ONE.fullmatch(words[1]) and words[0].islower() and words[0] not in _OF_CODES:
-            return " "  # (partner ITAOM): what it is called is a value
+        words = inside.replace(" :", ":").split()
+        if _is_labelled(words):
+            return " "
         if _LABELLED_ASIDE.match(inside):
             return " "
         if _OF_BUILDS.issuperset(_words(inside)):
@@ -239,8 +247,9 @@ def _asides(text: str) -> tuple[str, list[str]]:
             words = words[1:]  # insured: Ana Lima
         elif len(words) > 2 and words[0].islower() and words[0].isalpha() and words[0] not in _NO_LABELS:
             words = words[1:]  # source Norges Bank
-        # Names of people and places, as values are: every word has a capital.
-        if len(words) < 2 or not all(word[:1].isupper() for word in words):
+        # Names of people and places, as values are: every word has a capital, but those that stand between names.
+        names = [word for word in words if word not in _BETWEEN_NAMES]
+        if len(words) < 2 or not all(word[:1].isupper() for word in names):
             found.extend(_words(_without_values(inside)))
         return " "
 
@@ -251,6 +260,22 @@ def _asides(text: str) -> tuple[str, list[str]]:
         bare = _PARENS.sub(aside, bare)
     is_enough = len(_words(bare)) >= MIN_WORDS or (not found and _words(bare))
     return (bare, found) if is_enough else (text, [])
+
+
+def _is_labelled(words: Sequence[str]) -> bool:
+    """Whether ``words`` are a label and what somebody or something is called: *partner ITAOM*, *sending facility ED*,
+    *clerk: vogt*. A word of failures is no such label: what is behind *step* or *signal* tells."""
+    *label, called = words or [""]
+    bare = [word.rstrip(":") for word in label]
+    if not 1 <= len(bare) <= 2 or not all(map(str.isalpha, bare)) or _OF_CODES.intersection(map(str.lower, bare)):
+        return False
+    if len(bare) == 1 and bare[0].islower() and _NAME_OF_ONE.fullmatch(called):
+        return True
+    if is_of_failures(bare[-1].lower()):
+        return False
+    if label[-1].endswith(":"):
+        return _PLAIN_VALUE.fullmatch(called) is not None or _SHORT_NAME.fullmatch(called) is not None
+    return bare[0].islower() and _SHORT_NAME.fullmatch(called) is not None
 
 
 def _unwrapped(sentence: str) -> tuple[list[str], str]:

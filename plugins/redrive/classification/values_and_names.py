@@ -5,9 +5,13 @@ form, by its quotes and by the word before it (*column "email"*, *user 'ana'*): 
 """
 
 import functools
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from importlib import resources
+from itertools import pairwise
+from string import ascii_lowercase, digits
 from typing import Final
 
 from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
@@ -17,7 +21,7 @@ BLANK: Final = "<*>"
 #: A name of a field whose value names something.
 NAMING: Final = re.compile(
     r"(?:^|[._-])(?:code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
-    r"outcome|delivery_outcome|event|op|operation|action|class|error_class|kind|field|param|parameter|property|column|constraint|resource|"
+    r"outcome|delivery_outcome|event|evt|why|op|operation|action|class|error_class|kind|field|param|parameter|property|column|constraint|resource|"
     r"component|faultcode|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
     r"loc|sqlcode|cd|property_path|(?:error_|reason_)?(?:codes|types|reasons))$|"
     # a name of what is broken, not of a host, a user or a product
@@ -49,7 +53,7 @@ _TOKEN = re.compile(
 _DIGIT = re.compile(r"[0-9]|<\*>")
 # What has digits and is a name all the same: ORA-00060, 42S02, ENOENT, NOT_FOUND, 503; utf8, x509, S3.
 _CODE = re.compile(
-    r"[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
+    r"0[xX][0-9A-Fa-f]{4,8}|[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
     r"[A-Z][A-Z0-9]{2}-[0-9]{1,2}(?:[.][0-9])?|[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|DATA_[0-9a-f]{2,4}|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
 )
 # In scripts that part no words by blanks, what is in another script.
@@ -90,7 +94,28 @@ _CAPITALS = (
 )
 _CAPITAL = rf"[{_CAPITALS}][\w'-]*[^\W\d_A-Z]"
 #: Between the names of a person.
-_PARTICLES = r"(?:van|von|de|da|del|la|al|bin|der|den|dos|do|du|le|el|ben|ter|zu|di)"
+PARTICLES: Final = (
+    "van",
+    "von",
+    "de",
+    "da",
+    "del",
+    "la",
+    "al",
+    "bin",
+    "der",
+    "den",
+    "dos",
+    "do",
+    "du",
+    "le",
+    "el",
+    "ben",
+    "ter",
+    "zu",
+    "di",
+)
+_PARTICLES = f"(?:{'|'.join(PARTICLES)})"
 _NAMED = re.compile(rf"(?<=[^\W\d_A-Z,(] ){_CAPITAL}(?:(?: {_PARTICLES}\b){{0,2}} {_CAPITAL}){{1,3}}(?![\w-])")
 # Dr Brandt, Mme van der Berg
 _TITLED = re.compile(
@@ -99,11 +124,26 @@ _TITLED = re.compile(
 )
 # postal code 91547: only codes of failures name something
 _OTHER_CODE = re.compile(
-    rf"(?<![^\W_])((?!(?:{any_of('of_failures')})\b)[a-z]{{3,20}} code)"
+    rf"(?<![^\W_])((?!(?:{any_of('of_failures')})\b)[a-z]{{3,20}} code|[Pp]ostcode|[Zz]ipcode|[Bb]arcode)"
     r" (?:[0-9]{3,12}|[A-Z]{1,3}[0-9]{1,6})(?![^\W])"
 )
 # decline code 51: short ones are codes behind these words alone
 _SHORT_CODE = re.compile(rf"(?<![^\W_])((?:{any_of('of_failures')}) code):? ([0-9]{{1,2}})(?![\w.,:-])", re.I)
+# XGLU^Glucose^L, as HL7 writes a code of a catalogue
+_CODED_VALUE = re.compile(r"(?<![^\s(\[])[A-Za-z0-9._-]{1,40}\^[^\s^()]{2,80}\^[A-Za-z0-9]{1,20}(?![\w^])")
+# 'duration'='PT30M'
+_QUOTED_SETTING = re.compile(r"('[A-Za-z_][\w.-]{0,60}')='[^'\n]{0,200}'")
+# Kroeger Bau GmbH, Villa Sole S.r.l.: a company is a value
+_COMPANY = re.compile(
+    r"(?<![\w/.-])(?:[^\W\d_a-z][\w'\u2019.-]{1,30} (?:(?:&|and|und|et|y|of|de) )?){1,4}"
+    r"(?:GmbH(?: & Co[.]? KG)?|KGaA|Ltd|Limited|LLC|LLP|Inc|plc|PLC|Corp|S[.]r[.]l|S[.]p[.]A|S[.]A[.]S|S[.]A|SARL|SpA|"
+    r"SAS|B[.]V|N[.]V|ApS|A/S|Oyj|Pty(?: Ltd)?|K[.]K|Sp[.] z o[.]o)(?![\w-])[.]?"
+)
+# Müller AG, Halvorsen & Sønner AS: only behind what is no word of the trade
+_SMALL_COMPANY = re.compile(
+    r"(?<![\w/.-])((?:[^\W\d_a-z][\w'\u2019-]{0,30}[^\W\d_A-Z] (?:(?:&|and|und|et|y) )?){1,4})"
+    r"(?:AG|KG|OHG|AS|AB|SA|SE|NV|BV|Oy|SL|Co)(?![\w.-])[.]?"
+)
 _MEDIA_TYPE = re.compile(
     r"(?<![\w/])(?:text|application|image|audio|video|multipart)/[\w.+-]{1,80}(?:; ?charset=[\w-]{1,20})?"
 )
@@ -147,7 +187,8 @@ _SUBJECT = re.compile(
 )
 # Topic orders not present in metadata, access group: orders
 _QUEUE = re.compile(
-    r"((?:^|[:;,.(] )(?:Topic|Queue|Stream|Subscription|Exchange)) (?!(?:is|was|does|has|not|with|name)\b)"
+    r"((?:^|[:;,.(] )(?:Topic|Queue|Stream|Subscription|Exchange|Container|Pod|Node|Namespace)) "
+    r"(?!(?:is|was|does|has|not|with|name)\b)"
     r"[\w.#$/<*>-]{1,160}"
     r"(?= (?:not|is|was|does|has|already|could|cannot)\b)"
 )
@@ -157,6 +198,11 @@ _ROLE = re.compile(
     r"((?:^|[:;.] )(?:Beneficiary|Customer|Supplier|Vendor|Patient|Employee|Merchant|Partner|Passenger|Guest|Driver|"
     rf"Kunde|Lieferant|Mitarbeiter|Patientin|Bénéficiaire|Fournisseur)) {_CAPITAL}(?: [^\s()<,;:]{{1,40}}){{0,4}}?"
     r"(?= \(|,| (?:is|was|has|does|cannot|could|must|not|ist|wurde|hat|est)\b)"
+)
+# not authorized for product D
+_LETTER = re.compile(
+    rf"(?<![^\W_])((?:for|of|in|at|from|to|with) (?!(?:{any_of('names')}|type|option|flag|drive)\b)[a-z]{{3,20}}) [A-Z]"
+    r"(?=[.,;)]?(?:$|\s))(?! [A-Z])"
 )
 # lane PLGDN -> JPOSA
 _LANE = re.compile(
@@ -190,7 +236,7 @@ _OF_BROKER = re.compile(
     r"(?=[A-Za-z#$])[\w.#$*/<>:-]{1,200}",
     re.I,
 )
-_VOWELS = re.compile(r"[aeiouyAEIOUY]")
+_SHORTEST_ID, _MANY_TURNS, _STRANGE = 8, 3, 3.8
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # A request, or a status with its words.
 _REQUEST = re.compile(r"(?:GET|POST|PUT|PATCH|DELETE|HEAD) |[1-5][0-9]{2} [A-Z][a-z]")
@@ -207,7 +253,9 @@ _TEMPLATE = re.compile(
 _SHORT_SHOUT = re.compile(r"[A-Z][A-Z0-9]{1,4}|[A-Za-z]{2,3}-[A-Za-z]{2,4}")
 
 _AFTER_VALUE = re.compile(rf"<\*> ?(?:(?:{any_of('units')})(?:\([sn]\))?)(?![^\W\d_])")
-_BEFORE_VALUE = re.compile(r"(?:EUR|USD|GBP|CHF|JPY|€|[$]|£|¥|[+#№]) ?(?=<\*>)")
+_BEFORE_VALUE = re.compile(
+    r"(?:EUR|USD|GBP|CHF|JPY|€|[$]|£|¥|[+#№]|(?<![^\W])(?:[Nn][°º]|[Nn]r[.]|[Nn]o[.]|[Nn]úm[.]|[Nn]um[.])) ?(?=<\*>)"
+)
 _DATE = re.compile(rf"(?:<\*>[., ]{{1,2}})?(?:{any_of('months')})[. ]{{1,2}}<\*>(?:,? <\*>)?")
 _RUN_OF_VALUES = re.compile(
     r"<\*>(?:(?:[ ]?[,;/:.+x\u2013-]|[ ]and|[ ]or|[ ]und|[ ]et|[ ]on|[ ]of|[ ]out of|[ ]?\u3001|[ ]?&)?[ ]?<\*>)+"
@@ -236,6 +284,7 @@ _TOLD_VALUES: Final = (
     ((), _ROLE, r"\1 <*>"),
     ((), _UNKNOWN, r"\1 <*>"),
     ((), _SUBJECT, r"\1 <*>"),
+    ((), _LETTER, r"\1 <*>"),
     (("alue ",), _VALUE_OF, r"\1 <*> "),
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
@@ -255,7 +304,8 @@ _ERROR_IN_DUMP = re.compile(
 _NESTED = re.compile(r" ?\[\w{1,40}=\[[^\n]*$")
 _OBJECT = re.compile(r"<[\w.]{2,80} (?:object )?at <\*>>")
 _NOT_CONNECTED = re.compile(
-    r"(?:connect: )?(?:connection refused|connection timed out|connect timed out|i/o timeout|no route to host|"
+    r"(?:error trying to connect: |client error \(connect\): |connect: )?(?:tcp connect error: )?"
+    r"(?:connection refused|connection timed out|connect timed out|i/o timeout|no route to host|"
     r"network is unreachable|host is unreachable|operation timed out|etimedout|econnrefused|ehostunreach)",
     re.I,
 )
@@ -297,8 +347,13 @@ def phrase(text: str) -> str:
     text = _NESTED.sub("", text) if "=[" in text else text
     if _GIVEN_UP.search(text):
         text = _OF_BROKER.sub(_of_broker, text)
+    if "^" in text:
+        text = _CODED_VALUE.sub(BLANK, text)
+    if "'='" in text:
+        text = _QUOTED_SETTING.sub(rf"\1={BLANK}", text)
     text = _REQUIRED.sub(r"field '\2'", text)
     text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
+    text = _SMALL_COMPANY.sub(_company, _COMPANY.sub(BLANK, text))
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
     text = _with_values_told(_unasked(_in_one_script(text)))
@@ -308,7 +363,7 @@ def phrase(text: str) -> str:
             text = _CLAUSE.sub("", text)
     if "=" in text:
         text = _SETTING.sub(_setting, text)
-    if " code " in text:
+    if "code " in text:
         text = _SHORT_CODE.sub(r"\1-\2", text)
         text = _OTHER_CODE.sub(r"\1 <*>", text)
     if "/" in text:
@@ -367,6 +422,10 @@ def _of_broker(match: re.Match[str]) -> str:
 def _person(match: re.Match[str]) -> str:
     """A run of words with capitals is a person or a place unless it is one of the trade's own words."""
     return match[0] if any(is_of_failures(word.lower().strip(".")) for word in match[0].split()) else BLANK
+
+
+def _company(match: re.Match[str]) -> str:
+    return match[0] if any(is_of_failures(word.lower()) for word in match[1].split()) else BLANK
 
 
 def is_of_failures(word: str) -> bool:
@@ -449,7 +508,7 @@ def _is_numbered_behind(before: str, word: str) -> bool:
 def _of_word(word: str) -> str:
     """A word of prose: itself where it names something, else BLANK."""
     if word.isalpha():
-        return BLANK if len(word) >= 10 and _is_random(word) else word
+        return BLANK if _is_random(word) else word
     if "#" in word and "." in word:
         word = word.partition("#")[0]
     if "/" in word:
@@ -475,7 +534,8 @@ def _of_numbered(word: str) -> str:
     if not word.isascii() and (blanked := _OTHER_SCRIPT.sub(_if_numbered, word)) != BLANK:
         return blanked
     if BLANK not in word:
-        return word if _CODE.fullmatch(word) or _SMALL_NUMBER.fullmatch(word) else BLANK
+        is_name = _SMALL_NUMBER.fullmatch(word) is not None and not _is_random(word.rstrip(digits), turns=1)
+        return word if is_name or _CODE.fullmatch(word) else BLANK
     if word.endswith("$" + BLANK):  # of a table that day's part
         return _of_word(word[: -len(BLANK) - 1])
     if match := _NUMBERED.fullmatch(word):
@@ -493,9 +553,35 @@ def _if_numbered(match: re.Match[str]) -> str:
     return BLANK if _DIGIT.search(match[0]) else match[0]
 
 
-def _is_random(word: str) -> bool:
-    """Whether a word is letters by chance: an id without a digit."""
-    return word.isascii() and len(_TURNS.findall(word)) > 3 and len(_VOWELS.findall(word)) * 5 < len(word)
+def _is_random(word: str, turns: int = _MANY_TURNS) -> bool:
+    """Whether a word is letters by chance, an id without a digit: large and small in turn, in pairs that the words of
+    failures hardly have."""
+    return (
+        len(word) >= _SHORTEST_ID
+        and word.isascii()
+        and len(_TURNS.findall(word)) >= turns
+        and _strangeness(word.lower()) > _STRANGE
+    )
+
+
+def _strangeness(word: str) -> float:
+    """How unlikely the pairs of letters of a word are, in the words of failures: the mean of -ln p.
+
+    Words joined (*getByIdOrNull*) have 2.0 to 3.7, of ten letters by chance nine in ten more than 3.7.
+    """
+    pairs, firsts = _pairs_of_letters()
+    letters = len(ascii_lowercase)
+    found = (math.log((firsts[a] + letters / 2) / (pairs[a + b] + 1 / 2)) for a, b in pairwise(word))
+    return sum(found) / (len(word) - 1)
+
+
+@functools.cache
+def _pairs_of_letters() -> tuple[Counter[str], Counter[str]]:
+    pairs = Counter(a + b for word in _known_words() for a, b in pairwise(word))
+    firsts: Counter[str] = Counter()
+    for pair, count in pairs.items():
+        firsts[pair[0]] += count
+    return pairs, firsts
 
 
 def _last(word: str) -> str:
