@@ -64,6 +64,26 @@ def test_the_name_of_a_field_beside_a_failure_is_no_failure(failure: str, form: 
     assert told == dict.fromkeys(FIELDS, bare["cause"])
 
 
+@pytest.mark.parametrize(
+    "form", ['pymysql.err.OperationalError: ({}, "{}")', "Error {} (HY000): {}", "ERROR {} (42000): {}"]
+)
+@pytest.mark.parametrize(
+    ("number", "said", "cause"),
+    [
+        (1364, "Field 'brim' doesn't have a default value", Cause.APPLICATION_BUG),
+        (1136, "Column count doesn't match value count at row 1", Cause.APPLICATION_BUG),
+        (1241, "Operand should contain 1 column(s)", Cause.APPLICATION_BUG),
+        (1644, "this hat has no brim", Cause.APPLICATION_BUG),
+        (1406, "Data too long for column 'brim' at row 1", Cause.MALFORMED_PAYLOAD),
+        (1213, "Deadlock found when trying to get lock; try restarting transaction", Cause.TRANSIENT_DATABASE),
+    ],
+)
+def test_a_number_of_mysql_says_the_same_whoever_tells_it(number: int, said: str, cause: Cause, form: str) -> None:
+    """What Python's drivers raise is an OperationalError for nearly everything: their class says nothing."""
+    (answer,) = explain([{"text": form.format(number, said)}])
+    assert answer["cause"] == cause, answer["rule"]
+
+
 def test_in_whatever_form_service_bus_tells_why_it_gave_up_it_gave_up_for_that() -> None:
     said = ("MaxDeliveryCountExceeded", "Message could not be consumed after 10 delivery attempts.")
     tellings = [

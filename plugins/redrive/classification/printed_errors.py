@@ -78,7 +78,7 @@ def _said(name: str, inside: str) -> str:
             codes.setdefault(key, ".".join(_ITEM.findall(field["value"])) or value)
         elif value in _NOTHING or value[:1] in ("(", "["):
             continue
-        elif _CODE.search(key) and " " not in value:
+        elif (_CODE.search(key) or (key == "name" and value.isupper())) and " " not in value:
             codes.setdefault(key.lower(), value)
         else:
             for number, kind in enumerate(_MESSAGES):

@@ -100,12 +100,17 @@ _FIELD_NAME: Final = re.compile(
 )
 
 
+# (1364, "Field 'brim' ..."): a number and a message, as Python's drivers print an error.
+_PRINTED_CODE: Final = re.compile(r"\(([0-9]{3,5})(?=, [bu]?[\"'])", re.ASCII)
+
+
 def _view(text: str) -> str:
     """What rules look at: lower case, and below it the names with their words apart; without the names of fields."""
     if len(text) > 2 * _LOOKED_AT:
         text = text[:_LOOKED_AT] + "\n" + text[-_LOOKED_AT:]
     if "=" in text or '":' in text or ": " in text:
         text = _FIELD_NAME.sub("", text)
+    text = _PRINTED_CODE.sub(r"(error \1", text)
     names = _WORDS.findall(text)
     return text.lower() + "\n" + "\n".join(_HUMPS.sub(" ", name).lower() for name in names) if names else text.lower()
 
