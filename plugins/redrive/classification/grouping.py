@@ -370,7 +370,7 @@ def _mined(templates: Collection[str], known: Collection[str] = ()) -> dict[str,
     found: dict[str, str] = {}
     # Failures in different frames are different, however alike their words and the frames' names are.
     for frame, weights in by_frame.items():
-        for said, place in mine(weights, known_by_frame.get(frame, ())).items():
+        for said, place in mine(weights, known_by_frame.get(frame, ()), at_one_place=bool(frame)).items():
             end = FRAME + frame if frame else ""
             found[said + end] = place.template + end
     return found

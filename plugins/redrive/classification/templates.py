@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from redrive.classification.values_and_names import is_of_failures
 from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS
 
 WILDCARD: Final = "<*>"
@@ -26,6 +27,8 @@ WILDCARD: Final = "<*>"
 MANY_WORDS: Final = 5
 #: Templates with fewer words than this say too little to be joined.
 MIN_WORDS: Final = 3
+#: A value has so many tokens at most where it is told by its place.
+LONGEST_VALUE: Final = 6
 #: Texts are compared in their first tokens only; what follows belongs to no template.
 MAX_TOKENS: Final = 120
 MAX_TEMPLATE: Final = 1000
@@ -65,6 +68,7 @@ _OF_NAMES: Final = re.compile(
     r"[A-Za-z_]+(?:[.][A-Za-z_]+){1,3}|[a-z][a-z_-]*/[a-z][a-z_-]*|(?:/[A-Za-z][A-Za-z_-]*){1,6}", re.ASCII
 )
 _WITHOUT_BLANKS: Final = re.compile(f"[{WITHOUT_BLANKS}]")
+_SHOUTED: Final = re.compile(r"[A-Z]{2,4}")
 _WORD: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
 #: What stands between a name and the word that says so; behind a quoted name that word is near: 'sku' is a required
 #: property.
@@ -74,6 +78,9 @@ _BETWEEN_VALUE: Final = frozenset("'\":=#")
 _OF_AN_ID: Final = frozenset(["with", "for", "by", "exists", "found", "id", "ID", "Id", "number", "no", "key", "uuid"])
 _NAMES: Final = frozenset(WORDS["names"])
 # An index and a key may be data; the others keep what looks like an id.
+_STOP: Final = frozenset(WORDS["stop"])
+#: Beside words in a value: quotes, and what stands in names.
+_IN_VALUES: Final = frozenset(["'", "-", "&", "<*>"])
 _KINDS: Final = _NAMES - {"index", "key"}
 
 Tokens = tuple[str, ...]
@@ -93,9 +100,12 @@ def tokens_of(text: str) -> Tokens:
     return tuple(tokens)
 
 
-def mine(weights: Mapping[str, int], known: Sequence[KnownGroup] = ()) -> dict[str, Place]:
+def mine(
+    weights: Mapping[str, int], known: Sequence[KnownGroup] = (), *, at_one_place: bool = False
+) -> dict[str, Place]:
     """The place of each text of ``weights`` (text to number of messages).
 
+    Where all were raised ``at_one_place`` of the code, a key that is looked up may be data.
     Memory is a few hundred bytes for each text, and time grows with their number.
     ``known`` templates keep their fingerprints.
     """
@@ -109,13 +119,14 @@ def mine(weights: Mapping[str, int], known: Sequence[KnownGroup] = ()) -> dict[s
             places[text] = Place(group.template, group.fingerprint)
         else:
             open_texts.setdefault(tokens, []).append(text)
-    for tokens_list, template in _clusters({*open_texts, *finder.by_tokens}):
+    for tokens_list, template in _clusters({*open_texts, *finder.by_tokens}, _KINDS if at_one_place else _NAMES):
         groups = [finder.by_tokens[tokens] for tokens in tokens_list if tokens in finder.by_tokens]
         if groups:
             first = min(groups)
             place = Place(first.template, first.fingerprint)
         else:
-            place = Place(_readable(open_texts[min(tokens_list)][0], template))
+            shown = min(tokens for tokens in tokens_list if len(tokens) == len(template))
+            place = Place(_readable(open_texts[shown][0], template))
         for tokens in tokens_list:
             for text in open_texts.get(tokens, ()):
                 places[text] = place
@@ -163,7 +174,7 @@ def _places(tokens: Tokens) -> Iterator[tuple[int, int, str]]:
     return ((length, at, token) for at, token in enumerate(tokens) if token != WILDCARD)
 
 
-def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
+def _clusters(texts: Iterable[Tokens], naming: frozenset[str]) -> list[tuple[list[Tokens], Tokens]]:
     """``texts`` in clusters of one template each; a template has WILDCARD where its texts differ."""
     skeletons: dict[Tokens, list[Tokens]] = {}
     for tokens in sorted(texts):
@@ -172,9 +183,85 @@ def _clusters(texts: Iterable[Tokens]) -> list[tuple[list[Tokens], Tokens]]:
             for at, token in enumerate(tokens)
         )
         skeletons.setdefault(skeleton, []).append(tokens)
-    clusters = list(skeletons.items())
-    clusters = _joined(clusters)
-    return [(members, _template(members)) for _, members in clusters]
+    clusters = _joined(list(skeletons.items()))
+    return _with_named_values([(members, _template(members)) for _, members in clusters], naming)
+
+
+def _with_named_values(
+    clusters: list[tuple[list[Tokens], Tokens]], naming: frozenset[str]
+) -> list[tuple[list[Tokens], Tokens]]:
+    """``clusters`` where a place that holds a value in one template holds one in the others too: *ward ICU* beside
+    *ward <*>*. The value may have several words, none of which failures are told with."""
+    places: dict[tuple[int, int], tuple[int, int]] = {}
+    hashes = [_hashes(template) for _, template in clusters]
+    for number, (_, template) in enumerate(clusters):
+        if WILDCARD in template and sum(1 for token in template if token != WILDCARD and _is_word(token)) >= MIN_WORDS:
+            before, behind = hashes[number]
+            for at, token in enumerate(template):
+                if token == WILDCARD:
+                    places.setdefault((before[at], behind[at + 1]), (number, at))
+    into: dict[int, int] = {}
+    for number, (_, template) in enumerate(clusters):
+        found = _value_elsewhere(template, hashes[number], places, number, naming)
+        if found is not None:
+            other, at, end = found
+            whole = clusters[other][1]
+            if whole[:at] == template[:at] and whole[at + 1 :] == template[end:]:  # different ones may have one hash
+                into[number] = other
+    merged = {number: list(members) for number, (members, _) in enumerate(clusters)}
+    for number in into:
+        to, seen = number, {number}
+        while to in into and into[to] not in seen:
+            to = into[to]
+            seen.add(to)
+        if to != number:
+            merged[to] += merged.pop(number)
+    return [(sorted(members), clusters[number][1]) for number, members in merged.items()]
+
+
+def _value_elsewhere(
+    template: Tokens,
+    hashes: tuple[Sequence[int], Sequence[int]],
+    places: Mapping[tuple[int, int], tuple[int, int]],
+    number: int,
+    naming: frozenset[str],
+) -> tuple[int, int, int] | None:
+    """Another template that has a value where this one has words, as its number, and where they begin and end."""
+    before, behind = hashes
+    for at in range(len(template)):
+        if not _may_be_value(template[at]) or _follows(template, at, naming):
+            continue
+        if _is_named_behind(template, at) or (_introduces_value(template, at) and not _SHOUTED.fullmatch(template[at])):
+            continue
+        has_word = False
+        for end in range(at + 1, min(at + LONGEST_VALUE, len(template)) + 1):
+            if not _may_be_value(template[end - 1]):
+                break
+            has_word |= template[end - 1].isalpha() and not is_of_failures(template[end - 1].lower())
+            other = places.get((before[at], behind[end]))
+            if has_word and other is not None and other != (number, at) and other[1] == at:
+                return other[0], at, end
+    return None
+
+
+def _hashes(tokens: Tokens) -> tuple[list[int], list[int]]:
+    """By place a hash of what is before, and of what is from there on."""
+    before, behind = [0], [0]
+    for token in tokens:
+        before.append(hash((before[-1], token)))
+    for token in reversed(tokens):
+        behind.append(hash((behind[-1], token)))
+    return before, behind[::-1]
+
+
+@lru_cache(maxsize=1 << 16)
+def _may_be_value(token: str) -> bool:
+    """Whether a token may be a part of a value that consists of words: no word with which failures are told."""
+    if not _is_word(token):
+        return token in _IN_VALUES
+    if _tells(token) or token.lower() in _STOP:
+        return False
+    return token[0].isupper() or not is_of_failures(token)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -194,9 +281,13 @@ def _is_named(tokens: Tokens, at: int) -> bool:
     """Whether the word before, or behind, says that this one names what is broken: *column 'email'*."""
     if _follows(tokens, at, _NAMES):
         return True
-    if at + 2 < len(tokens) and tokens[at + 1] == "'":
-        return any(token in _NAMES for token in tokens[at + 2 : at + 2 + _NEAR])
-    return _introduces_value(tokens, at)
+    return _is_named_behind(tokens, at) or _introduces_value(tokens, at)
+
+
+def _is_named_behind(tokens: Tokens, at: int) -> bool:
+    """Whether a word behind says that this quoted one names what is broken: *'sku' is a required property*."""
+    is_quoted = at + 2 < len(tokens) and tokens[at + 1] == "'"
+    return is_quoted and any(token in _NAMES for token in tokens[at + 2 : at + 2 + _NEAR])
 
 
 def _follows(tokens: Tokens, at: int, words: frozenset[str]) -> bool:
