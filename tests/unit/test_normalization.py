@@ -432,6 +432,51 @@ def test_what_is_left(text: str, left: str) -> None:
             ),
             id="tasks of Spark",
         ),
+        pytest.param(
+            (
+                "hats of ward 7 are all torn",
+                "hats of ward ICU are all torn",
+                "hats of ward Den Haag Nord are all torn",
+                "hats of ward Sommer & Lind are all torn",
+            ),
+            id="a value by its place",
+        ),
+        pytest.param(("hat costs PLN 7 more now", "hat costs SEK 8 more now", "hat costs 9 more now"), id="currencies"),
+        pytest.param(
+            ("Hut 7 wurde am 3.3.2026 verloren", "Hut 8 wurde am 4.3.2026 verloren, Ersatz bis 7 nicht möglich"),
+            id="told on behind values",
+        ),
+        pytest.param(("hat has a self-signed certificate", "hat has a self signed certificate"), id="hyphens"),
+        pytest.param(("司机 王芳 的帽子已丢失", "司机 佐々木 翔 的帽子已丢失"), id="people in a Chinese text"),
+        pytest.param(
+            (
+                'Get "https://a.test/hats": dial tcp: lookup a.test: no such host',
+                'Post "https://b.test/bands/7": dial tcp: lookup b.test: no such host',
+            ),
+            id="who could not be asked, in whatever way",
+        ),
+        pytest.param(
+            (
+                "503 Server Error: Service Unavailable for url: https://a.test/hats/7",
+                "Server error '503 Service Unavailable' for url 'https://a.test/hats/8'",
+            ),
+            id="clients of Python",
+        ),
+        pytest.param(("the old hat is torn again seq=7", "the old hat is torn again"), id="one value at the end"),
+        pytest.param(
+            (
+                "** (HatError) the hat is lost\n    (hats 1.11.1) lib/hats/brim.ex:11: Hats.Brim.fit/2",
+                "** (HatError) the hat is lost\n    (hats) lib/hats/brim.ex:12: Hats.Brim.fit/2",
+            ),
+            id="frames of Elixir",
+        ),
+        pytest.param(
+            tuple(
+                f"KeyNotFoundException: The given key '{key}' was not present in the table.\n   at Hats.Find(String)"
+                for key in ("79", "trial", "default")
+            ),
+            id="keys of a table at one place",
+        ),
     ],
 )
 def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
@@ -697,6 +742,32 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
                 "HatErrors([{'index': 0, 'code': 11000, 'errmsg': 'hat is there already'}])",
             ),
             id="lists of errors",
+        ),
+        pytest.param(
+            ("user 7 of the old shop is locked", "user account of the old shop is locked"),
+            id="a word of failures is no value",
+        ),
+        pytest.param(
+            ("hats lost column 7 of the table", "hats lost column brim of the table"), id="a named column is no value"
+        ),
+        pytest.param(
+            (
+                "could not load 7 in time today",
+                "could not load hat 7 in time today",
+                "could not load shoe 7 in time today",
+            ),
+            id="kinds of things are no values",
+        ),
+        pytest.param(
+            (
+                "java.lang.ArithmeticException: / by zero\n\tat shop.Hats.share(Hats.java:7)",
+                "java.lang.ArithmeticException: Non-terminating decimal expansion; no exact representable result"
+                "\n\tat shop.Hats.share(Hats.java:9)",
+            ),
+            id="messages of a runtime at one place",
+        ),
+        pytest.param(
+            ("Rejeição 204: Duplicidade de hat", "Rejeição 539: Duplicidade de hat"), id="numbers of rejections"
         ),
     ],
 )

@@ -118,6 +118,11 @@ _CODE_BEFORE = "".join(
         "[Rr]eason[ =]",
         "[Rr]eason: ",
         "SQLERRMC=",
+        "[Ee]rro ",
+        "[Ee]rreur ",
+        "Fehler ",
+        "Fehlercode ",
+        "Rejei\u00e7\u00e3o ",
         # SAP: the number of a message of a class
         "[Mm]essage [A-Z][A-Z0-9] ",
         "[Mm]essage [A-Z][A-Z0-9][A-Z0-9] ",
@@ -125,6 +130,8 @@ _CODE_BEFORE = "".join(
         "(?:PID|PV1|PV2|MSH|OBX|OBR|ORC|NK1|IN1|AL1|DG1|EVN|MSA|SCH|RXA|SPM|FT1|GT1)-",
     )
 )
+# encode 7, postcode 30291: no code of a failure
+_OF_OTHER_CODES = "(?<=(?:en|de|st|ip|ar|eo)code )"
 # What is hexadecimal after one of these is a code: an HRESULT, an NTSTATUS, the status of a protocol.
 _HEXADECIMAL_CODE = "".join(
     f"(?<!{words})"
@@ -213,7 +220,13 @@ MASKS: tuple[Mask, ...] = (
         r"|(?=[A-Za-z]{0,20}+[0-9]{1,20}+[A-Za-z]{1,20}+[0-9]{1,20}+[A-Za-z])[A-Za-z0-9_]{16,}+(?![A-Za-z0-9])"
         r")"
         # numbers, versions, IPv4 addresses with ports
-        r"|(?=-?[0-9])(?!0[xX][0-9a-fA-F])" + _CODE_BEFORE + _CODE_AFTER + r"-?[0-9]++(?:[.,:][0-9]++)*+"
+        r"|(?=-?[0-9])(?!0[xX][0-9a-fA-F])(?:"
+        + _CODE_BEFORE
+        + "|"
+        + _OF_OTHER_CODES
+        + ")"
+        + _CODE_AFTER
+        + r"-?[0-9]++(?:[.,:][0-9]++)*+"
         r")",
         BLANK,
     ),

@@ -252,6 +252,13 @@ _SDK: Final = tuple(
         ("tls: failed to verify certificate: ", r"tls: failed to verify certificate: ", ""),
         # Java: why a name could not be resolved, which not every system says
         ("UnknownHostException: ", r"(UnknownHostException: )[\w.<*>:-]{1,200}$", r"\1<*>: host not found"),
+        # requests and httpx: what a server answered
+        (
+            " error '",
+            r"(?:Client|Server) error '([1-5][0-9]{2} [^'\n]{1,60})' for url '([^'\n]{1,300})'",
+            r"\1 for url: \2",
+        ),
+        (" Error: ", r"([1-5][0-9]{2}) (?:Client|Server) Error: ([^\n]{1,60}?) for url: ", r"\1 \2 for url: "),
         # OpenSSL: with whom
         (" peeraddr=", r" peeraddr=[^ ]{1,80}", ""),
         # PostgreSQL: how versions say that no encryption was asked for
@@ -273,7 +280,12 @@ _SDK: Final = tuple(
         (" fails.", r" (?:INSERT|UPDATE|DELETE|MERGE) fails[.]", ""),
         # PHP: where it was called, and what it was called with
         (", called in ", r", called in [^\s,]{1,300} on line [^\s,]{1,12}(?: and defined in [^\s,]{1,300})?", ""),
-        (" given", r"\b(?:null|string|int|float|bool|array|object|true|false|[A-Z]\w{1,60}) given\b", "<*> given"),
+        (
+            " given",
+            r"\b(?!(?:The|As|Is|Was|If|No|A|An) )"
+            r"(?:null|string|int|float|bool|array|object|true|false|[A-Z]\w{1,60}) given\b",
+            "<*> given",
+        ),
         # Avro: what was none of them
         ("ot in union ", r"(ot in union \[[^\]\n]{1,300}\]): [^\s,;()]{1,80}", r"\1"),
         # jsonschema: what it was instead

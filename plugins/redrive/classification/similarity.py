@@ -23,7 +23,7 @@ from redrive.classification.template_parts import (
     quoted_in,
     signature_of,
 )
-from redrive.classification.values_and_names import is_of_failures
+from redrive.classification.values_and_names import BLANK, is_of_consumer, is_of_failures
 from redrive.classification.word_lists import WORDS
 
 #: A core of so many words is one failure whatever its class is called.
@@ -34,6 +34,8 @@ WIDE: Final = 5
 _WHERE: Final = frozenset(["domain", "component", "category", "stage"])
 #: So many words have to be told before one that says more is the same failure.
 LEFT_OUT: Final = 4
+#: So many values count as words there.
+MOST_VALUES: Final = 2
 #: So many of a text of which the last word may have been cut.
 AT_LENGTH: Final = 8
 _NAMES: Final = frozenset(WORDS["names"])
@@ -69,7 +71,7 @@ def _with_what_is_left_out(
     cut: set[tuple[str, ...]] = set()
     for template, one in signatures.items():
         words = one.words
-        if len(words) >= LEFT_OUT:
+        if _is_told(template, words):
             told.setdefault((one.frame, words), set()).add(found[template])
             if _may_be_cut(template, words):
                 cut.add(words)
@@ -90,6 +92,15 @@ def _with_what_is_left_out(
                 into.setdefault(key, set()).update(told[frame, longest])
     ends = {key: next(iter(some)) for key, some in into.items() if len(some) == 1}
     return {template: _end_of(key, ends) for template, key in found.items()}
+
+
+def _is_told(template: str, words: Sequence[str]) -> bool:
+    """Whether ``words`` tell a failure that may be told at more length; with values a few will do, unless they only say
+    that it failed."""
+    if len(words) >= LEFT_OUT:
+        return True
+    values = min(template.count(BLANK), MOST_VALUES)
+    return len(words) >= MIN_WORDS and len(words) + values >= LEFT_OUT and not is_of_consumer(words[-1])
 
 
 def _goes_on(words: tuple[str, ...], others: tuple[str, ...], cut: Collection[tuple[str, ...]]) -> bool:

@@ -33,7 +33,7 @@ _LIBRARY = re.compile(
     r"JSON[.]|runtime[.]|net/|database/sql|encoding/|reflect[.]|testing[.]|panic\(|std::|core::|tokio|alloc::|"
     r"rust_begin_unwind|__rust|"
     r"\((?:elixir|stdlib|kernel|broadway|gen_stage|ecto|ecto_sql|postgrex|db_connection|phoenix|plug|oban|jason|tesla|finch|"
-    r"mint) )",
+    r"mint)[ )])",
 )
 _LIBRARY_PATH = re.compile(
     r"<lib>|node:internal|<frozen|/usr/local/go|node_modules|\[internal function\]|/(?:usr/)?lib/ruby/|"
@@ -45,7 +45,7 @@ _PYTHON = re.compile(r'^[ \t]{0,8}File "([^"]*)", line [^,\n]*(?:, in (.*))?$')
 _PHP = re.compile(r"^#[0-9<*>]{1,4} (.+)$")
 _RUBY = re.compile(r"^[ \t]{0,16}(?:from )?([^ \t]+[.](?:rb|erb|rake)[:(].*in .*)$")
 _GO = re.compile(r"^\t([^ \t]+[.]go:.*)$")
-_ELIXIR = re.compile(r"^[ \t]{0,8}(\([a-z_0-9]{1,40} [^)\n]{1,20}\) [^\n]+[.]exs?:.*)$")
+_ELIXIR = re.compile(r"^[ \t]{0,8}(\([a-z_0-9]{1,40}(?: [^)\n]{1,20})?\) [^\n]+[.]exs?:.*)$")
 _RUST = re.compile(r"^[ \t]{0,8}(?:[0-9]{1,3}|<\*>): +((?:[\w<>{}$*]+::)+[^\n]*|rust_begin_unwind)$")
 _NO_NEWS = re.compile(
     r"^(?:traceback \(most recent|\s*[.]{3}|stack ?trace:|stack backtrace|\s*--- (?:end of|ende |fin )|"
@@ -84,7 +84,7 @@ _MADE = tuple(
 def _place(frame: str) -> str:
     """A frame without what a new build or a proxy changes of it."""
     if match := re.match(
-        r"\([a-z_0-9]+ [^)]*\) [^ ]+: (.*)$", frame
+        r"\([a-z_0-9]+(?: [^)]*)?\) [^ ]+: (.*)$", frame
     ):  # Elixir: (app version) file:line: Module.function/arity
         frame = match[1]
     elif match := re.match(r"([^ ]+?[.](?:rb|erb|rake))[:(].*in [`'\"]?(?:[\w:]+[#.])?([^`'\"]+)", frame):

@@ -40,6 +40,8 @@ _GOES_ON = re.compile(r"[ <*>\"']*(?:from|for|at|in|on|by|with|after|to) ")
 _BETWEEN_VALUES = (",", "\u3001", "\uff0c")
 _COMMAS, _ENDS = (*_BETWEEN_VALUES, ":", "("), (*_BETWEEN_VALUES, ";")
 _WORD = re.compile(r"[^\W_][\w.'$/-]*|<\*>")
+# self-signed, as others write self signed
+_HYPHENATED = re.compile(r"[a-z]{3,20}-[a-z]{1,20}")
 _CODES = re.compile(r"(?:[a-z_@]{2,40}=[^\s|]{1,80}(?: |$))+")
 _AMOUNTS = frozenset(WORDS["amounts"])
 _PREPOSITIONS = frozenset(WORDS["prepositions"])
@@ -67,6 +69,8 @@ _OF_BUILDS = frozenset(["version", "build", "official", "release", "revision"])
 _OF_CODES = frozenset([*WORDS["names"], *WORDS["of_failures"], *WORDS["tells"], "errno", "sqlstate", "type", "cause"])
 _NO_LABELS = _OF_CODES | _STOP
 _NUMBER = re.compile(r"([0-9]{3,6}), ")
+# Rejection 204: what is the matter
+_NUMBER_IN_FRONT = re.compile(r"[^\W\d_a-z][^\W\d_]{2,20} ([0-9]{3,6}): ")
 # 'shop'.'orders': the schema is where the database stands
 _OF_SCHEMA = re.compile(r"(?:'[^'\n]{1,60}'|<\*>)[.](?=')")
 # (no reason given) Mandate <*>: a value behind parentheses is one more
@@ -119,7 +123,11 @@ def signature_of(template: str) -> Signature:
     if (
         frame
         and parts.name in _OF_RUNTIMES
-        and ((names := sorted(quoted_in(said))) or BLANK in said or len(parts.core.split()) < _TELLS_ALONE)
+        and (
+            (names := sorted(quoted_in(said)))
+            or BLANK in said
+            or len(f"{parts.core} {parts.more}".split()) < _TELLS_ALONE
+        )
     ):
         # A value in the place of a name is none.
         parts = Parts(parts.name, label=" ".join(names) or (BLANK if BLANK in said else ""))
@@ -152,6 +160,8 @@ def _parts(said: str) -> Parts:
     while len(sentences) > 1 and len(_words(sentences[0])) < MIN_WORDS:
         sentences[:2] = [" ".join(sentences[:2])]
     wrapper, clause = _unwrapped(sentences[0])
+    if (match := _NUMBER_IN_FRONT.match(sentences[0])) and not number:
+        number = match[1]
     labels: list[str] = []
 
     def label(match: re.Match[str]) -> str:
@@ -298,12 +308,16 @@ def _front(text: str) -> list[str]:
     kinds: list[str] = []
     _without_values(text, kinds, every=True)
     dealt_with = _CONTEXT.intersection(" ".join(kinds).split())
-    words = [part for word in _words(text) if word not in dealt_with for part in word.split("/")]
+    words = [part for word in _words(text, hyphens=True) if word not in dealt_with for part in word.split("/")]
     return [word for word in words if word and word not in _TECHNICAL and not word.isdigit()]
 
 
-def _words(text: str) -> list[str]:
-    return [stem for word in _WORD.findall(text) if (stem := _stem(word))]
+def _words(text: str, *, hyphens: bool = False) -> list[str]:
+    """The words of ``text``; of those that are joined by ``hyphens``, as in names of queues, one each."""
+    words = _WORD.findall(text)
+    if not hyphens and "-" in text:
+        words = [part for word in words for part in (word.split("-") if _HYPHENATED.fullmatch(word) else (word,))]
+    return [stem for word in words if (stem := _stem(word))]
 
 
 @lru_cache(maxsize=1 << 15)
@@ -339,7 +353,7 @@ def _without_values(text: str, labels: list[str] | None = None, *, every: bool =
             pieces[number] = piece[:start]
             continue
         following = pieces[number + 1]
-        ends = not following.strip(" .)") or following.lstrip().startswith(_ENDS)
+        ends = not following.strip(f" .){CUT}") or following.lstrip().startswith(_ENDS)
         if ends and piece[:start].rstrip().endswith(_COMMAS) and (number or start):
             pieces[number] = piece[:start]
     return " ".join(pieces)

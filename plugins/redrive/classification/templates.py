@@ -82,6 +82,7 @@ _STOP: Final = frozenset(WORDS["stop"])
 #: Beside words in a value: quotes, and what stands in names.
 _IN_VALUES: Final = frozenset(["'", "-", "&", "<*>"])
 _KINDS: Final = _NAMES - {"index", "key"}
+_QUOTES: Final = ("'", "'")
 
 Tokens = tuple[str, ...]
 
@@ -233,6 +234,10 @@ def _value_elsewhere(
             continue
         if _is_named_behind(template, at) or (_introduces_value(template, at) and not _SHOUTED.fullmatch(template[at])):
             continue
+        if naming is _KINDS and template[at : at + 3 : 2] == _QUOTES and (at + 3) <= len(template):
+            other = places.get((before[at], behind[at + 3]))
+            if other is not None and other[1] == at:
+                return other[0], at, at + 3
         has_word = False
         for end in range(at + 1, min(at + LONGEST_VALUE, len(template)) + 1):
             if not _may_be_value(template[end - 1]):

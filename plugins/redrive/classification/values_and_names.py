@@ -161,7 +161,7 @@ _CALLED = re.compile(
 _GERMAN = re.compile(rf"(?<![^\W_])(?:{any_of('german')})(?![^\W_])")
 _OF_TYPES = re.compile(rf"(?<![^\W_])(?:{any_of('of_types')})", re.I)
 # seq=<*> dest=<*>: what was at hand, behind what is said
-_CONTEXT = re.compile(r"(?<=[^\s:,;=(])(?:[ ,;]{1,2}\w[\w.-]{0,40}=<\*>){2,20}(?=[ .]*$)")
+_CONTEXT = re.compile(r"(?<=[^\s:,;=(])(?:[ ,;]{1,2}\w[\w.-]{0,40}=<\*>){1,20}(?=[ .]*$)")
 # found: String, got null, but was HashMap: what came instead
 _FOUND = re.compile(
     r"(?<!not )\b((?:found|received|actual|given|got)(?: value| type)?: |"
@@ -218,13 +218,23 @@ _VALUE_OF = re.compile(
 _PHP_CLASS = re.compile(r"(?:[A-Z]\w{0,60}\\{1,2}){1,8}[A-Z]\w{0,60}")
 # Where nobody could be asked, what was to be asked for tells nothing.
 _NOT_ASKED = re.compile(
-    r"\b(?:tls|TLS|x509|certificate|SSL|ssl|ECONNREFUSED|ENOTFOUND|getaddrinfo|dial tcp|no such host|"
+    r"\b(?:tls|TLS|x509|certificate|SSL|ssl|ECONNREFUSED|ENOTFOUND|ERR_NAME_NOT_RESOLVED|"
+    r"ERR_CONNECTION_REFUSED|getaddrinfo|dial tcp|no such host|"
     r"[Cc]onnection refused|[Nn]ame or service not known)\b"
 )
-_URL = re.compile(r"\"?https?://[^\s\"'`,;()\[\]{}|]{1,300}\"?")
+_URL = re.compile(
+    r"(?:\b(?:[Gg]et|GET|[Pp]ost|POST|[Pp]ut|PUT|[Hh]ead|HEAD|[Dd]elete|DELETE|PATCH|[Pp]atch) )?\"?https?://[^\s\"'`,;()\[\]{}|]{1,300}\"?"
+)
 # für 王伟: in a text of another script
 _IN_SCRIPT = re.compile(rf"(?<![^\W])[{WITHOUT_BLANKS}]{{1,12}}(?: [{WITHOUT_BLANKS}]{{1,12}}){{0,2}}(?![^\W])")
 _LATIN = re.compile(r"(?<![^\W\d_])[A-Za-z\u00c0-\u024f]{2,}")
+# 司机 王芳 的: between blanks, where blanks part no words
+_PERSON_IN_SCRIPT = re.compile(
+    rf"(?<=[{WITHOUT_BLANKS}] )[{WITHOUT_BLANKS}]{{1,5}}(?: [{WITHOUT_BLANKS}]{{1,5}})?"
+    r"(?= [的のはがをにへとも已正不无未在被様さ])"
+)
+# 沪B·MTCQR
+_PLATE = re.compile(r"(?<![^\s\uff08(])[\u4e00-\u9fff][A-Z]\u00b7?[A-Z0-9<*>]{3,10}(?![\w])")
 # VAT registration FR <*>
 _COUNTRY_OF = re.compile(r"(?<![\w/.-])[A-Z]{2} (?=<\*>)")
 _SAYS = re.compile(r"(?:Error|Exception): ")
@@ -254,7 +264,8 @@ _SHORT_SHOUT = re.compile(r"[A-Z][A-Z0-9]{1,4}|[A-Za-z]{2,3}-[A-Za-z]{2,4}")
 
 _AFTER_VALUE = re.compile(rf"<\*> ?(?:(?:{any_of('units')})(?:\([sn]\))?)(?![^\W\d_])")
 _BEFORE_VALUE = re.compile(
-    r"(?:EUR|USD|GBP|CHF|JPY|€|[$]|£|¥|[+#№]|(?<![^\W])(?:[Nn][°º]|[Nn]r[.]|[Nn]o[.]|[Nn]úm[.]|[Nn]um[.])) ?(?=<\*>)"
+    rf"(?:(?:{any_of('currencies')})(?![^\W])|€|[$]|£|¥|[+#№]|"
+    r"(?<![^\W])(?:[Nn][°º]|[Nn]r[.]|[Nn]o[.]|[Nn]úm[.]|[Nn]um[.])) ?(?=<\*>)"
 )
 _DATE = re.compile(rf"(?:<\*>[., ]{{1,2}})?(?:{any_of('months')})[. ]{{1,2}}<\*>(?:,? <\*>)?")
 _RUN_OF_VALUES = re.compile(
@@ -390,7 +401,9 @@ def _in_one_script(text: str) -> str:
     if text.isascii():
         return text
     letters = len(_SCRIPT_WITHOUT_BLANKS.findall(text))
-    return _IN_SCRIPT.sub(BLANK, text) if letters and len(_LATIN.findall(text)) >= letters else text
+    if letters and len(_LATIN.findall(text)) >= letters:
+        return _IN_SCRIPT.sub(BLANK, text)
+    return _PLATE.sub(BLANK, _PERSON_IN_SCRIPT.sub(BLANK, text)) if letters else text
 
 
 def _unasked(text: str) -> str:

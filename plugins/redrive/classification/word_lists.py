@@ -24,7 +24,7 @@ def shipped() -> dict[str, list[str]]:
 
 WORDS = shipped()
 #: Letters of scripts that part no words by blanks, as a class of characters has them.
-WITHOUT_BLANKS: Final = "\\u3040-\\u30ff\\u3400-\\u9fff\\uac00-\\ud7af"
+WITHOUT_BLANKS: Final = "\\u3005-\\u3007\\u3040-\\u30ff\\u3400-\\u9fff\\uac00-\\ud7af"
 
 
 def any_of(name: str) -> str:
