@@ -388,6 +388,7 @@ _INNER: Final = re.compile(
 _WHILE: Final = re.compile(
     r"[:;,]? ?\b[Ww]hile (?:executing|processing|reading|writing|parsing|handling) [^:;]{1,200}$"
 )
+_LONGEST_END: Final = 60
 _CUT_SHORT: Final = re.compile(
     r"\s{0,9}(?:[(\[<]?(?:[.]{3}|\u2026)?\s?(?:truncated|trunc|cut|snip|more)(?:[.]{3}|\u2026)?[)\]>]?|[(\[<]?(?:\u2026|[.]{3})[)\]>]?)\s*$"
 )
@@ -514,7 +515,7 @@ def _said(text: str) -> str:
             break
     if mapped := _MAPPED.search(text):
         text = _SQL.sub("", text[mapped.end() :]).rstrip(" ;)]")
-    cut = _CUT_SHORT.search(text)
+    cut = _CUT_SHORT.search(text, max(0, len(text) - _LONGEST_END))
     text = without_front(text[: cut.start()] if cut else text)
     if (meanwhile := _WHILE.search(text)) and len(_TWO_LETTERS.findall(text[: meanwhile.start()])) > 3:
         text = text[: meanwhile.start()]

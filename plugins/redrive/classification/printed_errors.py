@@ -14,6 +14,7 @@ _OBJECT: Final = re.compile(
     r"(?<![\w.:>])[%#&]?(?P<class>(?:[A-Za-z_]\w{0,60}(?:::|[.])){0,6}\w{0,60}(?:Error|Exception|Failure|Fault|Status|Violation)s?)"
     r" ?(?P<open>[{(])\s{0,4}[{\[]{0,2}(?=['\"]?[A-Za-z_]\w{0,40}['\"]? ?(?:=|: ))"
 )
+_MAY_BE_ONE: Final = re.compile(r"(?:Error|Exception|Failure|Fault|Status|Violation)s? ?[{(]")
 _FIELD: Final = re.compile(
     r"(?<![\w.])['\"]?(?P<key>[A-Za-z_]\w{1,40})['\"]?(?: ?= ?|: ?)(?:Some\(|Err\(|:)?"
     r"(?P<value>[(\[](?:'[^'\n]{0,80}'|\"[^\"\n]{0,80}\"|[0-9]{1,6}|<\*>|, ?){1,24}[)\]]|"
@@ -39,7 +40,7 @@ _LONGEST: Final = 3000
 
 def told(text: str) -> str:
     """``text`` with what errors say in the place of the objects that they were printed as."""
-    if "{" not in text and "(" not in text:
+    if not _MAY_BE_ONE.search(text):
         return text
     pieces: list[str] = []
     end = 0

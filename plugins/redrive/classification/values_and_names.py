@@ -134,15 +134,20 @@ _CODED_VALUE = re.compile(r"(?<![^\s(\[])[A-Za-z0-9._-]{1,40}\^[^\s^()]{2,80}\^[
 # 'duration'='PT30M'
 _QUOTED_SETTING = re.compile(r"('[A-Za-z_][\w.-]{0,60}')='[^'\n]{0,200}'")
 # Kroeger Bau GmbH, Villa Sole S.r.l.: a company is a value
-_COMPANY = re.compile(
-    r"(?<![\w/.-])(?:[^\W\d_a-z][\w'\u2019.-]{1,30} (?:(?:&|and|und|et|y|of|de) )?){1,4}"
+_FORMS = (
     r"(?:GmbH(?: & Co[.]? KG)?|KGaA|Ltd|Limited|LLC|LLP|Inc|plc|PLC|Corp|S[.]r[.]l|S[.]p[.]A|S[.]A[.]S|S[.]A|SARL|SpA|"
-    r"SAS|B[.]V|N[.]V|ApS|A/S|Oyj|Pty(?: Ltd)?|K[.]K|Sp[.] z o[.]o)(?![\w-])[.]?"
+    r"SAS|B[.]V|N[.]V|ApS|A/S|Oyj|Pty(?: Ltd)?|K[.]K|Sp[.] z o[.]o)"
+)
+_SMALL_FORMS = r"(?:AG|KG|OHG|AS|AB|SA|SE|NV|BV|Oy|SL|Co)"
+_LEGAL_FORM = re.compile(rf"(?<= )(?:{_FORMS}|{_SMALL_FORMS})(?![\w-])")
+_COMPANY = re.compile(
+    r"(?<![\w/.-])(?:[^\W\d_a-z][\w'\u2019.-]{1,30} (?:(?:&|and|und|et|y|of|de) )?){1,4}" + _FORMS + r"(?![\w-])[.]?"
 )
 # Müller AG, Halvorsen & Sønner AS: only behind what is no word of the trade
 _SMALL_COMPANY = re.compile(
     r"(?<![\w/.-])((?:[^\W\d_a-z][\w'\u2019-]{0,30}[^\W\d_A-Z] (?:(?:&|and|und|et|y) )?){1,4})"
-    r"(?:AG|KG|OHG|AS|AB|SA|SE|NV|BV|Oy|SL|Co)(?![\w.-])[.]?"
+    + _SMALL_FORMS
+    + r"(?![\w.-])[.]?"
 )
 _MEDIA_TYPE = re.compile(
     r"(?<![\w/])(?:text|application|image|audio|video|multipart)/[\w.+-]{1,80}(?:; ?charset=[\w-]{1,20})?"
@@ -264,10 +269,10 @@ _SHORT_SHOUT = re.compile(r"[A-Z][A-Z0-9]{1,4}|[A-Za-z]{2,3}-[A-Za-z]{2,4}")
 
 _AFTER_VALUE = re.compile(rf"<\*> ?(?:(?:{any_of('units')})(?:\([sn]\))?)(?![^\W\d_])")
 _BEFORE_VALUE = re.compile(
-    rf"(?:(?:{any_of('currencies')})(?![^\W])|€|[$]|£|¥|[+#№]|"
+    rf"(?=[A-Zn€$£¥+#№])(?:(?:{any_of('currencies')})(?![^\W])|€|[$]|£|¥|[+#№]|"
     r"(?<![^\W])(?:[Nn][°º]|[Nn]r[.]|[Nn]o[.]|[Nn]úm[.]|[Nn]um[.])) ?(?=<\*>)"
 )
-_DATE = re.compile(rf"(?:<\*>[., ]{{1,2}})?(?:{any_of('months')})[. ]{{1,2}}<\*>(?:,? <\*>)?")
+_DATE = re.compile(rf"(?=[<JFMASOND])(?:<\*>[., ]{{1,2}})?(?:{any_of('months')})[. ]{{1,2}}<\*>(?:,? <\*>)?")
 _RUN_OF_VALUES = re.compile(
     r"<\*>(?:(?:[ ]?[,;/:.+x\u2013-]|[ ]and|[ ]or|[ ]und|[ ]et|[ ]on|[ ]of|[ ]out of|[ ]?\u3001|[ ]?&)?[ ]?<\*>)+"
 )
@@ -362,9 +367,11 @@ def phrase(text: str) -> str:
         text = _CODED_VALUE.sub(BLANK, text)
     if "'='" in text:
         text = _QUOTED_SETTING.sub(rf"\1={BLANK}", text)
-    text = _REQUIRED.sub(r"field '\2'", text)
+    if "'" in text or '"' in text:
+        text = _REQUIRED.sub(r"field '\2'", text)
     text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
-    text = _SMALL_COMPANY.sub(_company, _COMPANY.sub(BLANK, text))
+    if _LEGAL_FORM.search(text):
+        text = _SMALL_COMPANY.sub(_company, _COMPANY.sub(BLANK, text))
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
     text = _with_values_told(_unasked(_in_one_script(text)))
