@@ -389,6 +389,7 @@ _WHILE: Final = re.compile(
     r"[:;,]? ?\b[Ww]hile (?:executing|processing|reading|writing|parsing|handling) [^:;]{1,200}$"
 )
 _LONGEST_END: Final = 60
+_CUT_SIGNS: Final = ("...", "\u2026", "trunc", "cut", "snip", "more")
 _CUT_SHORT: Final = re.compile(
     r"\s{0,9}(?:[(\[<]?(?:[.]{3}|\u2026)?\s?(?:truncated|trunc|cut|snip|more)(?:[.]{3}|\u2026)?[)\]>]?|[(\[<]?(?:\u2026|[.]{3})[)\]>]?)\s*$"
 )
@@ -515,11 +516,19 @@ def _said(text: str) -> str:
             break
     if mapped := _MAPPED.search(text):
         text = _SQL.sub("", text[mapped.end() :]).rstrip(" ;)]")
-    cut = _CUT_SHORT.search(text, max(0, len(text) - _LONGEST_END))
+    end = text[-_LONGEST_END:]
+    cut = _CUT_SHORT.search(text, len(text) - len(end)) if any(map(end.__contains__, _CUT_SIGNS)) else None
     text = without_front(text[: cut.start()] if cut else text)
-    if (meanwhile := _WHILE.search(text)) and len(_TWO_LETTERS.findall(text[: meanwhile.start()])) > 3:
+    if (
+        "hile " in text
+        and (meanwhile := _WHILE.search(text))
+        and len(_TWO_LETTERS.findall(text[: meanwhile.start()])) > 3
+    ):
         text = text[: meanwhile.start()]
-    text = _PRINTED.sub(r"\1: \3", _STATEMENT.sub("", text))
+    if "SQL: " in text:
+        text = _STATEMENT.sub("", text)
+    if "('" in text or '("' in text:
+        text = _PRINTED.sub(r"\1: \3", text)
     for literal, pattern, replacement in _SDK:
         if literal in text:
             text = pattern.sub(replacement, text)

@@ -169,7 +169,7 @@ _OF_TYPES = re.compile(rf"(?<![^\W_])(?:{any_of('of_types')})", re.I)
 _CONTEXT = re.compile(r"(?<=[^\s:,;=(])(?:[ ,;]{1,2}\w[\w.-]{0,40}=<\*>){1,20}(?=[ .]*$)")
 # found: String, got null, but was HashMap: what came instead
 _FOUND = re.compile(
-    r"(?<!not )\b((?:found|received|actual|given|got)(?: value| type)?: |"
+    r"(?=[fragb,])(?<!not )\b((?:found|received|actual|given|got)(?: value| type)?: |"
     r"(?:but|,) (?:was |is )?(?:got|found|received|given|was):? )"
     r"(?!(?:to|no|not|an?|the|from|in|for|on|at|by|with|and|error|unexpected|invalid|code|status|message|response|http)\b)"
     r"[\w.$\[\]]{2,60}(?=[,;.)\]]?(?:\s|$))"
@@ -181,7 +181,7 @@ _REQUIRED = re.compile(
 )
 # at depot B12, im Werk DE01: a code behind a preposition is a value
 _PLACED = re.compile(
-    rf"(?<![^\W_])((?:in|at|on|from|to|for|im|für|von|auf|aus|ab|nach|zu|dans|chez|pour|à|en|da|de)"
+    rf"(?=[iaoftvndpcàe])(?<![^\W_])((?:in|at|on|from|to|for|im|für|von|auf|aus|ab|nach|zu|dans|chez|pour|à|en|da|de)"
     rf"(?: (?:the|der|dem|den|le|la|el))?(?: (?!(?:{any_of('names')}|status|sqlstate|errno)\b)[^\W\d_]{{2,20}})?)"
     r" (?!(?:ORA|TNS|PLS|SQL|HTTP|CVE|RFC|ISO|UTF)-?[0-9])[A-Z]{1,4}[-_]?[0-9]{1,6}(?![\w.-])"
 )
@@ -278,7 +278,7 @@ _RUN_OF_VALUES = re.compile(
 )
 
 _OF_NOUN = re.compile(
-    rf"(?<![^\W_])((?:of|in|for|from|to|by|on|with|at|im|für|von|en|dans|pour) (?:the |der |dem |le |la |el )?"
+    rf"(?=[ofitbwavedp])(?<![^\W_])((?:of|in|for|from|to|by|on|with|at|im|für|von|en|dans|pour) (?:the |der |dem |le |la |el )?"
     rf"(?:{any_of('nouns')})) (?!<|(?:{any_of('no_values')})\b)[\w./@-]+(?:://[^\s,;]*)?",
     re.I,
 )
