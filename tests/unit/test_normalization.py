@@ -477,6 +477,12 @@ def test_what_is_left(text: str, left: str) -> None:
             ),
             id="keys of a table at one place",
         ),
+        pytest.param(
+            ("予約できません：Priya Raman さんは帽子がありません", "予約できません：王芳 さんは帽子がありません"),
+            id="people in a Japanese text",
+        ),
+        pytest.param(("hat refused by BNPAFRPP today", "hat refused by COBADEFF today"), id="banks"),
+        pytest.param(("SQLSTATE[HY000] [1040] Too many hats", "ERROR 1040 (HY000): Too many hats"), id="PDO"),
     ],
 )
 def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:

@@ -65,7 +65,9 @@ _SETTINGS = re.compile(r"(?P<key>[A-Za-z][\w.-]{1,60})(?:=|(?<=[Rr]eason): (?=\w
 _HEADER = re.compile(r"(?P<key>[A-Z][a-z]+(?:[A-Z][a-z]+)+|[a-z]+(?:-[a-z]+)+): (?P<value>[^\n]{1,1000})")
 _KEY = re.compile(r"(?:^|[\s;,])(?P<key>[A-Za-z][\w.-]{1,60})=")
 # That it failed is known.
-_NO_NEWS = re.compile(r"(?:error|err|fail|failed|failure|fatal|exception|nok|ko|warn|critical|generated)$", re.I)
+_NO_NEWS = re.compile(
+    r"(?:error|err|fail|failed|failure|fatal|exception|nok|ko|warn|critical|generated|generic_?error)$", re.I
+)
 _RAISED = re.compile(r"[A-Z]\w{2,60}(?:Error|Exception|NotFound|Failure): ")
 _WORD = re.compile(r"[A-Za-z0-9_.:/|-]{1,60}")
 _NUMBER = re.compile(r"[0-9]{6}|[0-9]{4}-")

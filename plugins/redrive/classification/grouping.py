@@ -118,6 +118,8 @@ _CODE_BEFORE = "".join(
         "[Rr]eason[ =]",
         "[Rr]eason: ",
         "SQLERRMC=",
+        "COLNO=",
+        "STATE\\[[0-9A-Z]{5}\\] \\[",
         "[Ee]rro ",
         "[Ee]rreur ",
         "Fehler ",

@@ -314,6 +314,24 @@ _SDK: Final = tuple(
             "",
         ),
         (" not one of ", r"(^|[:;] )[^\s:;][^:;\n]{0,60}? (?:is|was) (not one of )", r"\1\2"),
+        # Db2: which column of which table
+        (
+            "COLNO=",
+            r",? ?SQLERRMC=TBSPACEID=[^,\n]{1,9}, TABLEID=[^,\n]{1,9}, COLNO=([0-9]{1,5})",
+            r" (column code-\1)",
+        ),
+        # JNDI: what was looked for
+        ("; remaining name ", r"; remaining name [^\n]*$", ""),
+        # mail: who has the sender on a list
+        (
+            "blocked using ",
+            r"blocked using (?:[\w-]{1,40}[.])?([\w-]{3,40})[.](?:net|org|com|de)\b",
+            r"blocked using '\1'",
+        ),
+        # PHP's PDO, which has no connection yet
+        ("SQLSTATE[", r"SQLSTATE\[(\w{5})\] \[([0-9]{4})\] ", r"ERROR \2 (\1): "),
+        # FHIR: which code of a catalogue
+        ("nknown code '", r"([Uu]nknown code) '[^'\n]{1,40}'", r"\1 <*>"),
         # Db2: which index of which table, or why
         ("SQLERRMC=", r",? ?SQLERRMC=([0-9]{1,4});(?:[\w$]{1,60}[.])?([\w$]{1,60})", r" (index_\1 of \2)"),
         ("SQLERRMC=", r",? ?SQLERRMC=([0-9]{1,4})(?![\w;])", r" (reason_\1)"),

@@ -22,6 +22,7 @@ from redrive.classification.template_parts import (
     names_what_is_broken,
     quoted_in,
     signature_of,
+    values_behind,
 )
 from redrive.classification.values_and_names import BLANK, is_of_consumer, is_of_failures
 from redrive.classification.word_lists import WORDS
@@ -68,11 +69,13 @@ def _with_what_is_left_out(
 ) -> dict[str, tuple[str, ...]]:
     """``found`` where a telling that ends sooner is the one that goes on, if all that go on are one telling."""
     told: dict[tuple[str, tuple[str, ...]], set[tuple[str, ...]]] = {}
+    said: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     cut: set[tuple[str, ...]] = set()
     for template, one in signatures.items():
         words = one.words
         if _is_told(template, words):
             told.setdefault((one.frame, words), set()).add(found[template])
+            said.setdefault((one.frame, words), []).append(template)
             if _may_be_cut(template, words):
                 cut.add(words)
     into: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
@@ -87,11 +90,24 @@ def _with_what_is_left_out(
                 longest = words
                 break
             longest = others
-        if longest is not words:
+        if longest is not words and not _has_a_value_instead(
+            said[frame, words], said[frame, longest], len(words), longest[min(len(words), len(longest) - 1)]
+        ):
             for key in told[frame, words]:
                 into.setdefault(key, set()).update(told[frame, longest])
     ends = {key: next(iter(some)) for key, some in into.items() if len(some) == 1}
     return {template: _end_of(key, ends) for template, key in found.items()}
+
+
+def _has_a_value_instead(shorter: Iterable[str], longer: Collection[str], words: int, following: str) -> bool:
+    """Whether one of the ``shorter``, of so many ``words``, ends with a value where the ``longer`` have a name as
+    ``following`` word: *in table 7*, *in table 'hats'*."""
+    is_name = "_" in following or "/" in following or any(following in quoted_in(one) for one in longer)
+    return (
+        is_name
+        and any(words in values_behind(one) for one in shorter)
+        and not any(words in values_behind(one) for one in longer)
+    )
 
 
 def _is_told(template: str, words: Sequence[str]) -> bool:

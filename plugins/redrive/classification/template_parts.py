@@ -56,7 +56,7 @@ _LABELLED = re.compile(rf"\s*{_LABEL}[^\n]{{1,80}}$")
 _ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[A-Za-z][A-Za-z_-]*(?:/[A-Za-z][A-Za-z_-]*)*")
 _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
 # What is broken: a quoted name, a name of several words, a code.
-_BROKEN = re.compile(r"'[^'\n]{2,120}'|\b\w+_\w+\b|\b[A-Z]{2,5}-[0-9]{3,5}\b")
+_BROKEN = re.compile(r"'[^'\n]{2,120}'|\b\w+_\w+\b|\b[A-Z]{2,5}-[0-9]{3,5}\b|\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b")
 _CODE = re.compile(r"[a-z]{2,5}-[0-9]{3,5}")
 _NAME_OF = frozenset(["name", "field", "column", "property", "param", "path", "attribute"])
 #: So many words of a runtime that name nothing tell what failed by themselves.
@@ -140,6 +140,19 @@ def signature_of(template: str) -> Signature:
     )
     whole = _class_of(_peeled(said.removesuffix(CUT)))[1]
     return Signature(frame.lower(), parts, head, tuple(_words(whole)))
+
+
+@lru_cache(maxsize=1 << 15)
+def values_behind(template: str) -> frozenset[int]:
+    """Behind how many words of a template a value stands."""
+    said = template.partition(FRAME)[0].removesuffix(CUT)
+    found, words = set[int](), 0
+    for word in _WORD.findall(_class_of(_peeled(said))[1]):
+        if word == BLANK:
+            found.add(words)
+        else:
+            words += len(_words(word))
+    return frozenset(found)
 
 
 def _parts(said: str) -> Parts:

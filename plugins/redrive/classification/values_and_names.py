@@ -62,6 +62,11 @@ _OTHER_SCRIPT = re.compile(f"[^{WITHOUT_BLANKS}]+")
 _SCRIPT_WITHOUT_BLANKS = re.compile(f"[{WITHOUT_BLANKS}]")
 _NUMBERED_CODE = re.compile(r"[A-Z]{1,6}[_-]?[0-9]{2,6}")
 _CALLED_CODES = ("错误", "错误码", "代码", "状态码", "状态", "异常", "エラー", "コード", "エラー番号", "오류", "코드")
+_CALLED_NAMES = (
+    *("列", "カラム", "フィールド", "項目", "属性", "制約", "インデックス", "パラメータ", "プロパティ"),
+    *("字段", "约束", "索引", "参数", "属性列", "컬럼", "열", "필드", "제약 조건", "속성"),
+)
+_LONGEST_NAME = 60
 _SMALL_NUMBER = re.compile(
     r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[0-9]{2}[a-f]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
     r"(?:utf|UTF|iso|ISO|sha|SHA|rfc|RFC)-?[0-9]{1,5}(?:-[0-9]{1,2})?"
@@ -157,6 +162,8 @@ _BY = re.compile(
     r"(?<![^\W_])((?:by|par|durch|por) (?:user |utilisateur |l'utilisateur |usuario |Benutzer )?)"
     r"([a-z\u00df-\u00ff][\w.-]{1,40}|[^\W\d_][\w.-]{0,20}[0-9_][\w.-]{0,20})(?=[.,;:)]?(?:$|[,;:] |[.] [A-Z]))"
 )
+# by BNPAFRPP: a bank
+_BANK = re.compile(r"(?<![^\W_])((?:by|from|to|at|bank|BIC)) ([A-Z]{6}[A-Z0-9]{2}(?:[A-Z0-9]{3})?)(?![\w-])")
 # in depot Nantes, to Iran: where nouns have no capitals, a capital behind a preposition is what something is called
 _CALLED = re.compile(
     rf"(?<![^\W_])((?:in|at|from|to|near|via|dans|chez|à|en|de|pour)(?: (?:the|le|la|el))?"
@@ -233,6 +240,10 @@ _URL = re.compile(
 # für 王伟: in a text of another script
 _IN_SCRIPT = re.compile(rf"(?<![^\W])[{WITHOUT_BLANKS}]{{1,12}}(?: [{WITHOUT_BLANKS}]{{1,12}}){{0,2}}(?![^\W])")
 _LATIN = re.compile(r"(?<![^\W\d_])[A-Za-z\u00c0-\u024f]{2,}")
+# Priya Raman さん, 王様
+_PERSON_IN_JAPANESE = re.compile(
+    r"[^\s:\uff1a\u3001\u3002\uff08\uff09()<>\n]{1,20}(?: [^\s:\uff1a\u3001\u3002]{1,20}){0,3} (?=さん|様(?!式)|氏)"
+)
 # 司机 王芳 的: between blanks, where blanks part no words
 _PERSON_IN_SCRIPT = re.compile(
     rf"(?<=[{WITHOUT_BLANKS}] )[{WITHOUT_BLANKS}]{{1,5}}(?: [{WITHOUT_BLANKS}]{{1,5}})?"
@@ -278,8 +289,8 @@ _RUN_OF_VALUES = re.compile(
 )
 
 _OF_NOUN = re.compile(
-    rf"(?=[ofitbwavedp])(?<![^\W_])((?:of|in|for|from|to|by|on|with|at|im|für|von|en|dans|pour) (?:the |der |dem |le |la |el )?"
-    rf"(?:{any_of('nouns')})) (?!<|(?:{any_of('no_values')})\b)[\w./@-]+(?:://[^\s,;]*)?",
+    rf"(?=[ofitbwavedp])(?<![^\W_])((?:of|in|for|from|to|by|on|with|at|im|für|von|en|dans|pour) "
+    rf"(?:the |der |dem |le |la |el )?(?:{any_of('nouns')})) (?!<|(?:{any_of('no_values')})\b)[\w./@-]+(?:://[^\s,;]*)?",
     re.I,
 )
 # lager BER1: whether the word in front is one of the nouns is looked up
@@ -363,15 +374,9 @@ def phrase(text: str) -> str:
     text = _NESTED.sub("", text) if "=[" in text else text
     if _GIVEN_UP.search(text):
         text = _OF_BROKER.sub(_of_broker, text)
-    if "^" in text:
-        text = _CODED_VALUE.sub(BLANK, text)
-    if "'='" in text:
-        text = _QUOTED_SETTING.sub(rf"\1={BLANK}", text)
-    if "'" in text or '"' in text:
-        text = _REQUIRED.sub(r"field '\2'", text)
+    text = _with_forms_told(text)
     text = _PLACED.sub(r"\1 <*>", _FOUND.sub(r"\1 <*>", text))
-    if _LEGAL_FORM.search(text):
-        text = _SMALL_COMPANY.sub(_company, _COMPANY.sub(BLANK, text))
+    text = _without_companies(text)
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
     text = _with_values_told(_unasked(_in_one_script(text)))
@@ -386,7 +391,7 @@ def phrase(text: str) -> str:
         text = _OTHER_CODE.sub(r"\1 <*>", text)
     if "/" in text:
         text = _MEDIA_TYPE.sub(BLANK, text)
-    text = _BY.sub(_who, text)
+    text = _BANK.sub(_who, _BY.sub(_who, text))
     if _CALLED.search(text) and not _GERMAN.search(text) and not _OF_TYPES.search(text):
         text = _CALLED.sub(_who, text)
     found = "".join(_prose(text))
@@ -403,6 +408,19 @@ def phrase(text: str) -> str:
     return " ".join(found.split())
 
 
+def _with_forms_told(text: str) -> str:
+    """``text`` with the values blanked, and the names found, that a form of their own tells."""
+    if "^" in text:
+        text = _CODED_VALUE.sub(BLANK, text)
+    if "'='" in text:
+        text = _QUOTED_SETTING.sub(rf"\1={BLANK}", text)
+    return _REQUIRED.sub(r"field '\2'", text) if "'" in text or '"' in text else text
+
+
+def _without_companies(text: str) -> str:
+    return _SMALL_COMPANY.sub(_company, _COMPANY.sub(BLANK, text)) if _LEGAL_FORM.search(text) else text
+
+
 def _in_one_script(text: str) -> str:
     """``text`` without names in another script than its own: für 王伟."""
     if text.isascii():
@@ -410,7 +428,9 @@ def _in_one_script(text: str) -> str:
     letters = len(_SCRIPT_WITHOUT_BLANKS.findall(text))
     if letters and len(_LATIN.findall(text)) >= letters:
         return _IN_SCRIPT.sub(BLANK, text)
-    return _PLATE.sub(BLANK, _PERSON_IN_SCRIPT.sub(BLANK, text)) if letters else text
+    if not letters:
+        return text
+    return _PLATE.sub(BLANK, _PERSON_IN_SCRIPT.sub(BLANK, _PERSON_IN_JAPANESE.sub(f"{BLANK} ", text)))
 
 
 def _unasked(text: str) -> str:
@@ -631,6 +651,8 @@ def _of_quoted(said: str, before: str) -> str:
         is_sentence |= _SAYS.search(said) is not None
         return "".join(_prose(said)) if is_sentence else BLANK
     context = before.lower().rstrip(":=")
+    if before.endswith(_CALLED_NAMES) and len(said) <= _LONGEST_NAME:
+        return said
     is_code = context in _CODED and _CODE.fullmatch(said) is not None
     is_name = _PLAIN_NAME.fullmatch(said) is not None and BLANK not in said
     if before == ": " or context in _VALUES - _NAMES or said.lower() in _NOTHING:
