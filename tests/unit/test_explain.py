@@ -1,11 +1,14 @@
 """The contract of `redrive explain`: the same lines, in order, with a cause and a group."""
 
+import pyarrow as pa
 import pytest
 from failure_samples import SAMPLES
 
+from redrive.classification import executor, grouping
 from redrive.classification.cases import Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
-from redrive.classification.explain import OVERFLOW, explain, explain_cases, overflow_groups
+from redrive.classification.executor import FOUND
+from redrive.classification.explain import OVERFLOW, Reading, explain, explain_cases, overflow_groups
 from redrive.classification.learned_model import Model
 from redrive.classification.templates import KnownGroup
 
@@ -98,6 +101,20 @@ def test_no_input_no_output() -> None:
 def test_odd_lines_are_answered(line: dict[str, object]) -> None:
     (answer,) = explain([line])
     assert answer["cause"]
+
+
+def test_what_executors_read_of_a_text_is_what_would_be_read_here() -> None:
+    """Else a message's cause would hang on where it was looked at."""
+    cases = {Case(text): 1 for text in dict.fromkeys(grouping.mask(text) for _, text in SAMPLES)}
+    texts = ["", *(case.masked for case in cases)]
+    columns = [pa.array(texts if field.name == "masked" else [None] * len(texts), field.type) for field in FOUND]
+    (read,) = executor.read([pa.record_batch(columns, schema=FOUND)])
+    assert read.schema == executor.READ
+    first, *written = read.column("reading").to_pylist()
+    assert first is None  # it says nothing that could be read
+    readings = {case.masked: executor.reading_of(one) for case, one in zip(cases, written, strict=True)}
+    assert readings == {case.masked: Reading.of(case.masked) for case in cases}
+    assert explain_cases(cases, readings=readings) == explain_cases(cases)
 
 
 class TestTooManyToTellApart:

@@ -9,6 +9,7 @@ Nothing here knows Spark: a task calls :func:`write` with the batches of its sha
 """
 
 import base64
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,12 +19,25 @@ import pyarrow.parquet as pq
 from redrive.classification import explain
 from redrive.classification.case_finder import FOUND, CaseFinder, CaseSettings
 from redrive.classification.cases import Case, RouteRule
+from redrive.classification.causes import Cause
 from redrive.classification.learned_model import Model
 from redrive.classification.row_groups import RowGroup
+from redrive.classification.rules import Finding
 from redrive.classification.templates import KnownGroup
 from redrive.staging import file_schemas, filesystems
 
-__all__ = ["EXPLAINED", "FOUND", "Batch", "CaseSettings", "explain_others", "model_of", "write"]
+__all__ = [
+    "EXPLAINED",
+    "FOUND",
+    "READ",
+    "Batch",
+    "CaseSettings",
+    "explain_others",
+    "model_of",
+    "read",
+    "reading_of",
+    "write",
+]
 
 #: What is given back of a case that is explained on its own.
 EXPLAINED = pa.schema(
@@ -38,6 +52,10 @@ EXPLAINED = pa.schema(
         ("fingerprint", pa.string()),
     ]
 )
+
+
+#: A case and what its text says by itself (:func:`read`).
+READ = FOUND.append(pa.field("reading", pa.string()))
 
 
 class _Unreadable(Exception):
@@ -74,6 +92,24 @@ def write(
             with filesystems.appearing_whole(filesystem, path) as sink, _writer(sink):
                 pass
     return finder.found()
+
+
+def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cases (:data:`FOUND`) with what their texts say by themselves (:data:`READ`)."""
+    for batch in batches:
+        said = [_written(text) if text else None for text in batch.column("masked").to_pylist()]
+        yield pa.record_batch([*batch.columns, pa.array(said, pa.string())], schema=READ)
+
+
+def _written(masked: str) -> str:
+    template, finding = explain.Reading.of(masked)
+    return json.dumps([template, finding])
+
+
+def reading_of(written: str) -> explain.Reading:
+    """What :func:`read` wrote."""
+    template, finding = json.loads(written)
+    return explain.Reading(template, Finding(Cause(finding[0]), *finding[1:]) if finding else None)
 
 
 def explain_others(

@@ -37,25 +37,39 @@ class Explanation(NamedTuple):
     fingerprint: str
 
 
+class Reading(NamedTuple):
+    """What a masked text says by itself: its template, and what the table of rules finds."""
+
+    template: str
+    finding: Finding | None
+
+    @classmethod
+    def of(cls, masked: str) -> "Reading":
+        """What ``masked`` says."""
+        return cls(normalization.template(masked), find(masked))
+
+
 def explain_cases(
     cases: Mapping[Case, int],
     rules: Sequence[RouteRule] = (),
     known: Iterable[KnownGroup] = (),
     model: Model | None = None,
     told_apart: int | None = None,
+    readings: Mapping[str, Reading] = {},
 ) -> dict[Case, Explanation]:
     """The explanation of every case; the values of ``cases`` are numbers of messages.
 
     ``model`` is asked about what the table of rules leaves open; None stands for the one that we ship. Time grows with
     the number of cases, and so does memory up to ``told_apart`` (:data:`TOLD_APART`) of them, those with the most
-    messages; the rest :class:`Others` judges. A group has one cause.
+    messages; the rest :class:`Others` judges. ``readings`` are of masked texts that somebody read already. A group has
+    one cause.
     """
     known = list(known)
     told_apart = TOLD_APART if told_apart is None else told_apart
     if len(cases) <= told_apart:
-        return _told_apart(cases, rules, known, model)
+        return _told_apart(cases, rules, known, model, readings)
     first = heapq.nsmallest(told_apart, cases, key=lambda case: (-cases[case], case))
-    explanations = _told_apart({case: cases[case] for case in first}, rules, known, model)
+    explanations = _told_apart({case: cases[case] for case in first}, rules, known, model, readings)
     others = Others(rules, [*known, *groups_of(explanations.values())], model)
     return explanations | {case: others.explain(case) for case in cases if case not in explanations}
 
@@ -125,15 +139,25 @@ def _decided(known: Iterable[KnownGroup]) -> list[KnownGroup]:
 
 
 def _told_apart(
-    cases: Mapping[Case, int], rules: Sequence[RouteRule], known: Sequence[KnownGroup], model: Model | None
+    cases: Mapping[Case, int],
+    rules: Sequence[RouteRule],
+    known: Sequence[KnownGroup],
+    model: Model | None,
+    readings: Mapping[str, Reading],
 ) -> dict[Case, Explanation]:
     splits = grouping.Splits(known)
     counts: dict[str, int] = {}
     for case, count in cases.items():
         text = case.masked or _nothing_said(case)
         counts[text] = counts.get(text, 0) + count
-    spots = grouping.spots(counts, splits.others(known))
-    believed = _believed(cases, spots, model or shipped())
+    templates = {text: reading.template for text, reading in readings.items()}
+    spots = grouping.spots(counts, splits.others(known), templates)
+    said = {
+        case.masked: readings[case.masked].finding if case.masked in readings else find(case.masked)
+        for case in cases
+        if case.masked and not case.hint.startswith(ROUTE_HINT)
+    }
+    believed = _believed(said, spots, model or shipped())
     explanations: dict[Case, Explanation] = {}
     for case in cases:
         cause, rule, confidence = _cause_of(case, rules, believed)
@@ -247,16 +271,16 @@ def _says_more(reason: Finding, text: Finding) -> bool:
     return text.last_resort or (guessed and outweighs)
 
 
-def _believed(cases: Mapping[Case, int], spots: Mapping[str, Spot], model: Model | None) -> dict[str, Finding | None]:
-    """What to believe of every text: what the rules say, and where they say little, what the model says.
+def _believed(
+    found: Mapping[str, Finding | None], spots: Mapping[str, Spot], model: Model | None
+) -> dict[str, Finding | None]:
+    """What to believe of every text: what the rules ``found``, and where they say little, what the model says.
 
     Where the rules say little of a text and much of another way to tell the same failure, that holds for both. The
     model is asked about the template and not about each text, so that a name in it doesn't split a group; and what
     belongs to a known group has that group's cause, so that a new model doesn't either.
     """
-    believed = {
-        case.masked: find(case.masked) for case in cases if case.masked and not case.hint.startswith(ROUTE_HINT)
-    }
+    believed = dict(found)
     said: dict[str, dict[Cause, Finding]] = {}
     for text, finding in believed.items():
         if finding is not None and not finding.weak:

@@ -333,13 +333,15 @@ class Spot(NamedTuple):
     own: str = ""
 
 
-def spots(masked_texts: Collection[str], known: Sequence[KnownGroup] = ()) -> dict[str, Spot]:
+def spots(
+    masked_texts: Collection[str], known: Sequence[KnownGroup] = (), templates: Mapping[str, str] = {}
+) -> dict[str, Spot]:
     """Where each of ``masked_texts`` belongs, as far as texts tell; a group has one cause besides.
 
     A text that fits a ``known`` group belongs to it. The answer depends on the set of texts and ``known`` only, not on
-    their order.
+    their order. ``templates`` are those that somebody wrote already, by text.
     """
-    own = {text: normalization.template(text) for text in masked_texts}
+    own = {text: templates[text] if text in templates else normalization.template(text) for text in masked_texts}
     old: dict[str, list[KnownGroup]] = {}
     for group in known:
         old.setdefault(_today(group), []).append(group)

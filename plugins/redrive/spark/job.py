@@ -1,8 +1,8 @@
 """The Spark job: why did each staged message fail? Reads staging batches, writes causes and groups.
 
 1. Executors look at every message once and write an answer beside it (:mod:`redrive.classification.executor`).
-2. Spark reduces what they found to distinct cases.
-3. The driver explains the most frequent cases, up to a limit that bounds its memory; executors explain the others.
+2. Spark reduces what they found to distinct cases, and executors read what each of the most frequent says by itself.
+3. The driver compares and explains these, up to a limit that bounds its memory; executors explain the others.
 4. The driver writes the file of cases, last and in one step: where it is, the answer is complete.
 
 Running the job again overwrites its own output. Why it is so: docs/adr/0007-spark-classification.md.
@@ -80,12 +80,13 @@ def run(manifest: Mapping[str, Any], spark: SparkSession, access: filesystems.Ac
     delays = sum(messages for key, messages, *_ in rows if key is None)
     cases = {
         Case(masked, reason, hint): (key, messages, text)
-        for key, messages, _, masked, reason, hint, text in rows
+        for key, messages, _, masked, reason, hint, text, _ in rows
         if key is not None
     }
+    readings = {masked: executor.reading_of(reading) for _, _, _, masked, _, _, _, reading in rows if reading}
     counts = {case: messages for case, (_, messages, _) in cases.items()}
     explanations = explain.explain_cases(
-        counts, rules, known, executor.model_of(manifest.get("model")), told_apart=len(counts)
+        counts, rules, known, executor.model_of(manifest.get("model")), told_apart=len(counts), readings=readings
     )
     groups = explain.groups_of(explanations.values())
     written = _Written()
@@ -207,24 +208,29 @@ def distinct_cases(
 def most_frequent(found: DataFrame | None, of: int) -> tuple[pa.Table, DataFrame | None]:
     """The :data:`~redrive.classification.explain.TOLD_APART` cases with the most messages, and a frame of the others.
 
-    ``of`` is how many messages there are. Only the frequent cases come to this process.
+    ``of`` is how many messages there are. Only the frequent cases come to this process, and the executors have read
+    their texts (``executor.READ``).
     """
     if found is None:
-        return executor.FOUND.empty_table(), None
+        return executor.READ.empty_table(), None
     most = explain.TOLD_APART
     if of <= most:
-        return found.toArrow(), None
+        return _read(found), None
     found = found.persist()  # asked twice, and each time would look at every message
     is_case = F.col("case_key").isNotNull()
-    first = found.orderBy(is_case, F.desc("messages"), "first").limit(most + 1).toArrow()
+    first = _read(found.orderBy(is_case, F.desc("messages"), "first").limit(most + 1).repartition(TASKS))
     if len(first) <= most:
         return first, None
-    first = first.slice(0, most)
+    first = first.sort_by([("messages", "descending"), ("first", "ascending")]).slice(0, most)
     messages, at = (first.column(name)[most - 1].as_py() for name in ("messages", "first"))
     # No two cases have their first message in common, so the others are all behind the last of these.
     rarer = F.col("messages") < messages
     later = (F.col("messages") == messages) & (F.col("first") > at)
     return first, found.where(is_case & (rarer | later)).repartition(2 * TASKS)
+
+
+def _read(cases: DataFrame) -> pa.Table:
+    return cases.mapInArrow(executor.read, _ddl(executor.READ)).toArrow()
 
 
 def _ddl(schema: pa.Schema) -> str:
