@@ -754,6 +754,9 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
             id="a word of failures is no value",
         ),
         pytest.param(
+            ("step 7 of the old hat failed", "step Ironing of the old hat failed"), id="a named step is no value"
+        ),
+        pytest.param(
             ("hats lost column 7 of the table", "hats lost column brim of the table"), id="a named column is no value"
         ),
         pytest.param(

@@ -81,7 +81,9 @@ _NAMES: Final = frozenset(WORDS["names"])
 _STOP: Final = frozenset(WORDS["stop"])
 #: Beside words in a value: quotes, and what stands in names.
 _IN_VALUES: Final = frozenset(["'", "-", "&", "<*>"])
-_KINDS: Final = _NAMES - {"index", "key"}
+_OF_TABLES: Final = frozenset(["index", "key"])
+_KINDS: Final = _NAMES - _OF_TABLES
+_TELLING_WORDS: Final = _NAMES | frozenset(WORDS["tells"])
 _QUOTES: Final = ("'", "'")
 
 Tokens = tuple[str, ...]
@@ -120,7 +122,7 @@ def mine(
             places[text] = Place(group.template, group.fingerprint)
         else:
             open_texts.setdefault(tokens, []).append(text)
-    for tokens_list, template in _clusters({*open_texts, *finder.by_tokens}, _KINDS if at_one_place else _NAMES):
+    for tokens_list, template in _clusters({*open_texts, *finder.by_tokens}, at_one_place):
         groups = [finder.by_tokens[tokens] for tokens in tokens_list if tokens in finder.by_tokens]
         if groups:
             first = min(groups)
@@ -175,7 +177,7 @@ def _places(tokens: Tokens) -> Iterator[tuple[int, int, str]]:
     return ((length, at, token) for at, token in enumerate(tokens) if token != WILDCARD)
 
 
-def _clusters(texts: Iterable[Tokens], naming: frozenset[str]) -> list[tuple[list[Tokens], Tokens]]:
+def _clusters(texts: Iterable[Tokens], at_one_place: bool) -> list[tuple[list[Tokens], Tokens]]:
     """``texts`` in clusters of one template each; a template has WILDCARD where its texts differ."""
     skeletons: dict[Tokens, list[Tokens]] = {}
     for tokens in sorted(texts):
@@ -185,11 +187,11 @@ def _clusters(texts: Iterable[Tokens], naming: frozenset[str]) -> list[tuple[lis
         )
         skeletons.setdefault(skeleton, []).append(tokens)
     clusters = _joined(list(skeletons.items()))
-    return _with_named_values([(members, _template(members)) for _, members in clusters], naming)
+    return _with_named_values([(members, _template(members)) for _, members in clusters], at_one_place)
 
 
 def _with_named_values(
-    clusters: list[tuple[list[Tokens], Tokens]], naming: frozenset[str]
+    clusters: list[tuple[list[Tokens], Tokens]], at_one_place: bool
 ) -> list[tuple[list[Tokens], Tokens]]:
     """``clusters`` where a place that holds a value in one template holds one in the others too: *ward ICU* beside
     *ward <*>*. The value may have several words, none of which failures are told with."""
@@ -203,7 +205,7 @@ def _with_named_values(
                     places.setdefault((before[at], behind[at + 1]), (number, at))
     into: dict[int, int] = {}
     for number, (_, template) in enumerate(clusters):
-        found = _value_elsewhere(template, hashes[number], places, number, naming)
+        found = _value_elsewhere(template, hashes[number], places, number, at_one_place)
         if found is not None:
             other, at, end = found
             whole = clusters[other][1]
@@ -211,12 +213,10 @@ def _with_named_values(
                 into[number] = other
     merged = {number: list(members) for number, (members, _) in enumerate(clusters)}
     for number in into:
-        to, seen = number, {number}
-        while to in into and into[to] not in seen:
+        to = number
+        while to in into:  # each has fewer words than the one before
             to = into[to]
-            seen.add(to)
-        if to != number:
-            merged[to] += merged.pop(number)
+        merged[to] += merged.pop(number)
     return [(sorted(members), clusters[number][1]) for number, members in merged.items()]
 
 
@@ -225,16 +225,17 @@ def _value_elsewhere(
     hashes: tuple[Sequence[int], Sequence[int]],
     places: Mapping[tuple[int, int], tuple[int, int]],
     number: int,
-    naming: frozenset[str],
+    at_one_place: bool,
 ) -> tuple[int, int, int] | None:
     """Another template that has a value where this one has words, as its number, and where they begin and end."""
     before, behind = hashes
+    naming = _TELLING_WORDS - _OF_TABLES if at_one_place else _TELLING_WORDS
     for at in range(len(template)):
         if not _may_be_value(template[at]) or _follows(template, at, naming):
             continue
         if _is_named_behind(template, at) or (_introduces_value(template, at) and not _SHOUTED.fullmatch(template[at])):
             continue
-        if naming is _KINDS and template[at : at + 3 : 2] == _QUOTES and (at + 3) <= len(template):
+        if at_one_place and template[at : at + 3 : 2] == _QUOTES and (at + 3) <= len(template):
             other = places.get((before[at], behind[at + 3]))
             if other is not None and other[1] == at:
                 return other[0], at, at + 3
