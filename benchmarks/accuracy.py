@@ -6,6 +6,7 @@ An answer is right if it is ``cause`` or one of ``also``; it is unsafe if the tr
 message goes again by itself for ours (:class:`redrive.classification.causes.Verdict` says which do).
 """
 
+import argparse
 import json
 import os
 import sys
@@ -180,4 +181,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "").parse_args()
     sys.exit(main())

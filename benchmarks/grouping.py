@@ -7,6 +7,7 @@ more than one group. Log lines: GA and FGA on the Loghub samples, from ``loghub/
 The data is read from ``$REDRIVE_DATA`` (default ``../shared/data``).
 """
 
+import argparse
 import csv
 import json
 import os
@@ -144,7 +145,7 @@ def _folder() -> Path:
     return Path(os.environ.get("REDRIVE_DATA", "../shared/data")) / "loghub"
 
 
-def main() -> int:
+def main(*, explained: bool = False) -> int:
     """Print a line per system and the means, with ``-v`` what was split and merged; 1 where a goal is missed."""
     of_failures = failures()
     for kind, one in of_failures.items():
@@ -168,7 +169,7 @@ def main() -> int:
             f"{one.system:12} GA {one.ga:.3f}  FGA {one.fga:.3f}  groups {len(set(one.found)):4}  "
             f"true {len(set(one.true)):4}  {len(one.true) / one.seconds:7.0f} texts/s"
         )
-        if "-v" in sys.argv:
+        if explained:
             _explain(one)
     ga, fga = means(measured)
     print(f"{'mean':12} GA {ga:.3f} (goal {GA:.3f})  FGA {fga:.3f} (goal {FGA:.3f})")
@@ -190,4 +191,6 @@ def _explain(one: Measured) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "")
+    parser.add_argument("-v", dest="explained", action="store_true", help="which log lines were split and merged")
+    sys.exit(main(explained=parser.parse_args().explained))

@@ -6,6 +6,7 @@ lease ends goes to somebody else, counts a delivery, and after a few is dead aga
 depth of the destination (waiting and in the consumer's hands) decides which of the two it is.
 """
 
+import argparse
 import os
 import sys
 import tempfile
@@ -190,4 +191,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "").parse_args()
     sys.exit(main())

@@ -6,6 +6,7 @@ that was started for it, as a command or a task is: its start and its imports (P
 for its own) count too. The server is started here and has seen some cycles before, as one that is always there.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -141,7 +142,10 @@ def _cycle(settings: Settings, broker: MemoryBroker) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        _two_cycles(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "")
+    parser.add_argument("home", type=Path, nargs="?", help=argparse.SUPPRESS)  # of the process that is measured
+    home_of_two = parser.parse_args().home
+    if home_of_two is not None:
+        _two_cycles(home_of_two)
     else:
         sys.exit(main())
