@@ -481,6 +481,10 @@ def test_what_is_left(text: str, left: str) -> None:
             ("予約できません：Priya Raman さんは帽子がありません", "予約できません：王芳 さんは帽子がありません"),
             id="people in a Japanese text",
         ),
+        pytest.param(
+            ("GET /hats/7 answered 503 Service Unavailable", "PATCH /hats/8 answered 503 Service Unavailable"),
+            id="methods",
+        ),
         pytest.param(("hat refused by BNPAFRPP today", "hat refused by COBADEFF today"), id="banks"),
         pytest.param(("SQLSTATE[HY000] [1040] Too many hats", "ERROR 1040 (HY000): Too many hats"), id="PDO"),
     ],
@@ -752,6 +756,10 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
         pytest.param(
             ("user 7 of the old shop is locked", "user account of the old shop is locked"),
             id="a word of failures is no value",
+        ),
+        pytest.param(
+            ("GET /hats/7 answered 403 Forbidden", "PATCH /hats/8 answered 403 Forbidden"),
+            id="methods that are refused",
         ),
         pytest.param(
             ("step 7 of the old hat failed", "step Ironing of the old hat failed"), id="a named step is no value"

@@ -54,6 +54,11 @@ _LABEL = rf"[{WITHOUT_BLANKS}]{{1,8}}[:\uff1a] ?"
 _LABELLED = re.compile(rf"\s*{_LABEL}[^\n]{{1,80}}$")
 # Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
 _ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[A-Za-z][A-Za-z_-]*(?:/[A-Za-z][A-Za-z_-]*)*")
+# GET /hats, Post '/hats': whether it was asked for or sent tells nothing but where just that was not allowed.
+_METHOD = re.compile(
+    r"(?<![\w-])(?:GET|POST|PUT|PATCH|DELETE|HEAD|Get|Post|Put|Patch|Delete|Head) (?=/[A-Za-z]|<[*]>|'/)"
+)
+_OF_METHODS = re.compile(r"(?<![0-9])40[35](?![0-9])|ethod|orbidden|enied|not allowed")
 _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
 # What is broken: a quoted name, a name of several words, a code.
 _BROKEN = re.compile(r"'[^'\n]{2,120}'|\b\w+_\w+\b|\b[A-Z]{2,5}-[0-9]{3,5}\b|\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b")
@@ -117,6 +122,8 @@ class Signature(NamedTuple):
 def signature_of(template: str) -> Signature:
     """What a whole template, with its frame, tells."""
     said, _, frame = template.partition(FRAME)
+    if _METHOD.search(said) and not _OF_METHODS.search(said):
+        said = _METHOD.sub("GET ", said)
     if frame:  # who caught it, in front of the exception, tells nothing
         said = said[max((match.end() for match in _THEN_CLASS.finditer(said)), default=0) :]
     parts = _parts(said)
