@@ -16,11 +16,11 @@ from tests import classifying
 from tests.unit.failure_samples import SAMPLES
 from tests.unit.hostile_texts import HOSTILE
 
-from redrive.classification import explain
+from redrive.classification import executor, explain
 from redrive.classification.cases import Case
 from redrive.message import body_hash
 from redrive.spark import job
-from redrive.spark.job import run
+from redrive.spark.job import in_order, run
 from redrive.staging import file_schemas
 
 pytestmark = pytest.mark.spark
@@ -238,6 +238,14 @@ def test_keys_are_what_selectors_find(spark: SparkSession, tmp_path: Path) -> No
             if message_key == "attribute:id":
                 wanted = ["a", "b", None, None, None, "nul \ufffd here", "\ufffd bytes", "\u00e9", "\u00e9\u65e5"]
                 assert [m["message_key"] for m in messages] == [wanted[headers.index(own)] for own in some]
+
+
+def test_messages_without_a_failure_are_counted_however_few_they_are_beside_too_many_cases() -> None:
+    """They have no case: cut off as one too many, they would be missing from what the run adds up to."""
+    counts = [(7, 5, 20), (None, 1, 0), (8, 9, 30), (9, 5, 10)]
+    rows = [dict(zip(("case_key", "messages", "first"), row, strict=True)) for row in counts]
+    found = pa.Table.from_pylist(rows, schema=pa.schema([executor.READ.field(name) for name in rows[0]]))
+    assert in_order(found).column("case_key").to_pylist() == [None, 8, 9, 7]
 
 
 @pytest.mark.parametrize("shares", [1, 3])

@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
@@ -221,12 +222,22 @@ def most_frequent(found: DataFrame | None, of: int) -> tuple[pa.Table, DataFrame
     first = _read(found.orderBy(is_case, F.desc("messages"), "first").limit(most + 1).repartition(TASKS))
     if len(first) <= most:
         return first, None
-    first = first.sort_by([("messages", "descending"), ("first", "ascending")]).slice(0, most)
+    first = in_order(first).slice(0, most)
     messages, at = (first.column(name)[most - 1].as_py() for name in ("messages", "first"))
     # No two cases have their first message in common, so the others are all behind the last of these.
     rarer = F.col("messages") < messages
     later = (F.col("messages") == messages) & (F.col("first") > at)
     return first, found.where(is_case & (rarer | later)).repartition(2 * TASKS)
+
+
+def in_order(cases: pa.Table) -> pa.Table:
+    """``cases`` as :func:`most_frequent` takes them: what has no case first, however few such messages there are, then
+    those with the most messages."""
+    keys = {"is_case": cases.column("case_key").is_valid(), "messages": cases.column("messages")}
+    ranked = pa.table(keys | {"first": cases.column("first")})
+    return cases.take(
+        pc.sort_indices(ranked, [("is_case", "ascending"), ("messages", "descending"), ("first", "ascending")])
+    )
 
 
 def _read(cases: DataFrame) -> pa.Table:
