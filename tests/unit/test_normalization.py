@@ -8,7 +8,7 @@ import pytest
 from failure_families import FAMILIES, texts
 from failure_samples import SAMPLES
 
-from redrive.classification import grouping, similarity
+from redrive.classification import failure_text, grouping, normalization, similarity
 from redrive.classification.cases import Case
 from redrive.classification.explain import compare, explain, explain_cases
 from redrive.classification.templates import KnownGroup
@@ -918,6 +918,17 @@ def test_what_tells_very_many_failures_apart_is_found_in_time(told: str) -> None
     started = time.process_time()
     assert len(set(similarity.clusters(templates).values())) == len(templates)
     assert time.process_time() - started < 8
+
+
+@pytest.mark.parametrize("told", ["HatError{a=", "HatError{message='", 'HatError{x="', "a Error {b: "])
+def test_however_many_errors_are_printed_in_a_text_it_is_read_in_time(told: str) -> None:
+    text = grouping.mask(failure_text.cut(told * 1_000))
+    seconds = []
+    for _ in range(3):
+        began = time.process_time()
+        normalization.template(text)
+        seconds.append(time.process_time() - began)
+    assert min(seconds) < 0.1
 
 
 def test_likeness_does_not_depend_on_the_order() -> None:

@@ -84,7 +84,7 @@ _NUMBERED_NAME = re.compile(r"[a-z]{2,40}(?:_[a-z]{1,40}){1,6}_<[*]>[a-z]{1,3}")
 _IDENTIFIER, _SHORT = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)*"), 3
 _SEVERAL_PARTS = re.compile(r"[A-Za-z]{2,40}(?:_[A-Za-z]{1,40}){1,8}")
 _ONE_OF_A_FEW = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
-_OF_HTTP = re.compile(r"(?:^|_)(?:http_)?status_?code$")
+_OF_HTTP = re.compile(r"(?:^|_)status_?code$")
 _REASON, _STATUS = re.compile(r"(?:reason|code)$"), re.compile(r"status(?:_?code)?$")
 _PAGE = re.compile(r"<(?:!doctype )?html", re.I)
 _LOOKED_AT = 4000
@@ -183,11 +183,10 @@ def _named_and_told(fields: Iterable[tuple[str, str]], say: Callable[[str], str]
     asked_for = ""
     for name, quoted in fields:
         key, items = field_of(name), _items(quoted)
-        items = [item for item in items if not _OPERATION.fullmatch(item)]
         if items and _WAY.search(key):
             names.setdefault("path", ".".join(items))
             continue
-        value = _unescaped(items[0]) if items else _unquoted(quoted)
+        value = _unescaped(items[0]) if items else unquoted(quoted)
         if not value or value in ("null", "[", "{", "-"):
             continue
         is_word = _WORD.fullmatch(value) is not None
@@ -219,7 +218,7 @@ def _dead_lettered(fields: Iterable[tuple[str, str]]) -> str:
     """What Service Bus tells in two properties, as those write it who tell it in one line: *reason: description*."""
     told = {field_of(name): quoted for name, quoted in fields if name[:1] in "Dd"}
     reason, said = map(told.get, ("dead_letter_reason", "dead_letter_error_description"))
-    return f"{_unquoted(reason)}: {_unquoted(said)}" if reason and said else ""
+    return f"{unquoted(reason)}: {unquoted(said)}" if reason and said else ""
 
 
 def _name_in(key: str, value: str, *, is_word: bool) -> str:
@@ -233,9 +232,10 @@ def _name_in(key: str, value: str, *, is_word: bool) -> str:
 
 
 def _items(quoted: str) -> list[str]:
-    """The texts of a list, none of anything else; not the one that says in which line of what was sent it stands."""
+    """The texts of a list, none of anything else; not the one that says in which line of what was sent it stands, and
+    not what the client calls its request."""
     texts = _ITEM.findall(quoted) if quoted.startswith("[") else []
-    return [_PLACE.sub("", text) for text in texts if not _LINE.match(text)]
+    return [_PLACE.sub("", text) for text in texts if not (_LINE.match(text) or _OPERATION.fullmatch(text))]
 
 
 def _news(messages: Sequence[tuple[bool, str]]) -> list[str]:
@@ -274,7 +274,8 @@ def _add(messages: list[tuple[bool, str]], key: str, line: str) -> None:
         messages.append((_OF_ERROR.search(key) is not None, line))
 
 
-def _unquoted(value: str) -> str:
+def unquoted(value: str) -> str:
+    """A field's value without its quotes, and without what those escape; of one that was cut the second is missing."""
     if value[:1] in ("'", '"'):
         value = value[1:-1] if len(value) > 1 and value[-1] == value[0] else value[1:]
     return _unescaped(value)

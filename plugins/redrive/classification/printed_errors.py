@@ -5,16 +5,20 @@ failure; without them all errors of one class would be one.
 """
 
 import re
+from itertools import islice
 from typing import Final
 
+from redrive.classification.error_fields import unquoted
 from redrive.classification.values_and_names import BLANK
 
+#: What the class of an error ends with.
+_ENDS: Final = "(?:Error|Exception|Failure|Fault|Status|Violation)s?"
 # HatError {, hats::Error(, %Hat.Error{, Status{: an error's object, of which a field comes first
 _OBJECT: Final = re.compile(
-    r"(?<![\w.:>])[%#&]?(?P<class>(?:[A-Za-z_]\w{0,60}(?:::|[.])){0,6}\w{0,60}(?:Error|Exception|Failure|Fault|Status|Violation)s?)"
+    rf"(?<![\w.:>])[%#&]?(?P<class>(?:[A-Za-z_]\w{{0,60}}(?:::|[.])){{0,6}}\w{{0,60}}{_ENDS})"
     r" ?(?P<open>[{(])\s{0,4}[{\[]{0,2}(?=['\"]?[A-Za-z_]\w{0,40}['\"]? ?(?:=|: ))"
 )
-_MAY_BE_ONE: Final = re.compile(r"(?:Error|Exception|Failure|Fault|Status|Violation)s? ?[{(]")
+_MAY_BE_ONE: Final = re.compile(_ENDS + r" ?[{(]")
 _FIELD: Final = re.compile(
     r"(?<![\w.])['\"]?(?P<key>[A-Za-z_]\w{1,40})['\"]?(?: ?= ?|: ?)(?:Some\(|Err\(|:)?"
     r"(?P<value>[(\[](?:'[^'\n]{0,80}'|\"[^\"\n]{0,80}\"|[0-9]{1,6}|<\*>|, ?){1,24}[)\]]|"
@@ -36,6 +40,8 @@ _ITEM: Final = re.compile(r"['\"]([^'\"]{1,80})['\"]")
 _CLOSING: Final = {"{": "}", "(": ")"}
 _NOTHING: Final = frozenset(["", "nil", "None", "null", "undefined", "true", "false", "True", "False", BLANK])
 _LONGEST: Final = 3000
+#: So many objects of a text are looked at: each may cost its whole length.
+_MOST: Final = 8
 
 
 def told(text: str) -> str:
@@ -44,7 +50,7 @@ def told(text: str) -> str:
         return text
     pieces: list[str] = []
     end = 0
-    for match in _OBJECT.finditer(text):
+    for match in islice(_OBJECT.finditer(text), _MOST):
         if match.start() < end:
             continue  # it is a part of the one before
         closed = _end_of(text, match.end("open") - 1)
@@ -100,7 +106,4 @@ def _said(name: str, inside: str) -> str:
 
 
 def _bare(value: str) -> str:
-    value = value.strip()
-    if value[:1] in ("'", '"'):
-        value = value[1:].removesuffix(value[0])
-    return value.replace('\\"', '"').replace("\\n", "\n").strip()
+    return unquoted(value.strip()).strip()
