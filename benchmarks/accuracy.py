@@ -6,7 +6,6 @@ An answer is right if it is ``cause`` or one of ``also``; it is unsafe if the tr
 message goes again by itself for ours (:class:`redrive.classification.causes.Verdict` says which do).
 """
 
-import argparse
 import json
 import os
 import sys
@@ -18,6 +17,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import options
 from redrive.classification import grouping, normalization
 from redrive.classification.causes import AUTOMATIC, NEED_PERSON, Cause
 from redrive.classification.explain import explain
@@ -181,5 +181,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "").parse_args()
+    options.parser("accuracy", __doc__).parse_args()
     sys.exit(main())

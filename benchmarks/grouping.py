@@ -7,7 +7,6 @@ more than one group. Log lines: GA and FGA on the Loghub samples, from ``loghub/
 The data is read from ``$REDRIVE_DATA`` (default ``../shared/data``).
 """
 
-import argparse
 import csv
 import json
 import os
@@ -18,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import options
 from redrive.classification.explain import explain
 
 
@@ -191,6 +191,6 @@ def _explain(one: Measured) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "")
+    parser = options.parser("grouping", __doc__)
     parser.add_argument("-v", dest="explained", action="store_true", help="which log lines were split and merged")
     sys.exit(main(explained=parser.parse_args().explained))

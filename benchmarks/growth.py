@@ -22,7 +22,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import finished_messages, workload
+from benchmarks import finished_messages, options, workload
 from benchmarks.databases import database
 from benchmarks.processes import computed, in_a_process, peak_memory
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
@@ -44,7 +44,7 @@ NOISE = 0.01
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure both ledgers and print a table; 1 when a ratio is above the goal."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=(__doc__ or "").replace("``", ""))
+    parser = options.parser("growth", __doc__)
     parser.add_argument("--messages", type=int, default=500_000)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--folder", help="where the ledgers are made, and removed again")

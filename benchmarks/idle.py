@@ -5,7 +5,6 @@ stand-in) that are empty, with a ledger on SQLite that holds 100,000 finished me
 of seven runs after a first one that is not counted. The goal is two seconds.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -23,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from tests.servers import Ministack
 
-from benchmarks import finished_messages
+from benchmarks import finished_messages, options
 from redrive.ledger import schema
 from redrive.ledger.engine import Ledger
 from redrive.stages.context import utc_now
@@ -97,5 +96,5 @@ def _run(environment: dict[str, str]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "").parse_args()
+    options.parser("idle", __doc__).parse_args()
     sys.exit(main())

@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import workload
+from benchmarks import options, workload
 from benchmarks.databases import database
 from benchmarks.processes import in_a_process, peak_memory
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
@@ -54,7 +54,7 @@ OLD = timedelta(days=40)
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print a table; 1 when a stage takes more than its goal."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=(__doc__ or "").replace("``", ""))
+    parser = options.parser("memory", __doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--json", help="a file for the figures")

@@ -5,7 +5,6 @@ imports of ours; of that to read the configuration; the same with one route brok
 what the DAG processor does after a parse, which is to serialize every DAG. The goal is 10 seconds for 2,000 routes.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -16,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import options
 from benchmarks.processes import in_a_process
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ print(json.dumps(found))
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print a table; 1 when a parse takes longer than its goal."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.parsing", description=(__doc__ or "").replace("``", ""))
+    parser = options.parser("parsing", __doc__)
     parser.add_argument("--routes", type=int, default=GOAL_ROUTES)
     parser.add_argument("--json", help="a file for the figures")
     asked = parser.parse_args(arguments)

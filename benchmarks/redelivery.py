@@ -6,7 +6,6 @@ lease ends goes to somebody else, counts a delivery, and after a few is dead aga
 depth of the destination (waiting and in the consumer's hands) decides which of the two it is.
 """
 
-import argparse
 import os
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import options
 from benchmarks.workload import classify as classify_directly
 from redrive.brokers.memory import ManualClock, MemoryBroker, MemoryWorld
 from redrive.ledger import schema
@@ -191,5 +191,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "").parse_args()
+    options.parser("redelivery", __doc__).parse_args()
     sys.exit(main())

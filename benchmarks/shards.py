@@ -23,7 +23,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import workload
+from benchmarks import options, workload
 from benchmarks.databases import database
 from redrive.brokers.base import Publication
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
@@ -62,7 +62,7 @@ def _world() -> MemoryWorld:
 
 def main() -> int:
     """Print a row for each number of shards; 1 where not every message was sent once."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.shards", description=(__doc__ or "").replace("``", ""))
+    parser = options.parser("shards", __doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--confirm", type=float, default=0.1, help="seconds until a window is confirmed")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")

@@ -21,6 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import options
 from benchmarks.processes import in_a_process
 from redrive.brokers.memory import MemoryBroker, MemoryWorld
 from redrive.dev import local_spark
@@ -142,7 +143,7 @@ def _cycle(settings: Settings, broker: MemoryBroker) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.replace("``", "") if __doc__ else "")
+    parser = options.parser("small_batches", __doc__)
     parser.add_argument("home", type=Path, nargs="?", help=argparse.SUPPRESS)  # of the process that is measured
     home_of_two = parser.parse_args().home
     if home_of_two is not None:

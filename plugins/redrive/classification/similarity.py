@@ -91,7 +91,7 @@ def _with_what_is_left_out(
                 break
             longest = others
         if longest is not words and not _has_a_value_instead(
-            said[frame, words], said[frame, longest], len(words), longest[min(len(words), len(longest) - 1)]
+            said[frame, words], said[frame, longest], len(words), longest[len(words)]
         ):
             for key in told[frame, words]:
                 into.setdefault(key, set()).update(told[frame, longest])

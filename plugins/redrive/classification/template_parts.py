@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from redrive.classification.stack_traces import CUT, FRAME
-from redrive.classification.values_and_names import BLANK, PARTICLES, is_of_consumer, is_of_failures
+from redrive.classification.values_and_names import BLANK, METHOD, PARTICLES, is_of_consumer, is_of_failures
 from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
 
 #: What has fewer words says nothing on its own.
@@ -55,9 +55,7 @@ _LABELLED = re.compile(rf"\s*{_LABEL}[^\n]{{1,80}}$")
 # Of what was asked for the words of its path; and at the end, of what kind it was: with type 'OrderPlaced'
 _ASKED_FOR = re.compile(r"(?<![^\s'\"(])/[A-Za-z][A-Za-z_-]*(?:/[A-Za-z][A-Za-z_-]*)*")
 # GET /hats, Post '/hats': whether it was asked for or sent tells nothing but where just that was not allowed.
-_METHOD = re.compile(
-    r"(?<![\w-])(?:GET|POST|PUT|PATCH|DELETE|HEAD|Get|Post|Put|Patch|Delete|Head) (?=/[A-Za-z]|<[*]>|'/)"
-)
+_METHOD = re.compile(rf"(?<![\w-])(?:{METHOD}) (?=/[A-Za-z]|<[*]>|'/)")
 _OF_METHODS = re.compile(r"(?<![0-9])40[35](?![0-9])|ethod|orbidden|enied|not allowed")
 _OF_NAME = re.compile(rf" (?:{any_of('prepositions')}) [a-z]{{2,20}} '[^'\n]{{1,120}}'[.]?$")
 # What is broken: a quoted name, a name of several words, a code.
@@ -82,8 +80,8 @@ _OF_SCHEMA = re.compile(r"(?:'[^'\n]{1,60}'|<\*>)[.](?=')")
 _TAIL = re.compile(r"(?<=[)]) (?=[^\W\d_][\w-]{0,30} <\*>$)")
 # Labels of what tells: why, and which field.
 _TELLS = (
-    "(?![^:\uff1a ]*(?:理由|原因|エラー|错误|状态|ステータス|代码|コード|異常|异常|字段|フィールド|項目|项目|列|カラム|"
-    "属性|参数|パラメータ|表|テーブル|类型|種別|步骤|ステップ|工程))"
+    rf"(?![^:\uff1a ]*(?:{any_of('names_in_scripts')}|理由|原因|エラー|错误|状态|ステータス|代码|コード|異常|异常|"
+    "项目|表|テーブル|类型|種別|步骤|ステップ|工程))"
 )
 # (口座番号:<*>) 受取人名:タナカ: in scripts without blanks, one more value with its label; behind a comma: , 订单 <*>
 _LABELLED_TAIL = re.compile(

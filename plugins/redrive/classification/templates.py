@@ -77,10 +77,10 @@ _NEAR: Final = 4
 _BETWEEN_VALUE: Final = frozenset("'\":=#")
 _OF_AN_ID: Final = frozenset(["with", "for", "by", "exists", "found", "id", "ID", "Id", "number", "no", "key", "uuid"])
 _NAMES: Final = frozenset(WORDS["names"])
-# An index and a key may be data; the others keep what looks like an id.
 _STOP: Final = frozenset(WORDS["stop"])
 #: Beside words in a value: quotes, and what stands in names.
 _IN_VALUES: Final = frozenset(["'", "-", "&", "<*>"])
+# An index and a key may be data; the others keep what looks like an id.
 _OF_TABLES: Final = frozenset(["index", "key"])
 _KINDS: Final = _NAMES - _OF_TABLES
 _TELLING_WORDS: Final = _NAMES | frozenset(WORDS["tells"])
@@ -235,7 +235,7 @@ def _value_elsewhere(
             continue
         if _is_named_behind(template, at) or (_introduces_value(template, at) and not _SHOUTED.fullmatch(template[at])):
             continue
-        if at_one_place and template[at : at + 3 : 2] == _QUOTES and (at + 3) <= len(template):
+        if at_one_place and template[at : at + 3 : 2] == _QUOTES:
             other = places.get((before[at], behind[at + 3]))
             if other is not None and other[1] == at:
                 return other[0], at, at + 3

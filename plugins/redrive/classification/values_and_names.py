@@ -32,6 +32,9 @@ NAMING: Final = re.compile(
 ASKED_FOR: Final = re.compile(
     r"^(?:(?:http|request|target|upstream|full|original)[._-])?(?:path|uri|url|endpoint|route)$"
 )
+#: With which method something is asked for, as HTTP writes it; and as an expression, as Go's clients write it too.
+METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
+METHOD: Final = "|".join((*METHODS, *map(str.title, METHODS)))
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 # A letter of any script is [^\W\d_]; of a word it is not the middle: (?<![^\W_]).
@@ -62,10 +65,7 @@ _OTHER_SCRIPT = re.compile(f"[^{WITHOUT_BLANKS}]+")
 _SCRIPT_WITHOUT_BLANKS = re.compile(f"[{WITHOUT_BLANKS}]")
 _NUMBERED_CODE = re.compile(r"[A-Z]{1,6}[_-]?[0-9]{2,6}")
 _CALLED_CODES = ("错误", "错误码", "代码", "状态码", "状态", "异常", "エラー", "コード", "エラー番号", "오류", "코드")
-_CALLED_NAMES = (
-    *("列", "カラム", "フィールド", "項目", "属性", "制約", "インデックス", "パラメータ", "プロパティ"),
-    *("字段", "约束", "索引", "参数", "属性列", "컬럼", "열", "필드", "제약 조건", "속성"),
-)
+_CALLED_NAMES = tuple(WORDS["names_in_scripts"])
 _LONGEST_NAME = 60
 _SMALL_NUMBER = re.compile(
     r"[A-Za-z]{2,}[a-z_-]*[0-9]{1,3}|[a-z][0-9]|[0-9]{2}[a-f]|[a-z]+[0-9]{1,2}[a-z]+|[A-Z][A-Z]?[0-9][a-z]*|"
@@ -234,9 +234,7 @@ _NOT_ASKED = re.compile(
     r"ERR_CONNECTION_REFUSED|getaddrinfo|dial tcp|no such host|"
     r"[Cc]onnection refused|[Nn]ame or service not known)\b"
 )
-_URL = re.compile(
-    r"(?:\b(?:[Gg]et|GET|[Pp]ost|POST|[Pp]ut|PUT|[Hh]ead|HEAD|[Dd]elete|DELETE|PATCH|[Pp]atch) )?\"?https?://[^\s\"'`,;()\[\]{}|]{1,300}\"?"
-)
+_URL = re.compile(rf"(?:\b(?:{METHOD}|{METHOD.lower()}) )?\"?https?://[^\s\"'`,;()\[\]{{}}|]{{1,300}}\"?")
 # für 王伟: in a text of another script
 _IN_SCRIPT = re.compile(rf"(?<![^\W])[{WITHOUT_BLANKS}]{{1,12}}(?: [{WITHOUT_BLANKS}]{{1,12}}){{0,2}}(?![^\W])")
 _LATIN = re.compile(r"(?<![^\W\d_])[A-Za-z\u00c0-\u024f]{2,}")
@@ -265,7 +263,7 @@ _OF_BROKER = re.compile(
 _SHORTEST_ID, _MANY_TURNS, _STRANGE = 8, 3, 3.8
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # A request, or a status with its words.
-_REQUEST = re.compile(r"(?:GET|POST|PUT|PATCH|DELETE|HEAD) |[1-5][0-9]{2} [A-Z][a-z]")
+_REQUEST = re.compile(rf"(?:{'|'.join(METHODS)}) |[1-5][0-9]{{2}} [A-Z][a-z]")
 _CODED = frozenset(["code", "error", "errno", "state", "sqlstate", "status", "reason"])
 _VALUES, _NAMES = frozenset(WORDS["values"]), frozenset(WORDS["names"])
 
@@ -418,7 +416,7 @@ def _with_forms_told(text: str) -> str:
 
 
 def _without_companies(text: str) -> str:
-    return _SMALL_COMPANY.sub(_company, _COMPANY.sub(BLANK, text)) if _LEGAL_FORM.search(text) else text
+    return _SMALL_COMPANY.sub(_person, _COMPANY.sub(BLANK, text)) if _LEGAL_FORM.search(text) else text
 
 
 def _in_one_script(text: str) -> str:
@@ -460,12 +458,10 @@ def _of_broker(match: re.Match[str]) -> str:
 
 
 def _person(match: re.Match[str]) -> str:
-    """A run of words with capitals is a person or a place unless it is one of the trade's own words."""
-    return match[0] if any(is_of_failures(word.lower().strip(".")) for word in match[0].split()) else BLANK
-
-
-def _company(match: re.Match[str]) -> str:
-    return match[0] if any(is_of_failures(word.lower()) for word in match[1].split()) else BLANK
+    """A run of words with capitals is a person, a place or a company unless it is one of the trade's own words; the
+    first group is what it is called, if there is one."""
+    called = match[match.lastindex or 0].split()
+    return match[0] if any(is_of_failures(word.lower().strip(".")) for word in called) else BLANK
 
 
 def is_of_failures(word: str) -> bool:
