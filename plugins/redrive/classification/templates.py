@@ -14,7 +14,7 @@ The answer depends on the set of texts only, never on their order.
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -23,8 +23,8 @@ from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS
 
 WILDCARD: Final = "<*>"
 
-#: From so many different words in one place on, the place is a value; and of words of which no failure is told.
-MANY_WORDS, MANY_NAMES = 5, 4
+#: From so many different words in one place on, the place is a value.
+MANY_WORDS: Final = 5
 #: Templates with fewer words than this say too little to be joined.
 MIN_WORDS: Final = 3
 #: A value has so many tokens at most where it is told by its place.
@@ -326,7 +326,7 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
         merged: list[tuple[Tokens, list[Tokens]]] = []
         for at, _, numbers in sorted(_alike(clusters), key=lambda item: (-len(item[2]), item[0], item[1])):
             free = [number for number in numbers if number not in taken]
-            if not _vary({clusters[number][0][at] for number in free}):
+            if len({clusters[number][0][at] for number in free}) < MANY_WORDS:
                 continue
             taken.update(free)
             skeleton = clusters[free[0]][0]
@@ -335,14 +335,6 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
             changed = True
         clusters = [cluster for number, cluster in enumerate(clusters) if number not in taken] + merged
     return clusters
-
-
-def _vary(words: Collection[str]) -> bool:
-    """Whether so many words in one place are values."""
-    if len(words) >= MANY_WORDS:
-        return True
-    small = {word.lower() for word in words}
-    return len(words) >= MANY_NAMES and small.isdisjoint(_TELLING_WORDS) and not any(map(is_of_failures, small))
 
 
 def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[int, Tokens, list[int]]]:
@@ -367,13 +359,13 @@ def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[in
             ):
                 beside.setdefault(whole - hash((at, token)), []).append(number)
         for numbers in beside.values():
-            if len(numbers) < MANY_NAMES:
+            if len(numbers) < MANY_WORDS:
                 continue
             by_rest: dict[Tokens, list[int]] = {}  # different ones may have one hash
             for number in numbers:
                 skeleton = clusters[number][0]
                 by_rest.setdefault(skeleton[:at] + skeleton[at + 1 :], []).append(number)
-            yield from ((at, rest, those) for rest, those in by_rest.items() if len(those) >= MANY_NAMES)
+            yield from ((at, rest, those) for rest, those in by_rest.items() if len(those) >= MANY_WORDS)
 
 
 def _template(members: Sequence[Tokens]) -> Tokens:
