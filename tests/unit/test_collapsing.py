@@ -9,7 +9,7 @@ from tests.unit.failure_samples import SAMPLES
 from tests.unit.hostile_texts import HOSTILE
 
 from redrive.classification import bulk_masking, failure_text, grouping
-from redrive.classification.bulk_masking import Masked, skeletons
+from redrive.classification.bulk_masking import Masked, distinct_skeletons
 
 #: What patterns look for, what may reach into a value, and what ends one.
 PIECES = (
@@ -173,7 +173,7 @@ def test_a_skeleton_keeps_what_patterns_see_of_digits() -> None:
     """Digits that patterns name are in classes that a skeleton keeps apart: a new one has to be thought of here."""
     named = set(re.findall(r"\[[0-9](?:-?[0-9])*\]|0\[xX\]", "".join(mask.pattern for mask in grouping.MASKS)))
     assert named == {"[0-9]", "[1-5]", "[45]", "[12]", "[01]", "0[xX]"}
-    one, two = skeletons(["HTTP/1.1 503 0x5 4.7.1", "HTTP/2.0 503 0x5 4.7.1"])
+    (one, two), _ = distinct_skeletons(["HTTP/1.1 503 0x5 4.7.1", "HTTP/2.0 503 0x5 4.7.1"])
     assert one != two
 
 

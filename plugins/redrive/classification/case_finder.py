@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from redrive.classification import failure_text, route_rules
 from redrive.classification.arrow_numpy import Integers, integers, numbers, strings
-from redrive.classification.bulk_masking import Masked
+from redrive.classification.bulk_masking import JoinedMasks, Masked, Masks
 from redrive.classification.cases import (
     LEASE_HINT,
     MAYBE_LEASE_HINT,
@@ -49,8 +49,6 @@ _MASKED = Masked()
 #: For so many cases a job has room before it is looked at as a flood; each share has its part of it, and at least so
 #: much that a share of usual failures is none.
 ROOM, LEAST_ROOM = 8_000, 1_000
-#: So many texts are masked before it is looked whether they are a flood.
-AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,60 +138,76 @@ class CaseFinder:
         return pa.table(columns, schema=file_schemas.MESSAGES)
 
     def _case_keys(self, rows: RowGroup, headers: RowGroupHeaders, ids: Integers) -> pa.Array:
-        evidence = self._evidence(rows, headers)
-        kinds = rows.values("kind")
-        found = self._found
-        keys: list[int] = []
-        texts = [text for text, _ in evidence]
+        texts, reasons = self._evidence(rows, headers)
         rules = route_rules.first_matches(texts, self._asked.rules)
-        masked = self._masked(texts)
-        for number, ((text, reason), mask, kind, rule) in enumerate(zip(evidence, masked, kinds, rules, strict=True)):
-            if kind == "delay":
-                self._delays += 1
-                keys.append(0)
-                continue
+        masks = self._masks(texts)
+        has_failed = np.array([kind != "delay" for kind in rows.values("kind")], np.bool_)
+        self._delays += rows.count - int(has_failed.sum())
+        keys = np.zeros(rows.count, np.int64)
+        # By far the most say something, and what they say is all that decides their case.
+        is_plain = has_failed.copy()
+        is_plain[[number for number, (text, rule) in enumerate(zip(texts, rules, strict=True)) if rule or not text]] = 0
+        is_plain[list(reasons)] = False
+        plain = np.flatnonzero(is_plain)
+        by_mask = np.zeros(len(masks.distinct), np.int64)
+        different = np.unique(masks.which[plain], return_index=True, return_counts=True)
+        for mask, first, messages in zip(*(column.tolist() for column in different), strict=True):
+            number = plain[first]
+            by_mask[mask] = self._key(masks.distinct[mask], "", "", int(ids[number]), texts[number], messages)
+        keys[plain] = by_mask[masks.which[plain]]
+        for number in np.flatnonzero(has_failed & ~is_plain).tolist():
+            text, reason, rule = texts[number], reasons.get(number, ""), rules[number]
             hint = f"{ROUTE_HINT}{rule}" if rule else "" if text else self._hint(rows, number, reason)
-            case = mask, reason, hint
-            one = found.get(case)
-            if one is None:
-                one = found[case] = _Found(Case(*case), int(ids[number]), text)
-            one.messages += 1
-            keys.append(one.key)
-        failed = np.array([kind != "delay" for kind in kinds], np.bool_)
-        return integers(np.array(keys, np.int64), failed)
+            keys[number] = self._key(masks.distinct[masks.which[number]], reason, hint, int(ids[number]), text, 1)
+        return integers(keys, has_failed)
 
-    def _masked(self, texts: Sequence[str]) -> list[str]:
-        """By message, its masked text; in a flood without the words that hardly any other has."""
+    def _key(self, masked: str, reason: str, hint: str, first: int, text: str, messages: int) -> int:
+        """The key of a case of which so many more ``messages`` were found; ``first`` is the first of these."""
+        case = masked, reason, hint
+        one = self._found.get(case)
+        if one is None:
+            one = self._found[case] = _Found(Case(*case), first, text)
+        one.messages += messages
+        return one.key
+
+    def _masks(self, texts: Sequence[str]) -> Masks:
+        """The masked texts; in a flood without the words that hardly any other has."""
         words, cases, messages = self._rare_words, len(self._found), self._messages
         self._messages += len(texts)
         if not words.is_flood(cases, messages):
-            masked: list[str] = []
+            joined = JoinedMasks()
             new: set[str] = set()
-            for start in range(0, len(texts), AT_ONCE):
-                some = _MASKED.all(texts[start : start + AT_ONCE])
-                new.update(mask for mask in some if (mask, "", "") not in self._found)
-                masked += some
+            for masks in _MASKED.portions(texts):
+                joined.add(masks)
+                new.update(mask for mask in masks.distinct if (mask, "", "") not in self._found)
                 # With more cases it would be one all the more, so nobody looks at the rest.
                 if words.is_flood(cases + len(new), self._messages):
                     break
             else:
-                return masked
-        return [words.shown(mask) for mask in _MASKED.all(words.blanked(texts, cases))]
+                return joined.masks()
+        joined = JoinedMasks()
+        for masks in _MASKED.portions(words.blanked(texts, cases)):
+            joined.add(Masks([words.shown(mask) for mask in masks.distinct], masks.which))
+        return joined.masks()
 
-    def _evidence(self, rows: RowGroup, headers: RowGroupHeaders) -> list[tuple[str, str]]:
-        """(failure text, broker's reason) of each message; both "" of one that has not failed."""
-        kinds, reasons = rows.values("kind"), rows.values("reason")
+    def _evidence(self, rows: RowGroup, headers: RowGroupHeaders) -> tuple[list[str], dict[int, str]]:
+        """The failure text of each message, "" of one that has not failed, and of which the broker gave what reason."""
+        kinds, broker_reasons = rows.values("kind"), rows.values("reason")
         # By far the most messages have one header that says it all.
         alone: list[str | None] = [None] * rows.count if self._asked.evidence else headers.only_texts()
-        found: list[tuple[str, str]] = []
-        for number, (kind, reason, text) in enumerate(zip(kinds, reasons, alone, strict=True)):
+        texts: list[str] = []
+        reasons: dict[int, str] = {}
+        for number, (kind, reason, text) in enumerate(zip(kinds, broker_reasons, alone, strict=True)):
             if kind == "delay":
-                found.append(("", ""))
+                texts.append("")
             elif text and not reason and (said := text[: failure_text.MAX_PART].strip(failure_text.BLANKS)):
-                found.append((said if len(said) <= failure_text.UNCUT else failure_text.cut(said), ""))
+                texts.append(said if len(said) <= failure_text.UNCUT else failure_text.cut(said))
             else:
-                found.append(self._picked(rows, number, headers.of(number), reason))
-        return found
+                said, known = self._picked(rows, number, headers.of(number), reason)
+                texts.append(said)
+                if known:
+                    reasons[number] = known
+        return texts, reasons
 
     def _picked(self, rows: RowGroup, number: int, own: Sequence[Header], reason: str | None) -> Evidence:
         selectors = self._asked.evidence
