@@ -219,6 +219,21 @@ class TestPostgres:
             assert list(found) == ["redrive"]
         ledger.close()
 
+    def test_a_days_changes_are_tidied_up_however_many_messages_there_are(self, postgres_database: str) -> None:
+        ledger = Ledger(postgres_database)
+        schema.upgrade(ledger, NOW)
+        changing = sql(
+            "select option_value from pg_class, pg_options_to_table(reloptions)"
+            " where relnamespace = 'redrive'::regnamespace and relname = :table and option_name in"
+            " ('autovacuum_vacuum_scale_factor', 'autovacuum_vacuum_insert_scale_factor')"
+        )
+        with ledger.read() as connection:
+            for table in ("messages", "redelivery_attempts", "escalated_messages"):
+                shares = [float(share) for share in connection.execute(changing, {"table": table}).scalars()]
+                assert len(shares) == 2
+                assert max(shares) * 5_000_000 <= 50_000, "of a year's messages, those of a day of small runs"
+        ledger.close()
+
     def test_another_tools_migrations_in_the_same_database_are_left_alone(self, postgres_database: str) -> None:
         engine = sa.create_engine(postgres_database)
         with engine.begin() as connection:

@@ -32,8 +32,8 @@ PERHAPS_SENT = (
 )
 #: Over ``delivery_slices``: something of it was sent, and what becomes of that is still to be seen.
 NOT_OBSERVED = "sent > 0 and observed_at is null"
-#: The same of a slice of which nothing more is sent.
-WATCHED = f"closed_at is not null and {NOT_OBSERVED}"
+#: The same of a slice of which nothing more is sent. Without the brackets SQLite looks for it among all closed slices.
+WATCHED = f"not (closed_at is null) and {NOT_OBSERVED}"
 #: The broker and connection that the route's queues are on.
 HERE = "(select system from route_state where route = :route)"
 #: Over ``redelivery_attempts``: it counts for breakers; what a consumer put off for later did not fail, nor stay.

@@ -309,6 +309,7 @@ def _unseen(tx: RunTransaction, destination: str, room: Room, *, counted: bool) 
     opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(room.sent)}
     among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
     values: dict[str, Any] = {"destination": destination, "newest": room.newest, **opened}
+    values["least"] = min(room.sent, default=room.newest)  # so that older slices, of a year perhaps, are not looked at
     attempts, of_slice = "", "slices.claimed"
     if counted:  # what was given back has no attempt any more
         attempts = " inner join redelivery_attempts attempts on attempts.slice_id = slices.slice_id"
@@ -320,8 +321,9 @@ def _unseen(tx: RunTransaction, destination: str, room: Room, *, counted: bool) 
         sql(
             # Of an open slice whose time is over nothing more is sent.
             f"select slices.slice_id, {of_slice} as n from delivery_slices slices{attempts}"
-            " where slices.route = :route and slices.destination = :destination"
-            f" and (slices.slice_id > :newest{among}) and (closed_at is not null or deadline_at > :now)"
+            f" where {tx.dialect.off_index('slices.route')} = :route and slices.destination = :destination"
+            f" and slices.slice_id >= :least and (slices.slice_id > :newest{among})"
+            " and (closed_at is not null or deadline_at > :now)"
             " group by slices.slice_id"
         ),
         values,

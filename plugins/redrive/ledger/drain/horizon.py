@@ -21,7 +21,7 @@ where
     route = :route and pending_to is not null
     and not exists (
         select 1 from staging_batches
-        where route = :route and state in ('recorded', 'settled') and loaded_at is null
+        where route = :route and {state} in ('recorded', 'settled') and loaded_at is null
     )
 """
 
@@ -42,7 +42,7 @@ def forget_pending(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
 def sources_loaded(ledger: Ledger, lease: RouteLease, now: datetime) -> None:
     """All recorded batches of the route are loaded: what was drained is now also known."""
     with ledger.under(lease, now) as tx:
-        tx.execute(sql(_LOADED))
+        tx.execute(sql(_LOADED.format(state=tx.dialect.off_index("state"))))  # else it reads all that were settled
 
 
 def drained_to(connection: Connection, route: str, sources: Sequence[str]) -> datetime | None:

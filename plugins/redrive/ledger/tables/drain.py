@@ -54,6 +54,14 @@ staging_batches = Table(
     one_of("state", "open", "recorded", "settled", "abandoned"),
     one_of("kind", "dead_letter", "delay"),
     Index("ix_staging_batches_route_state", "route", "state"),
+    # What is still to be loaded, however many batches there were.
+    Index(
+        "ix_staging_batches_to_load",
+        "route",
+        "batch_id",
+        sqlite_where=text("loaded_at is null"),
+        postgresql_where=text("loaded_at is null"),
+    ),
     Index(
         "ix_staging_batches_adopted_from",
         "adopted_from",
