@@ -125,20 +125,19 @@ def _statements(ledger: Ledger, size: int) -> Iterable[str]:
         f" case when {kind} in (12, 13) then 'not needed' end, case when {kind} in (12, 13, 14) then 0"
         f" when {kind} = 19 then 2 else 1 end, 0, 3, h.at, h.at, h.at, h.later, 'order-' || {message} {each}"
     )
-    for attempt, among, outcome in (
-        (1, f"{kind} < 12", "'presumed'"),
-        (1, f"{kind} between 15 and 18", "'confirmed'"),
-        (1, f"{kind} = 19", "'returned'"),
-        (2, f"{kind} = 19", "'confirmed'"),
-    ):
-        yield (
-            "insert into redelivery_attempts (message_id, attempt, route, group_id, slice_id, mode, destination,"
-            " broker_message_id, claimed_at, sent_at, outcome, outcome_at, return_copy, return_kind, group_stage,"
-            f" destination_stage) select {message}, {attempt}, 'orders', {group}, h.number, 'requeue', 'orders',"
-            f" {hashed} || '-{attempt}', h.at, h.at, {outcome}, h.later,"
-            + (f" {message} + {size}, 'dead_letter'," if outcome == "'returned'" else " null, null,")
-            + f" ({group}) * {stages} + h.number / 100, 999 * {stages} + h.number / 100 {each} where {among}"
-        )
+    # In the order of their claims, as deliveries write them: PostgreSQL keeps rows where they were put.
+    returned = f"({kind} = 19 and tries.attempt = 1)"
+    yield (
+        "insert into redelivery_attempts (message_id, attempt, route, group_id, slice_id, mode, destination,"
+        " broker_message_id, claimed_at, sent_at, outcome, outcome_at, return_copy, return_kind, group_stage,"
+        f" destination_stage) select {message}, tries.attempt, 'orders', {group}, h.number, 'requeue', 'orders',"
+        f" {hashed} || '-' || tries.attempt, h.at, h.at, case when {kind} < 12 then 'presumed' when {returned} then"
+        f" 'returned' else 'confirmed' end, h.later, case when {returned} then {message} + {size} end,"
+        f" case when {returned} then 'dead_letter' end, ({group}) * {stages} + h.number / 100,"
+        f" 999 * {stages} + h.number / 100 {each} cross join (select 1 as attempt union all select 2) tries"
+        f" where {kind} not in (12, 13, 14) and (tries.attempt = 1 or {kind} = 19)"
+        f" order by h.number, tries.attempt, r.n"
+    )
     yield (
         "insert into repeat_copies (copy_id, message_id, route, kind, attempt, source, broker_message_id, enqueued_at,"
         f" seen_at) select h.number * 1048576 + {size} + r.n / 20, {message}, 'orders', 'returned', 1, 'orders-dlq',"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy.engine import Connection
 
 from redrive.ledger.account import balance
+from redrive.ledger.delivery import observations
 from redrive.ledger.dialects import dialect_of
 from redrive.ledger.engine import Ledger
 from redrive.ledger.predicates import UNDECIDED_REVIEW
@@ -49,8 +50,8 @@ def queues(connection: Connection, readable: Collection[str]) -> dict[str, list[
     found: dict[str, list[Row]] = {}
     for row in rows_of(
         connection,
-        "select o.* from queue_observations o inner join (select max(observation_id) as id from queue_observations"
-        f" where {where} group by route, queue) newest on newest.id = o.observation_id order by role desc, queue",
+        observations.newest(where) + "select * from queue_observations"
+        " where observation_id in (select observation_id from newest) order by role desc, queue",
         **values,
     ):
         found.setdefault(row["route"], []).append(row)

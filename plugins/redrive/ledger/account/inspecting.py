@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from redrive.audit_actions import Action, decision_of
 from redrive.ledger.account import balance
-from redrive.ledger.delivery import breakers, expiry, gate_waits
+from redrive.ledger.delivery import breakers, expiry, gate_waits, observations
 from redrive.ledger.engine import parse_instant, sql
 from redrive.ledger.predicates import WATCHED
 from redrive.ledger.transactions import MACHINE
@@ -47,9 +47,10 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
         ],
         "queues": _all(
             connection,
-            "select queue, role, visible, in_flight, delayed, consumers, oldest_age_seconds, oldest_age_method,"
-            " observed_at from queue_observations where observation_id in (select max(observation_id)"
-            " from queue_observations where route = :route group by queue) order by role desc, queue",
+            observations.newest()
+            + "select queue, role, visible, in_flight, delayed, consumers, oldest_age_seconds, oldest_age_method,"
+            " observed_at from queue_observations where observation_id in (select observation_id from newest)"
+            " order by role desc, queue",
             route=route,
         ),
         "stuck_consumers": _all(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from redrive.ledger.delivery import observations
 from redrive.ledger.engine import Ledger, parse_instant, sql
 from redrive.ledger.schema import ledger_id
 from redrive.lifecycle import FINISHED, UNDECIDED, State
@@ -175,9 +176,10 @@ def aged(connection: Connection, route: str, *, seconds: float) -> dict[str, Fac
     """The destinations whose oldest message was older than that when they were last seen."""
     rows = connection.execute(
         sql(
-            "select queue, visible + in_flight + delayed as depth, oldest_enqueued_at from queue_observations o"
-            " where route = :route and role = 'destination' and oldest_age_seconds > :seconds and observation_id ="
-            " (select max(observation_id) from queue_observations n where n.route = o.route and n.queue = o.queue)"
+            observations.newest()
+            + "select queue, visible + in_flight + delayed as depth, oldest_enqueued_at from queue_observations"
+            " where observation_id in (select observation_id from newest) and role = 'destination'"
+            " and oldest_age_seconds > :seconds"
         ),
         {"route": route, "seconds": seconds},
     )
@@ -192,9 +194,8 @@ def deep(connection: Connection, route: str, *, most: int) -> dict[str, Facts]:
     known = "coalesce(visible, 0) + coalesce(in_flight, 0) + coalesce(delayed, 0)"
     rows = connection.execute(
         sql(
-            f"select queue, {known} as depth, observed_at from queue_observations o where route = :route"
-            f" and {known} > :most and observation_id ="
-            " (select max(observation_id) from queue_observations n where n.route = o.route and n.queue = o.queue)"
+            observations.newest() + f"select queue, {known} as depth, observed_at from queue_observations"
+            f" where observation_id in (select observation_id from newest) and {known} > :most"
         ),
         {"route": route, "most": most},
     )

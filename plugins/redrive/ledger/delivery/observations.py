@@ -49,6 +49,30 @@ class Observation(NamedTuple):
 _HERE = f"system = {HERE}"
 
 
+def newest(of: str = "route = :route") -> str:
+    """SQL that begins a statement: ``newest`` has the ``observation_id`` of what was seen last of each queue, of the
+    routes that ``of`` picks from ``route_state``. It goes from queue to queue, however often each was looked at."""
+    return f"""
+with recursive queues (route, queue) as (
+    select route, (select min(queue) from queue_observations seen where seen.route = route_state.route)
+    from route_state where {of}
+    union all
+    select
+        route,
+        (select min(queue) from queue_observations seen where seen.route = queues.route and seen.queue > queues.queue)
+    from queues where queue is not null
+),
+
+newest (observation_id) as (
+    select (
+        select max(observation_id) from queue_observations seen
+        where seen.route = queues.route and seen.queue = queues.queue
+    ) from queues where queue is not null
+)
+
+"""
+
+
 class Oldest(NamedTuple):
     """The oldest message of a queue as it was last seen."""
 

@@ -173,6 +173,7 @@ queue_observations = Table(
     one_of("oldest_age_method", "broker", "ledger", "sample", "unknown"),
     one_of("oldest_visible_age_method", "broker", "ledger", "sample", "unknown"),
     Index("ix_queue_observations_seen", "queue", "system", "observed_at"),
+    Index("ix_queue_observations_newest", "route", "queue", "observation_id"),
     sqlite_autoincrement=True,
 )
 

@@ -417,6 +417,9 @@ def upgrade() -> None:
     op.create_index(
         "ix_queue_observations_seen", "queue_observations", ["queue", "system", "observed_at"], unique=False
     )
+    op.create_index(
+        "ix_queue_observations_newest", "queue_observations", ["route", "queue", "observation_id"], unique=False
+    )
     op.create_table(
         "redelivery_attempts",
         sa.Column("message_id", sa.BigInteger(), nullable=False),

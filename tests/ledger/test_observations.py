@@ -1,0 +1,82 @@
+"""What was seen last of each queue, however often it was looked at."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from redrive.ledger.account import inspecting, notifications
+from redrive.ledger.delivery import observations
+from redrive.ledger.delivery.observations import Observation
+from redrive.ledger.engine import Ledger
+from tests import blank
+from tests.ledger.planting import NOW, Plant
+
+
+def look(plant: Plant, hours: int, **depths: int) -> None:
+    """One look at each of these queues, so many hours from the beginning."""
+    seen = [
+        Observation(
+            queue,
+            "destination",
+            depth,
+            0,
+            0,
+            oldest_age_seconds=3600.0 * depth,
+            oldest_age_method="broker",
+        )
+        for queue, depth in depths.items()
+    ]
+    observations.observe(plant.ledger, plant.lease, seen, NOW + timedelta(hours=hours))
+
+
+def test_what_was_seen_last_of_a_queue_counts_and_of_every_queue(plant: Plant) -> None:
+    look(plant, 0, orders=50, late=5, cleared=9)
+    look(plant, 1, orders=40, cleared=0)
+    other = Plant(plant.ledger, "payments")
+    look(other, 2, orders=7, paid=8)
+    with plant.ledger.read() as connection:
+        deep = notifications.deep(connection, "orders", most=0)
+        assert {facts["queue"]: facts["depth"] for facts in deep.values()} == {"orders": 40, "late": 5}
+        assert notifications.aged(connection, "orders", seconds=3600.0 * 4).keys() == {"orders", "late"}
+        assert {(row["queue"], row["visible"]) for row in inspecting.status(connection, "orders", NOW)["queues"]} == {
+            ("orders", 40),
+            ("late", 5),
+            ("cleared", 0),
+        }
+        assert {facts["queue"] for facts in notifications.deep(connection, "payments", most=7).values()} == {"paid"}
+
+
+def test_looking_back_at_a_year_of_full_queues_takes_no_longer(tmp_path: Path) -> None:
+    """Each look that found much was once held against all others: half a minute after a year."""
+    took = [_steps(tmp_path / f"{looks}.db", looks) for looks in (200, 2_000)]
+    assert took[1] < 2 * took[0], took
+
+
+def _steps(path: Path, looks: int) -> int:
+    """How many instructions of its machine SQLite takes to tell what was seen last, in hundreds."""
+    ledger = Ledger(f"sqlite:///{path}")
+    blank.upgrade(ledger, NOW)
+    plant = Plant(ledger)
+    for queue in ("orders", "late"):
+        plant.change(
+            "insert into queue_observations (route, queue, role, observed_at, visible, in_flight, delayed,"
+            " oldest_age_seconds, oldest_age_method, oldest_visible_age_method)"
+            f" with recursive look(n) as (select 1 union all select n + 1 from look where n < {looks})"
+            f" select 'orders', '{queue}', 'destination', '2025-01-01', 1000, 0, 0, 9999, 'broker', 'unknown' from look"
+        )
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    with ledger.read() as connection:
+        raw = connection.connection.driver_connection
+        assert raw is not None
+        raw.set_progress_handler(count, 100)
+        assert len(notifications.deep(connection, "orders", most=10)) == 2
+        assert len(notifications.aged(connection, "orders", seconds=10)) == 2
+        assert len(inspecting.status(connection, "orders", NOW)["queues"]) == 2
+        raw.set_progress_handler(None, 100)
+    ledger.close()
+    return steps
