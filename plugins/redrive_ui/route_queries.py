@@ -200,11 +200,11 @@ def gates_of(connection: Connection, route: str, readable: Collection[str]) -> l
     """Groups of a route whose gate is not open, those that hold something first."""
     rows = rows_of(
         connection,
-        "select group_state.*, failure_groups.cause, (select count(*) from messages where"
-        " messages.route = group_state.route and messages.state = 'held' and messages.group_id ="
-        " group_state.group_id) as held from group_state inner join failure_groups on failure_groups.group_id ="
-        " group_state.group_id where group_state.route = :route and stage <> 'open' order by held desc,"
-        " group_state.stage_at desc limit 100",
+        "select group_state.*, failure_groups.cause, coalesce(behind.held, 0) as held from group_state"
+        " inner join failure_groups on failure_groups.group_id = group_state.group_id left join (select group_id,"
+        " count(*) as held from messages where route = :route and state = 'held' group by group_id) behind"
+        " on behind.group_id = group_state.group_id where group_state.route = :route and stage <> 'open'"
+        " order by held desc, group_state.stage_at desc limit 100",
         route=route,
     )
     said = templates(connection, readable, [(route, row["group_id"]) for row in rows])

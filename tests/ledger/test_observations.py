@@ -7,7 +7,7 @@ from redrive.ledger.account import inspecting, notifications
 from redrive.ledger.delivery import observations
 from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.engine import Ledger
-from tests import blank
+from tests import blank, query_plans
 from tests.ledger.planting import NOW, Plant
 
 
@@ -47,12 +47,12 @@ def test_what_was_seen_last_of_a_queue_counts_and_of_every_queue(plant: Plant) -
 
 def test_looking_back_at_a_year_of_full_queues_takes_no_longer(tmp_path: Path) -> None:
     """Each look that found much was once held against all others: half a minute after a year."""
-    took = [_steps(tmp_path / f"{looks}.db", looks) for looks in (200, 2_000)]
+    took = [_work(tmp_path / f"{looks}.db", looks) for looks in (200, 2_000)]
     assert took[1] < 2 * took[0], took
 
 
-def _steps(path: Path, looks: int) -> int:
-    """How many instructions of its machine SQLite takes to tell what was seen last, in hundreds."""
+def _work(path: Path, looks: int) -> int:
+    """What SQLite computes to tell what was seen last."""
     ledger = Ledger(f"sqlite:///{path}")
     blank.upgrade(ledger, NOW)
     plant = Plant(ledger)
@@ -63,20 +63,9 @@ def _steps(path: Path, looks: int) -> int:
             f" with recursive look(n) as (select 1 union all select n + 1 from look where n < {looks})"
             f" select 'orders', '{queue}', 'destination', '2025-01-01', 1000, 0, 0, 9999, 'broker', 'unknown' from look"
         )
-    steps = 0
-
-    def count() -> int:
-        nonlocal steps
-        steps += 1
-        return 0
-
-    with ledger.read() as connection:
-        raw = connection.connection.driver_connection
-        assert raw is not None
-        raw.set_progress_handler(count, 100)
+    with query_plans.counted() as work, ledger.read() as connection:
         assert len(notifications.deep(connection, "orders", most=10)) == 2
         assert len(notifications.aged(connection, "orders", seconds=10)) == 2
         assert len(inspecting.status(connection, "orders", NOW)["queues"]) == 2
-        raw.set_progress_handler(None, 100)
     ledger.close()
-    return steps
+    return work.hundreds

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests import query_plans
+from tests import blank, query_plans
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
@@ -28,3 +29,39 @@ def test_a_page_does_not_go_through_all_messages(make_site: Callable[..., Site],
         site.page(path)
     assert steps
     assert not [step for step in steps if _ALL.search(step.text)]
+
+
+def test_a_page_does_not_look_at_every_message_for_every_gate(make_site: Callable[..., Site], tmp_path: Path) -> None:
+    """Three hundred gates that each looked through a million held messages took a minute."""
+    took = {path: [] for path in PAGES}
+    for number, gates in enumerate((4, 40)):
+        site = make_site(f"sqlite:///{tmp_path}/{number}.db")
+        _hold(site, gates, 2_000)
+        for path in PAGES:
+            with query_plans.counted() as work:
+                site.page(path)
+            took[path].append(work.hundreds)
+    assert max(took["/routes/orders"]) > 200, "all that is held is counted once"
+    assert not {path: few_many for path, few_many in took.items() if few_many[1] > 2 * few_many[0] + 500}
+
+
+def _hold(site: Site, gates: int, held: int) -> None:
+    blank.upgrade(site.ledger, seeding.NOW)
+    site.change("insert into route_state (route) values ('orders')")
+    numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {gates})"
+    site.change(
+        "insert into failure_groups (group_id, fingerprint, cause, template, example, messages, first_seen_at,"
+        f" last_seen_at, first_route) {numbers} select n, n, 'throttled', 'failure ' || n, '', 1, '2026-11-01',"
+        " '2026-11-01', 'orders' from n"
+    )
+    site.change(
+        "insert into breakers (route, group_id, stage, allowed, stage_at, began_at)"
+        f" {numbers} select 'orders', n, 'canary', 20, '2026-11-01', '2026-11-01' from n"
+    )
+    site.change(
+        "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash, body_bytes,"
+        " copy_id, state, plan, cause, group_id, changed_at)"
+        f" with recursive n(n) as (select 1 union all select n + 1 from n where n < {held})"
+        " select n, n, 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, 'held', 'canary', 'throttled',"
+        f" 1 + n % {gates}, '2026-11-01' from n"
+    )
