@@ -175,11 +175,12 @@ def _statements(ledger: Ledger, size: int) -> Iterable[str]:
             "insert into audit_events (at, route, run_id, actor, action, from_state, to_state, count) select at,"
             f" 'orders', 'run-' || number, 'redrive', 'plan', {source}, {target}, {n} from hours order by number"
         )
+    # Never empty, and what lies there is old: the alerts have something to tell each time.
     for queue, role in (("orders-dlq", "source"), ("orders", "destination")):
         yield (
             "insert into queue_observations (route, run_id, queue, role, observed_at, visible, in_flight, delayed,"
             " oldest_age_seconds, oldest_age_method, oldest_visible_age_method, exact, system) select 'orders',"
-            f" 'run-' || number, '{queue}', '{role}', at, 0, 0, 0, null, 'unknown', 'unknown', not {no},"
+            f" 'run-' || number, '{queue}', '{role}', at, 900, 0, 0, 7200, 'broker', 'unknown', not {no},"
             " 'memory:bench' from hours order by number"
         )
 

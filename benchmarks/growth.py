@@ -38,6 +38,8 @@ GOAL = 1.3
 TWO_WEEKS = 14 * 24 * finished_messages.OF_A_RUN
 #: New messages of one run.
 NEW = 20_000
+#: So many dead rows PostgreSQL leaves lying in the largest table.
+TIDY = 60_000
 #: Below so many seconds of computing a ratio says nothing of the ledger.
 NOISE = 0.01
 
@@ -101,10 +103,25 @@ def _child(folder: Path, messages: int, kind: str) -> dict[str, Any]:
         finished_messages.fill(ledger, folder, messages)
         print(f"{messages:,} messages filled in {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
         _work(settings, clock)
+        if server:
+            _wait_for_autovacuum(ledger)
         _look(settings, ledger, clock)
         ledger.close()
         whole = {name: _whole(folder, url, name, server) for name in _WHOLE}
     return {"messages": messages, "seconds": clock.seconds, "whole": whole}
+
+
+def _wait_for_autovacuum(ledger: Ledger) -> None:
+    """Until PostgreSQL has tidied up after the day's work, as it does within a minute or two."""
+    for _ in range(180):
+        with ledger.read() as connection:
+            dead = connection.execute(
+                sql("select max(n_dead_tup) from pg_stat_user_tables where schemaname = 'redrive'")
+            ).scalar_one()
+        if dead < TIDY:
+            return
+        time.sleep(1)
+    print("PostgreSQL has not tidied up within three minutes: pages read what is dead", file=sys.stderr, flush=True)
 
 
 def _whole(folder: Path, url: str, name: str, server: int | None) -> tuple[float, float]:
