@@ -1,8 +1,10 @@
-"""No stage reads every message that there ever was: a year of finished ones slows nothing that comes today."""
+"""No stage reads every message that there ever was: a year of finished ones slows nothing that comes today. Nor does
+anything look at all that is open again and again."""
 
 import re
 from pathlib import Path
 
+from redrive.ledger.account import inspecting
 from tests import query_plans
 from tests.workshop import KEY_ERROR, Workshop
 
@@ -34,3 +36,27 @@ def test_a_run_does_not_go_through_all_messages(tmp_path: Path) -> None:
     assert len({step.statement for step in steps}) > 100
     assert not [step for step in steps if _ALL.search(step.text)]
     assert not [step for step in steps if _OVER.search(step.text) and not _ONCE.search(step.statement)]
+
+
+def test_status_does_not_look_at_all_that_waits_for_every_destination(tmp_path: Path) -> None:
+    took = []
+    for destinations in (4, 40):
+        shop = Workshop(tmp_path / str(destinations))
+        shop.change("insert into route_state (route) values ('orders') on conflict do nothing")
+        shop.change(
+            "insert into breakers (route, destination, stage, stage_at, began_at) with recursive n(n) as (select 1"
+            f" union all select n + 1 from n where n < {destinations}) select 'orders', 'to-' || n, 'half_open',"
+            " '2025-10-01', '2025-10-01' from n"
+        )
+        shop.change(
+            "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash,"
+            " body_bytes, copy_id, state, plan, next_attempt_at, changed_at, destination) with recursive n(n) as"
+            " (select 1 union all select n + 1 from n where n < 2000) select n, n, 'orders', 'orders-dlq',"
+            " 'dead_letter', n, zeroblob(16), 9, n, 'waiting', 'requeue', '2026-01-01', '2025-10-01',"
+            f" 'to-' || (1 + n % {destinations}) from n"
+        )
+        with query_plans.counted() as work, shop.ledger.read() as connection:
+            told = inspecting.status(connection, "orders", shop.now())
+        assert sum(one["waiting"] for one in told["destinations"]) == 2_000
+        took.append(work.hundreds)
+    assert took[1] < 2 * took[0], took

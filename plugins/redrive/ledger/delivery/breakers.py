@@ -118,16 +118,14 @@ order by breakers.destination, attempts.group_id
 #: Each breaker of a destination, and how many messages wait to be sent there.
 _DESTINATIONS = """
 select
-    breakers.destination, stage, allowed, trips, cool_down_until, reason,
-    (
-        select count(*) from messages
-        where
-            messages.route = :route and messages.state = 'waiting'
-            and messages.destination = breakers.destination
-    ) as waiting
+    breakers.destination, stage, allowed, trips, cool_down_until, reason, coalesce(due.waiting, 0) as waiting
 from breakers
-where route = :route and destination is not null
-order by destination
+left join (
+    select destination, count(*) as waiting from messages where route = :route and state = 'waiting'
+    group by destination
+) due on due.destination = breakers.destination
+where breakers.route = :route and breakers.destination is not null
+order by breakers.destination
 """
 
 

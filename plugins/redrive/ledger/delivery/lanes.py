@@ -11,7 +11,7 @@ from redrive.audit_actions import Action
 from redrive.ledger.delivery import aiming, ordering
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.moves import move
-from redrive.ledger.predicates import TO_RESEND, due
+from redrive.ledger.predicates import TO_RESEND, WATCHED, due
 from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import State
@@ -117,7 +117,7 @@ def kept_by_broker(connection: Connection, route: str, destination: str, now: da
             sql(
                 "select count(*) from delivery_slices inner join redelivery_attempts attempts"
                 " on attempts.slice_id = delivery_slices.slice_id where delivery_slices.route = :route"
-                " and delivery_slices.closed_at is not null and delivery_slices.last_sent_at > :now"
+                f" and {WATCHED} and delivery_slices.last_sent_at > :now"
                 " and delivery_slices.destination = :destination and attempts.due_at > :now"
                 " and attempts.sent_at is not null"
             ),
