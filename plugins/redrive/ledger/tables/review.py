@@ -60,13 +60,13 @@ escalated_messages = Table(
         sqlite_where=text("decided_at is not null"),
         postgresql_where=text("decided_at is not null"),
     ),
-    # All that review_groups counts, so that it reads no payloads.
+    # What came of a group since a moment; and all that review_groups counts, so that it reads no payloads.
     Index(
         "ix_escalated_messages_review",
         "route",
         "group_id",
-        "status",
         "escalated_at",
+        "status",
         "first_enqueued_at",
         "suggested_decision",
     ),

@@ -21,7 +21,7 @@ with reviews as (
 outcomes as (
     select
         route,
-        group_id,
+        coalesce(group_id, -1) as joined_id,  -- a null equals nothing, and "or both are null" is looked for one by one
         sum(case when sent_at is not null then 1 else 0 end) as redelivered,
         sum(case when outcome = 'returned' then 1 else 0 end) as returned,
         sum(case when outcome in ('presumed', 'confirmed') then 1 else 0 end) as stayed_away
@@ -74,8 +74,5 @@ left join issue_state on issue_state.route = reviews.route and issue_state.group
 left join failure_groups on failure_groups.group_id = reviews.group_id
 left join escalated_messages as first_one on first_one.escalation_id = reviews.example_id
 left join escalated_messages as last_one on last_one.escalation_id = reviews.last_id
-left join outcomes
-    on
-        outcomes.route = reviews.route
-        and (outcomes.group_id = reviews.group_id or (outcomes.group_id is null and reviews.group_id is null))
+left join outcomes on outcomes.route = reviews.route and outcomes.joined_id = coalesce(reviews.group_id, -1)
 where reviews.open_messages > 0 or reviews.decided_messages > 0

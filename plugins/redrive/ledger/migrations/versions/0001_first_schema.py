@@ -220,7 +220,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_escalated_messages_review",
         "escalated_messages",
-        ["route", "group_id", "status", "escalated_at", "first_enqueued_at", "suggested_decision"],
+        ["route", "group_id", "escalated_at", "status", "first_enqueued_at", "suggested_decision"],
         unique=False,
     )
     op.create_index(
