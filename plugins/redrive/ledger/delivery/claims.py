@@ -309,7 +309,7 @@ def _unseen(tx: RunTransaction, destination: str, room: Room, *, counted: bool) 
     opened = {f"slice_{number}": slice_id for number, slice_id in enumerate(room.sent)}
     among = f" or slices.slice_id in ({', '.join(':' + name for name in opened)})" if opened else ""
     values: dict[str, Any] = {"destination": destination, "newest": room.newest, **opened}
-    values["least"] = min(room.sent, default=room.newest)  # so that older slices, of a year perhaps, are not looked at
+    values["least"] = min([room.newest, *room.sent])  # so that older slices, of a year perhaps, are not looked at
     attempts, of_slice = "", "slices.claimed"
     if counted:  # what was given back has no attempt any more
         attempts = " inner join redelivery_attempts attempts on attempts.slice_id = slices.slice_id"
