@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _HERE = files("redrive.ledger")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters that are mistaken for digits
+#: Tables of which each run changes many rows, among those of all runs before.
+_CHANGING = ("messages", "redelivery_attempts", "escalated_messages")
 _FUNCTION = re.compile(r"\{(\w+): ([^{}]+)\}")
 
 
@@ -44,6 +46,7 @@ def upgrade(ledger: Ledger, now: datetime, *, count_anew: bool = False) -> str:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         _make_views(ledger, connection)
+        ledger.dialect.tidy_up_early(connection, _CHANGING)
         if count_anew:
             moves.count_anew(connection)
         connection.execute(

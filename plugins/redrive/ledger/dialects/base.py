@@ -116,6 +116,10 @@ class Dialect(ABC):
         """``column``, a text, in a condition beside :meth:`few`: rows that are looked up are asked, and no index is."""
 
     @abstractmethod
+    def tidy_up_early(self, connection: Connection, tables: Sequence[str]) -> None:
+        """Have the database clear away what a day changed in ``tables``, however large they are."""
+
+    @abstractmethod
     def off_index(self, column: str) -> str:
         """``column`` in a condition for which no index is used: what must be looked for in the rows themselves is found
         faster by reading them as they lie than by jumping to each row that an index names."""

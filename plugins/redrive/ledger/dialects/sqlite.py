@@ -91,6 +91,9 @@ class Sqlite(Dialect):
     def in_row(self, column: str) -> str:
         return f"+{column}"
 
+    def tidy_up_early(self, connection: Connection, tables: Sequence[str]) -> None:
+        pass  # it changes rows where they are
+
     def off_index(self, column: str) -> str:
         return f"+{column}"
 

@@ -777,14 +777,6 @@ def _of_the_page() -> None:
         sa.PrimaryKeyConstraint("person", name=op.f("pk_page_visits")),
         comment="When people looked at the review page.",
     )
-    if op.get_context().dialect.name == "postgresql":
-        # A fifth of a table has to change before PostgreSQL tidies it up by itself: of a year's messages two months.
-        # Until then whoever reads what a day left behind reads its earlier versions with it.
-        for table in ("messages", "redelivery_attempts", "escalated_messages"):
-            op.execute(
-                f"alter table {table} set (autovacuum_vacuum_scale_factor = 0.01,"
-                " autovacuum_vacuum_insert_scale_factor = 0.01)"
-            )
 
 
 def downgrade() -> None:
