@@ -32,7 +32,7 @@ def test_a_page_does_not_go_through_all_messages(make_site: Callable[..., Site],
 
 
 def test_a_page_does_not_look_at_every_message_for_every_gate(make_site: Callable[..., Site], tmp_path: Path) -> None:
-    """Three hundred gates that each looked through a million held messages took a minute."""
+    """Three hundred gates that each looked through a million held messages took forty seconds."""
     took = {path: [] for path in PAGES}
     for number, gates in enumerate((4, 40)):
         site = make_site(f"sqlite:///{tmp_path}/{number}.db")
