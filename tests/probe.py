@@ -8,6 +8,11 @@ _COUNTS = ("recorded", "new", "returned", "duplicate", "surplus", "suspected", "
 _DIFFERENCES = ("copies_difference", "messages_difference", "settled_difference")
 
 
+def numbers(most: int) -> str:
+    """SQL that begins a select, for SQLite: ``n`` has the numbers from 1 to ``most``."""
+    return f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {most})"
+
+
 class Probe:
     """Who has a ledger can be asked what is in it."""
 

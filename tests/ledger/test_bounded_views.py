@@ -5,6 +5,7 @@ from pathlib import Path
 from redrive.ledger.engine import Ledger
 from tests import blank, query_plans
 from tests.ledger.planting import NOW, Plant
+from tests.probe import numbers
 
 VIEWS = (
     *("review_groups", "group_state", "destination_state", "issue_state"),
@@ -26,19 +27,19 @@ def _work(path: Path, groups: int) -> dict[str, int]:
     ledger = Ledger(f"sqlite:///{path}")
     blank.upgrade(ledger, NOW)
     plant = Plant(ledger)
-    each, group = _numbers(MANY), f"1 + n % {groups}"
+    each, group = numbers(MANY), f"1 + n % {groups}"
     plant.change(
         "insert into failure_groups (group_id, fingerprint, cause, template, example, messages, first_seen_at,"
-        f" last_seen_at, first_route) {_numbers(groups)} select n, n, 'throttled', '', '', 1, '2025-09-01',"
+        f" last_seen_at, first_route) {numbers(groups)} select n, n, 'throttled', '', '', 1, '2025-09-01',"
         " '2025-09-01', 'orders' from n"
     )
     plant.change(
         "insert into breakers (route, group_id, stage, allowed, stage_at, began_at)"
-        f" {_numbers(groups)} select 'orders', n, 'canary', 20, '2025-09-01', '2025-09-01' from n"
+        f" {numbers(groups)} select 'orders', n, 'canary', 20, '2025-09-01', '2025-09-01' from n"
     )
     plant.change(
         "insert into failure_issues (route, group_id, status, status_at, written_by, written_at)"
-        f" {_numbers(groups)} select 'orders', n, 'resolved', '2025-09-01 00:00:00.000000', 'ana', '2025-09-01' from n"
+        f" {numbers(groups)} select 'orders', n, 'resolved', '2025-09-01 00:00:00.000000', 'ana', '2025-09-01' from n"
     )
     plant.change(
         "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash, body_bytes,"
@@ -63,7 +64,3 @@ def _work(path: Path, groups: int) -> dict[str, int]:
         found[view] = work.hundreds
     ledger.close()
     return found
-
-
-def _numbers(most: int) -> str:
-    return f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {most})"

@@ -9,6 +9,7 @@ from redrive.ledger.delivery.observations import Observation
 from redrive.ledger.engine import Ledger
 from tests import blank, query_plans
 from tests.ledger.planting import NOW, Plant
+from tests.probe import numbers
 
 
 def look(plant: Plant, hours: int, **depths: int) -> None:
@@ -60,8 +61,8 @@ def _work(path: Path, looks: int) -> int:
         plant.change(
             "insert into queue_observations (route, queue, role, observed_at, visible, in_flight, delayed,"
             " oldest_age_seconds, oldest_age_method, oldest_visible_age_method)"
-            f" with recursive look(n) as (select 1 union all select n + 1 from look where n < {looks})"
-            f" select 'orders', '{queue}', 'destination', '2025-01-01', 1000, 0, 0, 9999, 'broker', 'unknown' from look"
+            f" {numbers(looks)}"
+            f" select 'orders', '{queue}', 'destination', '2025-01-01', 1000, 0, 0, 9999, 'broker', 'unknown' from n"
         )
     with query_plans.counted() as work, ledger.read() as connection:
         assert len(notifications.deep(connection, "orders", most=10)) == 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from redrive.ledger.account import inspecting
 from tests import query_plans
+from tests.probe import numbers
 from tests.workshop import KEY_ERROR, Workshop
 
 #: All of a table, or all of a route.
@@ -44,15 +45,14 @@ def test_status_does_not_look_at_all_that_waits_for_every_destination(tmp_path: 
         shop = Workshop(tmp_path / str(destinations))
         shop.change("insert into route_state (route) values ('orders') on conflict do nothing")
         shop.change(
-            "insert into breakers (route, destination, stage, stage_at, began_at) with recursive n(n) as (select 1"
-            f" union all select n + 1 from n where n < {destinations}) select 'orders', 'to-' || n, 'half_open',"
-            " '2025-10-01', '2025-10-01' from n"
+            f"insert into breakers (route, destination, stage, stage_at, began_at) {numbers(destinations)}"
+            " select 'orders', 'to-' || n, 'half_open', '2025-10-01', '2025-10-01' from n"
         )
         shop.change(
             "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash,"
-            " body_bytes, copy_id, state, plan, next_attempt_at, changed_at, destination) with recursive n(n) as"
-            " (select 1 union all select n + 1 from n where n < 2000) select n, n, 'orders', 'orders-dlq',"
-            " 'dead_letter', n, zeroblob(16), 9, n, 'waiting', 'requeue', '2026-01-01', '2025-10-01',"
+            f" body_bytes, copy_id, state, plan, next_attempt_at, changed_at, destination) {numbers(2_000)}"
+            " select n, n, 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, 'waiting', 'requeue',"
+            f" '2026-01-01', '2025-10-01',"
             f" 'to-' || (1 + n % {destinations}) from n"
         )
         with query_plans.counted() as work, shop.ledger.read() as connection:

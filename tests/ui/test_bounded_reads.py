@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import blank, query_plans
+from tests.probe import numbers
 from tests.ui import seeding
 from tests.ui.conftest import Site
 
@@ -48,20 +49,18 @@ def test_a_page_does_not_look_at_every_message_for_every_gate(make_site: Callabl
 def _hold(site: Site, gates: int, held: int) -> None:
     blank.upgrade(site.ledger, seeding.NOW)
     site.change("insert into route_state (route) values ('orders')")
-    numbers = f"with recursive n(n) as (select 1 union all select n + 1 from n where n < {gates})"
     site.change(
         "insert into failure_groups (group_id, fingerprint, cause, template, example, messages, first_seen_at,"
-        f" last_seen_at, first_route) {numbers} select n, n, 'throttled', 'failure ' || n, '', 1, '2026-11-01',"
+        f" last_seen_at, first_route) {numbers(gates)} select n, n, 'throttled', 'failure ' || n, '', 1, '2026-11-01',"
         " '2026-11-01', 'orders' from n"
     )
     site.change(
         "insert into breakers (route, group_id, stage, allowed, stage_at, began_at)"
-        f" {numbers} select 'orders', n, 'canary', 20, '2026-11-01', '2026-11-01' from n"
+        f" {numbers(gates)} select 'orders', n, 'canary', 20, '2026-11-01', '2026-11-01' from n"
     )
     site.change(
         "insert into messages (message_id, redrive_id, route, source, kind, broker_message_id, body_hash, body_bytes,"
         " copy_id, state, plan, cause, group_id, changed_at)"
-        f" with recursive n(n) as (select 1 union all select n + 1 from n where n < {held})"
-        " select n, n, 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, 'held', 'canary', 'throttled',"
-        f" 1 + n % {gates}, '2026-11-01' from n"
+        f" {numbers(held)} select n, n, 'orders', 'orders-dlq', 'dead_letter', n, zeroblob(16), 9, n, 'held', 'canary',"
+        f" 'throttled', 1 + n % {gates}, '2026-11-01' from n"
     )

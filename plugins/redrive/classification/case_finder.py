@@ -145,8 +145,7 @@ class CaseFinder:
         self._delays += rows.count - int(has_failed.sum())
         keys = np.zeros(rows.count, np.int64)
         # By far the most say something, and what they say is all that decides their case.
-        is_plain = has_failed.copy()
-        is_plain[[number for number, (text, rule) in enumerate(zip(texts, rules, strict=True)) if rule or not text]] = 0
+        is_plain = np.array([bool(text) and not rule for text, rule in zip(texts, rules, strict=True)], np.bool_)
         is_plain[list(reasons)] = False
         plain = np.flatnonzero(is_plain)
         by_mask = np.zeros(len(masks.distinct), np.int64)

@@ -121,8 +121,8 @@ class Dialect(ABC):
 
     @abstractmethod
     def off_index(self, column: str) -> str:
-        """``column`` in a condition for which no index is used: what must be looked for in the rows themselves is found
-        faster by reading them as they lie than by jumping to each row that an index names."""
+        """``column`` in a condition for which no index is used: another index names fewer rows, or what must be
+        looked for in the rows themselves is found faster by reading them as they lie than by jumping to each."""
 
     # --- rows in and out --------------------------------------------------------------------------------------
 
