@@ -13,7 +13,7 @@ from redrive.brokers.base import UNKNOWN_DEPTH, Depth
 from redrive.brokers.memory import MemoryBroker
 from redrive.errors import BrokerUnavailable, LeaseLost, LedgerError, QueueMissing, StagingError
 from redrive.ledger import leases
-from redrive.ledger.delivery import windows
+from redrive.ledger.delivery import lanes, windows
 from redrive.ledger.selecting import Selection
 from redrive.stages import deliver as deliver_stage
 from redrive.stages import pipeline, sending
@@ -80,6 +80,25 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
     assert deliver(workshop, run)["redelivered"] == 60
     assert_rate(broker, 10)
     assert broker.published[-1][0] - broker.published[0][0] <= 6
+
+
+def test_what_is_due_is_not_looked_up_for_each_slice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten million it takes seconds, in which a slow rate would have let a slice through."""
+    workshop = Workshop(tmp_path, rate={"per_second": 10})
+    workshop.die(*bodies(1000), error=REFUSED)
+    run = planned(workshop)
+    workshop.broker = Watched(workshop)
+    looked_up = list[float]()
+    of_due = lanes.of_due
+
+    def slowly(*args: Any, **options: Any) -> list[lanes.Lane]:
+        looked_up.append(workshop.time.now / 1e6)
+        workshop.advance(seconds=1.5)
+        return of_due(*args, **options)
+
+    monkeypatch.setattr(lanes, "of_due", slowly)
+    assert deliver(workshop, run)["redelivered"] == 1000
+    assert [b - a > 75 for a, b in itertools.pairwise(looked_up)] == [True, False], "once more when all is sent"
 
 
 def test_a_broker_that_deduplicates_drops_no_message_for_another(tmp_path: Path) -> None:

@@ -32,6 +32,10 @@ from redrive.stages.sending import SliceSender, Totals
 LOOK_AGAIN = 1.0
 GIVE_UP = 30.0
 LEAST_WAIT = 0.01
+#: While messages go out it is looked up again after so many seconds what is due, and no sooner than so many times as
+#: long as that took: what a slow rate lets through is not to be spent on looking.
+LOOK_UP_AGAIN = 60.0
+LOOKING_UP = 50
 #: How long a claimed slice belongs to its task; nothing of it is sent after that.
 CLAIM_FOR = timedelta(minutes=5)
 ZERO = timedelta(0)
@@ -112,6 +116,7 @@ class _Delivery:
         self._drained_to = self._watermark() if context.route.order_by is not None else None
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
+        self._look_up_at = self._until
         self.wrong: QueueMissing | None = None  # a configured destination that is missing: told when the rest is sent
         self.totals = Totals()
         self._sender = SliceSender(
@@ -142,58 +147,61 @@ class _Delivery:
         return drained_to
 
     def run(self) -> None:
-        waited = 0.0
-        while not self._over():
-            with self._context.ledger.read() as connection:
-                due = lanes.of_resends(connection, self._context.name)
-                due += lanes.of_due(
-                    connection,
-                    self._context.name,
-                    self._context.now(),
-                    self._apart,
-                    native_delay=self._native_delay(self._context.broker.capabilities)
-                    if self._context.route.backoff.native
-                    else None,
-                )
-            moved, wait = self._work_off(lane for lane in due if lane.destination not in self._blocked)
-            self._sender.finish()
-            if moved:
-                waited = 0.0
-            elif wait is None or waited >= GIVE_UP:
-                # What is due but not to be claimed (another selection, an earlier message of its key) is not waited
-                # for; nor is, for ever, a destination that stays full.
-                return
-            else:
-                self._sleep(wait)
-                waited += wait
+        """Look up what is due and work it off, until nothing of it went: meanwhile more may have become due."""
+        while not self._over() and self._work_off(self._due()):
+            pass
 
-    def _work_off(self, due: Iterable[Lane]) -> tuple[int, float | None]:
-        """A slice of each lane in turn until nothing is left or nothing may go.
+    def _due(self) -> list[Lane]:
+        """What is due, by lane. This reads all that waits: of ten million messages it takes seconds."""
+        context = self._context
+        ahead = self._native_delay(context.broker.capabilities) if context.route.backoff.native else None
+        began = self._monotonic()
+        with context.ledger.read() as connection:
+            due = lanes.of_resends(connection, context.name)
+            due += lanes.of_due(connection, context.name, context.now(), self._apart, native_delay=ahead)
+        now = self._monotonic()
+        self._look_up_at = now + max(LOOK_UP_AGAIN, LOOKING_UP * (now - began))
+        return due
 
-        Returns how many messages were handled, and in how many seconds it makes sense to look again (None: never).
+    def _work_off(self, due: Iterable[Lane]) -> bool:
+        """A slice of each lane in turn until nothing is left, nothing may go for a while, or it is time to look up anew
+        what is due; returns whether to look that up.
+
+        What is due but not to be claimed (another selection, an earlier message of its key) is not waited for; nor is,
+        for ever, a destination that stays full.
         """
-        moved = 0
+        moved, waited = False, 0.0
         reached = {(lane.destination, lane.cause): -1 for lane in due}
-        while reached:
+        while reached and self._monotonic() < self._look_up_at:
             waits, progress = [], False
             for destination, cause in list(reached):
                 if destination in self._blocked:
                     del reached[destination, cause]
                     continue
                 if self._over():  # a pause counts from the next slice on, whatever its lane
-                    return moved, None
+                    self._sender.finish()
+                    return moved
                 claimed, wait = self._slice(destination, cause, reached[destination, cause])
                 if claimed is not None:
-                    moved += len(claimed.messages)
                     reached[destination, cause] = claimed.messages[-1].message_id
                     progress = True
                 elif wait is not None:
                     waits.append(wait)
                 else:
                     del reached[destination, cause]
-            if not progress:
-                return moved, max(min(*waits, LOOK_AGAIN), LEAST_WAIT) if waits else None
-        return moved, None
+            if progress:
+                moved, waited = True, 0.0
+                continue
+            self._sender.finish()
+            if waits and waited >= GIVE_UP:
+                return False
+            if not waits:
+                break
+            pause = max(min(*waits, LOOK_AGAIN), LEAST_WAIT)
+            self._sleep(pause)
+            waited += pause
+        self._sender.finish()
+        return moved
 
     def _over(self) -> bool:
         """Whether this task's time or the run's limit is used up, or people paused the route."""
