@@ -27,6 +27,7 @@ from redrive.stages.prefetch import Prefetch, in_a_thread
 from redrive.stages.rates import rates
 from redrive.stages.rooms import Rooms
 from redrive.stages.sending import SliceSender, Totals
+from redrive.stages.stretches import Course, LaneName, Span
 
 #: With a full destination: how often its depth is looked at again, and when a task gives up waiting.
 LOOK_AGAIN = 1.0
@@ -153,15 +154,17 @@ class _Delivery:
 
     def _due(self) -> list[Lane]:
         """What is due, by lane. This reads all that waits: of ten million messages it takes seconds."""
-        context = self._context
-        ahead = self._native_delay(context.broker.capabilities) if context.route.backoff.native else None
-        began = self._monotonic()
+        context, began = self._context, self._monotonic()
         with context.ledger.read() as connection:
             due = lanes.of_resends(connection, context.name)
-            due += lanes.of_due(connection, context.name, context.now(), self._apart, native_delay=ahead)
+            due += lanes.of_due(connection, context.name, context.now(), self._apart, native_delay=self._ahead())
         now = self._monotonic()
         self._look_up_at = now + max(LOOK_UP_AGAIN, LOOKING_UP * (now - began))
         return due
+
+    def _ahead(self) -> NativeDelay | None:
+        """How early messages may go to any of the broker's queues."""
+        return self._native_delay(self._context.broker.capabilities)
 
     def _work_off(self, due: Iterable[Lane]) -> bool:
         """A slice of each lane in turn until nothing is left, nothing may go for a while, or it is time to look up anew
@@ -171,33 +174,40 @@ class _Delivery:
         for ever, a destination that stays full.
         """
         moved, waited = False, 0.0
-        reached = {(lane.destination, lane.cause): -1 for lane in due}
-        while reached and self._monotonic() < self._look_up_at:
-            waits, progress = [], False
-            for destination, cause in list(reached):
-                if destination in self._blocked:
-                    del reached[destination, cause]
+        course = Course(due)
+        course.go_on(self._context, self._ahead())
+        while course and self._monotonic() < self._look_up_at:
+            waits, progress = dict[LaneName, float](), False
+            for lane in course.turn():
+                if lane[0] in self._blocked:
+                    course.drop(lane)
                     continue
                 if self._over():  # a pause counts from the next slice on, whatever its lane
                     self._sender.finish()
                     return moved
-                claimed, wait = self._slice(destination, cause, reached[destination, cause])
+                claimed, wait = self._slice(lane, course)
                 if claimed is not None:
-                    reached[destination, cause] = claimed.messages[-1].message_id
+                    course.reach(lane, claimed.messages[-1].message_id)
                     progress = True
                 elif wait is not None:
-                    waits.append(wait)
+                    waits[lane] = wait
                 else:
-                    del reached[destination, cause]
+                    course.leave(lane)
             if progress:
                 moved, waited = True, 0.0
                 continue
             self._sender.finish()
+            # Who waits for room keeps nobody; the rate does, which they share.
+            others = course.others(waits.keys())
+            if (not waits or any(self._budget(cause)[0] for _, cause in others)) and course.go_on(
+                self._context, self._ahead()
+            ):
+                continue
             if waits and waited >= GIVE_UP:
                 return False
             if not waits:
                 break
-            pause = max(min(*waits, LOOK_AGAIN), LEAST_WAIT)
+            pause = max(min(*waits.values(), LOOK_AGAIN), LEAST_WAIT)
             self._sleep(pause)
             waited += pause
         self._sender.finish()
@@ -212,30 +222,35 @@ class _Delivery:
                 return True
             return leases.pause_of(connection, self._context.name) is not None
 
-    def _slice(self, destination: str, cause: str | None, after: int) -> tuple[Slice | None, float | None]:
+    def _slice(self, lane: LaneName, course: Course) -> tuple[Slice | None, float | None]:
         """Claim and send one slice of a lane; without one, in how many seconds to look again (None: never).
 
         The end of the slice before may still be on the wire. Where that stands in the way it is waited for.
         """
-        claimed, wait = self._next_slice(destination, cause, after)
+        claimed, wait = self._next_slice(lane, course)
         if claimed is None and self._sender.finish():
-            claimed, wait = self._next_slice(destination, cause, after)
+            claimed, wait = self._next_slice(lane, course)
         return claimed, wait
 
-    def _next_slice(self, destination: str, cause: str | None, after: int) -> tuple[Slice | None, float | None]:
-        context, rate = self._context, self._rates[cause]
-        if destination in self._blocked or self._stopped(destination):
-            return None, None
-        size = context.route.deliver.slice
+    def _budget(self, cause: str | None) -> tuple[int, float]:
+        """How many messages the rate lets go now; where that is none, in how many seconds to look again."""
+        size, rate = self._context.route.deliver.slice, self._rates[cause]
         if self._limit is not None:
             size = min(size, self._limit)
         # Whole windows, not crumbs: each slice asks the broker for the depth and ends with a part of a batch.
         now, capacity = self._monotonic(), rate.capacity
-        least = min(size, capacity, max(context.route.deliver.confirm_window, capacity // 2))
+        least = min(size, capacity, max(self._context.route.deliver.confirm_window, capacity // 2))
         ready = rate.available(now)
-        if ready < least:
-            return None, rate.wait(least, now)
-        size = min(size, ready)
+        return (min(size, ready), 0.0) if ready >= least else (0, rate.wait(least, now))
+
+    def _next_slice(self, lane: LaneName, course: Course) -> tuple[Slice | None, float | None]:
+        context, (destination, cause) = self._context, lane
+        rate = self._rates[cause]
+        if destination in self._blocked or self._stopped(destination):
+            return None, None
+        size, wait = self._budget(cause)
+        if not size:
+            return None, wait
         seen, depth = self._seen(), self._depth(destination)
         if depth is None:
             return None, None
@@ -249,7 +264,7 @@ class _Delivery:
             room = room // self._shards + (self._shard < room % self._shards)
         free = room - self._rooms.in_flight(destination, depth)
         if free < size and self._sender.finish():
-            return self._next_slice(destination, cause, after)
+            return self._next_slice(lane, course)
         least = max(1, room // 10)
         if free < min(size, least):
             return None, self._full(destination, depth)
@@ -258,13 +273,13 @@ class _Delivery:
             seen = self._seen(instant(depth.as_of))
         rooms = self._rooms.of_claim(destination, cause, rate, depth, Room(free, least, *seen))
         try:
-            claimed = self._claim(destination, cause, size, after, rooms)
+            claimed = self._claim(lane, course.span(lane), size, rooms)
         except NoRoom:
             return None, self._full(destination, depth)
         if claimed is None:
             return None, None
         self.totals.slices += 1
-        self._sender.send(claimed, rate, self._share(destination))
+        self._sender.send(claimed, rate, self._share(destination), course.stretch)
         context.progress(f"redelivering to {destination}", self.totals.redelivered, self._limit)
         return claimed, 0.0
 
@@ -332,14 +347,16 @@ class _Delivery:
         several = f"{destination} has {readers} subscriptions" if readers else f"who reads {destination} is not known"
         return f"{several}: all of them would get the message, and fan_out is refuse"
 
-    def _claim(self, destination: str, cause: str | None, size: int, after: int, rooms: Sequence[Room]) -> Slice | None:
+    def _claim(self, lane: LaneName, span: Span, size: int, rooms: Sequence[Room]) -> Slice | None:
         context, now = self._context, self._context.now()
+        (destination, cause), after = lane, span.after
         capabilities = context.broker.capabilities_for(destination)
         asked = ClaimFilter(
             destination,
             causes=() if cause is None else (cause,),
             except_causes=self._apart if cause is None else (),
             after=after,
+            until=span.until,
             native_delay=self._native_delay(capabilities),
             in_order=None if context.route.order_by is None else InOrder(self._drained_to),
         )

@@ -73,6 +73,7 @@ class OpenBatch:
                 source=self._source.queue,
                 kind=self._source.kind,
                 broker=context.route.broker,
+                by_origin=self._goes_back(),
             )
             self._leased_at = now
         letters = [one.letter for one in received]
@@ -80,6 +81,12 @@ class OpenBatch:
         oldest = first_enqueued(context, letters)
         if oldest is not None:
             self.oldest = oldest if self.oldest is None else min(self.oldest, oldest)
+
+    def _goes_back(self) -> bool:
+        """Whether copies go where they came from, each to its own queue, and nothing hangs on the order of those of
+        different ones."""
+        route = self._context.route
+        return route.order_by is None and route.destination_of(self._source.queue) is None
 
     def _newest_staged(self) -> int:
         """The greatest batch id that this ledger gave as far as staging tells, whatever became of the ledger since.

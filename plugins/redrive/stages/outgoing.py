@@ -24,12 +24,16 @@ from redrive.message import (
     tracking_headers,
 )
 from redrive.stages.context import Context, micros, not_sent_on
+from redrive.stages.stretches import Stretch
 
 _message_id = attrgetter("message_id")
 
 
-def outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged: list[Claimed]) -> Iterator[Outgoing]:
-    """The claimed messages as they go out, in order; payloads are read from staging file by file.
+def outgoing(
+    context: Context, todo: Sequence[Claimed], claimed: Slice, stretch: Stretch | None, damaged: list[Claimed]
+) -> Iterator[Outgoing]:
+    """The claimed messages as they go out, in order; payloads that are not in the ``stretch`` are read from staging
+    file by file.
 
     Those whose file turns out to be damaged are left out and added to ``damaged``.
     """
@@ -43,7 +47,7 @@ def outgoing(context: Context, todo: Sequence[Claimed], claimed: Slice, damaged:
     strip = not_sent_on(context.route, capabilities)
     claimed_at: dict[object, Micros | None] = {}  # one moment per slice, but for resends
     make = maker(Outgoing)
-    for together, letters in _letters(context, todo, paths, damaged):
+    for together, letters in _letters(context, todo, paths, stretch, damaged):
         for one, letter in zip(together, letters, strict=True):
             body = letter.body
             headers = clean_headers(letter.headers, strip)
@@ -87,7 +91,11 @@ def _delay(due_at: datetime | str, now: datetime, capabilities: Capabilities) ->
 
 
 def _letters(
-    context: Context, todo: Sequence[Claimed], paths: dict[int, str], damaged: list[Claimed]
+    context: Context,
+    todo: Sequence[Claimed],
+    paths: dict[int, str],
+    stretch: Stretch | None,
+    damaged: list[Claimed],
 ) -> Iterator[tuple[Sequence[Claimed], list[DeadLetter]]]:
     """What was claimed with its copies, those of a row group at a time."""
     end = 0
@@ -96,7 +104,8 @@ def _letters(
         end = bisect_left(todo, (batch_id + 1) << ROW_BITS, start, key=_message_id)
         rows = [one.message_id & (MAX_ROWS - 1) for one in todo[start:end]]
         try:
-            for letters in context.staging.letters(paths[batch_id], rows):
+            at_hand = stretch.letters(batch_id, rows) if stretch is not None else None
+            for letters in at_hand or context.staging.letters(paths[batch_id], rows):
                 start += len(letters)
                 yield todo[start - len(letters) : start], letters
         except StagingError:

@@ -37,6 +37,7 @@ from redrive.stages.context import FILE_DAMAGED, Context
 from redrive.stages.outgoing import outgoing
 from redrive.stages.prefetch import Prefetch
 from redrive.stages.rates import Rate
+from redrive.stages.stretches import Stretch
 
 log = logging.getLogger(__name__)
 
@@ -134,13 +135,14 @@ class SliceSender:
         if self._checker is not None:
             self._checker.close()
 
-    def send(self, claimed: Slice, rate: Rate, share: float) -> None:
-        """Send what the processed check doesn't know at ``rate``, slower where only a ``share`` of consumers works.
+    def send(self, claimed: Slice, rate: Rate, share: float, stretch: Stretch | None = None) -> None:
+        """Send what the processed check doesn't know at ``rate``, slower where only a ``share`` of consumers works;
+        ``stretch`` may have its payloads.
 
         Where the broker pipelines, the last parts of it may still be on the wire when this returns: see :meth:`finish`.
         Raises what a person has to mend: a missing queue, a missing permission, a staging that can't be read.
         """
-        one, parts = self._under_way(claimed, rate, share), self._parts(claimed.destination)
+        one, parts = self._under_way(claimed, rate, share, stretch), self._parts(claimed.destination)
         if one is None:
             return
         if parts == 1:
@@ -191,7 +193,7 @@ class SliceSender:
         pipelines = self._context.broker.capabilities_for(destination).pipelines
         return 2 if pipelines and self._context.route.deliver.confirm_window > 1 else 1
 
-    def _under_way(self, claimed: Slice, rate: Rate, share: float) -> _SliceUnderWay | None:
+    def _under_way(self, claimed: Slice, rate: Rate, share: float, stretch: Stretch | None) -> _SliceUnderWay | None:
         """The slice, as far as it is to be sent; None where it isn't."""
         began = time.monotonic()
         todo, damaged = self._without_processed(claimed), list[Claimed]()
@@ -201,7 +203,7 @@ class SliceSender:
             share,
             [each.message_id for each in todo],
             {each.message_id for each in todo if each.mode == "release"},
-            outgoing(self._context, todo, claimed, damaged),
+            outgoing(self._context, todo, claimed, stretch, damaged),
             damaged,
             began,
         )

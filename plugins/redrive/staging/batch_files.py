@@ -122,10 +122,20 @@ class Staging:
         """``relative`` as Arrow filesystems name it."""
         return f"{self.root}/{relative}"
 
-    def writer(self, relative: str, *, batch_id: int, route: str, source: str, kind: str, broker: str) -> BatchWriter:
+    def writer(
+        self,
+        relative: str,
+        *,
+        batch_id: int,
+        route: str,
+        source: str,
+        kind: str,
+        broker: str,
+        by_origin: bool = False,
+    ) -> BatchWriter:
         """Begin the file of one batch."""
         constants = {"batch_id": batch_id, "route": route, "source": source, "kind": kind, "broker": broker}
-        return BatchWriter(self, relative, constants)
+        return BatchWriter(self, relative, constants, by_origin=by_origin)
 
     def write_bytes(self, relative: str, content: bytes) -> str:
         """Write a small file (a manifest); returns its URI.
@@ -321,6 +331,15 @@ class Staging:
 
         The last file and row group stay open for the next call, which most often goes on where this one ended.
         """
+        for table in self._tables(relative, rows):
+            yield from _portions(table)
+
+    def payloads(self, relative: str, rows: Sequence[int]) -> "Payloads":
+        """The copies at ``rows`` (ascending), in memory, for several who each need some of them."""
+        return Payloads(rows, pa.concat_tables(list(self._tables(relative, rows))).combine_chunks())
+
+    def _tables(self, relative: str, rows: Sequence[int]) -> Iterator[pa.Table]:
+        """The payload columns of ``rows``, row group by row group."""
         path = self.full_path(relative)
         with staging_errors(path):
             if self._open is None or self._open.path != path:
@@ -336,13 +355,7 @@ class Staging:
             if not picked:
                 continue
             with staging_errors(path):
-                table = file.read(group)
-                if picked[-1] - picked[0] + 1 == len(picked):
-                    table = table.slice(picked[0], len(picked))  # neighbours: no copy
-                else:
-                    table = table.take(pa.array(picked, pa.int64()))
-            for done in range(0, len(picked), PORTION):
-                yield to_letters(table.slice(done, PORTION))
+                yield _at(file.read(group), picked)
         if position < len(rows):
             raise StagingError(f"{path}: has no row {rows[position]}")
 
@@ -351,6 +364,33 @@ class Staging:
         if self._open is not None:
             self._open.stream.close()
             self._open = None
+
+
+class Payloads:
+    """Copies at some rows of a batch file, in memory."""
+
+    def __init__(self, rows: Sequence[int], table: pa.Table) -> None:
+        self._rows = rows  # ascending
+        self._table = table
+
+    def letters(self, rows: Sequence[int]) -> Iterator[list[DeadLetter]] | None:
+        """Those at ``rows`` (ascending), as :meth:`Staging.letters` gives them; None where not all are here."""
+        places = [bisect_left(self._rows, row) for row in rows]
+        if any(place == len(self._rows) or self._rows[place] != row for place, row in zip(places, rows, strict=True)):
+            return None
+        return _portions(_at(self._table, places))
+
+
+def _at(table: pa.Table, places: Sequence[int]) -> pa.Table:
+    """The rows at ``places`` (ascending)."""
+    if places[-1] - places[0] + 1 == len(places):
+        return table.slice(places[0], len(places))  # neighbours: no copy
+    return table.take(pa.array(places, pa.int64()))
+
+
+def _portions(table: pa.Table) -> Iterator[list[DeadLetter]]:
+    for done in range(0, len(table), PORTION):
+        yield to_letters(table.slice(done, PORTION))
 
 
 class _OpenFile:

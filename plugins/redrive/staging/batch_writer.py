@@ -33,10 +33,17 @@ class Written:
 
 
 class BatchWriter:
-    """Writes one batch file, row group by row group; nothing of it counts before :meth:`close` returns."""
+    """Writes one batch file, row group by row group; nothing of it counts before :meth:`close` returns.
 
-    def __init__(self, staging: "Staging", relative: str, constants: dict[str, Any]) -> None:
+    With ``by_origin`` the copies of a row group are in the order of their origins, and those of one as they came: what
+    goes to one destination is together then, in the file and in the ledger.
+    """
+
+    def __init__(
+        self, staging: "Staging", relative: str, constants: dict[str, Any], *, by_origin: bool = False
+    ) -> None:
         self._staging = staging
+        self._by_origin = by_origin
         self._path = staging.full_path(relative)
         self._constants = constants
         self._letters: list[DeadLetter] = []
@@ -123,10 +130,21 @@ class BatchWriter:
         letters, self._letters = self._letters, []
         received, self._received = self._received, []
         self._pending_bytes = 0
+        if self._by_origin:
+            letters, received = _by_origin(letters, received)
         first = self.copies - len(letters)
         table = to_table(letters, received, self._constants, first)
         with staging_errors(self._path):
             self._writer.write_table(table)
+
+
+def _by_origin(letters: list[DeadLetter], received: list[Micros]) -> tuple[list[DeadLetter], list[Micros]]:
+    """Those of an origin one after the other, in the order in which they came."""
+    origins = [letter.origin or "" for letter in letters]
+    if len(set(origins)) < 2:
+        return letters, received
+    order = sorted(range(len(letters)), key=origins.__getitem__)
+    return [letters[place] for place in order], [received[place] for place in order]
 
 
 def _take(staging: "Staging", path: str) -> None:

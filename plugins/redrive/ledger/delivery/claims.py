@@ -58,7 +58,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFilter:
-    """Which messages a claim is for: selected ones for one destination with ids above ``after``.
+    """Which messages a claim is for: selected ones for one destination with ids above ``after``, up to ``until``.
 
     ``causes`` limits it to these causes, ``except_causes`` leaves some out: each cause with a rate of its own is
     claimed apart. With ``native_delay`` also those that the broker can keep until they are due. With ``in_order`` a
@@ -71,6 +71,7 @@ class ClaimFilter:
     causes: Sequence[str] = ()
     except_causes: Sequence[str] = ()
     after: int = -1
+    until: int | None = None
     native_delay: NativeDelay | None = None
     in_order: InOrder | None = None
 
@@ -115,6 +116,9 @@ def claim(ledger: Ledger, lease: RouteLease, asked: ClaimFilter, terms: ClaimTer
             marks = [f"{prefix}_{i}" for i in range(len(names))]
             where += f" and coalesce(due.cause, '') {verb} ({', '.join(':' + mark for mark in marks)})"
             values.update(zip(marks, names, strict=True))
+    if asked.until is not None:
+        where += " and message_id <= :last_id"
+        values["last_id"] = asked.until
     if asked.in_order:
         where += f" and {ordering.may_go('due')}"
         values |= ordering.values(asked.in_order.drained_to)

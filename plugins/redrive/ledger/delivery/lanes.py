@@ -15,6 +15,7 @@ from redrive.ledger.predicates import TO_RESEND, WATCHED, due
 from redrive.ledger.selecting import Selection
 from redrive.ledger.transactions import RouteLease
 from redrive.lifecycle import State
+from redrive.message import as_tuples
 from redrive.policy.aims import Aims
 
 
@@ -80,6 +81,36 @@ def of_resends(connection: Connection, route: str) -> list[Lane]:
         {"route": route},
     )
     return [Lane(row.destination, None, row.due) for row in rows]
+
+
+class Due(NamedTuple):
+    """A message that may be claimed."""
+
+    message_id: int
+    destination: str | None
+    body_bytes: int
+
+
+def next_due(
+    connection: Connection,
+    route: str,
+    now: datetime,
+    after: int,
+    most: int,
+    selection: Selection = Selection(),  # noqa: B008 - frozen
+    native_delay: NativeDelay | None = None,
+) -> list[Due]:
+    """The next ``most`` due messages with ids above ``after``, in the order of their ids, whatever their lane."""
+    where, values = selection.where()
+    rows = connection.execute(
+        sql(
+            "select message_id, destination, body_bytes from messages"
+            f" where route = :route and {due(due_by(native_delay), in_id_order=True)}"
+            f" and message_id > :after and {where} order by message_id limit :most"
+        ),
+        {"route": route, "now": now, "after": after, "most": most, **native_delay_values(native_delay), **values},
+    )
+    return list(as_tuples(Due, rows))
 
 
 def due_by(native_delay: NativeDelay | None) -> str:

@@ -54,7 +54,8 @@ messages = Table(
     ),
     Index("ix_messages_redrive_id", "redrive_id", unique=True),
     Index("ix_messages_broker_message_id", "broker_message_id"),
-    Index("ix_messages_route_state", "route", "state", "message_id"),
+    # With the destination behind it, so that a claim looks at no message of another one.
+    Index("ix_messages_route_state", "route", "state", "message_id", "destination"),
     Index(
         "ix_messages_due",
         "route",

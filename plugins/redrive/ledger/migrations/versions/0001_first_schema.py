@@ -350,7 +350,9 @@ def upgrade() -> None:
         postgresql_where=sa.text(UNFINISHED),
     )
     op.create_index("ix_messages_redrive_id", "messages", ["redrive_id"], unique=True)
-    op.create_index("ix_messages_route_state", "messages", ["route", "state", "message_id"], unique=False)
+    op.create_index(
+        "ix_messages_route_state", "messages", ["route", "state", "message_id", "destination"], unique=False
+    )
     op.create_table(
         "notifications",
         sa.Column("notification_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
