@@ -487,6 +487,23 @@ def test_what_is_left(text: str, left: str) -> None:
         ),
         pytest.param(("hat refused by BNPAFRPP today", "hat refused by COBADEFF today"), id="banks"),
         pytest.param(("SQLSTATE[HY000] [1040] Too many hats", "ERROR 1040 (HY000): Too many hats"), id="PDO"),
+        pytest.param(
+            (
+                "Failed password for mira from 10.0.0.7 port 4 ssh2",
+                "Failed password for root from 10.0.0.8 port 5 ssh2",
+            ),
+            id="who tried to sign in",
+        ),
+        pytest.param(
+            ("invalid user mira 10.0.0.7 port 4 left", "invalid user oskar 10.0.0.8 port 5 left"), id="who is unknown"
+        ),
+        pytest.param(
+            ('hat refused: identity="mira" method=hatband', 'hat refused: identity="oskar" method=hatband'),
+            id="an identity",
+        ),
+        pytest.param(
+            ("user mira authenticated by the hat rack", "user oskar authenticated by the hat rack"), id="who signed in"
+        ),
     ],
 )
 def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
@@ -785,6 +802,26 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
         ),
         pytest.param(
             ("Rejeição 204: Duplicidade de hat", "Rejeição 539: Duplicidade de hat"), id="numbers of rejections"
+        ),
+        pytest.param(
+            (
+                "HAT2_ERR_BRIM_LOST while ironing",
+                "HAT2_ERR_LACE_TORN while ironing",
+                "HAT2_ERR_SELF_IRONED while ironing",
+            ),
+            id="constants of words with a number in one",
+        ),
+        pytest.param(
+            ("pressing ended with Hat2BrimMissing today", "pressing ended with Hat2LaceRevoked today"),
+            id="names that say what is wrong, with a number in them",
+        ),
+        pytest.param(("ended by HT2_HAT_LOST now", "ended by HT2_HAT_UNKNOWN now"), id="the same in capitals"),
+        pytest.param(
+            ("HatPress.Iron failed for 7", "ShoePress.Iron failed for 7"), id="methods of classes, with a capital"
+        ),
+        pytest.param(
+            ("could not read user hats from 10.0.0.7", "could not read user shoes from 10.0.0.7"),
+            id="what a user has is no name of one",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from redrive.classification.values_and_names import is_of_failures
+from redrive.classification.values_and_names import is_of_failures, says_broken
 from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS
 
 WILDCARD: Final = "<*>"
@@ -62,6 +62,10 @@ _TELLING: Final = re.compile(
     r"(?:Exception|Error|Fault|Failure|Failed|Violation|Timeout)[A-Za-z]{0,20}$|(?:_ERROR|_EXCEPTION|_FAILED)$|^[0-9]{1,6}$|"
     r"^[A-Z]{2,5}-[0-9]{3,5}$|^[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}$|^[A-Z][A-Z0-9]{2}-[0-9]{1,2}$|^0[xX][0-9A-Fa-f]{4,8}$|^E?[A-Z0-9]{4,5}$|^code-[0-9]{1,2}$",
     re.ASCII,
+)
+# A constant of words is a name, whatever digit one of them has: X509_V_ERR_CERT_REVOKED, HTTP2_REFUSED_STREAM.
+_CONSTANT: Final = re.compile(
+    r"(?=(?:[A-Z0-9]+_)*[A-Z]{3,}_(?:[A-Z0-9]+_)*[A-Z]{3,}(?:_|$))[A-Z][A-Z0-9]{0,20}(?:_[A-Z][A-Z0-9]{0,20})+"
 )
 # What was asked for tells, and the way to a field: /api/orders, customer.taxId
 _OF_NAMES: Final = re.compile(
@@ -272,7 +276,7 @@ def _may_be_value(token: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def _skeleton(token: str) -> str:
-    if _IDENTIFIER.search(token) and not _TELLING.search(token) and not _OF_NAMES.fullmatch(token):
+    if _IDENTIFIER.search(token) and not _tells(token):
         # Where blanks part no words, a token is a whole clause.
         return token if _WITHOUT_BLANKS.search(token) else WILDCARD
     return token
@@ -280,7 +284,7 @@ def _skeleton(token: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _tells(token: str) -> bool:
-    return _TELLING.search(token) is not None or _OF_NAMES.fullmatch(token) is not None
+    return any((_TELLING.search(token), _OF_NAMES.fullmatch(token), _CONSTANT.fullmatch(token))) or says_broken(token)
 
 
 def _is_named(tokens: Tokens, at: int) -> bool:

@@ -75,6 +75,7 @@ _NUMBERED = re.compile(r"(?P<name>[A-Za-z]{3,40})(?:_-?<\*>)+")
 # deviceId_<*>_ts_<*>, as MongoDB calls indexes
 _NUMBERED_PARTS = re.compile(r"(?:[A-Za-z]{2,40}_-?<[*]>_?){2,6}")
 _CAMEL = re.compile(r"[A-Z]?[a-z]+[A-Z]|[A-Z][A-Z]+[a-z]")
+_CLASS = re.compile(r"(?:[A-Z][a-z]+){2,6}")
 _SAYS_MORE = re.compile(rf"{_CAMEL.pattern}|[a-z]_[a-z]")
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*(?:[.][A-Za-z_$*][A-Za-z0-9_$]*|\[\]|::[A-Za-z_]+)*(?:\(\))?")
 _HEADER = re.compile(r"x-[a-z-]+")
@@ -197,6 +198,14 @@ _SUBJECT = re.compile(
     r"((?:^|[:;,.(] )(?:[Cc]aller|[Uu]ser|[Pp]rincipal|[Cc]lient|[Tt]enant|[Mm]ember|[Ss]ubject)) [\w./@:<*>-]{1,120}"
     r"(?= (?:may|lacks|has no|does not|is not|cannot|can not|must|needs)\b)"
 )
+# password for ana from <*>, user ana logged in, invalid user ana <*>: who signed in, or tried to
+_SIGNED_IN = re.compile(
+    r"((?:^|[:;] )[Uu]ser(?= [^ ]+ (?:authenticated|connected|disconnected|logged (?:in|on|out)|from <\*>))"
+    r"|\b(?:[Ii]nvalid|[Ii]llegal|[Uu]nknown) user(?= [^ ]+ (?:from |at |port )?<\*>)"
+    r"|\b(?:password|publickey|[Ll]ogin|[Ss]ign-?in|[Aa]uthentication|credentials) for"
+    r"(?= [^ ]+ (?:from|at|on|via) <\*>))"
+    rf" (?!<|(?:{any_of('no_values')})\b)[\w.@-]{{1,64}}"
+)
 # Topic orders not present in metadata, access group: orders
 _QUEUE = re.compile(
     r"((?:^|[:;,.(] )(?:Topic|Queue|Stream|Subscription|Exchange|Container|Pod|Node|Namespace)) "
@@ -267,6 +276,9 @@ _REQUEST = re.compile(rf"(?:{'|'.join(METHODS)}) |[1-5][0-9]{{2}} [A-Z][a-z]")
 _CODED = frozenset(["code", "error", "errno", "state", "sqlstate", "status", "reason"])
 _VALUES, _NAMES = frozenset(WORDS["values"]), frozenset(WORDS["names"])
 
+_BROKEN = frozenset(WORDS["broken"])
+_OF_WORDS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{3,80}")
+_WORDS_IN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NOTHING = frozenset(["", "null", "nil", "none", "undefined"])
 # What a whole dotted word names: role hats.admin, hat_lost.html
 _GRANTS = frozenset(["role", "permission", "scope", "privilege", "grant"])
@@ -310,6 +322,7 @@ _TOLD_VALUES: Final = (
     ((), _UNKNOWN, r"\1 <*>"),
     ((), _SUBJECT, r"\1 <*>"),
     ((), _LETTER, r"\1 <*>"),
+    (("ser ", " for "), _SIGNED_IN, r"\1 <*>"),
     (("alue ",), _VALUE_OF, r"\1 <*> "),
 )
 # (limit: 5, user: ana); two and more of ", client: x, server: y"; qty=5
@@ -469,6 +482,14 @@ def is_of_failures(word: str) -> bool:
     return word in _known_words()
 
 
+def says_broken(word: str) -> bool:
+    """Whether it is a name of several words, of which one says what is wrong: OAuth2TokenRevoked."""
+    if not _OF_WORDS.fullmatch(word):
+        return False
+    words = _WORDS_IN.findall(word)
+    return len(words) > 1 and any(one.lower() in _BROKEN for one in words)
+
+
 @functools.cache
 def _known_words() -> frozenset[str]:
     """The words of failures, as the texts say that the causes were learned from."""
@@ -571,7 +592,7 @@ def _of_numbered(word: str) -> str:
         return blanked
     if BLANK not in word:
         is_name = _SMALL_NUMBER.fullmatch(word) is not None and not _is_random(word.rstrip(digits), turns=1)
-        return word if is_name or _CODE.fullmatch(word) else BLANK
+        return word if is_name or _CODE.fullmatch(word) or says_broken(word) else BLANK
     if word.endswith("$" + BLANK):  # of a table that day's part
         return _of_word(word[: -len(BLANK) - 1])
     if match := _NUMBERED.fullmatch(word):
@@ -625,6 +646,8 @@ def _last(word: str) -> str:
     parts = [part for part in word.rstrip(".:").split(".") if part]
     if len(parts) > 1 and parts[-2][:1].isupper() and not parts[-2].isupper() and parts[-1][:1].islower():
         return ".".join(parts[-2:])
+    if len(parts) > 1 and _CLASS.fullmatch(parts[-2]) and not _SAYS_MORE.search(parts[-1]):
+        return ".".join(parts[-2:])  # of Go and C#: methods have capitals
     if len(parts) > 1 and len(parts[-1]) == 1:
         return parts[0]
     return parts[-1] if parts else word
