@@ -504,6 +504,20 @@ def test_what_is_left(text: str, left: str) -> None:
         pytest.param(
             ("user mira authenticated by the hat rack", "user oskar authenticated by the hat rack"), id="who signed in"
         ),
+        pytest.param(
+            (
+                "rpc error: code = PermissionDenied desc = hat rack is not for mira",
+                "store: hat rack is not for mira",
+            ),
+            id="with and without gRPC",
+        ),
+        pytest.param(
+            (
+                '{"errors":[{"source":{"pointer":"/hats/3/brim"},"detail":"can\'t be blank"}]}',
+                '{"errors":[{"source":{"pointer":"/hats/12/brim"},"detail":"can\'t be blank"}]}',
+            ),
+            id="places in a list",
+        ),
     ],
 )
 def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
@@ -814,6 +828,75 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
         pytest.param(
             ("pressing ended with Hat2BrimMissing today", "pressing ended with Hat2LaceRevoked today"),
             id="names that say what is wrong, with a number in them",
+        ),
+        pytest.param(
+            ("No hats for model [App\\Models\\Hat] 7", "No hats for model [App\\Models\\HatBand] 7"),
+            id="a name in quotes is whole",
+        ),
+        pytest.param(
+            ("** (HatError) nothing in Hats.Press.iron/2", "** (HatError) nothing in Hats.Rack.hang/1"),
+            id="functions with their arity",
+        ),
+        pytest.param(("hat refused with reason '2035'", "hat refused with reason '2085'"), id="a reason in quotes"),
+        pytest.param(("the hat machine has status 51", "the hat machine has status 56"), id="short statuses"),
+        pytest.param(
+            ('Scan error on column index 4, name "brim": NULL', 'Scan error on column index 5, name "lace": NULL'),
+            id="columns that Go scans",
+        ),
+        pytest.param(
+            ("no hat made. Path: $.hats[3].brim | Line: 0", "no hat made. Path: $.hats[3].lace | Line: 0"),
+            id="ways through JSON",
+        ),
+        pytest.param(
+            ('hat failed at path "brim" for model "Hat"', 'hat failed at path "lace" for model "Hat"'),
+            id="paths of a model",
+        ),
+        pytest.param(
+            ('campo "Minha aba" inválido no chapéu 7', 'campo "Sua aba" inválido no chapéu 7'),
+            id="fields of several words",
+        ),
+        pytest.param(
+            ("No hats. 'Press' claim(s) are required for 7", "No hats. 'Wear' claim(s) are required for 7"),
+            id="claims that are lacking",
+        ),
+        pytest.param(
+            (
+                "rpc error: code = NotFound desc = hat rack: hat QX118",
+                "rpc error: code = PermissionDenied desc = hat rack: hat QX118",
+            ),
+            id="statuses of gRPC",
+        ),
+        pytest.param(
+            (
+                "cannot unmarshal string into Go struct field Hat.c2 of type int",
+                "cannot unmarshal string into Go struct field Hat.d2 of type int",
+            ),
+            id="fields with a number at their end",
+        ),
+        pytest.param(
+            (
+                '{"title":"Hats are wrong.","status":400,"errors":{"Brim":["The Brim is too wide."]}}',
+                '{"title":"Hats are wrong.","status":400,"errors":{"Lace":["The Lace is too long."]}}',
+            ),
+            id="fields of an answer, each with what is wrong",
+        ),
+        pytest.param(
+            ('{"errors":{"brim":"must be wider than 7"}}', '{"errors":{"lace":"must be wider than 7"}}'),
+            id="the same with one text each",
+        ),
+        pytest.param(
+            (
+                '{"errors":[{"source":{"pointer":"/data/brim"},"detail":"can\'t be blank"}]}',
+                '{"errors":[{"source":{"pointer":"/data/lace"},"detail":"can\'t be blank"}]}',
+            ),
+            id="pointers of JSON:API",
+        ),
+        pytest.param(
+            (
+                '[{"instancePath":"/hats/3/brim","message":"must be wide"}]',
+                '[{"instancePath":"/hats/3/lace","message":"must be wide"}]',
+            ),
+            id="pointers of JSON Schema",
         ),
         pytest.param(("ended by HT2_HAT_LOST now", "ended by HT2_HAT_UNKNOWN now"), id="the same in capitals"),
         pytest.param(

@@ -37,13 +37,18 @@ _SAYING = re.compile(
 )
 _OF_ERROR = re.compile(r"(?:^|[._-])(?:err|error|exception|exc|exc_info|cause|reason|fault|faultstring)$")
 _SENTENCE = re.compile(r"(?:message|msg|description|desc|detail|details|text|title|faultstring)$")
+# An object of these has what is wrong by field.
+_ERRORS = re.compile(r"(?:^|[._-])(?:errors|violations|invalid_(?:params|fields)|fields|model_state)$")
 # What was sent, beside what is wrong with it.
 _GIVEN = re.compile(r"\"(?:input|ctx|variables|payload|instance|request|params)\"\s*:\s*\{[^{}]{0,2000}\}\s*,?")
 _ITEM = re.compile(r"\"([^\"\n]{1,200})\"")
 # Statuses that are about what was asked for.
 _OF_RESOURCES = frozenset(["400", "404", "405", "409", "410", "422"])
 # The way to what is wrong in what was sent.
-_WAY = re.compile(r"(?:^|[._-])(?:path|loc|location|field|instance_?path|pointer)$")
+_WAY = re.compile(r"(?:^|[._-])(?:path|loc|location|field|instance_?path|pointer|expression)$")
+# The same as one text: /data/attributes/title, MedicationRequest.intent
+_POINTER = re.compile(r"(?:^|[._-])(?:pointer|instance_?path|data_?path|property_?path|expression)$")
+_STEP = re.compile(r"(?<![^/.\]])[A-Za-z_][\w-]*(?![^/.\[])")
 # Line 7, Col 6: where in what was sent it stands
 _LINE = re.compile(r"line (?:[0-9]|<\*>)", re.I)
 # query Report: what the client calls its request
@@ -71,6 +76,8 @@ _NO_NEWS = re.compile(
 _RAISED = re.compile(r"[A-Z]\w{2,60}(?:Error|Exception|NotFound|Failure): ")
 _WORD = re.compile(r"[A-Za-z0-9_.:/|-]{1,60}")
 _NUMBER = re.compile(r"[0-9]{6}|[0-9]{4}-")
+_KNOWN = re.compile(rf"{_SAYING.pattern}|{NAMING.pattern}")
+_LONGEST_CODE = 6
 _HEXADECIMAL_CODE = re.compile(r"0[xX][0-9A-Fa-f]{4,8}")
 # soap:Server: what is in front is what the document calls its schema
 _QUALIFIED = re.compile(r"^[A-Za-z][\w-]{0,20}:(?=[A-Z][a-z])")
@@ -176,17 +183,18 @@ def _together(fields: Sequence[tuple[str, str]], say: Callable[[str], str]) -> s
 
 def _named_and_told(fields: Iterable[tuple[str, str]], say: Callable[[str], str]) -> str:
     names: dict[str, str] = {}
-    messages: list[tuple[bool, str]] = []
+    fields, by_field = _by_field(fields)
+    messages = [(True, said) for line in by_field if (said := say(line))]
     raw: list[str] = []
     spare: dict[str, str] = {}  # other words, which may be what a name is about
     heard: set[str] = set()
     asked_for = ""
     for name, quoted in fields:
         key, items = field_of(name), _items(quoted)
-        if items and _WAY.search(key):
-            names.setdefault("path", ".".join(items))
-            continue
         value = _unescaped(items[0]) if items else unquoted(quoted)
+        if way := _way(key, items, value):
+            names.setdefault("path", way)
+            continue
         if not value or value in ("null", "[", "{", "-"):
             continue
         is_word = _WORD.fullmatch(value) is not None
@@ -212,6 +220,33 @@ def _named_and_told(fields: Iterable[tuple[str, str]], say: Callable[[str], str]
         names.setdefault("path", asked_for)
     pieces = " ".join(f"{key}={value}" for key, value in sorted(names.items()))
     return " | ".join(part for part in (pieces, BETWEEN.join(_news(messages))) if part)
+
+
+def _way(key: str, items: Sequence[str], value: str) -> str:
+    """The way to what is wrong in what was sent, "" where a field doesn't tell it."""
+    if items and _WAY.search(key):
+        return ".".join(items)
+    return ".".join(_STEP.findall(value)) if _POINTER.search(key) else ""
+
+
+def _by_field(fields: Iterable[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The fields but those behind ``errors`` whose texts say what is wrong with one, and that as lines:
+    ``{"errors": {"email": ["can't be blank"]}}``."""
+    others, lines, of_errors = list[tuple[str, str]](), list[str](), False
+    for name, quoted in fields:
+        of_errors |= quoted == "{" and _ERRORS.search(field_of(name)) is not None
+        texts = (_items(quoted) or [unquoted(quoted)]) if of_errors and not _KNOWN.search(field_of(name)) else []
+        if texts and _is_said(texts[0]):
+            lines.append(f"field '{name}': {texts[0]}")
+        else:
+            others.append((name, quoted))
+    return others, lines
+
+
+def _is_said(text: str) -> bool:
+    """Whether a text is a sentence, or the rest of one: several words, most of them in small letters."""
+    words = text.split()
+    return len(words) > 1 and sum(word[:1].islower() for word in words) * 2 > len(words)
 
 
 def _dead_lettered(fields: Iterable[tuple[str, str]]) -> str:
@@ -257,6 +292,7 @@ def _is_named(key: str, value: str) -> bool:
     """Whether the value of a naming field names something: it is no number or id, and says more than that it failed."""
     is_id = _ID.fullmatch(value) is not None and not _OF_CODES.search(key)
     is_number = _NUMBER.search(value) is not None and not _HEXADECIMAL_CODE.fullmatch(value)
+    is_number &= not (key == "code" and value.isdigit() and len(value) <= _LONGEST_CODE)
     return not (is_id or is_number or _NO_NEWS.match(value))
 
 

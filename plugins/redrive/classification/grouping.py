@@ -59,6 +59,11 @@ _NOT_ASKED_FOR = "".join(
         "uri=",
         "url: ",
         "URL: ",
+        # Of JSON:API and JSON Schema: the way to what is wrong.
+        '"pointer":"',
+        '"pointer": "',
+        '"instancePath":"',
+        '"instancePath": "',
     )
 )
 _SLASHES = ("/", "\\")
@@ -117,6 +122,14 @@ _CODE_BEFORE = "".join(
         "\\^",
         "[Rr]eason[ =]",
         "[Rr]eason: ",
+        "[Rr]eason '",
+        '[Cc]ode":"',
+        '[Cc]ode": "',
+        "[Cc]ause=",
+        "[Ff]ield ",
+        "[Tt]ag ",
+        "Kennzahl ",
+        "alert number ",
         "SQLERRMC=",
         "COLNO=",
         "STATE\\[[0-9A-Z]{5}\\] \\[",

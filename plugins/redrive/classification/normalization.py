@@ -425,6 +425,8 @@ _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?:: | - )(?=[^ ])")
 _QUOTED = re.compile(r"([\"'])([^\"'\n]{3,1500})\1(?=$|[\s,;)\]}])")
 _TRIES: Final = frozenset(WORDS["tries"])
 _HAS_DIGIT = re.compile(r"[0-9]")
+# rpc error: code = PermissionDenied desc = …: but for those of which any failure may be
+_RPC_STATUS = re.compile(r"rpc error: code = (?!Unknown|Internal|Unavailable)([A-Z][A-Za-z]{2,30}) desc = ")
 _PLAIN = re.compile(r"(?<![\w<])[^\W\d_]{2,40}(?:_[^\W\d_]{2,40}){0,6}(?![\w*])")
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 _DETAIL = re.compile(rf"\s*(?:{any_of('details')}|LINE [0-9<]|[A-ZÄÖÜÀÂÇÉÈÊÍÓÚÑ]{{3,20}}(?: [0-9]+)? ?: )")
@@ -459,6 +461,8 @@ def template(masked: str) -> str:
             words, frame = _traced(trace)
             return words[:MAX_TEMPLATE] + (FRAME + frame if frame else "")
     said, at, frame = (_line(masked) or masked).partition(FRAME)
+    if (status := _RPC_STATUS.search(masked)) and status[1] not in said:
+        said = f"{said} ({status[1]})"  # not every client tells it
     if not _TWO_LETTERS.search(said) and (told := _PLAIN.findall(masked[:_LONGEST])):
         said = " ".join(told)  # whatever it is, it is not what every other is
     frame, parted, others = frame.partition(BETWEEN)

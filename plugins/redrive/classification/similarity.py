@@ -162,7 +162,8 @@ def _tell_apart(
         if at == _IN_FRONT and "" in said.values():
             # What some tell without a front, others tell with the name of a program in front.
             said = {template: _of_failures(front) for template, front in said.items()}
-        telling = _telling(set(said.values()), is_in_front=at == _IN_FRONT)
+        cut = {value for template, value in said.items() if _may_go_on(template, value)}
+        telling = _telling(set(said.values()), cut, is_in_front=at == _IN_FRONT)
         if telling:
             apart: dict[str, list[tuple[str, Parts]]] = {}
             for template, parts in members:
@@ -334,10 +335,18 @@ def _cut_short(
     return into
 
 
-def _telling(values: set[str], *, is_in_front: bool = False) -> dict[str, str]:
+def _may_go_on(template: str, value: str) -> bool:
+    """Whether the last word of a part may be the beginning of one: a text was cut there, or others have a longer path.
+    What stands in quotes is whole: *model 'Order'* is not *model 'OrderLine'*."""
+    last = value.rpartition(" ")[2]
+    return last not in quoted_in(template) or f"/{last}" in template.lower()
+
+
+def _telling(values: set[str], cut: Collection[str], *, is_in_front: bool = False) -> dict[str, str]:
     """Of the values of a part that tells failures apart, which of them are one; {} of one that doesn't.
 
-    A value that says less is the only one that says all of it and more. Of what is in front of a failure, *settle: load
+    A value that says less is the only one that says all of it and more; of those that are ``cut`` the last word is the
+    one that begins so. Of what is in front of a failure, *settle: load
     claim* may be told without *settle*, not without *load claim*, which is next to it.
     """
     if len(values) <= 1:
@@ -345,7 +354,7 @@ def _telling(values: set[str], *, is_in_front: bool = False) -> dict[str, str]:
     sets = {value: frozenset(value.split()) - {NEAREST} for value in sorted(values)}
     having = _by_word(sets)
     every = sorted(having)
-    for value in sorted(values):  # a last word that was cut short is the word that begins so
+    for value in sorted(cut):
         last = value.rpartition(" ")[2]
         if last and (at := bisect_right(every, last)) < len(every) and every[at].startswith(last):
             rest = sets[value] - {last}

@@ -60,7 +60,8 @@ _IDENTIFIER: Final = re.compile(
 # These tell failures apart even where they vary: names of exceptions, and the codes that masks have left.
 _TELLING: Final = re.compile(
     r"(?:Exception|Error|Fault|Failure|Failed|Violation|Timeout)[A-Za-z]{0,20}$|(?:_ERROR|_EXCEPTION|_FAILED)$|^[0-9]{1,6}$|"
-    r"^[A-Z]{2,5}-[0-9]{3,5}$|^[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}$|^[A-Z][A-Z0-9]{2}-[0-9]{1,2}$|^0[xX][0-9A-Fa-f]{4,8}$|^E?[A-Z0-9]{4,5}$|^code-[0-9]{1,2}$",
+    r"^[A-Z]{2,5}-[0-9]{3,5}$|^[A-Z][A-Z0-9]{2}(?:\^[0-9]{1,2}){1,4}$|^[A-Z][A-Z0-9]{2}-[0-9]{1,2}$|^0[xX][0-9A-Fa-f]{2,8}$|^E?[A-Z0-9]{4,5}$|"
+    r"^(?:code|status|cause|reason|field|tag|kennzahl|number)-[0-9]{1,2}$",
     re.ASCII,
 )
 # A constant of words is a name, whatever digit one of them has: X509_V_ERR_CERT_REVOKED, HTTP2_REFUSED_STREAM.
@@ -69,7 +70,8 @@ _CONSTANT: Final = re.compile(
 )
 # What was asked for tells, and the way to a field: /api/orders, customer.taxId
 _OF_NAMES: Final = re.compile(
-    r"[A-Za-z_]+(?:[.][A-Za-z_]+){1,3}|[a-z][a-z_-]*/[a-z][a-z_-]*|(?:/[A-Za-z][A-Za-z_-]*){1,6}", re.ASCII
+    r"[A-Za-z_]+(?:[.][A-Za-z_]+){1,3}|[A-Z][A-Za-z]+[.][a-z]+[A-Z][A-Za-z]*[0-9]{1,2}|[a-z][a-z_-]*/[a-z][a-z_-]*|(?:/[A-Za-z][A-Za-z_-]*){1,6}",
+    re.ASCII,
 )
 _WITHOUT_BLANKS: Final = re.compile(f"[{WITHOUT_BLANKS}]")
 _SHOUTED: Final = re.compile(r"[A-Z]{2,4}")

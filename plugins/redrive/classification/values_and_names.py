@@ -56,7 +56,7 @@ _TOKEN = re.compile(
 _DIGIT = re.compile(r"[0-9]|<\*>")
 # What has digits and is a name all the same: ORA-00060, 42S02, ENOENT, NOT_FOUND, 503; utf8, x509, S3.
 _CODE = re.compile(
-    r"0[xX][0-9A-Fa-f]{4,8}|[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
+    r"0[xX][0-9A-Fa-f]{2,8}|[A-Z]{1,6}[_-]?[0-9]{2,6}[A-Z]?|[0-9]{2}[A-Z0-9]{3}|[0-9]{3,6}|[45][.][0-9][.][0-9]{1,3}|E[A-Z]{3,12}|"
     r"[A-Z][A-Z0-9]{2}-[0-9]{1,2}(?:[.][0-9])?|[A-Z][0-9]/[0-9]{3}|[A-Z0-9]+(?:_[A-Z0-9]+)+|DATA_[0-9a-f]{2,4}|[a-z][a-z0-9-]{1,20}:[A-Z][A-Za-z]{3,60}"
 )
 # In scripts that part no words by blanks, what is in another script.
@@ -134,7 +134,12 @@ _OTHER_CODE = re.compile(
     r" (?:[0-9]{3,12}|[A-Z]{1,3}[0-9]{1,6})(?![^\W])"
 )
 # decline code 51: short ones are codes behind these words alone
-_SHORT_CODE = re.compile(rf"(?<![^\W_])((?:{any_of('of_failures')}) code):? ([0-9]{{1,2}})(?![\w.,:-])", re.I)
+_SHORT_CODE = re.compile(
+    rf"(?<![^\W_])((?:{any_of('of_failures')}) code|status|cause|reason|field|tag|kennzahl|alert number)(?::? |=)"
+    r"([0-9]{1,2})(?![\w.,:-])",
+    re.I,
+)
+_OF_SHORT_CODES = ("code", "tatus", "ause", "eason", "ield", "tag", "ennzahl", "number")
 # XGLU^Glucose^L, as HL7 writes a code of a catalogue
 _CODED_VALUE = re.compile(r"(?<![^\s(\[])[A-Za-z0-9._-]{1,40}\^[^\s^()]{2,80}\^[A-Za-z0-9]{1,20}(?![\w^])")
 # 'duration'='PT30M'
@@ -155,6 +160,16 @@ _SMALL_COMPANY = re.compile(
     + _SMALL_FORMS
     + r"(?![\w.-])[.]?"
 )
+# column index 4, name "closed_by", as Go's database/sql tells it
+_SCANNED = re.compile(r"column index (?:<\*>|[0-9]+), name (?=[\"'])")
+# $.lines[3].qty
+_JSON_PATH = re.compile(r"(?<![\w$'\"])[$](?:[.][A-Za-z_]\w{0,60}|\[(?:<\*>|[0-9]{1,6}|\*)\]){1,12}(?![\w(])")
+# Shop.Cart.total/1, as Elixir calls functions
+_WITH_ARITY = re.compile(r"(?<![\w/.])((?:[A-Z]\w{0,60}[.]){1,8}[a-z_]\w{0,60}[?!]?)/<\*>(?![\w/])")
+# method plan, parameter depot
+_NAMED_LAST = re.compile(r"(, (?:parameter|argument|field|property)) ([A-Za-z_]\w{0,60})$")
+_PART_OF_PATH = re.compile(r"(?<=[.])[A-Za-z_]\w*")
+_AT_PATH = re.compile(r" at path (?=[\"'][A-Za-z_][\w.]{0,60}[\"'])")
 _MEDIA_TYPE = re.compile(
     r"(?<![\w/])(?:text|application|image|audio|video|multipart)/[\w.+-]{1,80}(?:; ?charset=[\w-]{1,20})?"
 )
@@ -169,7 +184,7 @@ _BANK = re.compile(r"(?<![^\W_])((?:by|from|to|at|bank|BIC)) ([A-Z]{6}[A-Z0-9]{2
 _CALLED = re.compile(
     rf"(?<![^\W_])((?:in|at|from|to|near|via|dans|chez|à|en|de|pour)(?: (?:the|le|la|el))?"
     rf"(?: (?!(?:{any_of('names')}|entity|model|resource|object|record|schema|document)\b)[a-z\u00df-\u00ff]{{2,20}})?)"
-    rf" ({_CAPITAL})(?![\w-]|[ ]?[#='\"]|[ ]<\*>|[ ](?:{any_of('names')}|id)\b)"
+    rf" ({_CAPITAL})(?![\w-]|[.]\w|[ ]?[#='\"]|[ ]<\*>|[ ](?:{any_of('names')}|id)\b)"
 )
 _GERMAN = re.compile(rf"(?<![^\W_])(?:{any_of('german')})(?![^\W_])")
 _OF_TYPES = re.compile(rf"(?<![^\W_])(?:{any_of('of_types')})", re.I)
@@ -269,6 +284,9 @@ _OF_BROKER = re.compile(
     r"(?=[A-Za-z#$])[\w.#$*/<>:-]{1,200}",
     re.I,
 )
+_PARTS_OF_NAME = re.compile(r"::|\\|->")
+# Reading.co2, pay.Mandate.getLine1()
+_FIELD_OF_CLASS = re.compile(r"(?:[a-z]\w{0,40}[.]){0,8}[A-Z][A-Za-z]{1,60}[.][a-z][A-Za-z_]{0,60}[0-9]{1,2}(?:\(\))?")
 _SHORTEST_ID, _MANY_TURNS, _STRANGE = 8, 3, 3.8
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # A request, or a status with its words.
@@ -276,9 +294,16 @@ _REQUEST = re.compile(rf"(?:{'|'.join(METHODS)}) |[1-5][0-9]{{2}} [A-Z][a-z]")
 _CODED = frozenset(["code", "error", "errno", "state", "sqlstate", "status", "reason"])
 _VALUES, _NAMES = frozenset(WORDS["values"]), frozenset(WORDS["names"])
 
+# {jakarta.validation.constraints.NotBlank.message}
+_RULE_OF_BEANS = re.compile(r"\{(?:\w{1,40}[.]){1,8}(\w{1,60})[.]message\}")
+# 'Send' claim(s) are required
+_GRANTED = re.compile(r" (?:claims?|permissions?|privileges?|scopes?|rights?|grants?)\b")
 _BROKEN = frozenset(WORDS["broken"])
 _OF_WORDS = re.compile(r"[A-Za-z][A-Za-z0-9_-]{3,80}")
 _WORDS_IN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+# What people call what they fill in: field "Postal code"
+_FIELDS = frozenset(WORDS["fields"])
+_LONGEST_LABEL = 4
 _NOTHING = frozenset(["", "null", "nil", "none", "undefined"])
 # What a whole dotted word names: role hats.admin, hat_lost.html
 _GRANTS = frozenset(["role", "permission", "scope", "privilege", "grant"])
@@ -329,7 +354,10 @@ _TOLD_VALUES: Final = (
 _LISTED = re.compile(rf"([(\uff08,] ?(?:{any_of('nouns')})):? [\w.@-]+(?=[),\uff09])", re.I)
 # , tenant retail: at the end too
 _LISTED_LAST = re.compile(rf"(, (?!stat)(?:{any_of('nouns')})) [\w.@-]+$", re.I)
-_CLAUSE = re.compile(r"[,;] [A-Za-z_]{2,20}(?:: |=)(?:\"[^\"\n]{0,300}\"|[^ ,;=\n]{1,200})(?=[,;]|$)")
+_CLAUSE = re.compile(
+    r"[,;] (?!\w*(?:[Cc]ode|[Ss]tatus|[Ee]rrno)(?:: |=))[A-Za-z_]{2,20}(?:: |=)"
+    r"(?:\"[^\"\n]{0,300}\"|[^ ,;=\n]{1,200})(?=[,;]|$)"
+)
 _SETTING = re.compile(r"(?<![^\W])([A-Za-z_][\w.-]{0,40})=([^\s,;()\[\]{}\"']{1,200})")
 # What a driver prints of its objects.
 _DUMP = re.compile(
@@ -397,8 +425,9 @@ def phrase(text: str) -> str:
             text = _CLAUSE.sub("", text)
     if "=" in text:
         text = _SETTING.sub(_setting, text)
-    if "code " in text:
+    if any(word in text for word in _OF_SHORT_CODES):
         text = _SHORT_CODE.sub(r"\1-\2", text)
+    if "code " in text:
         text = _OTHER_CODE.sub(r"\1 <*>", text)
     if "/" in text:
         text = _MEDIA_TYPE.sub(BLANK, text)
@@ -425,7 +454,20 @@ def _with_forms_told(text: str) -> str:
         text = _CODED_VALUE.sub(BLANK, text)
     if "'='" in text:
         text = _QUOTED_SETTING.sub(rf"\1={BLANK}", text)
+    if "column index" in text:
+        text = _SCANNED.sub("column ", text)
+    if "$" in text:
+        text = _JSON_PATH.sub(_of_json_path, text)
+    if f"/{BLANK}" in text:
+        text = _WITH_ARITY.sub(r"\1()", text)
+    text = _NAMED_LAST.sub(r"\1 '\2'", text)
+    if " at path " in text:
+        text = _AT_PATH.sub(" at field ", text)
     return _REQUIRED.sub(r"field '\2'", text) if "'" in text or '"' in text else text
+
+
+def _of_json_path(match: re.Match[str]) -> str:
+    return f"field '{'.'.join(_PART_OF_PATH.findall(match[0]))}'"
 
 
 def _without_companies(text: str) -> str:
@@ -552,7 +594,8 @@ def _prose(text: str) -> Iterator[str]:
         elif kind == "bracket" and " " in match[kind].strip():
             yield f"({''.join(_prose(match[kind]))})"
         else:
-            name = _of_quoted(match[kind].strip(), before)
+            granted = before if _GRANTED.match(text, match.end()) is None else "operation"
+            name = _of_quoted(match[kind].strip(), granted)
             yield name if BLANK in name or " " in name else f"'{name}'"
 
 
@@ -578,12 +621,13 @@ def _of_word(word: str) -> str:
     if "." in word and _SAYS_MORE.search(last := word.rpartition(".")[2]) and not _DIGIT.search(last):
         return _last(word)
     if _DIGIT.search(word):
-        return _of_numbered(word)
+        part = _PARTS_OF_NAME.split(word)[-1]  # what is called, of a class with a number
+        return part if part != word and part.isidentifier() and not _DIGIT.search(part) else _of_numbered(word)
     if "@" in word or _SHOUTED.fullmatch(word):
         return BLANK
     if "." in word.strip("."):
         return BLANK if _HOST.fullmatch(word) else _last(word)
-    return re.split(r"::|\\|->", word)[-1] or word
+    return _PARTS_OF_NAME.split(word)[-1] or word
 
 
 def _of_numbered(word: str) -> str:
@@ -592,7 +636,9 @@ def _of_numbered(word: str) -> str:
         return blanked
     if BLANK not in word:
         is_name = _SMALL_NUMBER.fullmatch(word) is not None and not _is_random(word.rstrip(digits), turns=1)
-        return word if is_name or _CODE.fullmatch(word) or says_broken(word) else BLANK
+        if is_name or _CODE.fullmatch(word) or says_broken(word):
+            return word
+        return _last(word) if _FIELD_OF_CLASS.fullmatch(word) else BLANK
     if word.endswith("$" + BLANK):  # of a table that day's part
         return _of_word(word[: -len(BLANK) - 1])
     if match := _NUMBERED.fullmatch(word):
@@ -661,13 +707,15 @@ def _of_quoted(said: str, before: str) -> str:
         return _of_url(said.partition("://")[2]) if said.startswith(("http", "ws")) else BLANK
     if said.startswith("<"):
         return BLANK
-    if _PHP_CLASS.fullmatch(said):
-        return re.split(r"\\+", said)[-1]
+    if form := _of_form(said):
+        return form
     if " " in said:
         # A sentence in quotes is a message; a few words are a value.
         words = [word.strip(":,.;'") for word in said.split()]
         is_sentence = len(words) > 3 and sum(word.islower() and word.isalpha() for word in words) > 2
         is_sentence |= _SAYS.search(said) is not None
+        if before.lower().rstrip(":=") in _FIELDS and len(words) <= _LONGEST_LABEL and all(map(str.isalpha, words)):
+            return "_".join(words)
         return "".join(_prose(said)) if is_sentence else BLANK
     context = before.lower().rstrip(":=")
     if before.endswith(_CALLED_NAMES) and len(said) <= _LONGEST_NAME:
@@ -681,10 +729,20 @@ def _of_quoted(said: str, before: str) -> str:
     if context in _NAMES:
         return _last(said) if is_name or said.isalpha() else _of_numbered(said) if _DIGIT.search(said) else said
     if _DIGIT.search(said) or ("." in said and _HOST.fullmatch(said)):
-        return said if is_code else BLANK
+        return said if is_code else _last(said) if _FIELD_OF_CLASS.fullmatch(said) else BLANK
     if is_name and (said.islower() or "_" in said or said.endswith("()") or _CAMEL.search(said)):
         return _last(said)
     return said if _HEADER.fullmatch(said) else BLANK
+
+
+def _of_form(said: str) -> str:
+    """What a name of a form of its own names, "" of any other: a class of PHP, or a part of one; a rule of Java's
+    beans."""
+    if match := _RULE_OF_BEANS.fullmatch(said):
+        return match[1]
+    php, hash_, of_php = said.partition("#")
+    is_php = _PHP_CLASS.fullmatch(php) is not None and (not hash_ or of_php.isidentifier())
+    return re.split(r"\\+", said)[-1] if is_php else ""
 
 
 def path_words(asked_for: str) -> str:
