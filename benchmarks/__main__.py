@@ -10,6 +10,7 @@ BENCHMARKS = {
     "redelivery": "What a redelivery does to a slow consumer (simulated)",
     "accuracy": "Accuracy of causes",
     "grouping": "Accuracy of groups",
+    "lookalikes": "Failures that look alike, and one failure that looks different",
     "classification": "Speed of causes and groups, beside Drain3 (two cores)",
     "growth": "What a year of finished messages costs (SQLite)",
     "memory": "What memory each stage takes (SQLite)",

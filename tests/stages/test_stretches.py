@@ -1,5 +1,6 @@
 """Messages for many destinations that lie mixed in the same files: each is read once, and nobody waits for another."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,6 +147,33 @@ def test_sends_of_unknown_fate_go_first_wherever_they_are(mixed: Callable[..., W
     assert deliver(workshop, run)["redelivered"] == 16
     for queue in SHOPS:
         assert workshop.bodies(queue) == [f"{queue} 019".encode(), f"{queue} new".encode()]
+
+
+@pytest.mark.parametrize(
+    ("route", "selection"),
+    [
+        ({"order_by": "attribute:key"}, None),
+        ({}, pipeline.Selection(attributes=(("message_id", "shop-3 001"),))),
+    ],
+    ids=["in order", "by attribute"],
+)
+def test_where_little_may_go_not_all_is_read(
+    mixed: Callable[..., Workshop],
+    short: None,
+    groups_read: Counter[tuple[str, int]],
+    route: dict[str, Any],
+    selection: Any,
+) -> None:
+    workshop = mixed(2, **route)
+    for queue in SHOPS:
+        for _ in range(18):
+            key = (batch_files.Header("key", "String", "one"),)
+            workshop.world.put("orders-dlq", batch_files.DeadLetter("", b"x", key, (), origin=queue))
+    run = until_plan(workshop)
+    groups_read.clear()
+    run = dataclasses.replace(run, selection=selection) if selection else run
+    assert 1 <= deliver(workshop, run)["redelivered"] <= 17
+    assert sum(groups_read.values()) <= 4, "of eight"
 
 
 def test_a_damaged_file_stops_its_own_messages_only(mixed: Callable[..., Workshop], short: None) -> None:

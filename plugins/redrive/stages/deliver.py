@@ -174,7 +174,9 @@ class _Delivery:
         for ever, a destination that stays full.
         """
         moved, waited = False, 0.0
-        course = Course(due)
+        # Of an order key one message goes at a time, and attributes are looked up in the files.
+        context = self._context
+        course = Course(due, together=context.route.order_by is None and not context.selection.attributes)
         course.go_on(self._context, self._ahead())
         while course and self._monotonic() < self._look_up_at:
             waits, progress = dict[LaneName, float](), False

@@ -5,6 +5,7 @@ read all files, for each destination anew. So where lanes are many, the next due
 many as fit into memory: a stretch. Each lane then has its slices of that, until they all go on to the next one.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -54,10 +55,14 @@ class Stretch:
 
 
 class Course:
-    """How far each lane got, and the stretch that they are in; without one each has all that is due before it."""
+    """How far each lane got, and the stretch that they are in; without one each has all that is due before it.
 
-    def __init__(self, due: Iterable[Lane]) -> None:
+    Not ``together`` they go where little of what is due may be claimed: to read all of it would be for nothing.
+    """
+
+    def __init__(self, due: Iterable[Lane], *, together: bool = True) -> None:
         self.stretch: Stretch | None = None
+        self._least = MANY_LANES if together else sys.maxsize
         self._reached: dict[LaneName, int] = {(lane.destination, lane.cause): -1 for lane in due}
 
     def __bool__(self) -> bool:
@@ -105,7 +110,7 @@ class Course:
         begin: int | None = self.stretch.span.until if self.stretch is not None else -1
         if begin is None:
             return False
-        if len(self._reached) < MANY_LANES:
+        if len(self._reached) < self._least:
             was, self.stretch = self.stretch, None
             return was is not None
         self.stretch = None  # never two in memory because of us
@@ -120,10 +125,9 @@ def _read(context: Context, after: int, destinations: AbstractSet[str], ahead: N
     """The next stretch of what is due for ``destinations``."""
     chosen, last, size, until = list[int](), dict[str, int](), 0, after
     end = False
-    selection = context.selection.without_attributes()
     while size < STRETCH_BYTES and not end:
         with context.ledger.read() as connection:
-            page = lanes.next_due(connection, context.name, context.now(), until, PAGE, selection, ahead)
+            page = lanes.next_due(connection, context.name, context.now(), until, PAGE, context.selection, ahead)
         for message_id, destination, body_bytes in page:
             until = message_id
             if destination is not None and destination in destinations:

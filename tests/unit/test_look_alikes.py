@@ -1,0 +1,24 @@
+"""Failures that look alike: what was told apart once stays so."""
+
+import pytest
+from benchmarks import lookalikes
+
+#: Sets that are merged or split, of each file: less is better, more is a step back.
+WRONG = {"application_code": (9, 39), "odd_software": (50, 16)}
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, lookalikes.Measured]:
+    return {file.name: file for file in lookalikes.measure()}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_no_more_are_wrong_than_were(measured: dict[str, lookalikes.Measured], name: str) -> None:
+    file = measured[name]
+    merged, split = WRONG[name]
+    assert len(file.merged) <= merged, [each["id"] for each in file.merged]
+    assert len(file.split) <= split, [each["id"] for each in file.split]
+
+
+def test_every_file_is_held(measured: dict[str, lookalikes.Measured]) -> None:
+    assert measured.keys() == WRONG.keys()
