@@ -898,6 +898,40 @@ def test_one_failure_however_it_is_told(tellings: tuple[str, ...]) -> None:
             ),
             id="pointers of JSON Schema",
         ),
+        pytest.param(
+            ("'Hat Brim' must not be empty.", "'Hat Lace' must not be empty."), id="properties in front of their rule"
+        ),
+        pytest.param(
+            ("required hat fields are missing: ['Brim']", "required hat fields are missing: ['Lace']"),
+            id="fields that are missing",
+        ),
+        pytest.param(
+            ("HatError: rack.hats[0].brim: must be wide", "HatError: rack.hats[0].lace: must be wide"),
+            id="ways with an index",
+        ),
+        pytest.param(
+            (
+                'Cannot read Hat from "7"\n at (through reference chain: Rack["hats"]->Hat["brim"])',
+                'Cannot read Hat from "7"\n at (through reference chain: Rack["hats"]->Hat["lace"])',
+            ),
+            id="fields that Jackson could not read",
+        ),
+        pytest.param(
+            (
+                "An instance of Hat has failed the validation:\n"
+                " - property brim has failed the following constraints: isWide ",
+                "An instance of Hat has failed the validation:\n"
+                " - property lace has failed the following constraints: isWide ",
+            ),
+            id="properties that a class-validator refused",
+        ),
+        pytest.param(
+            (
+                '{"errors":[{"code":"WRONG","field":["hats","0","brim"],"message":"must be 7 or more"}]}',
+                '{"errors":[{"code":"WRONG","field":["hats","0","lace"],"message":"must be 7 or more"}]}',
+            ),
+            id="ways as lists",
+        ),
         pytest.param(("ended by HT2_HAT_LOST now", "ended by HT2_HAT_UNKNOWN now"), id="the same in capitals"),
         pytest.param(
             ("HatPress.Iron failed for 7", "ShoePress.Iron failed for 7"), id="methods of classes, with a capital"

@@ -48,7 +48,7 @@ _OF_RESOURCES = frozenset(["400", "404", "405", "409", "410", "422"])
 _WAY = re.compile(r"(?:^|[._-])(?:path|loc|location|field|instance_?path|pointer|expression)$")
 # The same as one text: /data/attributes/title, MedicationRequest.intent
 _POINTER = re.compile(r"(?:^|[._-])(?:pointer|instance_?path|data_?path|property_?path|expression)$")
-_STEP = re.compile(r"(?<![^/.\]])[A-Za-z_][\w-]*(?![^/.\[])")
+_STEP = re.compile(r"(?<![^/.\]#])[A-Za-z_][\w-]*(?![^/.\[])")
 # Line 7, Col 6: where in what was sent it stands
 _LINE = re.compile(r"line (?:[0-9]|<\*>)", re.I)
 # query Report: what the client calls its request
@@ -225,7 +225,7 @@ def _named_and_told(fields: Iterable[tuple[str, str]], say: Callable[[str], str]
 def _way(key: str, items: Sequence[str], value: str) -> str:
     """The way to what is wrong in what was sent, "" where a field doesn't tell it."""
     if items and _WAY.search(key):
-        return ".".join(items)
+        return ".".join(item for item in items if not item.isdigit() and item != BLANK) or ".".join(items)
     return ".".join(_STEP.findall(value)) if _POINTER.search(key) else ""
 
 

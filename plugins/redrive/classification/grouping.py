@@ -62,6 +62,8 @@ _NOT_ASKED_FOR = "".join(
         # Of JSON:API and JSON Schema: the way to what is wrong.
         '"pointer":"',
         '"pointer": "',
+        '"pointer":"#',
+        '"pointer": "#',
         '"instancePath":"',
         '"instancePath": "',
     )

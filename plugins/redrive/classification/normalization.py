@@ -425,6 +425,12 @@ _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?:: | - )(?=[^ ])")
 _QUOTED = re.compile(r"([\"'])([^\"'\n]{3,1500})\1(?=$|[\s,;)\]}])")
 _TRIES: Final = frozenset(WORDS["tries"])
 _HAS_DIGIT = re.compile(r"[0-9]")
+# (through reference chain: shop.Order["lines"]->java.util.ArrayList[0]->shop.Line["due"])
+_REFERENCES = re.compile(r"through reference chain: ([^\n)]{1,600})")
+_REFERENCE = re.compile(r"\[\"([A-Za-z_]\w{0,60})\"\]")
+# - property iban has failed the following constraints: isIBAN, isNotEmpty
+_REFUSED = re.compile(r"- property ([A-Za-z_][\w.]{0,80}) has failed the following constraints: (\w{1,40})")
+_MOST_FIELDS = 3
 # rpc error: code = PermissionDenied desc = …: but for those of which any failure may be
 _RPC_STATUS = re.compile(r"rpc error: code = (?!Unknown|Internal|Unavailable)([A-Z][A-Za-z]{2,30}) desc = ")
 _PLAIN = re.compile(r"(?<![\w<])[^\W\d_]{2,40}(?:_[^\W\d_]{2,40}){0,6}(?![\w*])")
@@ -461,12 +467,23 @@ def template(masked: str) -> str:
             words, frame = _traced(trace)
             return words[:MAX_TEMPLATE] + (FRAME + frame if frame else "")
     said, at, frame = (_line(masked) or masked).partition(FRAME)
-    if (status := _RPC_STATUS.search(masked)) and status[1] not in said:
-        said = f"{said} ({status[1]})"  # not every client tells it
+    if (more := _told_apart_from_it(masked)) and more not in said:
+        said = f"{said} ({more})"  # not every client tells it
     if not _TWO_LETTERS.search(said) and (told := _PLAIN.findall(masked[:_LONGEST])):
         said = " ".join(told)  # whatever it is, it is not what every other is
     frame, parted, others = frame.partition(BETWEEN)
     return (said + parted + others.replace(FRAME, " at "))[:MAX_TEMPLATE] + at + frame
+
+
+def _told_apart_from_it(masked: str) -> str:
+    """What some tell of a failure beside what it says: gRPC's status, the field that Jackson could not read or that a
+    class-validator refused."""
+    if status := _RPC_STATUS.search(masked):
+        return status[1]
+    if (chain := _REFERENCES.search(masked)) and (fields := _REFERENCE.findall(chain[1])):
+        return f"field '{'.'.join(fields)}'"
+    refused = _REFUSED.findall(masked)
+    return ", ".join(f"field '{field}' {rules}" for field, rules in sorted(set(refused))[:_MOST_FIELDS])
 
 
 def without_front(text: str) -> str:
