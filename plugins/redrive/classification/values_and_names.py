@@ -14,6 +14,7 @@ from itertools import pairwise
 from string import ascii_lowercase, digits
 from typing import Final
 
+from redrive.classification.named_fields import with_fields_named
 from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
 
 BLANK: Final = "<*>"
@@ -160,34 +161,6 @@ _SMALL_COMPANY = re.compile(
     + _SMALL_FORMS
     + r"(?![\w.-])[.]?"
 )
-# column index 4, name "closed_by", as Go's database/sql tells it
-_SCANNED = re.compile(r"column index (?:<\*>|[0-9]+), name (?=[\"'])")
-# $.lines[3].qty
-_JSON_PATH = re.compile(r"(?<![\w$'\"])[$](?:[.][A-Za-z_]\w{0,60}|\[(?:<\*>|[0-9]{1,6}|\*)\]){1,12}(?![\w(])")
-# Shop.Cart.total/1, as Elixir calls functions
-_WITH_ARITY = re.compile(r"(?<![\w/.])((?:[A-Z]\w{0,60}[.]){1,8}[a-z_]\w{0,60}[?!]?)/<\*>(?![\w/])")
-# method plan, parameter depot
-_NAMED_LAST = re.compile(r"(, (?:parameter|argument|field|property)) ([A-Za-z_]\w{0,60})$")
-# book.parcels[0].weight
-_INDEX = re.compile(r"\[(?:<\*>|[0-9]{1,6})\]")
-_INDEXED_PATH = re.compile(
-    r"(?<![\w.$'\"])(?:[A-Za-z_]\w{0,40}[.]){0,6}[A-Za-z_]\w{0,40}(?:\[(?:<\*>|[0-9]{1,6})\](?:[.][A-Za-z_]\w{0,40}){1,4}){1,4}"
-    r"(?![\w(\[])"
-)
-# data/passengers/1/birthDate must match format "date"
-_OF_AJV = re.compile(r"(?<![\w/.])(?:data|body|instance)((?:/(?:<\*>|\w{1,40})){1,8})(?= (?:must|should)\b)")
-# was missing required properties including: 'BrokerId'
-_NAMED_BEHIND = re.compile(
-    r"(\b(?:[Ff]ields?|[Pp]ropert(?:y|ies)|[Cc]olumns?|[Pp]arameters?|[Aa]ttributes?|[Aa]rguments?)(?: [a-z]+){0,3}): "
-    r"(?=\[?['\"]?[A-Za-z_]\w{0,60}['\"]?\]?(?:[.,; ]|$))(?=[\['\"])"
-)
-# 'Birth Date' must not be empty, as FluentValidation tells it
-_VALIDATED = re.compile(
-    r"(?:(?<=^)|(?<=[:;] )|(?<=-- ))'([A-Z][A-Za-z]{0,40}(?:[. ]{1,2}[A-Z][A-Za-z]{0,40}){0,4})'"
-    r"(?= (?:must|should|may not|cannot|is not in|is not a valid email|has a)\b)"
-)
-_PART_OF_PATH = re.compile(r"(?<=[.])[A-Za-z_]\w*")
-_AT_PATH = re.compile(r" at path (?=[\"'][A-Za-z_][\w.]{0,60}[\"'])")
 _MEDIA_TYPE = re.compile(
     r"(?<![\w/])(?:text|application|image|audio|video|multipart)/[\w.+-]{1,80}(?:; ?charset=[\w-]{1,20})?"
 )
@@ -214,11 +187,6 @@ _FOUND = re.compile(
     r"(?:but|,) (?:was |is )?(?:got|found|received|given|was):? )"
     r"(?!(?:to|no|not|an?|the|from|in|for|on|at|by|with|and|error|unexpected|invalid|code|status|message|response|http)\b)"
     r"[\w.$\[\]]{2,60}(?=[,;.)\]]?(?:\s|$))"
-)
-# 'Sku' is a required property: what it is comes behind the name
-_REQUIRED = re.compile(
-    r"(?<![Ff]ield )(?<!olumn )(?<!roperty )(?<!ribute )(?<!arameter )(?<![Kk]ey )(['\"])([\w.$-]{1,60})\1"
-    r"(?= (?:is|was) (?:an? )?(?:required|missing|mandatory|unexpected|unknown)\b)"
 )
 # at depot B12, im Werk DE01: a code behind a preposition is a value
 _PLACED = re.compile(
@@ -472,41 +440,7 @@ def _with_forms_told(text: str) -> str:
         text = _CODED_VALUE.sub(BLANK, text)
     if "'='" in text:
         text = _QUOTED_SETTING.sub(rf"\1={BLANK}", text)
-    if "column index" in text:
-        text = _SCANNED.sub("column ", text)
-    if "$" in text:
-        text = _JSON_PATH.sub(_of_json_path, text)
-    if "]." in text:
-        text = _INDEXED_PATH.sub(_of_indexed_path, text)
-    if "/" in text:
-        text = _OF_AJV.sub(_of_ajv, text)
-    if ": " in text:
-        text = _NAMED_BEHIND.sub(r"\1: field ", text)
-    if "'" in text:
-        text = _VALIDATED.sub(_validated, text)
-    if f"/{BLANK}" in text:
-        text = _WITH_ARITY.sub(r"\1()", text)
-    text = _NAMED_LAST.sub(r"\1 '\2'", text)
-    if " at path " in text:
-        text = _AT_PATH.sub(" at field ", text)
-    return _REQUIRED.sub(r"field '\2'", text) if "'" in text or '"' in text else text
-
-
-def _of_indexed_path(match: re.Match[str]) -> str:
-    return f"field '{_INDEX.sub('', match[0])}'"
-
-
-def _of_ajv(match: re.Match[str]) -> str:
-    steps = [step for step in match[1].split("/") if step and not _DIGIT.search(step)]
-    return f"field '{'.'.join(steps)}'" if steps else match[0]
-
-
-def _validated(match: re.Match[str]) -> str:
-    return f"field '{'_'.join(match[1].replace('.', ' ').split())}'"
-
-
-def _of_json_path(match: re.Match[str]) -> str:
-    return f"field '{'.'.join(_PART_OF_PATH.findall(match[0]))}'"
+    return with_fields_named(text)
 
 
 def _without_companies(text: str) -> str:
