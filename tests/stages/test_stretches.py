@@ -149,6 +149,33 @@ def test_sends_of_unknown_fate_go_first_wherever_they_are(mixed: Callable[..., W
         assert workshop.bodies(queue) == [f"{queue} 019".encode(), f"{queue} new".encode()]
 
 
+def test_large_headers_take_no_more_memory(
+    mixed: Callable[..., Workshop], short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger knows the size of bodies alone."""
+    workshop = mixed(0, flush=2)
+    large = (batch_files.Header("note", "String", "x" * 20_000), batch_files.Header("error", "String", REFUSED))
+    for number in range(5):
+        for queue in SHOPS:
+            letter = batch_files.DeadLetter("", f"{queue} {number}".encode(), large, (), origin=queue)
+            workshop.world.put("orders-dlq", letter)
+    run = until_plan(workshop)
+    kept: list[int] = []
+    read = stretches._read
+
+    def remembered(*args: Any) -> stretches.Stretch:
+        stretch = read(*args)
+        kept.append(sum(one.bytes for one in stretch.payloads.values()))
+        return stretch
+
+    monkeypatch.setattr(stretches, "_read", remembered)
+    assert deliver(workshop, run)["redelivered"] == 40
+    assert {queue: len(workshop.bodies(queue)) for queue in SHOPS} == dict.fromkeys(SHOPS, 5)
+    group = 2 * 21_000
+    assert len(kept) >= 2
+    assert max(kept) <= stretches.STRETCH_BYTES + group
+
+
 @pytest.mark.parametrize(
     ("route", "selection"),
     [

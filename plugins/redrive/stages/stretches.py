@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 #: Fewer lanes read the files one after the other: as they go, and each as far as it gets.
 MANY_LANES = 4
-#: What a stretch takes in memory at most, and what a message takes of that beside its body.
+#: What a stretch takes in memory, but for a row group, and what a message is thought to take of that beside its body;
+#: of those that take more the last ones are not kept.
 STRETCH_BYTES = 64 * 1024 * 1024
 BESIDE_BODY = 1024
 #: Due messages that are looked up at once.
@@ -49,7 +50,8 @@ class Stretch:
     payloads: Mapping[int, "Payloads"]  # by batch
 
     def letters(self, batch_id: int, rows: Sequence[int]) -> Iterator[list[DeadLetter]] | None:
-        """The copies at ``rows`` of a batch; None where not all of them are at hand: some became due since."""
+        """The copies at ``rows`` of a batch; None where not all of them are at hand: some became due since, or
+        take more room than was thought."""
         found = self.payloads.get(batch_id)
         return found.letters(rows) if found is not None else None
 
@@ -149,10 +151,12 @@ def _payloads(context: Context, message_ids: Sequence[int]) -> dict[int, "Payloa
     with context.ledger.read() as connection:
         paths = batches.paths(connection, set(rows))
     found: dict[int, Payloads] = {}
+    room = STRETCH_BYTES
     for batch_id, some in rows.items():
         try:
-            if batch_id in paths:
-                found[batch_id] = context.staging.payloads(paths[batch_id], some)
+            if room > 0 and batch_id in paths:
+                found[batch_id] = context.staging.payloads(paths[batch_id], some, room)
+                room -= found[batch_id].bytes
         except StagingError:
             context.staging.close()  # not to be read on from where it failed
     return found

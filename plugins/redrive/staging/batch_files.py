@@ -334,9 +334,17 @@ class Staging:
         for table in self._tables(relative, rows):
             yield from _portions(table)
 
-    def payloads(self, relative: str, rows: Sequence[int]) -> "Payloads":
-        """The copies at ``rows`` (ascending), in memory, for several who each need some of them."""
-        return Payloads(rows, pa.concat_tables(list(self._tables(relative, rows))).combine_chunks())
+    def payloads(self, relative: str, rows: Sequence[int], most: int) -> "Payloads":
+        """The copies at ``rows`` (ascending), in memory, for several who each need some of them: the first ones, until
+        they take ``most`` bytes or more, with their headers."""
+        tables, here = list[pa.Table](), 0
+        for table in self._tables(relative, rows):
+            tables.append(table)
+            here += len(table)
+            most -= table.nbytes
+            if most <= 0:
+                break
+        return Payloads(rows[:here], pa.concat_tables(tables).combine_chunks())
 
     def _tables(self, relative: str, rows: Sequence[int]) -> Iterator[pa.Table]:
         """The payload columns of ``rows``, row group by row group."""
@@ -370,6 +378,7 @@ class Payloads:
     """Copies at some rows of a batch file, in memory."""
 
     def __init__(self, rows: Sequence[int], table: pa.Table) -> None:
+        self.bytes = int(table.nbytes)
         self._rows = rows  # ascending
         self._table = table
 
