@@ -149,6 +149,8 @@ _CODE_BEFORE = "".join(
 )
 # encode 7, postcode 30291: no code of a failure
 _OF_OTHER_CODES = "(?<=(?:en|de|st|ip|ar|eo)code )"
+# ValidationError: 536 is greater than the maximum
+_IS_SUBJECT = r"(?=-?[0-9]++(?:[.,][0-9]++)? (?:is|are|was|were|exceeds|has|does|must) )"
 # What is hexadecimal after one of these is a code: an HRESULT, an NTSTATUS, the status of a protocol.
 _HEXADECIMAL_CODE = "".join(
     f"(?<!{words})"
@@ -168,8 +170,8 @@ _CODE_AFTER = (
     "(?![1-5][0-9]{2}[ :-]{1,3}[(]?(?:Bad|Unauth|Payment|Forbidden|Not|Method|Proxy|Request|Conflict|Gone|"
     "Precondition|Payload|Content|URI|Unsupported|Range|Expectation|Unprocessable|Locked|Failed|Too|Internal|"
     "Server|Client|Service|Gateway|HTTP|Insufficient|Network|error|[45][.][0-9]))"
-    # Not after a colon: `log.go:547] ` is a line of code.
-    "(?!(?<!:)[45][0-9]{2}[)\\]] )"
+    # (404) ; in square brackets a process may have that number: [407] ERROR
+    "(?![45][0-9]{2}[)] )(?!(?<=\\[)[45][0-9]{2}\\] [A-Z][a-z])"
     "(?![0-9]{3,5}, [bu]?[\"'(\u201c\u2018])"
 )
 
@@ -241,6 +243,8 @@ MASKS: tuple[Mask, ...] = (
         + _CODE_BEFORE
         + "|"
         + _OF_OTHER_CODES
+        + "|"
+        + _IS_SUBJECT
         + ")"
         + _CODE_AFTER
         + r"-?[0-9]++(?:[.,:][0-9]++)*+"

@@ -32,7 +32,7 @@ _CODE: Final = re.compile(
 # Messages, those that tell more first.
 _MESSAGES: Final = (
     re.compile(r"^(?:message|msg|errmsg|error_?[Mm]essage|description|str|desc)$"),
-    re.compile(r"^(?:details?|error)$"),
+    re.compile(r"^(?:[Dd]etails?|error)$"),
 )
 #: The way to what is wrong.
 _WAY: Final = re.compile(r"^(?:loc|path|property_?path)$")

@@ -45,7 +45,11 @@ _PYTHON = re.compile(r'^[ \t]{0,8}File "([^"]*)", line [^,\n]*(?:, in (.*))?$')
 _PHP = re.compile(r"^#[0-9<*>]{1,4} (.+)$")
 _RUBY = re.compile(r"^[ \t]{0,16}(?:from )?([^ \t]+[.](?:rb|erb|rake)[:(].*in .*)$")
 _GO = re.compile(r"^\t([^ \t]+[.]go:.*)$")
-_ELIXIR = re.compile(r"^[ \t]{0,8}(\([a-z_0-9]{1,40}(?: [^)\n]{1,20})?\) [^\n]+[.]exs?:.*)$")
+# (app <*>) lib/app/seat.ex:<*>: App.Seat.parse/<*>; older ones have no name in front
+_ELIXIR = re.compile(
+    r"^[ \t]{0,8}(\([a-z_0-9]{1,40}(?: [^)\n]{1,20})?\) [^\n]+[.]exs?:.*|"
+    r"(?:<path>/|lib/|test/)[\w./-]{0,120}[.]exs?:[^ \n]{1,8}: .*)$"
+)
 _RUST = re.compile(r"^[ \t]{0,8}(?:[0-9]{1,3}|<\*>): +((?:[\w<>{}$*]+::)+[^\n]*|rust_begin_unwind)$")
 _NO_NEWS = re.compile(
     r"^(?:traceback \(most recent|\s*[.]{3}|stack ?trace:|stack backtrace|\s*--- (?:end of|ende |fin )|"
@@ -84,7 +88,7 @@ _MADE = tuple(
 def _place(frame: str) -> str:
     """A frame without what a new build or a proxy changes of it."""
     if match := re.match(
-        r"\([a-z_0-9]+(?: [^)]*)?\) [^ ]+: (.*)$", frame
+        r"(?:\([a-z_0-9]+(?: [^)]*)?\) [^ ]+|[^ ]+[.]exs?:[^ ]{1,8}): (.*)$", frame
     ):  # Elixir: (app version) file:line: Module.function/arity
         frame = match[1]
     elif match := re.match(r"([^ ]+?[.](?:rb|erb|rake))[:(].*in [`'\"]?(?:[\w:]+[#.])?([^`'\"]+)", frame):

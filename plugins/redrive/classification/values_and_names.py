@@ -19,9 +19,19 @@ from redrive.classification.word_lists import WITHOUT_BLANKS, WORDS, any_of
 
 BLANK: Final = "<*>"
 
+# A country_code is no failure's.
+_NOT_OF_OTHERS: Final = "".join(
+    f"(?<!{whose}_)"
+    for whose in (
+        *("country", "currency", "language", "region", "area", "dialing", "postal", "post", "zip", "airport"),
+        *("station", "depot"),
+        *("product", "item", "article", "promo", "coupon", "discount", "voucher", "tax", "bank", "branch"),
+        *("carrier", "warehouse", "customer"),
+    )
+)
 #: A name of a field whose value names something.
 NAMING: Final = re.compile(
-    r"(?:^|[._-])(?:code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
+    rf"(?:^|[._-])(?:{_NOT_OF_OTHERS}code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
     r"outcome|delivery_outcome|event|evt|why|op|operation|action|class|error_class|kind|field|param|parameter|property|column|constraint|resource|"
     r"component|faultcode|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
     r"loc|sqlcode|cd|property_path|(?:error_|reason_)?(?:codes|types|reasons))$|"
@@ -167,7 +177,8 @@ _MEDIA_TYPE = re.compile(
 # by hpark, par l'utilisateur ortiz, by LAB2; who has a name with a capital may be what refused
 _BY = re.compile(
     r"(?<![^\W_])((?:by|par|durch|por) (?:user |utilisateur |l'utilisateur |usuario |Benutzer )?)"
-    r"([a-z\u00df-\u00ff][\w.-]{1,40}|[^\W\d_][\w.-]{0,20}[0-9_][\w.-]{0,20})(?=[.,;:)]?(?:$|[,;:] |[.] [A-Z]))"
+    r"([a-z\u00df-\u00ff][\w.-]{1,40}|[A-Z]{5,14}|[^\W\d_][\w.-]{0,20}[0-9_][\w.-]{0,20})"
+    r"(?=[.,;:)]?(?:$|[,;:] |[.] [A-Z]))"
 )
 # by BNPAFRPP: a bank
 _BANK = re.compile(r"(?<![^\W_])((?:by|from|to|at|bank|BIC)) ([A-Z]{6}[A-Z0-9]{2}(?:[A-Z0-9]{3})?)(?![\w-])")
@@ -258,7 +269,11 @@ _PERSON_IN_SCRIPT = re.compile(
     r"(?= [的のはがをにへとも已正不无未在被様さ])"
 )
 # 沪B·MTCQR
-_PLATE = re.compile(r"(?<![^\s\uff08(])[\u4e00-\u9fff][A-Z]\u00b7?[A-Z0-9<*>]{3,10}(?![\w])")
+_PLATE = re.compile(
+    r"(?<![^\s\uff08(])[\u4e00-\u9fff][A-Z]\u00b7?[A-Z0-9<*>]{3,10}(?![\w])|"
+    r"(?<=[\s\uff08(])[\u4eac\u6d25\u6caa\u6e1d\u5180\u8c6b\u4e91\u8fbd\u9ed1\u6e58\u7696\u9c81\u65b0\u82cf\u6d59"
+    r"\u8d63\u9102\u6842\u7518\u664b\u8499\u9655\u5409\u95fd\u8d35\u7ca4\u9752\u85cf\u5ddd\u5b81\u743c]<\*>(?![\w])"
+)
 # VAT registration FR <*>
 _COUNTRY_OF = re.compile(r"(?<![\w/.-])[A-Z]{2} (?=<\*>)")
 _SAYS = re.compile(r"(?:Error|Exception): ")

@@ -1,0 +1,113 @@
+"""One failure in the words of several makers, or of several versions of one, is one; and their codes stay apart."""
+
+import pytest
+
+from redrive.classification.explain import explain
+
+
+def groups(*texts: str) -> set[str]:
+    return {answer["group"] for answer in explain({"text": text} for text in texts)}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (
+            "rpc error: code = InvalidArgument desc = invalid brim 7: must be 17 wide",
+            "io.grpc.StatusRuntimeException: INVALID_ARGUMENT: invalid brim 8: must be 17 wide",
+            "grpc.aio._call.AioRpcError: <AioRpcError of RPC that terminated with:\n\tstatus = StatusCode.INVALID_ARGUMENT\n"
+            '\tdetails = "invalid brim 9: must be 17 wide"\n>',
+            "Error: 3 INVALID_ARGUMENT: invalid brim 7: must be 17 wide",
+        ),
+        (
+            "MISCONF Hats are configured to save, but it's currently unable to persist to disk",
+            "ReplyError: MISCONF Hats are configured to save, but it is currently not able to persist on disk",
+        ),
+        (
+            "READONLY You can't write against a read only replica.",
+            "redis.exceptions.ReadOnlyError: You can't write against a read only slave.",
+        ),
+        ("Reason: 2085 MQRC_UNKNOWN_OBJECT_NAME", "MQDLH Reason=2085 (MQRC_UNKNOWN_OBJECT_NAME) of queue HATS.IN"),
+        (
+            "pain.002 status RJCT EndToEndId=H7 reason AC04 ClosedAccountNumber",
+            "pain.002 RJCT OrgnlEndToEndId H8 reason AC04 (ClosedAccountNumber) amount 7.00 EUR",
+        ),
+        (
+            "User: arn:aws:iam::1:user/hat is not authorized to perform: kms:Decrypt on resource: arn:aws:kms:a:1:key/7"
+            " because no identity-based policy allows the kms:Decrypt action",
+            "User: arn:aws:iam::1:user/hat is not authorized to perform: kms:Decrypt on resource: arn:aws:kms:a:1:key/8"
+            " because no resource-based policy allows the kms:Decrypt action",
+        ),
+        (
+            "Request failed with status code 409 PUT https://hats.example/hats/7/brim",
+            "AxiosError: Request failed with status code 409 (PUT https://hats.example/hats/8/brim)",
+        ),
+        (
+            "422 Unprocessable Entity for url: https://hats.example/hats",
+            "422 Unprocessable Content for url: https://hats.example/hats",
+        ),
+        (
+            "java.net.SocketTimeoutException: timeout\n\tat shop.hats.HatClient.fetch(HatClient.java:7)",
+            "java.net.SocketTimeoutException: Read timed out\n\tat shop.hats.HatClient.fetch(HatClient.java:9)",
+        ),
+        (
+            '[{"code":"invalid_type","path":["hat","brim"],"message":"Required"}]',
+            '[{"code":"invalid_type","path":["hat","brim"],"message":"Expected string, received undefined"}]',
+        ),
+        (
+            "** (DBConnection.ConnectionError) connection not available and request was dropped from queue after 85ms."
+            " This means requests are coming in.",
+            "** (DBConnection.ConnectionError) connection not available and request was dropped from queue after 62ms."
+            " You can configure how long requests wait.",
+        ),
+        (
+            "__connect.errors.topic=hats __connect.errors.connector.name=sink __connect.errors.exception.message="
+            "java.sql.BatchUpdateException: value too long for brim",
+            "__connect.errors.topic=hats __connect.errors.connector.name=sink-2 __connect.errors.exception.message="
+            "java.sql.BatchUpdateException: value too long for brim",
+        ),
+        (
+            "** (FunctionClauseError) no function clause matching in Hats.Brim.parse/1\n"
+            '    (hats 0.5.2) lib/hats/brim.ex:87: Hats.Brim.parse("B-89")',
+            "** (FunctionClauseError) no function clause matching in Hats.Brim.parse/1\n"
+            "    lib/hats/brim.ex:89: Hats.Brim.parse(nil)",
+        ),
+    ],
+)
+def test_one_failure_in_the_words_of_several(texts: tuple[str, ...]) -> None:
+    assert len(groups(*texts)) == 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("MISCONF Hats are not saved", "READONLY Hats are not written", "NOSCRIPT No matching hat"),
+        ("Reason: 2085 MQRC_UNKNOWN_OBJECT_NAME", "Reason: 2035 MQRC_NOT_AUTHORIZED"),
+        ("pain.002 RJCT reason AC04 ClosedAccountNumber", "pain.002 RJCT reason AM04 InsufficientFunds"),
+        ("MT103 NAK {1:F21HATDDEFF}{4:{451:1}{405:T27}} ref 7", "MT103 NAK {1:F21HATDDEFF}{4:{451:1}{405:T50}} ref 8"),
+        (
+            'Grpc.Core.RpcException: Status(StatusCode="NotFound", Detail="no hat to update")',
+            'Grpc.Core.RpcException: Status(StatusCode="NotFound", Detail="no shoe to update")',
+        ),
+        (
+            "The JSON value could not be converted to System.Nullable`1[System.DateOnly]. Path: $.brimDate | LineNumber: 16.",
+            "The JSON value could not be converted to System.Nullable`1[System.DateOnly]. Path: $.bandDate | LineNumber: 17.",
+        ),
+        ("io.grpc.StatusRuntimeException: NOT_FOUND: no hat", "io.grpc.StatusRuntimeException: ABORTED: no hat"),
+    ],
+)
+def test_codes_and_fields_stay_apart(texts: tuple[str, ...]) -> None:
+    assert len(groups(*texts)) == len(texts)
+
+
+def test_a_value_in_the_place_of_a_code_is_none() -> None:
+    widths = (536, 655, 503)
+    assert len(groups(*(f"ValidationError: {width} is greater than the maximum of 300" for width in widths))) == 1
+
+
+def test_the_code_of_a_country_is_none_of_a_failure() -> None:
+    texts = (
+        f"<Fault><code>Server</code><countryCode>{one}</countryCode><text>hat lost</text></Fault>"
+        for one in ("IT", "ES")
+    )
+    assert len(groups(*texts)) == 1
