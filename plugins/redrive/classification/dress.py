@@ -148,7 +148,8 @@ _CONSUMERS: Final = (
 _PIECES: Final = (
     # what is in brackets: a time, a level, a thread, an id; not a sentence
     (
-        r"\[(?![\"'{\[]|[1-5][0-9]{2} |[45][0-9]{2}\] [A-Z][a-z]|[A-Z]+(?:_[A-Z]+)+\])(?:[^\]\n ]{1,80} ?){1,3}\](?=[ :|\[\t-])[:| \t-]{0,3}",
+        r"\[(?![\"'{\[]|[1-5][0-9]{2} |[45][0-9]{2}\] [A-Z][a-z]|[A-Z]+(?:_[A-Z]+)+\])(?:[^\]\n ]{1,80} ?){1,3}\]"
+        r"(?=[ :|\[\t-])[:| \t-]{0,3}",
         0,
     ),
     # LEVEL | , LEVEL - , LEVEL :: ; not the number of a failure: ERROR 1452
