@@ -75,7 +75,7 @@ def deliver(
         one.salvage()
         # As after a crash, only sooner: what was not handed to the broker waits again, the rest is unknown.
         try:
-            recovery.recover(context.ledger, context.lease, context.now(), shard=shard)
+            one.recover()
         except RedriveError:
             pass  # the run was replaced or the ledger is away: the next run recovers the slice
         raise
@@ -127,6 +127,11 @@ class _Delivery:
 
     def salvage(self) -> None:
         self._sender.salvage()
+
+    def recover(self) -> None:
+        """As after a crash, but only what this try has claimed: a later try may be at work."""
+        context = self._context
+        recovery.recover(context.ledger, context.lease, context.now(), slices=self._sender.open)
 
     def close(self) -> None:
         self._sender.close()

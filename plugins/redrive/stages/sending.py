@@ -119,6 +119,7 @@ class SliceSender:
         prefetch: Prefetch,
     ) -> None:
         self.arrived: Counter[str] = Counter()  # by destination: what was sent, or may have been, or is on the wire
+        self.open: set[int] = set()  # the slices of this task that are not closed
         self._context = context
         self._totals = totals
         self._blocked = blocked
@@ -142,6 +143,7 @@ class SliceSender:
         Where the broker pipelines, the last parts of it may still be on the wire when this returns: see :meth:`finish`.
         Raises what a person has to mend: a missing queue, a missing permission, a staging that can't be read.
         """
+        self.open.add(claimed.slice_id)
         one, parts = self._under_way(claimed, rate, share, stretch), self._parts(claimed.destination)
         if one is None:
             return
@@ -152,7 +154,7 @@ class SliceSender:
         else:
             self._announce_first(one, parts)
         if not one.announced:
-            self._give_back(one, [each for each in one.ids if each not in self._aside])
+            self._give_back(one, self._rest(one))
             self._close(one)
             if self._fatal is not None:
                 self.finish()
@@ -302,6 +304,7 @@ class SliceSender:
         one.on_the_wire -= 1  # not before: a slice stays open, and is recovered, where a part could not be marked
         self._count(one, marks)
         if last:
+            self.open.discard(one.claimed.slice_id)
             self._tell(one)
         if current and following and announced:
             current.announced.append(following)
@@ -329,6 +332,7 @@ class SliceSender:
 
     def _close(self, one: _SliceUnderWay) -> None:
         windows.close(self._context.ledger, self._context.lease, one.claimed.slice_id, self._context.now())
+        self.open.discard(one.claimed.slice_id)
         self._tell(one)
 
     def _tell(self, one: _SliceUnderWay) -> None:

@@ -111,6 +111,14 @@ def _checks(ledger: Ledger) -> list[_Check]:
         _Check(
             "select s.route, count(*) as n, min(s.message_id) as example from messages s inner join redelivery_attempts"
             " a on a.message_id = s.message_id and a.attempt = s.attempts where s.state = 'unknown'"
+            " and a.sent_at is not null /*route*/ group by s.route",
+            "{n} messages count as unknown although it is written down that the broker confirmed their last send: they"
+            " would be sent once more. That is a mistake of Redrive's; please report it. `redrive pause {route}` keeps"
+            " them until it is mended. One is message {example}",
+        ),
+        _Check(
+            "select s.route, count(*) as n, min(s.message_id) as example from messages s inner join redelivery_attempts"
+            " a on a.message_id = s.message_id and a.attempt = s.attempts where s.state = 'unknown'"
             " and a.unknown_at < :late_unknown_at /*route*/ group by s.route",
             "{n} sends are unknown for more than a day, and neither was one repeated nor a person asked: no run of"
             " the route delivers and escalates. See whether it is paused, and whether its runs end:"

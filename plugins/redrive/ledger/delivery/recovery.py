@@ -4,6 +4,7 @@ After a crash everything above a slice's high-water mark certainly was not sent 
 last marked window and the mark is ``unknown``.
 """
 
+from collections.abc import Collection
 from datetime import datetime
 
 from redrive.audit_actions import Action
@@ -18,30 +19,36 @@ from redrive.message import body_hash
 
 
 def recover(
-    ledger: Ledger, lease: RouteLease, now: datetime, *, shard: int | None = None, slice_id: int | None = None
+    ledger: Ledger,
+    lease: RouteLease,
+    now: datetime,
+    *,
+    shard: int | None = None,
+    slices: Collection[int] | None = None,
 ) -> dict[str, int]:
     """Close slices that were left open; returns how many messages wait again and how many are unknown.
 
     Messages above the high-water mark wait again; those below it of which the broker's word was not written down are
     unknown. Recovered are slices of earlier runs, with ``shard`` also those that an earlier try of this run's task
-    left; or just ``slice_id``. Because the slice is closed, its old owner, should it still live, sends no more.
+    left; or just these ``slices``. Because a slice is closed, its old owner, should it still live, sends no more of it,
+    and marks and gives back nothing (:class:`~redrive.errors.LeaseLost`).
     """
     back = unknown = 0
     with ledger.under(lease, now) as tx:
-        mine = "fence < :fence"
-        if slice_id is not None:
-            mine = "slice_id = :slice_id"
+        mine, values = "fence < :fence", dict[str, int]()
+        if slices is not None:
+            values = {f"slice_{number}": slice_id for number, slice_id in enumerate(sorted(slices))}
+            mine = f"slice_id in ({', '.join(':' + name for name in values) or 'null'})"
         elif shard is not None:
-            mine = "(fence < :fence or (fence = :fence and shard = :shard))"
-        values = {"shard": shard, "slice_id": slice_id}
-        slices = tx.execute(
+            mine, values = "(fence < :fence or (fence = :fence and shard = :shard))", {"shard": shard}
+        left_open = tx.execute(
             sql(
                 "select slice_id, high_water from delivery_slices"
                 f" where route = :route and closed_at is null and {mine}"
             ),
-            {name: value for name, value in values.items() if value is not None},
+            values,
         ).all()
-        for one in slices:
+        for one in left_open:
             rows = tx.execute(
                 sql(
                     "select message_id from redelivery_attempts where slice_id = :slice_id and message_id > :mark"

@@ -60,9 +60,30 @@ def _announce(tx: RunTransaction, slice_id: int, last_message_id: int) -> bool:
     )
 
 
+def _hold(tx: RunTransaction, slice_id: int) -> None:
+    """Raises :class:`LeaseLost` when the slice was closed: its messages may be anybody's by now.
+
+    A task that is taken for dead is tried again by the same run; the new try closes what the old one left, which may
+    still live. Transactions of one route's runs wait for each other, so who holds the slice holds it to the end.
+    """
+    if not tx.execute(
+        sql("select count(*) from delivery_slices where slice_id = :slice_id and fence = :fence and closed_at is null"),
+        {"slice_id": slice_id},
+    ).scalar_one():
+        raise _taken_over(tx, slice_id)
+
+
+def _taken_over(tx: RunTransaction, slice_id: int) -> LeaseLost:
+    return LeaseLost(f"route {tx.route}: another try of this task has taken over slice {slice_id}")
+
+
 def give_back(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequence[int], now: datetime) -> int:
-    """Messages of the slice that certainly were not sent wait again, as if never claimed."""
+    """Messages of the slice that certainly were not sent wait again, as if never claimed.
+
+    Raises :class:`LeaseLost`, as all that follows, when the slice was closed meanwhile.
+    """
     with ledger.under(lease, now) as tx:
+        _hold(tx, slice_id)
         return put_back(tx, slice_id, message_ids, "not sent")
 
 
@@ -71,6 +92,7 @@ def set_aside(
 ) -> int:
     """Messages of the slice that certainly were not sent, and can't be, are given back, and people are to be asked."""
     with ledger.under(lease, now) as tx:
+        _hold(tx, slice_id)
         put_back(tx, slice_id, message_ids, "It can't be read.")
         tx.temporary("aside", "message_id bigint primary key")
         tx.bulk("aside", ("message_id",), [(i,) for i in message_ids])
@@ -95,6 +117,7 @@ def suppress(ledger: Ledger, lease: RouteLease, slice_id: int, message_ids: Sequ
     if not message_ids:
         return 0
     with ledger.under(lease, now) as tx:
+        _hold(tx, slice_id)
         put_back(tx, slice_id, message_ids, escalations.PROCESSED)
         tx.temporary("chosen", "message_id bigint primary key")
         tx.bulk("chosen", ("message_id",), [(i,) for i in message_ids])
@@ -132,11 +155,21 @@ def put_back(
     message_ids: Sequence[int],
     reason: str,
 ) -> int:
-    """As :func:`give_back`, within a transaction; the audit trail says the ``reason``."""
+    """As :func:`give_back`, within a transaction; the audit trail says the ``reason``.
+
+    Only what still is this slice's: what was given back before may have been claimed anew.
+    """
     if not message_ids:
         return 0
     tx.temporary("back", "message_id bigint primary key")
     tx.bulk("back", ("message_id",), [(i,) for i in message_ids])
+    tx.execute(
+        sql(
+            "delete from back where not exists (select 1 from redelivery_attempts attempts"
+            " where attempts.message_id = back.message_id and attempts.slice_id = :slice_id)"
+        ),
+        {"slice_id": slice_id},
+    )
     # A resend that was not made leaves the first try as unknown as it was.
     again = move(
         tx,
@@ -192,11 +225,14 @@ def mark(
     messages of the slice from the first of them to the last, but for those that were given back.
 
     Says whether the next window was announced: not when the claim's deadline has passed. A message that was not sent
-    for a reason of its own is tried ``tries`` times, then goes to people.
+    for a reason of its own is tried ``tries`` times, then goes to people. Raises :class:`LeaseLost` and records nothing
+    when the slice was closed meanwhile: what was on the wire counts as unknown then, and may have been claimed anew.
     """
     if not marks:
         return False
+    arrived = [m for m in marks if m.status == "sent"]
     with ledger.under(lease, now) as tx:
+        _confirm(tx, slice_id, marks[-1].message_id, arrived)
         stored = ledger.dialect.stored(now)
         _mark_not_sent(tx, slice_id, marks, tries)
         unknown = [(stored, m.tracked, m.body_hash, m.message_id, m.attempt) for m in marks if m.status == "unknown"]
@@ -212,7 +248,6 @@ def mark(
                 action=Action.LOSE_SIGHT,
                 reason=next(m.detail for m in marks if m.status == "unknown"),
             )
-        arrived = [m for m in marks if m.status == "sent"]
         keys = index_keys([m.broker_message_id for m in arrived])
         kept = [
             (ledger.dialect.stored(m.due_at), m.message_id, m.attempt)
@@ -241,18 +276,25 @@ def mark(
                 for m, key in zip(arrived, keys, strict=True)
             ]
             tx.update_each(redelivery_attempts, ("sent_at", "broker_message_id", "tracked", "body_hash"), sent)
-        # Where the broker keeps some of them, nothing can be seen of those before they are due.
-        until = max([now, *(m.due_at for m in arrived if m.due_at is not None)])
-        tx.execute(
-            sql(
-                "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at ="
-                " case when last_sent_at > :until_at then last_sent_at else :until_at end where slice_id = :slice_id"
-            ),
-            {"slice_id": slice_id, "last": marks[-1].message_id, "n": len(arrived), "until_at": until},
-        )
         if last_window:
             close_slice(tx, slice_id)
         return following is not None and _announce(tx, *following)
+
+
+def _confirm(tx: RunTransaction, slice_id: int, last: int, arrived: Sequence[Mark]) -> None:
+    """The slice is confirmed up to the ``last`` message; raises :class:`LeaseLost` as :func:`_hold`."""
+    # Where the broker keeps some of them, nothing can be seen of those before they are due.
+    until = max([tx.now, *(m.due_at for m in arrived if m.due_at is not None)])
+    held = tx.execute(
+        sql(
+            "update delivery_slices set confirmed_to = :last, sent = sent + :n, last_sent_at ="
+            " case when last_sent_at > :until_at then last_sent_at else :until_at end"
+            " where slice_id = :slice_id and fence = :fence and closed_at is null"
+        ),
+        {"slice_id": slice_id, "last": last, "n": len(arrived), "until_at": until},
+    ).rowcount
+    if not held:
+        raise _taken_over(tx, slice_id)
 
 
 def _mark_not_sent(
