@@ -242,3 +242,36 @@ def test_the_number_of_a_process_is_no_status() -> None:
         {"text": f"2024-01-16 02:45:40,207 [{pid}] ERROR hats.worker: Server disconnected"} for pid in (407, 654)
     )
     assert cause["cause"] == same["cause"] == "transient_network"
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "com.hats.RateLimitFilter - ",
+        "2024-05-02 06:11:09 ERROR timeout-handler - ",
+        "tenant=timeout-corp ",
+        "[403] ERROR auth-worker: ",
+    ],
+)
+def test_what_a_logger_or_a_tenant_is_called_is_no_cause(front: str) -> None:
+    plain, dressed = explain([{"text": "hat is too small for head"}, {"text": f"{front}hat is too small for head"}])
+    assert (plain["cause"], plain["rule"]) == (dressed["cause"], dressed["rule"])
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "[retry 2 of 5] ",
+        "(Camel (hats) thread #14 - HatConsumer) ",
+        "[traceId=716b0ae9c25d spanId=902201a1] ",
+        "06:11:09 hats: ",
+    ],
+)
+def test_brackets_that_say_who_tells_it_are_a_front(front: str) -> None:
+    plain, dressed = explain([{"text": "Hatbox is closed for today"}, {"text": f"{front}Hatbox is closed for today"}])
+    assert plain["group"] == dressed["group"]
+
+
+@pytest.mark.parametrize("text", ["(Invalid Message) No hat came", "(error code 49) hat refused"])
+def test_brackets_that_may_be_the_failure_are_no_front(text: str) -> None:
+    assert without_front(text) == text

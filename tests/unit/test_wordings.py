@@ -112,3 +112,46 @@ def test_the_code_of_a_country_is_none_of_a_failure() -> None:
         for one in ("IT", "ES")
     )
     assert len(groups(*texts)) == 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        (
+            "0/32 nodes are available: 8 Insufficient cpu. preemption: 0/32 nodes are available: 32 No victims found.",
+            "0/31 nodes are available: 7 Insufficient cpu, 1 node(s) had untolerated taint {hats: }.",
+        ),
+        (
+            "remaining connection slots are reserved for roles with the SUPERUSER attribute",
+            "remaining connection slots are reserved for non-replication superuser connections",
+        ),
+        ("permission denied for table hats", "permission denied for relation hats"),
+        (
+            '{"DeadLetterQueueSourceArn":"arn:aws:sqs:a:1:hats","SentTimestamp":"1729201189096"}',
+            '{"ApproximateReceiveCount":"9","DeadLetterQueueSourceArn":"arn:aws:sqs:a:1:hats"}',
+        ),
+        (
+            "Hat is locked by user ana since 7 May",
+            "Hat is locked by user ilse.brandt since 8 May",
+            "Hat is locked by user batch01 since 9 May",
+        ),
+        ("Hat booking WHHXVQ was lost", "Hat booking BJXAWN was lost", "Hat booking GGUFDMQC was lost"),
+        ("Hat 7 on shelf EE is torn", "Hat 8 on shelf TR is torn", "Hat 9 on shelf SK is torn"),
+        ("予約番号 PYUSDPHJ は既にキャンセルされています", "予約番号 JAJFPFEM は既にキャンセルされています"),
+    ],
+)
+def test_values_and_what_was_added_tell_nothing(texts: tuple[str, ...]) -> None:
+    assert len(groups(*texts)) == 1
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("permission denied for table hats", "permission denied for table shoes"),
+        ("hat refused with reason SMALL", "hat refused with reason TORN"),
+        ("0/3 nodes are available: 3 Insufficient cpu.", "0/3 nodes are available: 3 Insufficient memory."),
+        ("missing segment PID in hat", "missing segment OBX in hat"),
+    ],
+)
+def test_names_in_capitals_stay_apart(texts: tuple[str, ...]) -> None:
+    assert len(groups(*texts)) == len(texts)

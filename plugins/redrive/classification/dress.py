@@ -34,6 +34,8 @@ _LINES: Final = (
     (r"<[^ \n]{1,6}><\*> [^ \n]{1,80} [^ \n:]{1,60}: (?=[^ ])", 0),
     (r"<\*> [a-z][\w-]{0,60}(?:-<\*>|[.]\w)[\w.<*>-]{0,60} [a-z][\w./-]{0,60}(?:\[<\*>\])?: (?=[^ ])", 0),
     (r"<\*> [a-z][\w.-]{0,60} [a-z][\w./-]{0,60}\[<\*>\]: (?=[^ ])", 0),
+    # <*> orders:
+    (r"<\*> [a-z][a-z0-9_-]{1,40}: (?=[^ ])", 0),
     # Thu May <*> <*> UTC <*>, Thu, <*> May <*> <*> GMT:
     (
         rf"{_DAY},? (?:[A-Z][a-z]{{2}} {{1,2}}{_N}|{_N} [A-Z][a-z]{{2}}) (?:<\*> )?<\*>(?: [A-Z]{{3,4}}\b)?"
@@ -114,7 +116,7 @@ _CONSUMERS: Final = (
         r"(?:Task|Job|Handler|Handling|Consumer|Listener|Worker|Processing|Actor|Step|Message|Event|Processor)"
         r" [^ :]{1,120} (?:\([^()\n]{1,60}\) )?"
         r"(?:(?:was |has been |is )?(?:rejected|nacked|discarded|dropped|parked|dead-?lettered)|"
-        r"raised unexpected|failed|threw(?: an)?(?: exception| error)?|errored|crashed)"
+        r"raised(?: unexpected)?|failed|threw(?: an)?(?: exception| error)?|errored|crashed)"
         r"(?: \([^()\n]{1,60}\))?: ",
         re.I,
     ),
@@ -163,7 +165,7 @@ _PIECES: Final = (
     # <*> stderr F, as containers' runtimes log
     (r"(?:<\*> )?(?:stdout|stderr) [FP] ", 0),
     # <*> error relay: , E/sync:
-    (rf"<\*> {_LEVEL} [a-z][\w.-]{{1,40}}: (?=[^ ])", re.I),
+    (rf"<\*> {_LEVEL} (?![^ :]{{0,100}}{_RAISED}:)[a-z][\w.-]{{1,40}}: (?=[^ ])", re.I),
     (r"[VDIWEF]/[\w.-]{1,40}: ", 0),
     # tenant=eu shard=<*>: {"code": ..}
     (r"(?:[a-z_]\w{0,40}=[^\s{}:]{1,60}[ ,]{1,2}){0,6}[a-z_]\w{0,40}=[^\s{}:]{1,60}: (?=[{\[])", 0),
@@ -212,6 +214,16 @@ _LONGEST_END: Final = 90
 _LEFT: Final = 3
 _CLAUSE = re.compile(r"([^:\n\"'(){}=]{3,120}?)(?: \(<\*>[^()\n]{0,30}\))?(?:: | - )(?=[^ ])")
 _TRIES: Final = frozenset(WORDS["tries"])
+_CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
+_LONGEST_BRACKETS: Final = 120
+_IS_VALUE = re.compile(r"<\*>|[0-9]|=")
+# What is behind one of these is a code.
+_NAMES_CODES: Final = frozenset(WORDS["of_failures"]) - frozenset(
+    ["message", "event", "of", "by", "for", "from", "with"]
+)
+_OF_TELLERS: Final = frozenset(
+    map(str.lower, [*WORDS["tellers"], *WORDS["context"], *WORDS["counted"], *WORDS["levels"]])
+)
 _OF_RETRIES: Final = frozenset(WORDS["of_retries"])
 # event OrderCreated: of what kind it was
 _OF_KIND = re.compile(r"\b([Mm]essage|[Ee]vent|[Cc]ommand|[Jj]ob|[Tt]ask|[Hh]andler) (?:[A-Z][a-z]+(?:[A-Z][a-z]+)+)\b")
@@ -238,18 +250,59 @@ def without_end(text: str) -> str:
     return text[: match.start()]
 
 
+def _end_of_brackets(text: str) -> int:
+    """Where brackets end, of whatever form, in which a text begins by saying who tells it: *[retry <*> of <*>]*,
+    *(Camel (hats) thread <*> - JmsConsumer)*; 0 where what they say may be the failure."""
+    if text[:1] not in _CLOSING:
+        return 0
+    end = _closed(text)
+    words = text[1 : end - 1].split() if end else []
+    if not words or text[end : end + 1] not in (" ", ":"):
+        return 0
+    values = known = unknown = 0
+    for word in words:
+        bare = word.strip("()[]{}<>,;:-#")
+        if _IS_VALUE.search(word):
+            values += 1
+        elif bare.lower() in _NAMES_CODES:
+            return 0
+        elif not bare or bare.lower() in _OF_TELLERS or is_of_consumer(bare):
+            known += bool(bare)
+        else:
+            unknown += 1
+    if not values or not known or unknown > values + known:
+        return 0
+    return end + len(text[end:]) - len(text[end:].lstrip(" :"))
+
+
+def _closed(text: str) -> int:
+    """Behind the bracket that closes the first one; 0 where there is none near."""
+    opening, closing, depth = text[0], _CLOSING[text[0]], 0
+    for at, char in enumerate(text[:_LONGEST_BRACKETS]):
+        depth += (char == opening) - (char == closing)
+        if not depth:
+            return at + 1
+    return 0
+
+
 def _end_of_front(text: str) -> int:
     """Where the first thing in front ends; 0 where there is none, or nothing behind it."""
     for pattern in _FRONT:
         match = pattern.match(text)
         if match is not None and match.end() and _TWO_LETTERS.search(text, match.end()):
             return match.end()
+    if (end := _end_of_brackets(text)) and _TWO_LETTERS.search(text, end):
+        return end
     # Handler Orders failed for <*>: , failed to process <*>: , Retry <*> exhausted: , Max retries exceeded, last error:
     clause = _CLAUSE.match(text)
-    if clause is not None and " " in clause[1] and _TWO_LETTERS.search(text, clause.end()):
+    if (
+        clause is not None
+        and " " in clause[1]
+        and not _HAS_DIGIT.search(clause[1])
+        and _TWO_LETTERS.search(text, clause.end())
+    ):
         said = _OF_KIND.sub(r"\1", clause[1].replace("<*>", " "))
-        words = [word for word in PLAIN_WORD.findall(said) if not _HAS_DIGIT.search(word)]
-        told = [word.lower() for word in words]
+        told = [word.lower() for word in PLAIN_WORD.findall(said)]
         if not _TRIES.isdisjoint(told) and all(word in _OF_RETRIES or is_of_consumer(word) for word in told):
             return clause.end()
     return 0

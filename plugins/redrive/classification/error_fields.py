@@ -94,6 +94,7 @@ _ONE_OF_A_FEW = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
 _OF_HTTP = re.compile(r"(?:^|_)status_?code$")
 _REASON, _STATUS = re.compile(r"(?:reason|code)$"), re.compile(r"status(?:_?code)?$")
 _PAGE = re.compile(r"<(?:!doctype )?html", re.I)
+_SAYS_WHY = re.compile(r"error|message\"|reason|exception|fail", re.I)
 _LOOKED_AT = 4000
 _SOME_WORDS = 3
 
@@ -102,6 +103,8 @@ def message_of(text: str, say: Callable[[str], str]) -> str:
     """What the fields of ``text`` say, "" where it has none; ``say`` writes the template of a message."""
     text = _GIVEN.sub("", text) if "{" in text else text
     start = text.find("{")
+    if "DeadLetterQueueSourceArn" in text and not _SAYS_WHY.search(text):
+        return f"DeadLetterQueueSourceArn={BLANK}"  # of the attributes that SQS adds others may be missing
     if 0 <= start < 60 and len(fields := _FIELD.findall(text[:_LOOKED_AT])) > bool(start):
         return _together(fields, say)
     if (

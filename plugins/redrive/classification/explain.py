@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from redrive.classification import failure_text, grouping, normalization, route_rules, similarity
 from redrive.classification.cases import LEASE_HINT, MAYBE_LEASE_HINT, ROUTE_HINT, Case, RouteRule
 from redrive.classification.causes import Cause, default_verdict
+from redrive.classification.dress import without_front
 from redrive.classification.grouping import Spot
 from redrive.classification.learned_model import GUESS, OVERRULES, Model, shipped
 from redrive.classification.rules import Finding, find, find_reason
@@ -46,7 +47,13 @@ class Reading(NamedTuple):
     @classmethod
     def of(cls, masked: str) -> "Reading":
         """What ``masked`` says."""
-        return cls(normalization.template(masked), find(masked))
+        return cls(normalization.template(masked), finding_of(masked))
+
+
+def finding_of(masked: str) -> Finding | None:
+    """What the table of rules finds in ``masked``, but for what loggers and consumers put in front of it: what a class
+    or a tenant is called says nothing about the failure."""
+    return find(without_front(masked))
 
 
 def explain_cases(
@@ -99,7 +106,7 @@ class Others:
         template = normalization.template(text or _nothing_said(case))
         believed: dict[str, Finding | None] = {}
         if text and not case.hint.startswith(ROUTE_HINT):
-            by_rule = find(text)
+            by_rule = finding_of(text)
             believed[text] = by_rule if by_rule is not None and not by_rule.weak else self._weighed(template, by_rule)
         cause, rule, confidence = _cause_of(case, self._rules, believed)
         place = self._known[cause].place(template) if cause in self._known else None
@@ -153,7 +160,7 @@ def _told_apart(
     templates = {text: reading.template for text, reading in readings.items()}
     spots = grouping.spots(counts, splits.others(known), templates)
     said = {
-        case.masked: readings[case.masked].finding if case.masked in readings else find(case.masked)
+        case.masked: readings[case.masked].finding if case.masked in readings else finding_of(case.masked)
         for case in cases
         if case.masked and not case.hint.startswith(ROUTE_HINT)
     }

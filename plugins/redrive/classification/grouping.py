@@ -170,8 +170,8 @@ _CODE_AFTER = (
     "(?![1-5][0-9]{2}[ :-]{1,3}[(]?(?:Bad|Unauth|Payment|Forbidden|Not|Method|Proxy|Request|Conflict|Gone|"
     "Precondition|Payload|Content|URI|Unsupported|Range|Expectation|Unprocessable|Locked|Failed|Too|Internal|"
     "Server|Client|Service|Gateway|HTTP|Insufficient|Network|error|[45][.][0-9]))"
-    # (404) ; in square brackets a process may have that number: [407] ERROR
-    "(?![45][0-9]{2}[)] )(?!(?<=\\[)[45][0-9]{2}\\] [A-Z][a-z])"
+    # (404) Not Found; in square brackets a process may have that number: [407] ERROR
+    "(?![45][0-9]{2}[)] (?!in |of |with |parts ))(?!(?<=\\[)[45][0-9]{2}\\] [A-Z][a-z])"
     "(?![0-9]{3,5}, [bu]?[\"'(\u201c\u2018])"
 )
 

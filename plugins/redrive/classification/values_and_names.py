@@ -33,7 +33,7 @@ _NOT_OF_OTHERS: Final = "".join(
 NAMING: Final = re.compile(
     rf"(?:^|[._-])(?:{_NOT_OF_OTHERS}code|type|errortype|errorcode|error_code|error_type|status|statuscode|status_code|http_status|rule|"
     r"outcome|delivery_outcome|event|evt|why|op|operation|action|class|error_class|kind|field|param|parameter|property|column|constraint|resource|"
-    r"component|faultcode|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
+    r"component|faultcode|fqcn|flags|decline|domain|check|step|phase|stage|category|subtype|subcode|errno|number|__type|_type|"
     r"loc|sqlcode|cd|property_path|(?:error_|reason_)?(?:codes|types|reasons))$|"
     # a name of what is broken, not of a host, a user or a product
     r"^name$|^(?:feature|metric|flag|attribute|setting|variable)$|(?:^|[._-])(?:attribute|check|class|column|constraint|error|event|exception|field|function|method|param|"
@@ -180,6 +180,12 @@ _BY = re.compile(
     r"([a-z\u00df-\u00ff][\w.-]{1,40}|[A-Z]{5,14}|[^\W\d_][\w.-]{0,20}[0-9_][\w.-]{0,20})"
     r"(?=[.,;:)]?(?:$|[,;:] |[.] [A-Z]))"
 )
+# par l'utilisateur ortiz depuis le …: whatever comes behind
+_BY_USER = re.compile(
+    r"(?<![^\W_])((?:by|par|durch|por|von) (?:the |den |el |la |le )?"
+    r"(?:user|utilisateur|l'utilisateur|l\u2019utilisateur|usuario|utilizador|Benutzer(?:in)?|utente|gebruiker)) (?!<)"
+    r"[\w.@-]{1,60}"
+)
 # by BNPAFRPP: a bank
 _BANK = re.compile(r"(?<![^\W_])((?:by|from|to|at|bank|BIC)) ([A-Z]{6}[A-Z0-9]{2}(?:[A-Z0-9]{3})?)(?![\w-])")
 # in depot Nantes, to Iran: where nouns have no capitals, a capital behind a preposition is what something is called
@@ -268,6 +274,11 @@ _PERSON_IN_SCRIPT = re.compile(
     rf"(?<=[{WITHOUT_BLANKS}] )[{WITHOUT_BLANKS}]{{1,5}}(?: [{WITHOUT_BLANKS}]{{1,5}})?"
     r"(?= [的のはがをにへとも已正不无未在被様さ])"
 )
+# 予約番号 PYUSDPHJ
+_NUMBERED_IN_SCRIPT = re.compile(
+    "((?<!错误)(?<!エラー)(?<!状态)(?:番号|编号|号码|单号|订单|注文|予約|伝票|口座|合同|保单|번호)[:\uff1a]?)"
+    r" ?[A-Z][A-Z0-9-]{3,20}(?![\w])"
+)
 # 沪B·MTCQR
 _PLATE = re.compile(
     r"(?<![^\s\uff08(])[\u4e00-\u9fff][A-Z]\u00b7?[A-Z0-9<*>]{3,10}(?![\w])|"
@@ -288,7 +299,7 @@ _OF_BROKER = re.compile(
 _PARTS_OF_NAME = re.compile(r"::|\\|->")
 # Reading.co2, pay.Mandate.getLine1()
 _FIELD_OF_CLASS = re.compile(r"(?:[a-z]\w{0,40}[.]){0,8}[A-Z][A-Za-z]{1,60}[.][a-z][A-Za-z_]{0,60}[0-9]{1,2}(?:\(\))?")
-_SHORTEST_ID, _MANY_TURNS, _STRANGE = 8, 3, 3.8
+_SHORTEST_ID, _SHORTEST_SHOUT, _MANY_TURNS, _STRANGE = 8, 5, 3, 3.8
 _TURNS = re.compile(r"[a-z](?=[A-Z])|[A-Z](?=[a-z])")
 # A request, or a status with its words.
 _REQUEST = re.compile(rf"(?:{'|'.join(METHODS)}) |[1-5][0-9]{{2}} [A-Z][a-z]")
@@ -333,6 +344,15 @@ _OF_NOUN = re.compile(
 _NOUN_SHOUTED = re.compile(r"(?<![^\W_])([^\W\d_]{2,20}) (?:[A-Z][A-Z0-9]{1,11}|[A-Z]{2,6}[-_][A-Z0-9]{1,8})(?![^\W])")
 _NOUNS = frozenset(WORDS["nouns"])
 _COUNTRY = re.compile(rf"(?<![^\W])(to|in|from|for|into) (?!(?:{any_of('no_countries')})\b)[A-Z]{{2}}(?![\w-])")
+# on ward EE, in tablespace USERS: what one of many things is called, unless its kind names what is broken
+_ONE_OF_A_KIND = re.compile(
+    rf"(?<![^\W_])((?:in|on|of|at|to|from|for|by|with) (?:the )?"
+    rf"(?!(?:{any_of('names')}|{any_of('of_failures')}|{any_of('stop')}|state|"
+    r"mode|phase|step|stage|type|operation|method|format|command|action|level|class|version|protocol|segment|"
+    r"function|procedure|schema|encoding|charset|algorithm|scope|role|claim|rule|policy|permission|header|option)\b)"
+    r"[a-z]{3,20}) ([A-Z]{2,12}(?:_[A-Z]{1,10})?)(?![\w./:=(-])"
+)
+_SHORT, _SHORT_WORDS = 2, frozenset(["ID", "IP", "IO", "OK", "DB", "OS", "VM", "UI", "CA", "CN"])
 # Unknown carrier code ZZ
 _UNKNOWN = re.compile(
     rf"((?i:unknown|unsupported|invalid|unrecogni[sz]ed|unexpected|illegal)(?: [a-z]{{2,20}})? "
@@ -419,7 +439,7 @@ def phrase(text: str) -> str:
     text = _without_companies(text)
     text = _NAMED.sub(_person, _TITLED.sub(BLANK, text))
     text = _COUNTRY.sub(r"\1 <*>", _NOUN_SHOUTED.sub(_of_noun, _OF_NOUN.sub(r"\1 <*>", _network(text))))
-    text = _with_values_told(_unasked(_in_one_script(text)))
+    text = _ONE_OF_A_KIND.sub(_of_a_kind, _with_values_told(_unasked(_in_one_script(text))))
     if ": " in text or "=" in text:
         text = _LISTED_LAST.sub(r"\1 <*>", _LISTED.sub(r"\1 <*>", text))
         if len(_CLAUSE.findall(text)) > 1:
@@ -432,7 +452,7 @@ def phrase(text: str) -> str:
         text = _OTHER_CODE.sub(r"\1 <*>", text)
     if "/" in text:
         text = _MEDIA_TYPE.sub(BLANK, text)
-    text = _BANK.sub(_who, _BY.sub(_who, text))
+    text = _BANK.sub(_who, _BY.sub(_who, _BY_USER.sub(r"\1 <*>", text)))
     if _CALLED.search(text) and not _GERMAN.search(text) and not _OF_TYPES.search(text):
         text = _CALLED.sub(_who, text)
     found = "".join(_prose(text))
@@ -471,6 +491,7 @@ def _in_one_script(text: str) -> str:
         return _IN_SCRIPT.sub(BLANK, text)
     if not letters:
         return text
+    text = _NUMBERED_IN_SCRIPT.sub(rf"\1 {BLANK}", text)
     return _PLATE.sub(BLANK, _PERSON_IN_SCRIPT.sub(BLANK, _PERSON_IN_JAPANESE.sub(f"{BLANK} ", text)))
 
 
@@ -535,6 +556,12 @@ def _who(match: re.Match[str]) -> str:
 
 def _of_noun(match: re.Match[str]) -> str:
     return f"{match[1]} {BLANK}" if match[1].lower() in _NOUNS else match[0]
+
+
+def _of_a_kind(match: re.Match[str]) -> str:
+    called = match[2]
+    is_known = called in _SHORT_WORDS if len(called) == _SHORT else is_of_failures(called.lower())
+    return match[0] if is_known else f"{match[1]} {BLANK}"
 
 
 def _network(text: str) -> str:
@@ -645,16 +672,18 @@ def _if_numbered(match: re.Match[str]) -> str:
 
 
 def _is_random(word: str, turns: int = _MANY_TURNS) -> bool:
-    """Whether a word is letters by chance, an id without a digit: large and small in turn, in pairs that the words of
-    failures hardly have."""
-    return (
-        len(word) >= _SHORTEST_ID
-        and word.isascii()
-        and len(_TURNS.findall(word)) >= turns
-        and _strangeness(word.lower()) > _STRANGE
-    )
+    """Whether a word is letters by chance, an id without a digit: capitals alone, or large and small in turn, in pairs
+    that the words of failures hardly have."""
+    if not word.isascii():
+        return False
+    if word.isupper() and word.isalpha():  # a booking, a bank: WHHXVQ
+        return (
+            len(word) >= _SHORTEST_SHOUT and not is_of_failures(word.lower()) and _strangeness(word.lower()) > _STRANGE
+        )
+    return len(word) >= _SHORTEST_ID and len(_TURNS.findall(word)) >= turns and _strangeness(word.lower()) > _STRANGE
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _strangeness(word: str) -> float:
     """How unlikely the pairs of letters of a word are, in the words of failures: the mean of -ln p.
 

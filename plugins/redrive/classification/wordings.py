@@ -228,6 +228,61 @@ _WORDINGS: Final = tuple(
         # .NET: of what a generic exception is, and a generic type
         ("`", r"`(?:[0-9]|<\*>)\[[\w., `<*>]{1,200}\](?=:)", ""),
         ("`", r"`(?:[0-9]|<\*>)\[{1,2}([\w.]{1,120})[^\]\n]{0,200}\]{1,2}", r" of \1"),
+        # PostgreSQL: for whom the last connections are kept
+        (
+            "connection slots are reserved",
+            r"(remaining connection slots are reserved) for [^\n;:()]{3,100}",
+            r"\1",
+        ),
+        # and what a table was called before version 12
+        ("for relation ", r"\b(permission denied for) relation ", r"\1 table "),
+        # Kubernetes: why other nodes were none, and whom it would have driven out
+        ("nodes are available: ", r"[.]? preemption: [^\n]*$", ""),
+        ("nodes are available: ", r", (?:<\*>|[0-9]+) node\(s\) had (?:untolerated )?taints? \{[^}\n]{0,120}\}", ""),
+        # NATS: of which consumer it tells
+        (
+            ".jetstream.advisory.",
+            r"^[^\n]{0,20}nats[.]jetstream[.]advisory[.][^. ]{1,6}[.](\w{3,40})\b[^\n]*$",
+            r"advisory \1",
+        ),
+        # Google's clients: what was asked for
+        (
+            " does not have storage.",
+            r"(?:(?:<\*>|[1-5][0-9]{2}) )?\b(?:GET|POST|PUT|PATCH|DELETE|HEAD) https?://[^ \n]{1,400}: ",
+            "",
+        ),
+        # OpenSearch: of an answer that was cut short
+        ("Error(", r"^(?:[\w.]{1,80}: )?\w{3,40}\((?:[0-9]{3}|<\*>), '(\w{3,80})', ([\"'])([^\n]{3,1500})$", r"\1: \3"),
+        # SQLite: how its clients say whose error it is
+        (
+            "constraint failed: ",
+            r"^(?:SQLITE_CONSTRAINT\w{0,20}: |SQLite Error (?:[0-9]{1,3}|<\*>): ['\"]?)(?=[A-Z])",
+            "",
+        ),
+        # Mutiny and RxJava: several exceptions as one
+        (
+            "xceptions caught: ",
+            r"^(?:[\w.]{0,80}CompositeException: )?Multiple exceptions caught: (?:; )?"
+            r"[\[(]Exception (?:<\*>|[0-9]{1,2})[\])] ",
+            "",
+        ),
+        # BigQuery: that there were more
+        (
+            "Error while reading data, ",
+            r"Error while reading data, error message: JSON table encountered too many errors, "
+            r"giving up[.] Rows: [^\n]{1,120}? collection for more details[.](?:; )?",
+            "",
+        ),
+        # Go: for what a file was opened
+        (
+            "too many open files",
+            r"\b(?:open|stat|lstat|read|write|fork/exec) (?=[^ \n]{1,200}:? ?too many open files)",
+            "open ",
+        ),
+        # DBI: the statement
+        (" [for Statement ", r" \[for Statement [^\n]*", ""),
+        # Axios: what was asked for, behind a bar
+        ("| url=", r"(failed with status code (?:[0-9]{3}|<\*>)) \| url=", r"\1 GET "),
         # Redis: its code says it all, and its sentences change from version to version
         (
             "",
