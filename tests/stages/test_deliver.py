@@ -699,3 +699,47 @@ def test_work_beside_is_over_when_the_block_is(error: type[BaseException]) -> No
     with pytest.raises(error):
         block()
     assert done == ["all of it"]
+
+
+@pytest.mark.parametrize(("per_second", "shards", "sent"), [(0.05, 1, 24), (0.025, 1, 12), (0.4, 4, 48)])
+def test_a_slow_rate_is_waited_for_as_long_as_a_task_may_take(
+    tmp_path: Path, per_second: float, shards: int, sent: int
+) -> None:
+    workshop = Workshop(tmp_path, rate={"per_second": per_second})
+    workshop.die(*(f"m-{number:03}" for number in range(100)))
+    run = planned(workshop)
+    with Context(workshop.settings, run, clock=workshop.now, broker=workshop.broker) as context:
+        found = deliver_stage.deliver(
+            context,
+            shards=shards,
+            monotonic=lambda: workshop.time.now / 1e6,
+            sleep=lambda seconds: workshop.advance(seconds=seconds),
+        )
+    assert found["redelivered"] == sent
+
+
+def test_runs_one_after_the_other_are_no_faster_than_a_slow_rate(tmp_path: Path) -> None:
+    workshop = Workshop(
+        tmp_path,
+        rate={"per_second": 100},
+        causes={"throttled": {"verdict": "requeue", "rate": {"per_second": 0.01}}},
+        deliver={"shards": 4, "run_for": "1m"},
+    )
+    workshop.die(*(f"m-{number:03}" for number in range(100)), error=THROTTLED)
+    began, sent = None, 0
+    for _ in range(10):
+        run = planned(workshop)
+        began = began or workshop.time.now
+        for shard in range(4):
+            with Context(workshop.settings, run, clock=workshop.now, broker=workshop.broker) as context:
+                sent += deliver_stage.deliver(
+                    context,
+                    shard=shard,
+                    shards=4,
+                    monotonic=lambda: workshop.time.now / 1e6,
+                    sleep=lambda seconds: workshop.advance(seconds=seconds / 4),  # four work at the same time
+                )["redelivered"]
+        pipeline.finish(workshop.settings, run, "succeeded", workshop.now)
+    assert began is not None
+    seconds = (workshop.time.now - began) / 1e6
+    assert 4 <= sent <= 4 + seconds * 0.01

@@ -1,5 +1,6 @@
 """Where a message goes: the configuration of the run that sends says it, and one that is wrong harms nothing."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from redrive.errors import BrokerUnavailable, QueueMissing
+from redrive.errors import BrokerError, BrokerUnavailable, PermissionRefused, QueueMissing
 from redrive.ledger.delivery import aiming
 from redrive.ledger.engine import Ledger, sql
 from redrive.ledger.selecting import Selection
 from redrive.policy.aims import LONGEST_ORIGIN, Aim, Aims
-from redrive.stages import pipeline, preview
+from redrive.stages import deliver, pipeline, preview
 from tests import blank
 from tests.ledger.planting import NOW, Plant
 from tests.workshop import KEY_ERROR, REFUSED, Workshop
@@ -382,3 +383,62 @@ def test_an_origin_longer_than_any_name_is_shortened(workshop: Workshop) -> None
     ((length,),) = workshop.query("select length(origin) from messages")
     assert length <= LONGEST_ORIGIN
     assert workshop.states() == {"escalated": 1}
+
+
+@pytest.mark.parametrize("call", ["depth", "publish"])
+@pytest.mark.parametrize("error", [PermissionRefused, BrokerUnavailable])
+def test_what_is_wrong_with_one_destination_keeps_no_other_waiting(
+    tmp_path: Path, call: str, error: type[BrokerError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shops = [f"shop-{number}" for number in range(8)]
+    workshop = Workshop(
+        tmp_path,
+        destination=None,
+        sources=[{"queue": "orders-dlq", "lease": "2s", "max_deliveries": 3, "origins": ["shop-*"]}],
+    )
+    for shop in shops:
+        workshop.world.create(shop)
+        workshop.die(*(f"{shop} {number}" for number in range(5)), origin=shop)
+    workshop.die("one more", origin="shop-5")  # what is wrong is the fullest, so it comes first
+    plainly = getattr(workshop.broker, call)
+
+    def refusing(queue: str, *arguments: Any) -> Any:
+        if queue == "shop-5":
+            raise error(f"{call} on {queue}: not authorized")
+        return plainly(queue, *arguments)
+
+    monkeypatch.setattr(workshop.broker, call, refusing)
+    # A publish that nothing is known of asks a person and fails no run.
+    fails = contextlib.nullcontext() if (call, error) == ("publish", BrokerUnavailable) else pytest.raises(error)
+    with fails:
+        workshop.cycle()
+    assert sum(len(workshop.bodies(shop)) for shop in shops) == 35
+    assert workshop.states()["sent"] == 35
+
+
+def test_a_broker_that_cannot_be_reached_is_not_asked_for_each_destination(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workshop = Workshop(
+        tmp_path,
+        destination=None,
+        sources=[{"queue": "orders-dlq", "lease": "2s", "max_deliveries": 3, "origins": ["shop-*"]}],
+    )
+    for number in range(30):
+        workshop.world.create(f"shop-{number}")
+        workshop.die("hat", origin=f"shop-{number}")
+    run = workshop.begin()
+    for name, _ in workshop.stages(run):
+        if name == "plan":
+            break
+    asked = []
+
+    def away(queue: str) -> Any:
+        asked.append(queue)
+        raise BrokerUnavailable("nobody answers")
+
+    monkeypatch.setattr(workshop.broker, "depth", away)
+    with pytest.raises(BrokerUnavailable):
+        workshop.deliver(run)
+    assert len(asked) == deliver.UNREACHABLE
+    assert workshop.states() == {"waiting": 30}

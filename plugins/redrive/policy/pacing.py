@@ -2,15 +2,16 @@
 
 
 class TokenBucket:
-    """Lets ``per_second`` tokens through per second, with at most one second's worth saved up.
+    """Lets ``per_second`` tokens through per second, with at most one second's worth saved up, or one whole token.
 
-    Time is passed in, in seconds on any monotonic clock.
+    Time is passed in, in seconds on any monotonic clock. Where something was let through before ``now``, ``idle`` says
+    how many seconds ago: only what came together since then is there at first.
     """
 
-    def __init__(self, per_second: float, now: float) -> None:
+    def __init__(self, per_second: float, now: float, idle: float | None = None) -> None:
         self.per_second = per_second
         self._capacity = max(1.0, per_second)
-        self._tokens = self._capacity
+        self._tokens = self._capacity if idle is None else min(self._capacity, max(0.0, idle) * per_second)
         self._at = now
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from redrive.brokers.base import Capabilities, Depth
-from redrive.errors import PermissionRefused, QueueMissing, RedriveError
+from redrive.errors import BrokerError, PermissionRefused, QueueMissing, RedriveError
 from redrive.ledger import leases
 from redrive.ledger.delivery import breakers, claims, lanes, recovery
 from redrive.ledger.delivery.claims import ClaimFilter, ClaimTerms, NoRoom, Room, Slice
@@ -37,6 +37,8 @@ LEAST_WAIT = 0.01
 #: long as that took: what a slow rate lets through is not to be spent on looking.
 LOOK_UP_AGAIN = 60.0
 LOOKING_UP = 50
+#: When so many destinations in a row can't be asked for their depth, it is the broker: nobody asks for the rest.
+UNREACHABLE = 3
 #: How long a claimed slice belongs to its task; nothing of it is sent after that.
 CLAIM_FOR = timedelta(minutes=5)
 ZERO = timedelta(0)
@@ -81,8 +83,8 @@ def deliver(
         raise
     finally:
         one.close()
-    if one.wrong is not None:
-        raise one.wrong
+    if (wrong := one.wrong or one.refused) is not None:
+        raise wrong
     totals = one.totals
     return {
         "redelivered": totals.redelivered,
@@ -112,18 +114,24 @@ class _Delivery:
         self._sleep = sleep
         self._until = monotonic() + context.route.deliver.run_for.total_seconds()
         self._limit = context.selection.limit
-        self._rates = rates(context, monotonic(), shards)
+        self._rates = rates(context, monotonic(), shard, shards)
         self._apart = tuple(cause for cause in self._rates if cause is not None)
         self._drained_to = self._watermark() if context.route.order_by is not None else None
         self._blocked: set[str] = set()  # destinations that can't take anything in this task
         self._shares: dict[str, float] = {}  # per destination: the share of its consumers that work
         self._look_up_at = self._until
-        self.wrong: QueueMissing | None = None  # a configured destination that is missing: told when the rest is sent
+        self.wrong: BrokerError | None = None  # what keeps one destination from being sent to: told at the end
+        self._unreachable = 0  # destinations in a row that could not be asked for their depth
         self.totals = Totals()
         self._sender = SliceSender(
             context, self.totals, self._blocked, monotonic=monotonic, sleep=sleep, prefetch=prefetch
         )
         self._rooms = Rooms(context, self._sender.arrived)
+
+    @property
+    def refused(self) -> BrokerError | None:
+        """Why a destination took nothing, though its depth could be asked for."""
+        return self._sender.refused
 
     def salvage(self) -> None:
         self._sender.salvage()
@@ -216,7 +224,8 @@ class _Delivery:
                 break
             pause = max(min(*waits.values(), LOOK_AGAIN), LEAST_WAIT)
             self._sleep(pause)
-            waited += pause
+            # A rate goes on whatever happens: it is waited for as long as the task may take.
+            waited += pause if all(self._budget(cause)[0] for _, cause in waits) else 0.0
         self._sender.finish()
         return moved
 
@@ -291,21 +300,34 @@ class _Delivery:
         return claimed, 0.0
 
     def _depth(self, destination: str) -> Depth | None:
-        """How much lies there; None where nothing may be sent there at all."""
+        """How much lies there; None where nothing may be sent there at all, or now. Whatever is wrong with one
+        destination, the others get their messages; where the broker can't be reached at all, it raises."""
         context = self._context
         try:
             depth = context.broker.depth(destination)
             objection = self._fan_out_objection(destination)
         except QueueMissing:
             if wrong := aiming.missing(context, destination):
-                self._blocked.add(destination)
-                self.wrong = self.wrong or wrong
+                self._leave(destination, wrong)
                 return None
             objection = f"the destination {destination!r} does not exist"
+        except BrokerError as error:
+            self._leave(destination, error)
+            self._unreachable += not isinstance(error, PermissionRefused)
+            if self._unreachable >= UNREACHABLE:
+                raise
+            return None
+        self._unreachable = 0
         if objection is not None:
             self._escalate_all(destination, objection)
             return None
         return depth
+
+    def _leave(self, destination: str, error: BrokerError) -> None:
+        """Send nothing more there in this task, and tell why when the rest is sent."""
+        self._blocked.add(destination)
+        self.wrong = self.wrong or error
+        self._context.progress(f"held: nothing more goes to {destination}: {error}", 0, None)
 
     def _seen(self, as_of: datetime | None = None) -> tuple[int, dict[int, int]]:
         with self._context.ledger.read() as connection:

@@ -1,8 +1,10 @@
 """How fast one delivery task may send, by cause, and how much may be in flight."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from redrive.classification.causes import Cause
+from redrive.ledger.delivery import claims
 from redrive.policy.pacing import TokenBucket
 from redrive.stages.context import Context
 
@@ -39,11 +41,11 @@ class Rate:
             one.take(count)
 
 
-def rates(context: Context, now: float, shards: int) -> dict[str | None, Rate]:
-    """A band for each cause with a rate of its own, and under None the one for all others. What goes by a cause's rate
-    counts for the route's too: together they are no faster than that."""
+def rates(context: Context, now: float, shard: int, shards: int) -> dict[str | None, Rate]:
+    """A band for each cause with a rate of its own, and under None the one for all others, for one of so many
+    ``shards``. What goes by a cause's rate counts for the route's too: together they are no faster than that."""
     rate = context.route.rate
-    whole = TokenBucket(rate.per_second / shards, now)
+    whole = _bucket(context, rate.per_second / shards, now, shard)
     bands: dict[str | None, Rate] = {None: Rate((whole,), rate.max_in_flight)}
     for cause in sorted({*SLOW_CAUSES, *(c for c, over in context.route.causes.items() if over.rate is not None)}):
         over = context.route.causes.get(cause)
@@ -51,5 +53,18 @@ def rates(context: Context, now: float, shards: int) -> dict[str | None, Rate]:
         per_second = own.per_second if own and own.per_second else rate.per_second * SLOW_SHARE
         most = own.max_in_flight if own and own.max_in_flight else max(1, int(rate.max_in_flight * SLOW_SHARE))
         at_one = cause is Cause.LEASE_EXPIRED and not (own and own.max_in_flight)
-        bands[cause.value] = Rate((whole, TokenBucket(per_second / shards, now)), most, at_one)
+        own_bucket = _bucket(context, per_second / shards, now, shard, cause)
+        bands[cause.value] = Rate((whole, own_bucket), most, at_one)
     return bands
+
+
+def _bucket(context: Context, per_second: float, now: float, shard: int, cause: Cause | None = None) -> TokenBucket:
+    """The budget of a task. Of a rate of less than one a second, the task before may have just used what there was."""
+    idle = None
+    if per_second < 1:
+        wall = context.now()
+        with context.ledger.read() as connection:
+            since = wall - timedelta(seconds=1 / per_second)
+            last = claims.last_sent(connection, context.name, shard, since, cause and cause.value)
+        idle = None if last is None else (wall - last).total_seconds()
+    return TokenBucket(per_second, now, idle)

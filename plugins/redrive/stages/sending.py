@@ -129,7 +129,8 @@ class SliceSender:
         self._checker = open_check(context)
         self._aside: set[int] = set()  # messages whose file is damaged
         self._wire: deque[_Part] = deque()  # oldest first; they belong to two slices at most
-        self._fatal: RedriveError | None = None  # what a person has to mend
+        self._fatal: RedriveError | None = None  # what keeps all messages from going, and a person has to mend
+        self.refused: BrokerError | None = None  # the same of one destination; the others get their messages
 
     def close(self) -> None:
         """Close the processed check."""
@@ -141,7 +142,8 @@ class SliceSender:
         ``stretch`` may have its payloads.
 
         Where the broker pipelines, the last parts of it may still be on the wire when this returns: see :meth:`finish`.
-        Raises what a person has to mend: a missing queue, a missing permission, a staging that can't be read.
+        Raises where the staging can't be read. A queue that is missing, or may not be written to, is ``blocked``, and
+        :attr:`refused` says why.
         """
         self.open.add(claimed.slice_id)
         one, parts = self._under_way(claimed, rate, share, stretch), self._parts(claimed.destination)
@@ -319,7 +321,9 @@ class SliceSender:
             return
         one.trouble = one.trouble or problem
         self._blocked.add(one.claimed.destination)
-        if isinstance(problem, QueueMissing | PermissionRefused | StagingError):
+        if isinstance(problem, QueueMissing | PermissionRefused):
+            self.refused = self.refused or problem
+        elif isinstance(problem, StagingError):
             self._fatal = self._fatal or problem
 
     def _give_back(self, one: _SliceUnderWay, message_ids: Sequence[int]) -> None:

@@ -265,6 +265,27 @@ def seen(connection: Connection, route: str, as_of: datetime | None = None) -> t
     return int(newest), {row.slice_id: row.sent for row in rows}
 
 
+def last_sent(
+    connection: Connection, route: str, shard: int, since: datetime, cause: str | None = None
+) -> datetime | None:
+    """When the task of ``shard`` last ended a slice of ``route`` after ``since``, of ``cause`` or of any."""
+    of_cause, values = "", {"route": route, "shard": shard, "since_at": since}
+    if cause is not None:
+        of_cause = (
+            " and exists (select 1 from redelivery_attempts attempts"
+            f"{OF_CAUSE} where attempts.slice_id = slices.slice_id)"
+        )
+        values["cause"] = cause
+    found = connection.execute(
+        sql(
+            "select max(closed_at) from delivery_slices slices where route = :route and closed_at > :since_at"
+            f" and shard = :shard and sent > 0{of_cause}"
+        ),
+        values,
+    ).scalar()
+    return parse_instant(found)
+
+
 def left(connection: Connection, lease: RouteLease, limit: int | None) -> int | None:
     """How many more the run may send of a ``limit`` that all its tasks share; None: any number.
 
