@@ -228,6 +228,8 @@ _OF_RETRIES: Final = frozenset(WORDS["of_retries"])
 # event OrderCreated: of what kind it was
 _OF_KIND = re.compile(r"\b([Mm]essage|[Ee]vent|[Cc]ommand|[Jj]ob|[Tt]ask|[Hh]andler) (?:[A-Z][a-z]+(?:[A-Z][a-z]+)+)\b")
 _HAS_DIGIT = re.compile(r"[0-9]")
+# Error 1264: a number that the masks have left
+_IS_CODE = re.compile(r"(?<![\w.-])[0-9]{3,6}(?![\w.-])")
 _TWO_LETTERS_OF_WORDS = re.compile(r"\b[^\W\d_]{2,}")
 _TWO_LETTERS = re.compile(r"[^\W\d_]{2}")
 
@@ -298,11 +300,11 @@ def _end_of_front(text: str) -> int:
     if (
         clause is not None
         and " " in clause[1]
-        and not _HAS_DIGIT.search(clause[1])
+        and not _IS_CODE.search(clause[1])
         and _TWO_LETTERS.search(text, clause.end())
     ):
         said = _OF_KIND.sub(r"\1", clause[1].replace("<*>", " "))
-        told = [word.lower() for word in PLAIN_WORD.findall(said)]
+        told = [word.lower() for word in PLAIN_WORD.findall(said) if not _HAS_DIGIT.search(word)]
         if not _TRIES.isdisjoint(told) and all(word in _OF_RETRIES or is_of_consumer(word) for word in told):
             return clause.end()
     return 0

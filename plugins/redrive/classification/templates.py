@@ -25,7 +25,10 @@ WILDCARD: Final = "<*>"
 
 #: From so many different words in one place on, the place is a value.
 MANY_WORDS: Final = 5
-#: Templates with fewer words than this say too little to be joined.
+#: Where a word in front says that the place names what is broken, it is one from so many on: nothing is broken in so
+#: many ways at once, but whoever asked for it.
+MANY_NAMES: Final = 12
+#: Templates with fewer words than this say too little to be joined; where there are as many as of names, with one less.
 MIN_WORDS: Final = 3
 #: A value has so many tokens at most where it is told by its place.
 LONGEST_VALUE: Final = 6
@@ -332,7 +335,7 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
         merged: list[tuple[Tokens, list[Tokens]]] = []
         for at, _, numbers in sorted(_alike(clusters), key=lambda item: (-len(item[2]), item[0], item[1])):
             free = [number for number in numbers if number not in taken]
-            if len({clusters[number][0][at] for number in free}) < MANY_WORDS:
+            if not free or len({clusters[number][0][at] for number in free}) < _least(clusters[free[0]][0], at):
                 continue
             taken.update(free)
             skeleton = clusters[free[0]][0]
@@ -343,6 +346,18 @@ def _joined(clusters: list[tuple[Tokens, list[Tokens]]]) -> list[tuple[Tokens, l
     return clusters
 
 
+def _least(skeleton: Tokens, at: int) -> int:
+    """How many words there have to be at a place for it to hold a value."""
+    is_plain = _words_in(skeleton) >= MIN_WORDS and not (
+        _follows(skeleton, at, _NAMES) or _is_named_behind(skeleton, at)
+    )
+    return MANY_WORDS if is_plain else MANY_NAMES
+
+
+def _words_in(skeleton: Tokens) -> int:
+    return sum(1 for token in skeleton if token != WILDCARD and _is_word(token))
+
+
 def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[int, Tokens, list[int]]]:
     """A place, what is beside it, and the clusters that have a word there and are alike beside it: many, or none.
 
@@ -351,7 +366,7 @@ def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[in
     """
     sums: dict[int, int] = {}
     for number, (skeleton, _) in enumerate(clusters):
-        if sum(1 for token in skeleton if token != WILDCARD and _is_word(token)) >= MIN_WORDS:
+        if _words_in(skeleton) >= MIN_WORDS - 1:
             sums[number] = hash(len(skeleton)) + sum(map(hash, enumerate(skeleton)))
     for at in range(max((len(clusters[number][0]) for number in sums), default=0)):
         beside: dict[int, list[int]] = {}
@@ -361,7 +376,7 @@ def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[in
                 at < len(skeleton)
                 and _is_word(token := skeleton[at])
                 and not _tells(token)
-                and not _is_named(skeleton, at)
+                and not _introduces_value(skeleton, at)
             ):
                 beside.setdefault(whole - hash((at, token)), []).append(number)
         for numbers in beside.values():
@@ -371,7 +386,9 @@ def _alike(clusters: Sequence[tuple[Tokens, list[Tokens]]]) -> Iterator[tuple[in
             for number in numbers:
                 skeleton = clusters[number][0]
                 by_rest.setdefault(skeleton[:at] + skeleton[at + 1 :], []).append(number)
-            yield from ((at, rest, those) for rest, those in by_rest.items() if len(those) >= MANY_WORDS)
+            for rest, those in by_rest.items():
+                if len(those) >= _least(clusters[those[0]][0], at):
+                    yield at, rest, those
 
 
 def _template(members: Sequence[Tokens]) -> Tokens:
