@@ -29,12 +29,13 @@ def status(connection: Connection, route: str, now: datetime) -> dict[str, Any]:
         else None,
         "balance": balance.of_route(connection, route),
         "gates": [
-            asdict(gate) | _wait(waits.get((gate.group_id, None)))
+            {name: value for name, value in asdict(gate).items() if name != "stage_id"}
+            | _wait(waits.get((gate.group_id, None)))
             for gate in breakers.of_groups(connection, route)
             if gate.stage != "open" or gate.waiting or gate.held
         ],
         "destinations": [
-            {name: value for name, value in asdict(one).items() if name not in ("outcomes", "held")}
+            {name: value for name, value in asdict(one).items() if name not in ("outcomes", "held", "stage_id")}
             | _wait(waits.get((None, one.destination)))
             for one in breakers.of_destinations(connection, route)
             if one.stage != "open"
