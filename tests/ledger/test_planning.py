@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from redrive.classification.causes import Cause
+from redrive.ledger.account import notifications
 from redrive.ledger.delivery import breakers, holding, planning
 from redrive.ledger.delivery.planning import CaseCount
 from redrive.ledger.engine import parse_instant
@@ -90,6 +91,39 @@ def test_what_is_put_off_after_a_redelivery_waits_as_long_as_that_source_says(pl
     apply(plant, Send(Plan.DELAY, timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
     ((at,),) = plant.rows("select next_attempt_at from messages")
     assert parse_instant(at) == (put if told else plant.now) + timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=6), timedelta(days=300 * 365)])
+@pytest.mark.parametrize("dead", [True, False], ids=["it says when it was dead-lettered", "it says when it was sent"])
+def test_a_clock_that_is_ahead_makes_no_delay_longer(plant: Plant, ahead: timedelta, dead: bool) -> None:
+    told = plant.ledger.dialect.stored(plant.now + ahead)
+    plant.load({"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": told if dead else None,
+                "enqueued_at": told})  # fmt: skip
+    apply(plant, Send(Plan.DELAY, timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
+    (at,) = plant.rows("select next_attempt_at from messages")[0]
+    assert parse_instant(at) == plant.now + timedelta(minutes=5), "from when it was drained"
+
+
+def test_a_clock_that_is_ahead_makes_no_delay_longer_after_a_redelivery(plant: Plant) -> None:
+    (message,) = plant.messages(1)
+    plant.send()
+    plant.now += 11 * MINUTE
+    plant.begin(at_once=True)
+    plant.load(
+        {"kind": "delay", "source": "orders-delay", "cause": None, "dead_lettered_at": None, "body": b"body 0",
+         "redrive_id": plant.redrive_id(message), "redrive_attempt": 1,
+         "enqueued_at": plant.ledger.dialect.stored(plant.now + timedelta(days=1))},
+    )  # fmt: skip
+    apply(plant, Send(Plan.DELAY, timedelta(hours=1)), delays={"orders-delay": timedelta(minutes=5)})
+    (at,) = plant.rows("select next_attempt_at from messages")[0]
+    assert parse_instant(at) == plant.now + timedelta(minutes=5)
+
+
+def test_a_clock_that_is_ahead_does_not_put_off_a_send_until_a_processed_check_could_be_believed(plant: Plant) -> None:
+    plant.load({"dead_lettered_at": plant.ledger.dialect.stored(plant.now + timedelta(days=1))})
+    apply(plant, Send(Plan.REQUEUE), settle_after=5 * MINUTE)
+    (at,) = plant.rows("select next_attempt_at from messages")[0]
+    assert parse_instant(at) == plant.now + 5 * MINUTE
 
 
 def test_nothing_goes_before_a_processed_check_could_be_believed(plant: Plant) -> None:
@@ -236,6 +270,24 @@ def test_of_a_message_of_which_nobody_knows_the_age_it_counts_since_when_it_is_h
     plant.change("update messages set first_enqueued_at = null, received_at = :old_at", **at)
     before = plant.now - timedelta(days=14)
     assert planning.expire(plant.ledger, plant.lease, enqueued_before=before, now=plant.now) == 1
+
+
+def test_a_message_that_says_it_is_of_tomorrow_is_as_old_as_it_is_here(plant: Plant) -> None:
+    plant.load({"enqueued_at": plant.ledger.dialect.stored(plant.now + timedelta(days=300 * 365))})
+    here_since, plant.now = plant.now, plant.now + timedelta(days=15)
+    plant.begin()
+    for before, old in ((here_since, 0), (here_since + MINUTE, 1)):
+        with plant.ledger.read() as connection:
+            count, oldest = notifications.late(connection, "orders", enqueued_before=before)
+        assert (count, oldest) == (old, here_since if old else None)
+        assert planning.expire(plant.ledger, plant.lease, enqueued_before=before, now=plant.now) == old
+
+
+def test_a_selection_of_a_time_has_what_says_it_is_of_tomorrow(plant: Plant) -> None:
+    ahead = plant.ledger.dialect.stored(plant.now + timedelta(days=1))
+    plant.load({"enqueued_at": ahead, "dead_lettered_at": None}, {"dead_lettered_at": ahead, "body": b"other"})
+    window = Selection(since=plant.now - MINUTE, until=plant.now + MINUTE)
+    assert apply(plant, Send(Plan.REQUEUE), window)["planned"] == 2
 
 
 def test_a_forged_count_of_attempts_does_not_stop_the_plan(plant: Plant) -> None:
