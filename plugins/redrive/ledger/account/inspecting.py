@@ -217,7 +217,9 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
             connection,
             "select message_id from messages where redrive_id = :word or broker_message_id in (:word, :key)"
             " or message_id = :number union select message_id from repeat_copies"
-            " where broker_message_id in (:word, :key) and message_id is not null union"
+            # A message that is past its retention may have copies that are not.
+            " where broker_message_id in (:word, :key) and exists (select 1 from messages first"
+            " where first.message_id = repeat_copies.message_id) union"
             " select message_id from redelivery_attempts where broker_message_id in (:word, :key) limit :limit",
             word=word,
             key=index_key(word),
@@ -234,6 +236,19 @@ def trace(connection: Connection, word: str, limit: int = 20) -> list[dict[str, 
         )
     ]
     return [_life(connection, message_id) for message_id in ids]
+
+
+def forgotten(connection: Connection, word: str, limit: int = 20) -> list[dict[str, Any]]:
+    """Of the broker id ``word`` the copies whose message is past its retention: all that is still known."""
+    return _all(
+        connection,
+        "select copy_id, message_id, route, kind, source, seen_at from repeat_copies"
+        " where broker_message_id in (:word, :key) and message_id is not null and not exists (select 1 from messages"
+        " where messages.message_id = repeat_copies.message_id) order by copy_id limit :limit",
+        word=word,
+        key=index_key(word),
+        limit=limit,
+    )
 
 
 def _life(connection: Connection, message_id: int) -> dict[str, Any]:
